@@ -1,0 +1,163 @@
+// Package nstest runs tests in a throw-away host: network and mount namespaces of their own, with empty
+// state directories, so that a test touches nothing of the machine. For an ordinary user it adds a user
+// namespace.
+package nstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const marker = "FAIRLEAD_NSTEST"
+
+// stateDirs get an empty tmpfs each, so that defaults such as /var/lib/cni can be used as they are.
+var stateDirs = []string{"/run", "/var/lib/cni", "/etc/cni", "/opt/cni"}
+
+// Main is for TestMain: it runs the package's tests in a throw-away host and exits with their status.
+func Main(m *testing.M) {
+	if os.Getenv(marker) != "" {
+		os.Unsetenv(marker)
+		if err := furnish(); err != nil {
+			fmt.Fprintln(os.Stderr, "nstest:", err)
+			os.Exit(1)
+		}
+		os.Exit(m.Run())
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), marker+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if os.Getuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	runtime.LockOSThread() // Pdeathsig follows the thread
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(max(exit.ExitCode(), 1))
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "nstest: %v (tests need root, or user namespaces)\n", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func furnish() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	for _, dir := range stateDirs {
+		if err := cover(dir); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/run/lock", 0o755)); err != nil {
+		return err
+	}
+	// A sysfs of this network namespace; a user namespace may not be allowed one, and nothing here
+	// depends on it.
+	_ = unix.Mount("sysfs", "/sys", "sysfs", 0, "")
+	return up()
+}
+
+// cover lays an empty tmpfs over dir. An ordinary user cannot make a directory under /var/lib, so its
+// nearest existing parent is covered then.
+func cover(dir string) error {
+	if os.MkdirAll(dir, 0o755) != nil {
+		return cover(filepath.Dir(dir))
+	}
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+		return fmt.Errorf("cover %s: %w", dir, err)
+	}
+	return nil
+}
+
+// up sets lo up by the oldest ioctl there is, so that this package depends on none that it tests.
+func up() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	ifr, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	ifr.SetUint16(unix.IFF_UP)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr)
+}
+
+var serial atomic.Int64
+
+// NewNS makes a network namespace for a container, bound to a path under /run/netns, and removes it at
+// the end of the test.
+func NewNS(t testing.TB) (path string) {
+	t.Helper()
+	path = filepath.Join("/run/netns", "c"+strconv.FormatInt(serial.Add(1), 10))
+	if err := MakeNS(path); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { RemoveNS(path) })
+	return path
+}
+
+// MakeNS binds a new network namespace to path.
+func MakeNS(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL, 0o444)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // thrown away with its namespace
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("unshare: %w", err)
+			return
+		}
+		done <- unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, "")
+	}()
+	if err := <-done; err != nil {
+		os.Remove(path)
+		return err
+	}
+	return nil
+}
+
+// RemoveNS unbinds path; the namespace dies with its last process.
+func RemoveNS(path string) error {
+	return errors.Join(unix.Unmount(path, unix.MNT_DETACH), os.Remove(path))
+}
+
+// Run runs a command and returns its output, for witnesses such as ip(8) and nft(8).
+func Run(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// RunIn runs a command inside the namespace at path.
+func RunIn(t testing.TB, path, name string, args ...string) string {
+	t.Helper()
+	return Run(t, "nsenter", append([]string{"--net=" + path, name}, args...)...)
+}

@@ -1,0 +1,32 @@
+// Package ipam gives addresses to owners and takes them back.
+package ipam
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ErrExhausted says that no address is left; the wrapping error names range, size and used. A plugin
+// answers it with code 11 (try again later).
+var ErrExhausted = errors.New("no address is left")
+
+// An Allocator is where an owner's addresses come from.
+type Allocator interface {
+	// Allocate gives o its addresses: a result with IPs, Routes and DNS and no Interfaces (clause I4).
+	Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error)
+
+	// Verify returns nil if o holds the addresses that prev says and that this allocator could have
+	// given.
+	Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error
+
+	// Release takes back all that o holds. Nothing held is no error.
+	Release(ctx context.Context, o spec.Owner) error
+
+	// Sweep takes back what belongs to network and to none of valid.
+	Sweep(ctx context.Context, network string, valid []spec.Owner) error
+
+	// Status returns nil if the next Allocate would be served.
+	Status(ctx context.Context, network string) error
+}

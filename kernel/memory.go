@@ -1,0 +1,115 @@
+package kernel
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A Memory keeps, in files that end with the boot, what a resource needs to undo itself and cannot leave
+// on the thing that it changed.
+type Memory struct{ Dir string }
+
+// RunDir is where volatile state lives.
+const RunDir = "/run/cni/fairlead"
+
+func (m Memory) file(kind string, o spec.Owner) string {
+	n, h := NetworkHash(o.Network), OwnerHash(o)
+	return filepath.Join(m.Dir, kind+"."+hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:]))
+}
+
+// Remember stores v under (kind, o), in one step.
+func (m Memory) Remember(kind string, o spec.Owner, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(m.Dir, ".tmp-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = tmp.Write(b)
+	if err := errors.Join(err, tmp.Close()); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), m.file(kind, o))
+}
+
+// Recall reads what was stored under (kind, o). A torn record counts as none.
+func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
+	b, err := os.ReadFile(m.file(kind, o))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return json.Unmarshal(b, v) == nil, nil
+}
+
+// Forget removes what was stored under (kind, o); nothing stored is no error.
+func (m Memory) Forget(kind string, o spec.Owner) error {
+	if err := os.Remove(m.file(kind, o)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Sweep forgets every record of the network whose owner keep does not want.
+func (m Memory) Sweep(network string, keep func(owner [8]byte) bool) error {
+	entries, err := os.ReadDir(m.Dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	n := NetworkHash(network)
+	var errs []error
+	for _, e := range entries {
+		f := strings.Split(e.Name(), ".")
+		if len(f) != 3 || f[1] != hex.EncodeToString(n[:]) {
+			continue
+		}
+		var h [8]byte
+		if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) || keep(h) {
+			continue
+		}
+		errs = append(errs, os.Remove(filepath.Join(m.Dir, e.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// Lock takes the exclusive lock of that name under RunDir and returns what releases it. The kernel
+// releases it too when the process ends.
+func Lock(name string) (unlock func(), err error) {
+	if err := os.MkdirAll(RunDir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(RunDir, name+".lock"), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return func() { f.Close() }, nil
+}

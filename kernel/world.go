@@ -1,0 +1,179 @@
+// Package kernel is the door to the kernel's network: open namespaces, links, addresses, routes, sysctls
+// and nftables. It knows mechanisms and no policy; what should exist is said by package resource.
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+var (
+	// ErrNoNamespace says that a network namespace is gone, and with it all that was in it.
+	ErrNoNamespace = errors.New("network namespace is gone")
+	// ErrNotNamespace says that a path leads to something else than a network namespace.
+	ErrNotNamespace = errors.New("not a network namespace")
+	// ErrHostNamespace says that the container's namespace is the host's own.
+	ErrHostNamespace = errors.New("the container's network namespace is the host's own")
+)
+
+// A World is what one call can reach: the host's namespace, the container's (nil where there is none),
+// and what was remembered of former calls.
+type World struct {
+	Host      *NS
+	Container *NS
+	Memory    Memory
+}
+
+// Close closes both namespaces.
+func (w *World) Close() {
+	w.Host.Close()
+	w.Container.Close()
+}
+
+// An NS is an open network namespace: a descriptor, an rtnetlink socket inside it and, from the first
+// sysctl on, a thread in it. Nobody else's thread ever enters it.
+type NS struct {
+	Path string // as the caller wrote it; empty is the namespace that the process was started in
+	FD   netns.NsHandle
+
+	*netlink.Handle                          // the library's calls, on a socket of this namespace
+	sockets         map[int]*nl.SocketHandle // for requests of our own, see Request
+
+	mu   sync.Mutex
+	work chan func() // to the thread inside, started by Do
+}
+
+// Open opens the namespace at path; "" is the one that the process is in. A path that leads nowhere is
+// ErrNoNamespace, and one that leads to something else than a namespace is ErrNotNamespace.
+func Open(path string) (*NS, error) {
+	ns := &NS{Path: path}
+	p := path
+	if p == "" {
+		p = "/proc/self/ns/net"
+	}
+	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOTDIR):
+		return nil, fmt.Errorf("open netns %s: %w", p, ErrNoNamespace)
+	case err != nil:
+		return nil, fmt.Errorf("open netns %s: %w", p, err)
+	}
+	ns.FD = netns.NsHandle(fd)
+	// Only nsfs answers; a plain file left at the path, or the namespace of another kind, does not.
+	if kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWNET {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open netns %s: %w", p, ErrNotNamespace)
+	}
+	open := func() error {
+		s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("open rtnetlink socket: %w", err)
+		}
+		ns.sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
+		ns.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return fmt.Errorf("open rtnetlink socket: %w", err)
+		}
+		// Ask for the kernel's own words on a failure, and do not hear the request again in it.
+		return errors.Join(ns.Handle.SetStrictCheck(true), unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1))
+	}
+	if path == "" {
+		err = open()
+	} else {
+		err = ns.Do(open)
+	}
+	if err != nil {
+		ns.Close()
+		return nil, err
+	}
+	return ns, nil
+}
+
+// Close closes the descriptor and the sockets and ends the thread. A nil NS is closed already.
+func (ns *NS) Close() {
+	if ns == nil {
+		return
+	}
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if ns.work != nil {
+		close(ns.work)
+		ns.work = nil
+	}
+	if ns.Handle != nil {
+		ns.Handle.Close()
+	}
+	for _, s := range ns.sockets {
+		s.Close()
+	}
+	if ns.FD >= 0 {
+		unix.Close(int(ns.FD))
+		ns.FD = -1
+	}
+}
+
+// Do runs fn on a thread that is inside the namespace, for what follows the thread: opening sockets, and
+// /proc/sys/net. The thread is made at the first use and thrown away by Close; it runs nothing else.
+func (ns *NS) Do(fn func() error) error {
+	ns.mu.Lock()
+	defer ns.mu.Unlock()
+	if ns.Path == "" {
+		return fn() // every thread of the process is in it
+	}
+	if ns.work == nil {
+		work, entered := make(chan func()), make(chan error)
+		go func() {
+			runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
+			if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
+				entered <- fmt.Errorf("enter netns %s: %w", ns.Path, err)
+				return
+			}
+			entered <- nil
+			for f := range work {
+				f()
+			}
+		}()
+		if err := <-entered; err != nil {
+			return err
+		}
+		ns.work = work
+	}
+	done := make(chan error)
+	ns.work <- func() { done <- fn() }
+	return <-done
+}
+
+// Request is an empty rtnetlink request of type proto on a socket of this namespace, for what the
+// library's own calls cannot say in one message.
+func (ns *NS) Request(proto, flags int) *nl.NetlinkRequest {
+	req := nl.NewNetlinkRequest(proto, flags)
+	req.Sockets = ns.sockets
+	return req
+}
+
+// Inode identifies a namespace on this boot: device and inode of its nsfs file.
+func (ns *NS) Inode() (dev, ino uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(ns.FD), &st); err != nil {
+		return 0, 0, os.NewSyscallError("fstat", err)
+	}
+	return st.Dev, st.Ino, nil
+}
+
+// Same reports whether two open namespaces are one.
+func Same(a, b *NS) bool {
+	if a == nil || b == nil {
+		return false
+	}
+	ad, ai, aerr := a.Inode()
+	bd, bi, berr := b.Inode()
+	return aerr == nil && berr == nil && ad == bd && ai == bi
+}

@@ -1,0 +1,57 @@
+package kernel
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+func TestOpen(t *testing.T) {
+	host, err := Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	cont, err := Open(nstest.NewNS(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cont.Close()
+	if Same(host, cont) || !Same(host, host) {
+		t.Error("Same does not tell two namespaces apart")
+	}
+	links, err := cont.LinkList()
+	if err != nil || len(links) == 0 {
+		t.Errorf("links of a new namespace: %v, %v", links, err)
+	}
+	if _, err := Open("/run/netns/none"); !errors.Is(err, ErrNoNamespace) {
+		t.Errorf("missing path: %v", err)
+	}
+	if err := os.WriteFile("/run/netns/file", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"/run/netns/file", "/run/netns", "/proc/self/ns/mnt"} {
+		if _, err := Open(path); !errors.Is(err, ErrNotNamespace) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestTag(t *testing.T) {
+	o := spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
+	n, h, text, ok := ParseTag(Tag(o))
+	if !ok || n != NetworkHash("net") || h != OwnerHash(o) || text != "net/c1/eth0" {
+		t.Errorf("tag %q came back as %x %x %q %v", Tag(o), n, h, text, ok)
+	}
+	if OwnerHash(spec.Owner{Network: "a", ContainerID: "bc"}) == OwnerHash(spec.Owner{Network: "ab", ContainerID: "c"}) {
+		t.Error("two owners with one concatenation share a hash")
+	}
+	if name := LinkName("veth", o); len(name) != 15 {
+		t.Errorf("link name %q has %d bytes", name, len(name))
+	}
+}

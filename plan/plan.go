@@ -1,0 +1,153 @@
+// Package plan turns a description of what should exist into what a CNI plugin is asked to do with it:
+// make it, check it, undo it and remove it.
+//
+// A Plan is a slice. Its order is the order of creation, and removal runs backwards. There is no graph,
+// no diff and no state file.
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A Resource is one thing that should exist. Its fields are the description; its methods compare them
+// with, or impose them on, the kernel. A zero field is no opinion: neither set nor verified.
+type Resource interface {
+	// String says what should exist, on one line, in the words of ip(8) and nft(8).
+	String() string
+
+	// Ensure makes it so and reports whether anything had to change. It is all or nothing: on an
+	// error it has taken back what it did.
+	Ensure(context.Context, *kernel.World) (changed bool, err error)
+
+	// Verify changes nothing and returns nil, or an error that names each field that drifted.
+	Verify(context.Context, *kernel.World) error
+}
+
+// A Remover is a Resource that does not die with its link or its namespace, and so has to be removed. An
+// absent thing is removed.
+type Remover interface {
+	Resource
+	Remove(context.Context, *kernel.World) error
+}
+
+// Shared is r without an owner: made when missing, verified, never removed by an attachment.
+func Shared(r Resource) Resource { return shared{r} }
+
+// Required is somebody else's r: verified, never made, never removed. STATUS verifies these.
+func Required(r Resource) Resource { return required{r} }
+
+// Unwrap is the resource inside Shared and Required, or r itself.
+func Unwrap(r Resource) Resource {
+	switch w := r.(type) {
+	case shared:
+		return w.Resource
+	case required:
+		return w.Resource
+	}
+	return r
+}
+
+type shared struct{ Resource } // embedding the interface hides r's Remove
+
+func (s shared) String() string { return "shared " + s.Resource.String() }
+
+type required struct{ Resource }
+
+func (r required) String() string { return "required " + r.Resource.String() }
+
+func (r required) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, r.Verify(ctx, w)
+}
+
+// A Plan is everything that one attachment needs, in order of creation.
+type Plan []Resource
+
+// String is the plan, a resource a line.
+func (p Plan) String() string {
+	var b strings.Builder
+	for _, r := range p {
+		fmt.Fprintln(&b, r)
+	}
+	return b.String()
+}
+
+// Required is the part of p that somebody else has to provide.
+func (p Plan) Required() Plan {
+	var q Plan
+	for _, r := range p {
+		if _, ok := r.(required); ok {
+			q = append(q, r)
+		}
+	}
+	return q
+}
+
+// Verify checks every resource and joins what drifted.
+func (p Plan) Verify(ctx context.Context, w *kernel.World) error {
+	var errs []error
+	for _, r := range p {
+		if err := r.Verify(ctx, w); err != nil {
+			errs = append(errs, fmt.Errorf("%v: %w", r, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Remove removes every Remover, last first. It goes on past an error, and takes what lived in a vanished
+// namespace for removed.
+func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
+	var errs []error
+	for i := len(p) - 1; i >= 0; i-- {
+		r, ok := p[i].(Remover)
+		if !ok {
+			continue
+		}
+		if err := r.Remove(ctx, w); err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
+			errs = append(errs, fmt.Errorf("remove %v: %w", r, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A Tx applies plans and remembers what it changed, so that a failure takes back exactly that.
+type Tx struct {
+	w    *kernel.World
+	seen map[string]bool // resources already ensured, by String
+	undo Plan            // resources that this Tx changed, in order
+}
+
+// Begin starts a Tx on w.
+func Begin(w *kernel.World) *Tx { return &Tx{w: w, seen: map[string]bool{}} }
+
+// Apply ensures every resource of p that this Tx has not ensured yet. It stops at the first error.
+func (tx *Tx) Apply(ctx context.Context, p Plan) error {
+	for _, r := range p {
+		key := r.String()
+		if tx.seen[key] {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%v: %w", r, err)
+		}
+		changed, err := r.Ensure(ctx, tx.w)
+		if err != nil {
+			return fmt.Errorf("%v: %w", r, err)
+		}
+		if changed {
+			tx.undo = append(tx.undo, r)
+		}
+		tx.seen[key] = true
+	}
+	return nil
+}
+
+// Rollback removes what this Tx made, last first. The caller's cancellation does not stop it: the work
+// has to be taken back even when time ran out.
+func (tx *Tx) Rollback(ctx context.Context) error {
+	return tx.undo.Remove(context.WithoutCancel(ctx), tx.w)
+}

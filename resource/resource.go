@@ -1,0 +1,95 @@
+// Package resource holds the kinds of thing that a plan can ask for, one file each, named as ip(8) and
+// nft(8) name them.
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// Where says in which of the two namespaces of a World a thing lives.
+type Where bool
+
+// The zero Where is the container.
+const (
+	Container Where = false
+	Host      Where = true
+)
+
+// String is the prefix that a name gets in a plan's text.
+func (w Where) String() string {
+	if w == Host {
+		return "host/"
+	}
+	return "cont/"
+}
+
+func (w Where) ns(k *kernel.World) (*kernel.NS, error) {
+	ns := k.Container
+	if w == Host {
+		ns = k.Host
+	}
+	if ns == nil {
+		return nil, kernel.ErrNoNamespace
+	}
+	return ns, nil
+}
+
+// An Iface is a link that a resource makes or uses and that belongs into an ADD's result, in the order
+// of the plan.
+type Iface struct {
+	Where Where
+	Name  string
+}
+
+// A Linker is a resource that has links to show in the result.
+type Linker interface{ Ifaces() []Iface }
+
+// drift collects the fields in which the kernel differs from the description.
+type drift []error
+
+func (d *drift) want(field string, want, got any) {
+	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
+		*d = append(*d, fmt.Errorf("%s is %s, want %s", field, g, w))
+	}
+}
+
+func (d *drift) add(err error) {
+	if err != nil {
+		*d = append(*d, err)
+	}
+}
+
+func (d drift) err() error { return errors.Join(d...) }
+
+// line joins the words that are not empty.
+func line(words ...string) string {
+	var b []string
+	for _, w := range words {
+		if w != "" {
+			b = append(b, w)
+		}
+	}
+	return strings.Join(b, " ")
+}
+
+// opt is "name value", or nothing where the value is zero.
+func opt(name string, v any) string {
+	switch s := fmt.Sprint(v); s {
+	case "", "0", "<nil>", "invalid IP", "invalid Prefix":
+		return ""
+	default:
+		return name + " " + s
+	}
+}
+
+// flag is name where on, else nothing.
+func flag(name string, on bool) string {
+	if on {
+		return name
+	}
+	return ""
+}
