@@ -1,0 +1,171 @@
+// Package invoke finds one CNI plugin and runs it once.
+package invoke
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ErrNotFound is wrapped by the errors of [Find]: no directory has such a plugin.
+var ErrNotFound = errors.New("plugin not found")
+
+// A Plugin is an executable that Find found, or one that lies in a plugin directory.
+type Plugin struct {
+	Type string // the name of its file
+	Path string // absolute
+}
+
+// Find is the path of the plugin of that type: the first regular file of the name in dirs, in their
+// order (clauses I1, R11). Its executable bits are not looked at, so that a damaged installation is
+// noticed instead of stepped over: running it says "permission denied".
+//
+// A type that is no plain file name is refused before any directory is read (clause C2).
+func Find(typ string, dirs []string) (string, error) {
+	if err := validType(typ); err != nil {
+		return "", fmt.Errorf("find plugin: %w", err)
+	}
+	var odd []string
+	for _, dir := range dirs {
+		if dir == "" { // it would mean the working directory
+			continue
+		}
+		path, err := filepath.Abs(filepath.Join(dir, typ)) // exec looks a bare name up in PATH
+		if err != nil {
+			return "", fmt.Errorf("find plugin %q: %w", typ, err)
+		}
+		switch info, err := os.Stat(path); {
+		case err == nil && info.Mode().IsRegular():
+			return path, nil
+		case err == nil:
+			odd = append(odd, fmt.Sprintf("%s is a %s", path, kind(info.Mode())))
+		case !errors.Is(err, os.ErrNotExist):
+			odd = append(odd, err.Error())
+		default:
+			if target, err := os.Readlink(path); err == nil {
+				odd = append(odd, fmt.Sprintf("%s is a link to %s, which does not exist", path, target))
+			}
+		}
+	}
+	return "", notFound(typ, dirs, odd)
+}
+
+func kind(m os.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "directory"
+	case m&os.ModeNamedPipe != 0:
+		return "named pipe"
+	case m&os.ModeSocket != 0:
+		return "socket"
+	}
+	return "device"
+}
+
+func notFound(typ string, dirs, odd []string) error {
+	var b strings.Builder
+	if len(slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return d == "" })) == 0 {
+		b.WriteString(" (no plugin directory is set)")
+	} else {
+		fmt.Fprintf(&b, " in %s", strings.Join(dirs, ":"))
+	}
+	for _, o := range odd {
+		b.WriteString("; " + o)
+	}
+	if s := similar(typ, dirs); len(s) > 0 {
+		fmt.Fprintf(&b, "; did you mean %s?", strings.Join(s, " or "))
+	}
+	return fmt.Errorf("find plugin %q%s: %w", typ, b.String(), ErrNotFound)
+}
+
+// List is every plugin that Find would find in dirs, sorted by type.
+func List(dirs []string) []Plugin {
+	var found []Plugin
+	seen := map[string]bool{}
+	for _, dir := range dirs {
+		if dir == "" {
+			continue
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			continue // a directory that is not there holds no plugin
+		}
+		for _, e := range entries {
+			name := e.Name()
+			if seen[name] || validType(name) != nil {
+				continue
+			}
+			path, err := filepath.Abs(filepath.Join(dir, name))
+			if err != nil {
+				continue
+			}
+			if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+				continue
+			}
+			seen[name] = true
+			found = append(found, Plugin{Type: name, Path: path})
+		}
+	}
+	slices.SortFunc(found, func(a, b Plugin) int { return cmp.Compare(a.Type, b.Type) })
+	return found
+}
+
+// similar is what a person may have meant, the closest first.
+func similar(typ string, dirs []string) []string {
+	type candidate struct {
+		name string
+		dist int
+	}
+	var near []candidate
+	for _, p := range List(dirs) {
+		if d := distance(strings.ToLower(typ), strings.ToLower(p.Type)); d <= max(1, len(typ)/3) {
+			near = append(near, candidate{p.Type, d})
+		}
+	}
+	slices.SortStableFunc(near, func(a, b candidate) int { return cmp.Compare(a.dist, b.dist) })
+	var names []string
+	for _, c := range near[:min(len(near), 3)] {
+		names = append(names, fmt.Sprintf("%q", c.name))
+	}
+	return names
+}
+
+// distance counts the edits from a to b: insert, delete, replace, swap neighbours.
+func distance(a, b string) int {
+	d := make([][]int, len(a)+1)
+	for i := range d {
+		d[i] = make([]int, len(b)+1)
+		d[i][0] = i
+	}
+	for j := range d[0] {
+		d[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
+			}
+		}
+	}
+	return d[len(a)][len(b)]
+}
+
+// validType is what clause C2 demands of `type`.
+func validType(typ string) error {
+	switch {
+	case typ == "":
+		return errors.New("type is empty")
+	case typ == "." || strings.Contains(typ, "..") || strings.ContainsAny(typ, "/\\\x00"):
+		return fmt.Errorf("type %q is no plain file name", typ)
+	}
+	return nil
+}
