@@ -1,0 +1,49 @@
+# What there is to do with this tree. `make help` says it in short.
+
+BIN     ?= bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+GO      ?= go
+
+# An ordinary user's PATH often lacks the directories where ip, nft and conntrack live.
+export PATH := $(PATH):/usr/sbin:/sbin
+export CGO_ENABLED := 0
+
+.PHONY: help build test demo bench lint generate clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+# The entries are hard links to one file: a symbolic link would dangle in a plugin directory that got a
+# copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
+build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copied to /opt/cni/bin
+	@mkdir -p $(BIN)
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/.fairlead ./cmd/fairlead
+	@mv -f $(BIN)/.fairlead $(BIN)/fairlead
+	@rm -rf $(BIN)/cni && mkdir $(BIN)/cni
+	@names=$$($(BIN)/fairlead plugins) && test -n "$$names" && \
+	  for name in $$names; do ln $(BIN)/fairlead $(BIN)/cni/$$name || exit; done && \
+	  echo "$(BIN)/cni:" $$names
+
+test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
+	@.ci/packages
+	$(GO) test ./...
+
+demo: build ## two containers, the host and a published port talk to each other, in a throw-away host
+	$(BIN)/fairlead demo
+
+bench: build ## side by side with the reference plugins; writes docs/performance.md
+	@.ci/packages bench
+	$(GO) build -trimpath -o $(BIN)/bench ./bench
+	$(BIN)/bench -plugins $(BIN)/cni -md docs/performance.md
+
+lint: ## gofmt, go vet, staticcheck and the architecture
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(GO) tool staticcheck ./...
+	$(GO) test ./internal/arch
+
+generate: ## docs/clauses.md, docs/plugins/ and docs/schema/ anew, from the code
+	$(GO) test ./internal/docgen -count=1 -update
+
+clean: ## remove what was built
+	rm -rf $(BIN)
