@@ -1,0 +1,121 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestTree holds the tree against the rules.
+func TestTree(t *testing.T) {
+	pkgs, err := List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(pkgs, func(p Package) bool { return p.ImportPath == Module+"/spec" }) {
+		t.Fatalf("%d packages, and spec is not among them", len(pkgs))
+	}
+	for _, p := range pkgs {
+		name, _ := rel(p.ImportPath)
+		t.Run(name, func(t *testing.T) {
+			report(t, Imports(p), Closure(p), Named(p))
+			for _, file := range p.GoFiles {
+				src, err := os.ReadFile(filepath.Join(p.Dir, file))
+				if err != nil {
+					t.Fatal(err)
+				}
+				report(t, Code(name, file, src))
+			}
+		})
+	}
+}
+
+func report(t *testing.T, lists ...[]string) {
+	t.Helper()
+	for _, bad := range slices.Concat(lists...) {
+		t.Error(bad)
+	}
+}
+
+// The reference implementation is a peer to be compared with, and no dependency.
+func TestModules(t *testing.T) {
+	for _, file := range []string{"go.mod", "go.sum"} {
+		b, err := os.ReadFile(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(b), "containernetworking") {
+			t.Errorf("%s names the reference implementation: it is not a dependency of ours", file)
+		}
+	}
+}
+
+// TestReasons holds the table against itself: each row says why.
+func TestReasons(t *testing.T) {
+	for _, r := range rows() {
+		if r.why["*"] == "" {
+			t.Errorf("%s: no reason for what it may not import", r.pkg)
+		}
+		for target := range r.why {
+			if target != "*" && matchAny(r.may, target) {
+				t.Errorf("%s: %s is allowed, and has a reason against it", r.pkg, target)
+			}
+		}
+	}
+	for _, r := range outside() {
+		if r.why == "" || len(r.by) == 0 {
+			t.Errorf("%s: who may import it, and why nobody else?", r.imp)
+		}
+	}
+}
+
+// TestBites shows that each rule fails where it should: a rule that cannot fail holds nothing.
+func TestBites(t *testing.T) {
+	pkg := func(name string, imports ...string) Package {
+		for i, imp := range imports {
+			if strings.HasPrefix(imp, "./") {
+				imports[i] = Module + imp[1:]
+			}
+		}
+		return Package{ImportPath: Module + "/" + name, Name: filepath.Base(name), Doc: "Package x.",
+			GoFiles: []string{"x.go"}, Imports: imports, Deps: imports}
+	}
+	for _, tc := range []struct {
+		name string
+		bad  []string
+		want string // part of the one complaint; empty: none
+	}{
+		{"a plugin and the kernel", Imports(pkg("plugin/macvlan", "./kernel")), "never how"},
+		{"a plugin and a plugin", Imports(pkg("plugin/macvlan", "./plugin/bridge")), "delegates"},
+		{"a plugin and its sdk", Imports(pkg("plugin/macvlan", "./sdk", "./plan", "fmt")), ""},
+		{"spec and anything", Imports(pkg("spec", "./invoke")), "CNI as data"},
+		{"plan and a kind", Imports(pkg("plan", "./resource")), "knows no kind"},
+		{"netlink outside", Imports(pkg("sdk", "github.com/vishvananda/netlink/nl")), "only door"},
+		{"system calls outside", Imports(pkg("plugin/tap", "golang.org/x/sys/unix")), "belong to kernel"},
+		{"a new module", Imports(pkg("cli", "example.com/colour")), "row and a reason"},
+		{"a new package", Imports(pkg("misc")), "no row"},
+		{"regexp in a plugin", Closure(pkg("plugin/macvlan", "regexp")), "every call"},
+		{"regexp in the command", Closure(pkg("cli", "regexp")), ""},
+		{"a name that says nothing", Named(pkg("cli/helper")), "says nothing"},
+		{"a second program", Named(Package{ImportPath: Module + "/tool", Name: "main", Doc: "x"}), "one program"},
+		{"no comment", Named(Package{ImportPath: Module + "/spec", Name: "spec", GoFiles: []string{"x.go"}}), "no package comment"},
+		{"init", Code("spec", "x.go", []byte("package p\nfunc init() {}\n")), "x.go:2: init"},
+		{"a method called init", Code("spec", "x.go", []byte("package p\nfunc (t T) init() {}\n")), ""},
+		{"a map", Code("spec", "x.go", []byte("package p\nvar m = map[string]int{}\n")), "var m"},
+		{"a sentinel", Code("spec", "x.go", []byte("package p\nvar E = errors.New(\"e\")\nvar _ I = T{}\n")), ""},
+		{"a declaration", Code("plugin/x", "x.go", []byte("package p\nvar Plugin = sdk.Interface[conf](\"x\", \"\", want)\n")), ""},
+		{"a declaration elsewhere", Code("cli", "x.go", []byte("package p\nvar Plugin = sdk.Interface(\"x\", \"\", want)\n")), "var Plugin"},
+		{"sleep", Code("resource", "x.go", []byte("package p\nfunc f() { time.Sleep(1) }\n")), "nothing sleeps"},
+		{"exec", Code("resource", "x.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")), "no program"},
+		{"a long file", Code("spec", "x.go", []byte("package p\n"+strings.Repeat("// x\n", longest))), "lines"},
+	} {
+		switch {
+		case tc.want == "" && len(tc.bad) > 0:
+			t.Errorf("%s: %q, want nothing", tc.name, tc.bad)
+		case tc.want != "" && (len(tc.bad) != 1 || !strings.Contains(tc.bad[0], tc.want)):
+			t.Errorf("%s: %q, want one complaint with %q", tc.name, tc.bad, tc.want)
+		}
+	}
+}

@@ -1,0 +1,118 @@
+package arch
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path"
+	"strings"
+)
+
+// longest is the number of lines that a production file may have.
+const longest = 500
+
+// calls are functions that production code reaches only where they are the matter itself.
+func calls() []restriction {
+	return []restriction{
+		{"time.Sleep", nil, "nothing sleeps: it waits for the kernel's event, with a bound"},
+		{"exec.Command", []string{"invoke", "cli", "bench", "internal/**"}, "no program is executed unless the configuration asks for it"},
+		{"exec.CommandContext", []string{"invoke", "cli", "bench", "internal/**"}, "no program is executed unless the configuration asks for it"},
+	}
+}
+
+// variables are the package-level variables that may exist besides sentinels, assertions and plugin
+// declarations, each with its reason.
+func variables() map[string]string {
+	return map[string]string{
+		"cmd/fairlead version": "set by the linker (make build)",
+	}
+}
+
+// Code is what the rules forbid inside one production file of the package called name.
+func Code(name, file string, src []byte) (bad []string) {
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, file, src, parser.SkipObjectResolution|parser.ParseComments)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	at := func(n ast.Node, format string, args ...any) {
+		pos := fset.Position(n.Pos())
+		bad = append(bad, fmt.Sprintf("%s/%s:%d: %s", name, path.Base(file), pos.Line, fmt.Sprintf(format, args...)))
+	}
+	if n := strings.Count(string(src), "\n"); n > longest && !ast.IsGenerated(f) {
+		at(f, "%d lines: a file has at most %d", n, longest)
+	}
+	tests := strings.HasPrefix(name, "internal/")
+	for _, d := range f.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil && d.Name.Name == "init" {
+				at(d, "init runs before main in every call, and cannot be told not to")
+			}
+		case *ast.GenDecl:
+			if d.Tok != token.VAR || tests {
+				continue
+			}
+			for _, s := range d.Specs {
+				for _, v := range mutable(name, s.(*ast.ValueSpec)) {
+					at(s, "var %s: no mutable state at package level (a function can return it)", v)
+				}
+			}
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		pkg, ok := sel.X.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		for _, c := range calls() {
+			if pkg.Name+"."+sel.Sel.Name == c.imp && !matchAny(c.by, name) {
+				at(n, "%s: %s", c.imp, c.why)
+			}
+		}
+		return true
+	})
+	return bad
+}
+
+// mutable are the variables of s that are neither sentinels (errors.New), interface assertions, plugin
+// declarations (sdk.Interface and the like, in plugin/) nor listed.
+func mutable(name string, s *ast.ValueSpec) (vars []string) {
+	for i, id := range s.Names {
+		if id.Name == "_" || variables()[name+" "+id.Name] != "" {
+			continue
+		}
+		if i < len(s.Values) {
+			if fn := called(s.Values[i]); fn == "errors.New" || strings.HasPrefix(name, "plugin/") && strings.HasPrefix(fn, "sdk.") {
+				continue
+			}
+		}
+		vars = append(vars, id.Name)
+	}
+	return vars
+}
+
+// called is the name of the function that e calls, as in "errors.New".
+func called(e ast.Expr) string {
+	call, ok := e.(*ast.CallExpr)
+	if !ok {
+		return ""
+	}
+	fun := call.Fun
+	if ix, ok := fun.(*ast.IndexExpr); ok { // an explicit type argument
+		fun = ix.X
+	}
+	sel, ok := fun.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	if pkg, ok := sel.X.(*ast.Ident); ok {
+		return pkg.Name + "." + sel.Sel.Name
+	}
+	return ""
+}

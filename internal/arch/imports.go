@@ -1,0 +1,132 @@
+package arch
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// A Package is what `go list -json` says of one.
+type Package struct {
+	Dir, ImportPath, Name, Doc string
+	Standard                   bool
+	GoFiles                    []string
+	Imports, Deps              []string
+}
+
+// List is every package of this module.
+func List() ([]Package, error) {
+	cmd := exec.Command("go", "list", "-json=Dir,ImportPath,Name,Doc,Standard,GoFiles,Imports,Deps", Module+"/...")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
+	}
+	var pkgs []Package
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p Package
+		switch err := dec.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return pkgs, nil
+		case err != nil:
+			return nil, fmt.Errorf("go list: %w", err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// rel is an import path relative to this module, and whether it is of this module at all.
+func rel(importPath string) (string, bool) {
+	return strings.CutPrefix(importPath, Module+"/")
+}
+
+// Imports is what the import table forbids and p does.
+func Imports(p Package) (bad []string) {
+	name, _ := rel(p.ImportPath)
+	if len(p.GoFiles) == 0 {
+		return nil // tests alone: they may import what they like
+	}
+	i := slices.IndexFunc(rows(), func(r row) bool { return match(r.pkg, name) })
+	if i < 0 {
+		return []string{fmt.Sprintf("%s has no row in the import table", name)}
+	}
+	r := rows()[i]
+	for _, imp := range p.Imports {
+		if target, ours := rel(imp); ours {
+			if !matchAny(r.may, target) {
+				bad = append(bad, fmt.Sprintf("%s imports %s: %s", name, target, r.reason(target)))
+			}
+			continue
+		}
+		bad = append(bad, restricted(name, imp)...)
+	}
+	return bad
+}
+
+// reason is the most particular reason that r has against target.
+func (r row) reason(target string) string {
+	if why, ok := r.why[target]; ok {
+		return why
+	}
+	for pattern, why := range r.why {
+		if pattern != "*" && match(pattern, target) {
+			return why
+		}
+	}
+	return r.why["*"]
+}
+
+// restricted judges an import from outside this module.
+func restricted(name, imp string) (bad []string) {
+	known := false
+	for _, r := range outside() {
+		if imp != r.imp && !strings.HasPrefix(imp, r.imp+"/") {
+			continue
+		}
+		known = true
+		if !matchAny(r.by, name) {
+			bad = append(bad, fmt.Sprintf("%s imports %s: %s", name, imp, r.why))
+		}
+	}
+	if host, _, _ := strings.Cut(imp, "/"); !known && strings.Contains(host, ".") {
+		bad = append(bad, fmt.Sprintf("%s imports %s: a new module needs a row and a reason", name, imp))
+	}
+	return bad
+}
+
+// Closure is what p brings into a plugin's process that costs too much at the start of every call.
+func Closure(p Package) (bad []string) {
+	name, _ := rel(p.ImportPath)
+	if name != "sdk" && name != "plugin" && !match("plugin/*", name) {
+		return nil
+	}
+	for _, dep := range p.Deps {
+		if why, ok := heavy()[dep]; ok {
+			bad = append(bad, fmt.Sprintf("%s reaches %s: %s", name, dep, why))
+		}
+	}
+	return bad
+}
+
+// Named is what is wrong with p's name and its comment.
+func Named(p Package) (bad []string) {
+	name, _ := rel(p.ImportPath)
+	switch p.Name {
+	case "util", "utils", "common", "helper", "helpers", "base", "types":
+		bad = append(bad, fmt.Sprintf("%s: a package called %s says nothing of what is in it", name, p.Name))
+	case "main":
+		if !strings.HasPrefix(name, "cmd/") && name != "bench" {
+			bad = append(bad, fmt.Sprintf("%s: one program is shipped, from cmd/", name))
+		}
+	}
+	if len(p.GoFiles) > 0 && p.Doc == "" {
+		bad = append(bad, fmt.Sprintf("%s has no package comment", name))
+	}
+	return bad
+}

@@ -1,0 +1,163 @@
+// Package arch holds the shape of the tree as tests: which package may import which, with a reason for
+// each arrow that is forbidden, and the rules that a reviewer would otherwise have to remember. Its
+// tables are docs/architecture.md in a form that fails.
+package arch
+
+import (
+	"path"
+	"strings"
+)
+
+// Module is the path of this module.
+const Module = "github.com/fairlead-cni/fairlead"
+
+// A row says what the packages that match a pattern may import of this module, and why nothing else.
+// Patterns are those of path.Match, relative to the module.
+type row struct {
+	pkg string
+	may []string
+	why map[string]string // forbidden target → reason; "*" for all that have none of their own
+}
+
+// rows is the import table. The first row that matches a package counts.
+func rows() []row {
+	return []row{
+		{"spec", nil, map[string]string{
+			"*": "spec is CNI as data: it can be lifted out and read without knowing anything of ours",
+		}},
+		{"invoke", []string{"spec"}, map[string]string{
+			"attach": "running one plugin once knows nothing of lists and of attachments",
+			"kernel": "the runtime's side never touches the network itself: plugins do",
+			"*":      "invoke is a program and its environment, nothing more",
+		}},
+		{"attach", []string{"spec", "invoke"}, map[string]string{
+			"kernel": "the runtime's side never touches the network itself: plugins do",
+			"sdk":    "attach runs any plugin, ours in no other way than another's",
+			"plugin": "attach runs any plugin, ours in no other way than another's",
+			"*":      "attach is the protocol's runtime side: a program that links it gets nothing else",
+		}},
+		{"kernel", []string{"spec"}, map[string]string{
+			"plan":     "kernel knows mechanisms; what should exist is said above it",
+			"resource": "kernel knows mechanisms; what should exist is said above it",
+			"*":        "kernel is the bottom of its column",
+		}},
+		{"plan", []string{"kernel", "spec"}, map[string]string{
+			"resource": "the engine knows no kind: a condition for a kind in it would be the end of it",
+			"*":        "the engine is resources in order and nothing else",
+		}},
+		{"resource", []string{"plan", "kernel", "spec"}, map[string]string{
+			"sdk":  "a kind is described by its fields, not by the request of a plugin",
+			"ipam": "a kind is told addresses; where they come from is not its business",
+			"*":    "a kind compares fields with the kernel",
+		}},
+		{"ipam", []string{"spec"}, map[string]string{
+			"kernel": "address arithmetic runs anywhere, in a test without a kernel too",
+			"*":      "address management knows ranges, leases and owners",
+		}},
+		{"ipam/*", []string{"ipam", "spec"}, map[string]string{
+			"kernel": "a store is files or a service; the network's state is no part of it",
+			"*":      "a store knows leases",
+		}},
+		{"dhcp", []string{"ipam", "kernel", "spec"}, map[string]string{
+			"*": "dhcp is an allocator that speaks on a link",
+		}},
+		{"sdk", []string{"spec", "invoke", "plan", "resource", "kernel", "ipam"}, map[string]string{
+			"attach": "a plugin is run; it runs only its delegates, through invoke",
+			"plugin": "the author's side knows no plugin: it would be for ours alone",
+			"*":      "sdk is what every plugin author links",
+		}},
+		{"plugin", []string{"plugin/*", "sdk"}, map[string]string{
+			"*": "plugin is the list of ours, and nothing happens in it",
+		}},
+		{"plugin/*", []string{"sdk", "plan", "resource", "ipam", "ipam/*", "dhcp", "spec"}, map[string]string{
+			"kernel":   "a plugin says what should exist, never how",
+			"plugin/*": "a plugin that needs another delegates to it, by the protocol (clause I1)",
+			"invoke":   "delegation is the sdk's",
+			"*":        "a plugin file is its essence",
+		}},
+		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin"}, map[string]string{
+			"plugin/*": "the command knows the list of plugins, not their insides",
+			"resource": "the command prints plans; it makes none",
+			"*":        "the command is a user of the runtime's side like any other",
+		}},
+		{"cmd/*", []string{"cli", "plugin", "sdk", "spec"}, map[string]string{
+			"*": "main decides who is called, and does nothing itself",
+		}},
+		{"conformance", []string{"spec", "invoke"}, map[string]string{
+			"*": "conformance is a black box: it must be fair to anybody's plugin",
+		}},
+		{"bench", []string{"invoke", "attach", "spec", "internal/nstest"}, map[string]string{
+			"*": "both sides are run as whole processes, by the same code",
+		}},
+		{"internal/nstest", nil, map[string]string{
+			"*": "what makes a test's host must not depend on what is tested in it",
+		}},
+		{"internal/*", nil, map[string]string{
+			"*": "what watches over the tree is no part of it",
+		}},
+	}
+}
+
+// A restriction says who may import something from outside this module, and why nobody else.
+type restriction struct {
+	imp string   // import path; its subpackages are meant too
+	by  []string // patterns, as in row
+	why string
+}
+
+// outside is every import from outside the standard library, and those of the standard library that
+// are kept to some packages. A new module needs a row here.
+func outside() []restriction {
+	const door = "package kernel is the only door to the kernel's network; a kind may use the library's types"
+	return []restriction{
+		{"github.com/vishvananda/netlink", []string{"kernel", "resource"}, door},
+		{"github.com/vishvananda/netns", []string{"kernel"}, door},
+		{"github.com/google/nftables", []string{"kernel", "resource"}, door},
+		{"github.com/mdlayher/netlink", []string{"kernel"}, door},
+		{"golang.org/x/sys/unix", []string{
+			"kernel", "resource",
+			"invoke",      // process groups and signals of a plugin that hangs
+			"attach",      // flock on an attachment
+			"cli",         // a command in namespaces of its own
+			"ipam/disk",   // flock, as the reference takes it
+			"dhcp",        // packet sockets
+			"bench",       // whole processes
+			"internal/**", // makes hosts
+		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
+		{"github.com/spf13/cobra", []string{"cli"}, "only the command has a command line"},
+		{"github.com/rogpeppe/go-internal", []string{"internal/**"}, "scripts and goldens are for tests"},
+		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
+		{"testing", []string{"internal/nstest", "conformance"}, "a product has no tests in it"},
+	}
+}
+
+// heavy are packages whose initialisation or size every call of a plugin would pay for.
+func heavy() map[string]string {
+	return map[string]string{
+		"net/http":               "a server at the start of every call",
+		"net/rpc":                "0.7 ms of start-up (it brings net/http and templates)",
+		"regexp":                 "expressions compiled at the start of every call",
+		"text/template":          "templates, and it keeps the linker from dropping methods",
+		"html/template":          "templates, and it keeps the linker from dropping methods",
+		"github.com/spf13/cobra": "a command line, 0.25 ms of start-up",
+		"testing":                "test code in the product",
+	}
+}
+
+// match is path.Match; a pattern that ends in ** means all that is below.
+func match(pattern, name string) bool {
+	if prefix, ok := strings.CutSuffix(pattern, "**"); ok {
+		return strings.HasPrefix(name, prefix)
+	}
+	ok, err := path.Match(pattern, name)
+	return err == nil && ok
+}
+
+func matchAny(patterns []string, name string) bool {
+	for _, p := range patterns {
+		if match(p, name) {
+			return true
+		}
+	}
+	return false
+}
