@@ -25,13 +25,19 @@ var stateDirs = []string{"/run", "/var/lib/cni", "/etc/cni", "/opt/cni"}
 
 // Main is for TestMain: it runs the package's tests in a throw-away host and exits with their status.
 func Main(m *testing.M) {
+	if err := Enter(); err != nil {
+		fmt.Fprintln(os.Stderr, "nstest:", err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// Enter puts this program into a throw-away host: it runs itself again in one and exits with the status
+// of that run. Inside, it returns.
+func Enter() error {
 	if os.Getenv(marker) != "" {
 		os.Unsetenv(marker)
-		if err := furnish(); err != nil {
-			fmt.Fprintln(os.Stderr, "nstest:", err)
-			os.Exit(1)
-		}
-		os.Exit(m.Run())
+		return furnish()
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Args[0] = os.Args[0]
@@ -53,10 +59,10 @@ func Main(m *testing.M) {
 	case errors.As(err, &exit):
 		os.Exit(max(exit.ExitCode(), 1))
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "nstest: %v (tests need root, or user namespaces)\n", err)
-		os.Exit(1)
+		return fmt.Errorf("%w (it takes root, or user namespaces)", err)
 	}
 	os.Exit(0)
+	return nil
 }
 
 func furnish() error {

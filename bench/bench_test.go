@@ -1,0 +1,56 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSummarise(t *testing.T) {
+	s := summarise([]time.Duration{5e6, 1e6, 900e6})
+	if s.Median != 5e6 || s.Min != 1e6 || s.Max != 900e6 || s.N != 3 {
+		t.Errorf("summary %+v", s)
+	}
+	if got := s.String(); got != "5.00 [1.00..900]" {
+		t.Errorf("summary is written %q", got)
+	}
+	if r := ratio(s.Median, 0); r != 0 {
+		t.Errorf("ratio to nothing is %v", r)
+	}
+}
+
+// A CHECK that fails is shown as failed, not as fast.
+func TestReport(t *testing.T) {
+	l := line{Case: "c", Present: load{3, "leases"}, Verb: "CHECK", Ratio: 12, Fails: []string{"the reference fails"}}
+	text := string(report{Lines: []line{l, l}}.text())
+	if strings.Contains(text, "12.0") || strings.Count(text, "the reference fails") != 1 || !strings.Contains(text, "3 leases") {
+		t.Errorf("report:\n%s", text)
+	}
+}
+
+// Both sides get one and the same configuration, with what a runtime adds to it.
+func TestConf(t *testing.T) {
+	for _, c := range cases() {
+		b, err := c.conf(len(c.Plugins)-1, 7, json.RawMessage(`{"ips":[]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conf struct {
+			CNIVersion, Name, Type string
+			PrevResult             json.RawMessage
+			RuntimeConfig          struct {
+				PortMappings []struct{ HostPort int }
+			}
+		}
+		if err := json.Unmarshal(b, &conf); err != nil {
+			t.Fatal(err)
+		}
+		if conf.CNIVersion != cniVersion || conf.Name != "bench" || conf.Type == "" || string(conf.PrevResult) != `{"ips":[]}` {
+			t.Errorf("%s: %s", c.Name, b)
+		}
+		if ports := conf.RuntimeConfig.PortMappings; c.Ports != (len(ports) == 2) || c.Ports && ports[0].HostPort != 20014 {
+			t.Errorf("%s: ports %v", c.Name, ports)
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// A benchCase is a chain of plugins as a network configuration has it.
+type benchCase struct {
+	Name    string
+	Plugins []map[string]any
+	Subnet  string // of the addresses, 16 bits long
+	Ports   bool   // publish one tcp and one udp port for each container
+	ByLease bool   // what grows is the number of leases, not of attachments
+}
+
+// cniVersion is the newest that the reference in Debian 12 speaks.
+const cniVersion = "1.0.0"
+
+func cases() []benchCase {
+	hostLocal := func(subnet string) map[string]any {
+		return map[string]any{
+			"type":   "host-local",
+			"ranges": [][]map[string]string{{{"subnet": subnet + ".0.0/16"}}},
+			"routes": []map[string]string{{"dst": "0.0.0.0/0"}},
+		}
+	}
+	return []benchCase{
+		{Name: "host-local", Subnet: "10.20", ByLease: true, Plugins: []map[string]any{
+			{"type": "host-local", "ipam": hostLocal("10.20")},
+		}},
+		{Name: "bridge + host-local", Subnet: "10.21", Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.21")},
+		}},
+		{Name: "bridge + host-local + ipMasq + portmap", Subnet: "10.22", Ports: true, Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "ipam": hostLocal("10.22")},
+			{"type": "portmap"},
+		}},
+	}
+}
+
+// A load is what is there already when a container is measured.
+type load struct {
+	Count int
+	Of    string // "attachments" or "leases"
+}
+
+func (l load) String() string { return fmt.Sprintf("%d %s", l.Count, l.Of) }
+
+func (c benchCase) loads(o options) (loads []load) {
+	counts, of := o.attachments, "attachments"
+	if c.ByLease {
+		counts, of = o.leases, "leases"
+	}
+	for _, n := range counts {
+		loads = append(loads, load{n, of})
+	}
+	return loads
+}
+
+// conf is what the i-th plugin of the chain gets on stdin for the container of that number, as a runtime
+// makes it.
+func (c benchCase) conf(i, container int, prev json.RawMessage) ([]byte, error) {
+	m := map[string]any{"cniVersion": cniVersion, "name": "bench"}
+	for k, v := range c.Plugins[i] {
+		m[k] = v
+	}
+	if prev != nil {
+		m["prevResult"] = prev
+	}
+	if c.Ports && m["type"] == "portmap" {
+		port := 20000 + 2*container
+		m["runtimeConfig"] = map[string]any{"portMappings": []map[string]any{
+			{"hostPort": port, "containerPort": 80, "protocol": "tcp"},
+			{"hostPort": port + 1, "containerPort": 53, "protocol": "udp"},
+		}}
+	}
+	return json.Marshal(m)
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A machine is where and with what the figures were taken.
+type machine struct {
+	Date, Kernel, CPU, Go string
+	Cores                 int
+	Reference             string // its version
+	Iptables              string // the variant that the reference uses: it decides much of its time
+	Rounds                int
+	LoadBefore, LoadAfter string
+}
+
+func machineFacts(o options) machine {
+	return machine{
+		Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(),
+		Reference: says(filepath.Join(o.reference, "bridge")), Iptables: says("iptables", "-V"),
+		Rounds: o.rounds, LoadBefore: loadAverage(),
+	}
+}
+
+func (m machine) facts() [][2]string {
+	return [][2]string{
+		{"date", m.Date},
+		{"kernel", m.Kernel},
+		{"processor", m.CPU + ", " + strconv.Itoa(m.Cores) + " cores"},
+		{"Go", m.Go},
+		{"reference", m.Reference},
+		{"iptables of the reference", m.Iptables},
+		{"containers measured for each line", strconv.Itoa(m.Rounds)},
+		{"load average before and after", m.LoadBefore + " and " + m.LoadAfter},
+	}
+}
+
+// says is the first line that a program prints.
+func says(name string, args ...string) string {
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if len(out) == 0 && err != nil {
+		return err.Error()
+	}
+	return first(string(out))
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return err.Error()
+	}
+	return unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+}
+
+func cpu() string {
+	f, err := os.Open("/proc/cpuinfo")
+	if err != nil {
+		return runtime.GOARCH
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if name, value, ok := strings.Cut(s.Text(), ":"); ok && strings.TrimSpace(name) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return runtime.GOARCH
+}
+
+func loadAverage() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return err.Error()
+	}
+	one, _, _ := strings.Cut(string(b), " ")
+	return one
+}
+
+// absolute is dir as a plugin directory that every process finds.
+func absolute(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	_, err = os.Stat(dir)
+	return dir, err
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A side is one of the two: its plugins, and its host.
+type side struct {
+	name, dir string
+	cmd       *exec.Cmd
+	in        io.WriteCloser
+	enc       *json.Encoder
+	dec       *json.Decoder
+}
+
+func startSide(name, dir string) (*side, error) {
+	cmd := exec.Command("/proc/self/exe", "-worker")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &side{name, dir, cmd, in, json.NewEncoder(in), json.NewDecoder(out)}, nil
+}
+
+func (s *side) ask(o order) (answer, error) {
+	o.Dir = s.dir
+	var a answer
+	err := s.enc.Encode(o)
+	if err == nil {
+		err = s.dec.Decode(&a)
+	}
+	if err == nil && a.Error != "" {
+		err = errors.New(a.Error)
+	}
+	if err != nil {
+		return a, fmt.Errorf("%s: %w", s.name, err)
+	}
+	return a, nil
+}
+
+// close ends the host and all that is in it.
+func (s *side) close() error {
+	return errors.Join(s.in.Close(), s.cmd.Wait())
+}
+
+// verbs are the measured ones, in the order of a container's life.
+func verbs() []string { return []string{"ADD", "CHECK", "DEL"} }
+
+// measure runs one case at one load: a host for each side, the same state in both, and then rounds in
+// which the sides take turns.
+func measure(o options, c benchCase, present load) (lines []line, err error) {
+	fmt.Fprintf(os.Stderr, "%s at %s:", c.Name, present)
+	started := time.Now()
+	number := slices.IndexFunc(cases(), func(d benchCase) bool { return d.Name == c.Name })
+	var sides [2]*side
+	for i, s := range []struct{ name, dir string }{{"ours", o.plugins}, {"reference", o.reference}} {
+		dir, err := absolute(s.dir)
+		if err != nil {
+			return nil, err
+		}
+		if sides[i], err = startSide(s.name, dir); err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, sides[i].close()) }()
+	}
+	ready := make(chan error)
+	for _, s := range sides {
+		go func() {
+			_, err := s.ask(order{Case: number, Populate: &present})
+			fmt.Fprintf(os.Stderr, " %s is ready after %v;", s.name, time.Since(started).Round(time.Second))
+			ready <- err
+		}()
+	}
+	if err := errors.Join(<-ready, <-ready); err != nil {
+		return nil, err
+	}
+	took := map[string][2][]time.Duration{}
+	fails := map[string][2]string{}
+	for round := range o.rounds + 1 {
+		for turn := range sides {
+			i := (turn + round) % 2 // whoever went second goes first now: what one leaves behind hits both
+			a, err := sides[i].ask(order{Case: number, Measure: round + 1})
+			if err != nil {
+				return nil, err
+			}
+			if round == 0 {
+				continue // the bridge, the chains and the indexes are made once
+			}
+			for verb, d := range a.Took {
+				t := took[verb]
+				t[i] = append(t[i], d)
+				took[verb] = t
+			}
+			for verb, f := range a.Fails {
+				t := fails[verb]
+				t[i] = first(f)
+				fails[verb] = t
+			}
+		}
+	}
+	fmt.Fprintf(os.Stderr, " done after %v\n", time.Since(started).Round(time.Second))
+	for _, verb := range verbs() {
+		l := line{Case: c.Name, Present: present, Verb: verb, Ours: summarise(took[verb][0]), Reference: summarise(took[verb][1])}
+		for i, s := range sides {
+			if f := fails[verb][i]; f != "" {
+				l.Fails = append(l.Fails, fmt.Sprintf("%s of %s fails, %s: %s", verb, c.Name, s.name, strings.TrimRight(f, "; ")))
+			}
+		}
+		l.Ratio = ratio(l.Reference.Median, l.Ours.Median)
+		lines = append(lines, l)
+	}
+	return lines, nil
+}
+
+// startUp compares what a process costs before it does anything: VERSION of both sides and a program
+// that prints a line.
+func startUp(o options) ([]start, error) {
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	hello := dir + "/hello"
+	if err := os.WriteFile(hello+".go", []byte("package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello\\n\") }\n"), 0o600); err != nil {
+		return nil, err
+	}
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", hello, hello+".go")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build hello: %w\n%s", err, out)
+	}
+	programs := []start{
+		{Name: "Go program that prints a line", path: hello},
+		{Name: "our bridge, VERSION", path: o.plugins + "/bridge"},
+		{Name: "the reference's bridge, VERSION", path: o.reference + "/bridge"},
+	}
+	const rounds = 200
+	took := make([][]time.Duration, len(programs))
+	for range rounds {
+		for i, p := range programs {
+			d, err := spawn(p.path)
+			if err != nil {
+				return nil, err
+			}
+			took[i] = append(took[i], d)
+		}
+	}
+	for i := range programs {
+		programs[i].Took = summarise(took[i])
+		programs[i].Ratio = ratio(programs[i].Took.Median, programs[0].Took.Median)
+	}
+	return programs, nil
+}
+
+func spawn(path string) (time.Duration, error) {
+	cmd := exec.Command(path)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND=VERSION")
+	begin := time.Now()
+	err := cmd.Run()
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return time.Since(begin), nil
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// A summary is what is kept of many durations.
+type summary struct {
+	Median, Min, Max time.Duration
+	N                int
+}
+
+func summarise(ds []time.Duration) summary {
+	if len(ds) == 0 {
+		return summary{}
+	}
+	ds = slices.Sorted(slices.Values(ds))
+	return summary{ds[len(ds)/2], ds[0], ds[len(ds)-1], len(ds)}
+}
+
+func ratio(a, b time.Duration) float64 {
+	if b == 0 {
+		return 0
+	}
+	return float64(a) / float64(b)
+}
+
+// String is in milliseconds.
+func (s summary) String() string {
+	return fmt.Sprintf("%s [%s..%s]", ms(s.Median), ms(s.Min), ms(s.Max))
+}
+
+func ms(d time.Duration) string {
+	digits := 2
+	if d >= 100*time.Millisecond {
+		digits = 0
+	} else if d >= 10*time.Millisecond {
+		digits = 1
+	}
+	return strconv.FormatFloat(float64(d)/1e6, 'f', digits, 64)
+}
+
+// A line is one verb of one case at one load.
+type line struct {
+	Case            string
+	Present         load
+	Verb            string
+	Ours, Reference summary
+	Ratio           float64 // the reference's median to ours: how many times faster we are
+	Fails           []string
+}
+
+// A start is the cost of a process that does nothing else.
+type start struct {
+	Name  string
+	Took  summary
+	Ratio float64 // to the first
+	path  string
+}
+
+type report struct {
+	Machine machine
+	Start   []start
+	Lines   []line
+}
+
+// allowed is how much longer than a Go program that prints a line a plugin may take to answer VERSION.
+const allowed = 1.4
+
+func (r report) rows() (head []string, rows [][]string) {
+	head = []string{"chain", "present", "verb", "ours, ms", "reference, ms", "times faster"}
+	for _, l := range r.Lines {
+		faster := fmt.Sprintf("%.1f", l.Ratio)
+		if l.Ratio >= 100 {
+			faster = fmt.Sprintf("%.0f", l.Ratio)
+		}
+		if len(l.Fails) > 0 {
+			faster = "- (see below)"
+		}
+		rows = append(rows, []string{l.Case, l.Present.String(), l.Verb, l.Ours.String(), l.Reference.String(), faster})
+	}
+	return head, rows
+}
+
+// fails are the failures, each once.
+func (r report) fails() (all []string) {
+	for _, l := range r.Lines {
+		for _, f := range l.Fails {
+			if !slices.Contains(all, f) {
+				all = append(all, f)
+			}
+		}
+	}
+	return all
+}
+
+func (r report) startRows() (head []string, rows [][]string) {
+	head = []string{"process", "ms", "to the first"}
+	for _, s := range r.Start {
+		rows = append(rows, []string{s.Name, s.Took.String(), fmt.Sprintf("%.2f", s.Ratio)})
+	}
+	return head, rows
+}
+
+func (r report) verdict() string {
+	if len(r.Start) < 2 {
+		return ""
+	}
+	word := "kept"
+	if r.Start[1].Ratio > allowed {
+		word = "BROKEN"
+	}
+	return fmt.Sprintf("The bound of %.1f for our VERSION is %s: %.2f.", allowed, word, r.Start[1].Ratio)
+}
+
+func (r report) text() []byte {
+	var b bytes.Buffer
+	table := func(head []string, rows [][]string) {
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		for _, row := range append([][]string{head}, rows...) {
+			fmt.Fprintln(w, strings.Join(row, "\t"))
+		}
+		w.Flush()
+		b.WriteByte('\n')
+	}
+	for _, f := range r.Machine.facts() {
+		fmt.Fprintf(&b, "%s: %s\n", f[0], f[1])
+	}
+	b.WriteByte('\n')
+	table(r.startRows())
+	fmt.Fprintf(&b, "%s\n\n", r.verdict())
+	table(r.rows())
+	for _, f := range r.fails() {
+		fmt.Fprintln(&b, f)
+	}
+	return b.Bytes()
+}
+
+func (r report) markdown() []byte {
+	var b bytes.Buffer
+	table := func(head []string, rows [][]string) {
+		fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
+		for _, row := range rows {
+			for i := range row {
+				row[i] = strings.ReplaceAll(row[i], "|", `\|`)
+			}
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString(`# Performance, side by side with the reference
+
+Written by ` + "`make bench`" + `; a measurement of one day on one machine, and no test. Read the ratios: both
+sides are run by the same code, as whole processes, in turn (ours, reference, reference, ours, …), each in
+a throw-away host of its own, with a fresh network namespace for each container. A time is the sum over
+the plugins of the chain, from the start of a process to its end: median [least..most]. One round that
+makes the bridge, the chains and the indexes comes first and is not counted. State lies on a tmpfs.
+
+## Machine
+
+`)
+	for _, f := range r.Machine.facts() {
+		fmt.Fprintf(&b, "- %s: %s\n", f[0], f[1])
+	}
+	b.WriteString("\n## Start of a process\n\n")
+	table(r.startRows())
+	fmt.Fprintf(&b, "%s\n\n## ADD, CHECK and DEL\n\n", r.verdict())
+	table(r.rows())
+	for _, f := range r.fails() {
+		fmt.Fprintf(&b, "- %s\n", f)
+	}
+	b.WriteString("\nConfigurations are CNI " + cniVersion + ", the newest that this reference speaks; the port mappings are one of tcp\nand one of udp.\n")
+	return b.Bytes()
+}

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/invoke"
+)
+
+// An order is what the driver asks of a worker; the first one says the plugins and the case.
+type order struct {
+	Dir      string
+	Case     int
+	Populate *load
+	Measure  int // the number of the container to attach, check and detach; 0: none
+}
+
+// An answer is what became of an order.
+type answer struct {
+	Took  map[string]time.Duration // by verb
+	Fails map[string]string        // by verb; a failed CHECK ends nothing
+	Error string
+}
+
+// work is one side's host: it obeys orders until there are no more.
+func work(in io.Reader, out io.Writer) error {
+	dec, enc := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var o order
+		switch err := dec.Decode(&o); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		a, err := obey(o)
+		if err != nil {
+			a.Error = err.Error()
+		}
+		if err := enc.Encode(a); err != nil {
+			return err
+		}
+	}
+}
+
+func obey(o order) (answer, error) {
+	h := host{dir: o.Dir, c: cases()[o.Case]}
+	if o.Populate != nil {
+		return answer{}, h.populate(*o.Populate)
+	}
+	return h.measure(o.Measure)
+}
+
+// A host runs chains of plugins as a runtime would.
+type host struct {
+	dir string
+	c   benchCase
+}
+
+// run runs one plugin of the chain, and says how long its process took.
+func (h host) run(verb string, i int, a attachment, prev json.RawMessage) (json.RawMessage, time.Duration, error) {
+	conf, err := h.c.conf(i, a.number, prev)
+	if err != nil {
+		return nil, 0, err
+	}
+	typ := h.c.Plugins[i]["type"].(string)
+	call := invoke.Call{
+		Command: verb, ContainerID: a.id, Netns: a.netns, IfName: a.ifName, Path: []string{h.dir},
+		Env: os.Environ(), Stdin: conf, Type: typ, Network: "bench",
+	}
+	start := time.Now()
+	out, err := invoke.Run(context.Background(), filepath.Join(h.dir, typ), call)
+	return out, time.Since(start), err
+}
+
+type attachment struct {
+	number            int
+	id, netns, ifName string
+}
+
+// add runs the chain in order.
+func (h host) add(a attachment) (result json.RawMessage, took time.Duration, err error) {
+	for i := range h.c.Plugins {
+		var d time.Duration
+		if result, d, err = h.run("ADD", i, a, result); err != nil {
+			return nil, 0, err
+		}
+		took += d
+	}
+	return result, took, nil
+}
+
+// measure attaches, checks and detaches one container in a namespace of its own.
+func (h host) measure(number int) (ans answer, err error) {
+	a := attachment{number, fmt.Sprintf("measured-%d", number), fmt.Sprintf("/run/netns/m%d", number), "eth0"}
+	if err := nstest.MakeNS(a.netns); err != nil {
+		return ans, err
+	}
+	ans = answer{Took: map[string]time.Duration{}, Fails: map[string]string{}}
+	var result json.RawMessage
+	if result, ans.Took["ADD"], err = h.add(a); err != nil {
+		return ans, err
+	}
+	for i := range h.c.Plugins {
+		_, d, err := h.run("CHECK", i, a, result)
+		if err != nil {
+			ans.Fails["CHECK"] = err.Error()
+		}
+		ans.Took["CHECK"] += d
+	}
+	for i := len(h.c.Plugins) - 1; i >= 0; i-- {
+		_, d, err := h.run("DEL", i, a, result)
+		if err != nil {
+			return ans, err
+		}
+		ans.Took["DEL"] += d
+	}
+	// The namespace stays until the host goes: its end would run beside the next measurement.
+	return ans, nil
+}
+
+// perNS is how many of the attachments that are only there to be many share a namespace.
+const perNS = 50
+
+func (h host) populate(l load) error {
+	if l.Of == "leases" {
+		return h.leases(l.Count)
+	}
+	for n := range l.Count {
+		ns := fmt.Sprintf("/run/netns/p%d", n/perNS)
+		if n%perNS == 0 {
+			if err := nstest.MakeNS(ns); err != nil {
+				return err
+			}
+		}
+		a := attachment{1000 + n, fmt.Sprintf("present-%d", n), ns, fmt.Sprintf("eth%d", n%perNS)}
+		if _, _, err := h.add(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leases writes leases as host-local does: a file for each, and the cursor at the last.
+func (h host) leases(n int) error {
+	if n == 0 {
+		return nil
+	}
+	dir := "/var/lib/cni/networks/bench"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	ip := ""
+	for i := range n {
+		ip = fmt.Sprintf("%s.%d.%d", h.c.Subnet, (i+2)>>8, (i+2)&0xff)
+		content := fmt.Sprintf("present-%d\r\neth0", i)
+		if err := os.WriteFile(filepath.Join(dir, ip), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(ip), 0o600)
+}
+
+// first is the first line of s, cut to what a table can hold.
+func first(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	if len(s) > 300 {
+		s = s[:300] + "…"
+	}
+	return s
+}
