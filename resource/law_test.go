@@ -1,0 +1,214 @@
+package resource
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+// owner is the attachment that most tests are about.
+var owner = spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
+
+// newWorld is a throw-away host and a container, each a namespace of its own, with lo up in both.
+func newWorld(t testing.TB) *kernel.World {
+	t.Helper()
+	w := &kernel.World{Host: openNS(t), Container: openNS(t), Memory: kernel.Memory{Dir: t.TempDir()}}
+	host(t, w, "ip link set lo up")
+	cont(t, w, "ip link set lo up")
+	return w
+}
+
+func openNS(t testing.TB) *kernel.NS {
+	t.Helper()
+	ns, err := kernel.Open(nstest.NewNS(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ns.Close)
+	return ns
+}
+
+// host and cont run a command line in one of the two namespaces and return what it printed.
+func host(t testing.TB, w *kernel.World, format string, args ...any) string {
+	t.Helper()
+	f := strings.Fields(fmt.Sprintf(format, args...))
+	return nstest.RunIn(t, w.Host.Path, f[0], f[1:]...)
+}
+
+func cont(t testing.TB, w *kernel.World, format string, args ...any) string {
+	t.Helper()
+	f := strings.Fields(fmt.Sprintf(format, args...))
+	return nstest.RunIn(t, w.Container.Path, f[0], f[1:]...)
+}
+
+// A breaker changes one thing behind a resource's back. Verify has to name it in the words of want, and
+// must leave it as it is.
+type breaker struct {
+	name string
+	do   func(t *testing.T)
+	want string
+}
+
+// A lawBook is what the laws need to know of a kind beside the resource.
+type lawBook struct {
+	once    bool                      // a second Ensure is an error that changes nothing, rather than nothing to do
+	present bool                      // it is there before the first Ensure, which has nothing to do
+	repair  func(t *testing.T)        // what puts a broken one right; nil: Ensure, after Remove where there is one
+	state   func(t testing.TB) string // everything that the kind could touch; nil: linkState
+}
+
+// law holds r to the laws of plan.Resource and plan.Remover.
+func law(t *testing.T, w *kernel.World, r plan.Resource, breakers ...breaker) {
+	t.Helper()
+	lawBook{}.hold(t, w, r, breakers...)
+}
+
+func (l lawBook) hold(t *testing.T, w *kernel.World, r plan.Resource, breakers ...breaker) {
+	t.Helper()
+	ctx := context.Background()
+	state := l.state
+	if state == nil {
+		state = func(t testing.TB) string { return linkState(t, w) }
+	}
+	ensure := func(want bool) {
+		t.Helper()
+		if changed, err := r.Ensure(ctx, w); err != nil || changed != want {
+			t.Fatalf("%v: ensure: changed %v, error %v", r, changed, err)
+		}
+		if err := r.Verify(ctx, w); err != nil {
+			t.Fatalf("%v: verify after ensure: %v", r, err)
+		}
+	}
+	same := func(when, want string) {
+		t.Helper()
+		if got := state(t); got != want {
+			t.Fatalf("%v: %s:\n got %s\nwant %s", r, when, got, want)
+		}
+	}
+
+	before := state(t)
+	if !l.present {
+		if err := r.Verify(ctx, w); err == nil {
+			t.Errorf("%v: verify before ensure: no error", r)
+		}
+		same("verify before ensure changed something", before)
+	}
+	ensure(!l.present)
+	made := state(t)
+	if l.once {
+		if changed, err := r.Ensure(ctx, w); err == nil || changed {
+			t.Errorf("%v: second ensure: changed %v, error %v", r, changed, err)
+		}
+		if err := r.Verify(ctx, w); err != nil {
+			t.Errorf("%v: verify after the second ensure: %v", r, err)
+		}
+	} else {
+		ensure(false)
+	}
+	same("a second ensure changed something", made)
+
+	remover, removable := r.(plan.Remover)
+	for _, b := range breakers {
+		t.Run(b.name, func(t *testing.T) {
+			b.do(t)
+			broken := state(t)
+			if err := r.Verify(ctx, w); err == nil || !strings.Contains(err.Error(), b.want) {
+				t.Errorf("%v: verify says %v, want %q", r, err, b.want)
+			}
+			same("verify changed something", broken)
+			if l.repair != nil {
+				l.repair(t)
+			} else {
+				if removable {
+					if err := remover.Remove(ctx, w); err != nil {
+						t.Fatalf("%v: remove a broken one: %v", r, err)
+					}
+				}
+				if _, err := r.Ensure(ctx, w); err != nil {
+					t.Fatalf("%v: ensure a broken one: %v", r, err)
+				}
+			}
+			if err := r.Verify(ctx, w); err != nil {
+				t.Fatalf("%v: verify after the repair: %v", r, err)
+			}
+		})
+	}
+	if !removable {
+		return
+	}
+	for _, when := range []string{"remove", "second remove"} {
+		if err := remover.Remove(ctx, w); err != nil {
+			t.Fatalf("%v: %s: %v", r, when, err)
+		}
+		same("state after "+when, before)
+	}
+}
+
+// linkState is what ip(8) shows of the links, addresses and routes of both namespaces, without what
+// settles by itself: operational states, and the addresses that the kernel makes.
+func linkState(t testing.TB, w *kernel.World) string {
+	t.Helper()
+	var b strings.Builder
+	for _, ns := range []*kernel.NS{w.Host, w.Container} {
+		for _, what := range []string{"link", "addr", "-4 route show table all", "-6 route show table all"} {
+			out := nstest.RunIn(t, ns.Path, "ip", append([]string{"-j", "-d"}, strings.Fields(what)...)...)
+			var list []map[string]any
+			if strings.TrimSpace(out) != "" {
+				if err := json.Unmarshal([]byte(out), &list); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, m := range list {
+				dst, _ := m["dst"].(string)
+				if len(m) == 0 || strings.HasPrefix(dst, "fe80") || strings.HasPrefix(dst, "ff00") || strings.HasPrefix(dst, "multicast") {
+					continue
+				}
+				if info, ok := m["addr_info"].([]any); ok {
+					var global []any
+					for _, a := range info {
+						if a.(map[string]any)["scope"] != "link" {
+							global = append(global, a)
+						}
+					}
+					m["addr_info"] = global
+				}
+				if flags, ok := m["flags"].([]any); ok && what == "link" {
+					m["flags"] = slices.DeleteFunc(flags, func(f any) bool { return f != "UP" && f != "PROMISC" })
+				} else {
+					delete(m, "flags")
+				}
+				for _, k := range []string{"operstate", "linkinfo", "qdisc"} {
+					delete(m, k)
+				}
+				line, _ := json.Marshal(m)
+				fmt.Fprintf(&b, "%s %s\n", what, line)
+			}
+		}
+	}
+	return b.String()
+}
+
+// sysctl reads a sysctl from inside ns.
+func sysctl(t testing.TB, ns *kernel.NS, key string) string {
+	t.Helper()
+	var b []byte
+	err := ns.Do(func() (err error) {
+		b, err = os.ReadFile("/proc/sys/" + key)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(b))
+}
