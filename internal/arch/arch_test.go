@@ -105,7 +105,7 @@ func TestBites(t *testing.T) {
 		{"a method called init", Code("spec", "x.go", []byte("package p\nfunc (t T) init() {}\n")), ""},
 		{"a map", Code("spec", "x.go", []byte("package p\nvar m = map[string]int{}\n")), "var m"},
 		{"a sentinel", Code("spec", "x.go", []byte("package p\nvar E = errors.New(\"e\")\nvar _ I = T{}\n")), ""},
-		{"a declaration", Code("plugin/x", "x.go", []byte("package p\nvar Plugin = sdk.Interface[conf](\"x\", \"\", want)\n")), ""},
+		{"a declaration", Code("plugin/x", "x.go", []byte("package p\nvar Plugin = sdk.Interface[conf](\"x\", \"\", want).KnowsArgs(\"MAC\")\n")), ""},
 		{"a declaration elsewhere", Code("cli", "x.go", []byte("package p\nvar Plugin = sdk.Interface(\"x\", \"\", want)\n")), "var Plugin"},
 		{"sleep", Code("resource", "x.go", []byte("package p\nfunc f() { time.Sleep(1) }\n")), "nothing sleeps"},
 		{"exec", Code("resource", "x.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")), "no program"},

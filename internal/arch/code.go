@@ -97,7 +97,7 @@ func mutable(name string, s *ast.ValueSpec) (vars []string) {
 	return vars
 }
 
-// called is the name of the function that e calls, as in "errors.New".
+// called is the name of the function that e calls, as in "errors.New"; of a chain of calls, the first.
 func called(e ast.Expr) string {
 	call, ok := e.(*ast.CallExpr)
 	if !ok {
@@ -114,5 +114,5 @@ func called(e ast.Expr) string {
 	if pkg, ok := sel.X.(*ast.Ident); ok {
 		return pkg.Name + "." + sel.Sel.Name
 	}
-	return ""
+	return called(sel.X)
 }

@@ -92,6 +92,12 @@ func rows() []row {
 		{"internal/nstest", nil, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
+		{"internal/plantest", []string{"sdk", "plan", "spec"}, map[string]string{
+			"*": "a golden is a configuration and a plan",
+		}},
+		{"internal/docgen", []string{"plugin", "sdk"}, map[string]string{
+			"*": "documents are made from the list of plugins and from source text",
+		}},
 		{"internal/*", nil, map[string]string{
 			"*": "what watches over the tree is no part of it",
 		}},
@@ -127,7 +133,7 @@ func outside() []restriction {
 		{"github.com/spf13/cobra", []string{"cli"}, "only the command has a command line"},
 		{"github.com/rogpeppe/go-internal", []string{"internal/**"}, "scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
-		{"testing", []string{"internal/nstest", "conformance"}, "a product has no tests in it"},
+		{"testing", []string{"internal/nstest", "internal/plantest", "conformance"}, "a product has no tests in it"},
 	}
 }
 
