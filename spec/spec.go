@@ -47,7 +47,7 @@ type Result struct {
 	IPs        []IP
 	Routes     []Route
 	DNS        DNS
-	Extra      map[string]json.RawMessage // members that no version defines; they survive a chain
+	Extra      map[string]json.RawMessage // members that the version does not define; they survive a chain
 }
 
 // An Interface is a link that the attachment made or uses.
@@ -111,4 +111,6 @@ type Error struct {
 	Code       Code    `json:"code"`
 	Msg        string  `json:"msg"`
 	Details    string  `json:"details,omitempty"`
+
+	cause error // what it was made from, in this process
 }

@@ -1,0 +1,80 @@
+package spec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Error is the message, and the details where there are any.
+func (e *Error) Error() string {
+	if e.Details == "" {
+		return e.Msg
+	}
+	return e.Msg + "; " + e.Details
+}
+
+// Unwrap is what e was made from by Errorf or AsError.
+func (e *Error) Unwrap() error { return e.cause }
+
+// Errorf makes an error document. What the format wraps by %w stays reachable for errors.Is and
+// errors.As in this process.
+func Errorf(code Code, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	e := &Error{Code: code, Msg: err.Error()}
+	switch err.(type) {
+	case interface{ Unwrap() error }, interface{ Unwrap() []error }:
+		e.cause = err
+	}
+	return e
+}
+
+// AsError makes an error document of any error. Code and details are those of the *Error that err wraps
+// (the first one, where errors are joined), else def is the code; the message is all that err says. It
+// is nil for nil.
+func AsError(err error, def Code) *Error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := err.(*Error); ok {
+		return e
+	}
+	out := &Error{Code: def, Msg: err.Error(), cause: err}
+	var inner *Error
+	if errors.As(err, &inner) {
+		out.CNIVersion, out.Code, out.Details = inner.CNIVersion, inner.Code, inner.Details
+		out.Msg = strings.Replace(out.Msg, inner.Error(), inner.Msg, 1) // the details are not said twice
+	}
+	out.Msg = strings.ReplaceAll(out.Msg, "\n", "; ") // errors.Join's separator
+	return out
+}
+
+// Encode is the document as a plugin prints it (clause P7), in the version of the configuration.
+func (e *Error) Encode(v Version) []byte {
+	doc := *e
+	doc.CNIVersion = v.Or010()
+	b, _ := encode(doc)
+	return indent(b)
+}
+
+// DecodeError reads an error document: a JSON object that has a code or a message. The bool says
+// whether b is one.
+func DecodeError(b []byte) (*Error, bool) {
+	var doc struct {
+		Error
+		Code *Code   `json:"code"`
+		Msg  *string `json:"msg"`
+	}
+	if err := json.Unmarshal(b, &doc); err != nil || doc.Code == nil && doc.Msg == nil {
+		return nil, false
+	}
+	e := doc.Error
+	if doc.Code != nil {
+		e.Code = *doc.Code
+	}
+	if doc.Msg != nil {
+		e.Msg = *doc.Msg
+	}
+	return &e, true
+}

@@ -1,0 +1,94 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// ValidName says what is wrong with the name of a network (clause C1): it begins with a letter or digit
+// of ASCII and goes on with those, "_", "." and "-".
+func ValidName(s string) error { return validID("name", s) }
+
+// ValidContainerID says what is wrong with a container ID (clause P3). Its characters are those of a name.
+func ValidContainerID(s string) error { return validID("container ID", s) }
+
+func validID(what, s string) error {
+	if s == "" {
+		return fmt.Errorf("%s is empty", what)
+	}
+	for i, r := range s {
+		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		switch {
+		case i == 0 && !alnum:
+			return fmt.Errorf("%s %q begins with %q: a letter or a digit has to come first", what, s, r)
+		case !alnum && !strings.ContainsRune("_.-", r):
+			return fmt.Errorf("%s %q has the character %q: letters, digits, _ . and - are allowed", what, s, r)
+		}
+	}
+	return nil
+}
+
+// ValidIfName says what is wrong with the name of an interface (clause P4). These are the kernel's rules.
+func ValidIfName(s string) error {
+	switch {
+	case s == "":
+		return errors.New("interface name is empty")
+	case s == "." || s == "..":
+		return fmt.Errorf("interface name %q is a directory's", s)
+	case len(s) > 15:
+		return fmt.Errorf("interface name %q has %d bytes: 15 are allowed", s, len(s))
+	}
+	for _, r := range s {
+		if r == '/' || r == ':' || r == 0 || unicode.IsSpace(r) {
+			return fmt.Errorf("interface name %q has the character %q", s, r)
+		}
+	}
+	return nil
+}
+
+// ValidType says what is wrong with the type of a plugin, which becomes the name of a file (clause C2).
+func ValidType(s string) error {
+	switch {
+	case s == "":
+		return errors.New("type is empty")
+	case s == "." || strings.Contains(s, "..") || strings.ContainsAny(s, "/\\\x00"):
+		return fmt.Errorf("type %q is no plain file name", s)
+	}
+	return nil
+}
+
+// Nearest is the word of among that a person who typed word may have meant.
+func Nearest(word string, among []string) (string, bool) {
+	best, found := max(1, len(word)/3)+1, ""
+	for _, w := range among {
+		if d := distance(strings.ToLower(word), strings.ToLower(w)); d < best && (d < len(w) || d == 0) {
+			best, found = d, w
+		}
+	}
+	return found, found != ""
+}
+
+// distance counts the edits from a to b: insert, delete, replace, swap neighbours.
+func distance(a, b string) int {
+	prev2, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range prev {
+		prev[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], prev2[j-2]+1)
+			}
+		}
+		prev2, prev, cur = prev, cur, prev2
+	}
+	return prev[len(b)]
+}

@@ -1,0 +1,71 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ParseVersion reads a version: one to three numbers with dots between them. The empty string is 0.1.0
+// (clause V5). A well-formed version that the protocol does not have is no error here: Known is false.
+func ParseVersion(s string) (Version, error) {
+	if s == "" {
+		return V010, nil
+	}
+	if _, ok := Version(s).numbers(); !ok {
+		hint := ""
+		if near, ok := Nearest(s, texts(Versions())); ok {
+			hint = fmt.Sprintf(" (did you mean %q?)", near)
+		}
+		return "", fmt.Errorf("%q is no CNI version such as %q%s", s, Newest, hint)
+	}
+	return Version(s), nil
+}
+
+// numbers are the parts of v, missing ones zero.
+func (v Version) numbers() (n [3]int, ok bool) {
+	parts := strings.Split(string(v.Or010()), ".")
+	if len(parts) > 3 {
+		return n, false
+	}
+	for i, p := range parts {
+		if p == "" || strings.Trim(p, "0123456789") != "" {
+			return n, false
+		}
+		var err error
+		if n[i], err = strconv.Atoi(p); err != nil {
+			return n, false
+		}
+	}
+	return n, true
+}
+
+// Or010 is v, or 0.1.0 where a document leaves the version out (clause V5).
+func (v Version) Or010() Version {
+	if v == "" {
+		return V010
+	}
+	return v
+}
+
+// Known says whether the protocol has this version. Versions are compared as text, as everywhere in the
+// field: "1.0" is not "1.0.0".
+func (v Version) Known() bool { return slices.Contains(Versions(), v.Or010()) }
+
+// AtLeast says whether v is w or newer.
+func (v Version) AtLeast(w Version) bool { return v.compare(w) >= 0 }
+
+func (v Version) compare(w Version) int {
+	a, _ := v.numbers()
+	b, _ := w.numbers()
+	return slices.Compare(a[:], b[:])
+}
+
+func texts(vs []Version) []string {
+	s := make([]string, len(vs))
+	for i, v := range vs {
+		s[i] = string(v)
+	}
+	return s
+}
