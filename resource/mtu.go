@@ -1,6 +1,9 @@
 package resource
 
-import "strconv"
+import (
+	"errors"
+	"strconv"
+)
 
 // An MTU is a link's maximum transmission unit in bytes; zero is no opinion.
 type MTU int
@@ -14,4 +17,22 @@ func (m MTU) String() string {
 		return "auto"
 	}
 	return strconv.Itoa(int(m))
+}
+
+// UnmarshalJSON takes a number of bytes, or "auto".
+func (m *MTU) UnmarshalJSON(b []byte) error {
+	switch s := string(b); s {
+	case `""`, "null":
+		return nil
+	case `"auto"`:
+		*m = AutoMTU
+		return nil
+	default:
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return errors.New(`want a number of bytes, or "auto"`)
+		}
+		*m = MTU(n)
+		return nil
+	}
 }

@@ -1,0 +1,26 @@
+// Command fairlead is every CNI plugin of this project and the command line tool. Called by a plugin's
+// name it is that plugin; called by any other it is the tool.
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/fairlead-cni/fairlead/cli"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+)
+
+// version is stamped by the build.
+var version = "devel"
+
+func main() {
+	name := filepath.Base(os.Args[0])
+	all := plugin.All()
+	for _, p := range all {
+		if p.Name == name {
+			os.Exit(sdk.Serve(all, name, version))
+		}
+	}
+	os.Exit(cli.Main(os.Args[1:], version))
+}

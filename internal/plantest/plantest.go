@@ -1,0 +1,128 @@
+// Package plantest holds plugins against text files: a configuration and a call go in, and the plan that
+// comes out, or the error, has to be what the file says.
+package plantest
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// Run plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a
+// "call" (the verb, then HostLinks as "link NAME KIND [MASTER]", addresses as "ip PREFIX [GATEWAY]", routes
+// as "route DST [GW]", and "args K=V;…"), and "plan" or "error". With -update it writes the last two.
+func Run(t *testing.T, p sdk.Plugin) {
+	update := flag.Lookup("update") != nil && flag.Lookup("update").Value.String() == "true"
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no testdata: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			ar, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			part := map[string]string{}
+			for _, f := range ar.Files {
+				part[f.Name] = string(f.Data)
+			}
+			got := map[string]string{"plan": "", "error": ""}
+			text, err := text(p, part["conf"], part["call"])
+			if err != nil {
+				got["error"] = err.Error() + "\n"
+			} else {
+				got["plan"] = text
+			}
+			if update {
+				keep := ar.Files[:0]
+				for _, f := range ar.Files {
+					if f.Name != "plan" && f.Name != "error" {
+						keep = append(keep, f)
+					}
+				}
+				for name, data := range got {
+					if data != "" {
+						keep = append(keep, txtar.File{Name: name, Data: []byte(data)})
+					}
+				}
+				ar.Files = keep
+				if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			for name, data := range got {
+				if data != part[name] {
+					t.Errorf("%s is\n%s\nwant\n%s", name, data, part[name])
+				}
+			}
+		})
+	}
+}
+
+func text(p sdk.Plugin, conf, call string) (string, error) {
+	c, err := spec.ParseConf([]byte(conf))
+	if err != nil {
+		return "", err
+	}
+	var (
+		verb  = "ADD"
+		args  [][2]string
+		ips   []spec.IP
+		rts   []spec.Route
+		links []sdk.HostLink
+	)
+	for _, line := range strings.Split(strings.TrimSpace(call), "\n") {
+		f := append(strings.Fields(line), "", "", "")
+		switch f[0] {
+		case "ip":
+			ip := spec.IP{}
+			if err := ip.Address.UnmarshalText([]byte(f[1])); err != nil {
+				return "", err
+			}
+			if err := ip.Gateway.UnmarshalText([]byte(f[2])); err != nil {
+				return "", err
+			}
+			ips = append(ips, ip)
+		case "route":
+			rt := spec.Route{}
+			if err := rt.Dst.UnmarshalText([]byte(f[1])); err != nil {
+				return "", err
+			}
+			if err := rt.GW.UnmarshalText([]byte(f[2])); err != nil {
+				return "", err
+			}
+			rts = append(rts, rt)
+		case "link":
+			links = append(links, sdk.HostLink{Name: f[1], Kind: f[2], Master: f[3]})
+		case "args":
+			if args, err = spec.ParseArgs(f[1]); err != nil {
+				return "", err
+			}
+		default:
+			verb = f[0]
+		}
+	}
+	o := spec.Owner{Network: c.Name, ContainerID: "c1", IfName: "eth0"}
+	r, err := p.NewRequest(verb, o, "/run/netns/c1", c, args)
+	if err != nil {
+		return "", err
+	}
+	if ips != nil {
+		r.IPs, r.Routes = ips, rts
+	}
+	r.HostLinks = links
+	want, err := p.Plan(c, r)
+	if err != nil {
+		return "", err
+	}
+	// These two depend on the machine.
+	return strings.NewReplacer(r.MAC(""), "MAC", r.HostMAC(), "HOSTMAC").Replace(want.String()), nil
+}

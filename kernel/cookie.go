@@ -1,0 +1,13 @@
+package kernel
+
+import "golang.org/x/sys/unix"
+
+// Cookie is a number that no other namespace of this boot gets, or 0 where the kernel is older than 5.14
+// and does not tell.
+func (ns *NS) Cookie() (cookie uint64) {
+	const soNetnsCookie = 71 // SO_NETNS_COOKIE
+	for _, s := range ns.sockets {
+		cookie, _ = unix.GetsockoptUint64(s.Socket.GetFd(), unix.SOL_SOCKET, soNetnsCookie)
+	}
+	return cookie
+}

@@ -1,0 +1,183 @@
+// Package bridge plugs containers into a switch on the host.
+package bridge
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the bridge plugin.
+var Plugin = sdk.Interface("bridge", "plugs containers into a switch on the host", want).KnowsArgs("MAC")
+
+// conf is what the plugin reads beside "ipam" and "dns".
+type conf struct {
+	Bridge           string         `json:"bridge"`           // name of the bridge, made when missing; default cni0
+	IsGateway        bool           `json:"isGateway"`        // give the bridge the gateway's address, and forward
+	IsDefaultGateway bool           `json:"isDefaultGateway"` // isGateway, and a default route through it
+	ForceAddress     bool           `json:"forceAddress"`     // replace another address on the bridge instead of refusing
+	IPMasq           bool           `json:"ipMasq"`           // masquerade what leaves the network
+	IPMasqBackend    string         `json:"ipMasqBackend"`    // nftables, which is the default
+	MasqExcept       []netip.Prefix `json:"masqExcept"`       // destinations that see the container's own address
+	MTU              resource.MTU   `json:"mtu"`              // bytes, or "auto": the least of the links that default routes use
+	HairpinMode      bool           `json:"hairpinMode"`      // let the port send back what came from it
+	PromiscMode      bool           `json:"promiscMode"`      // set the bridge promiscuous; not with hairpinMode
+	MacSpoofChk      bool           `json:"macspoofchk"`      // drop frames from the container with another MAC
+	EnableDAD        bool           `json:"enabledad"`        // IPv6: ask whether somebody else has the address before using it
+	PortIsolation    bool           `json:"portIsolation"`    // no frames between isolated ports of the bridge
+	IPv6             string         `json:"ipv6"`             // "off" closes IPv6 in the container's interface
+
+	DisableContainerInterface bool `json:"disableContainerInterface"` // leave the container's end down; only without ipam
+
+	Vlan                int     `json:"vlan"`                // not supported yet
+	VlanTrunk           []trunk `json:"vlanTrunk"`           // not supported yet
+	PreserveDefaultVlan bool    `json:"preserveDefaultVlan"` // not supported yet
+
+	RuntimeConfig struct {
+		MAC string `json:"mac"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			MAC string `json:"mac"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+type trunk struct {
+	MinID int `json:"minID"`
+	MaxID int `json:"maxID"`
+	ID    int `json:"id"`
+}
+
+func (c conf) validate(r *sdk.Request) error {
+	switch {
+	case c.Vlan != 0:
+		return spec.Errorf(spec.CodeUnsupported, "vlan: %d: VLANs on the bridge are not supported yet", c.Vlan)
+	case len(c.VlanTrunk) > 0:
+		return spec.Errorf(spec.CodeUnsupported, "vlanTrunk: %v: VLANs on the bridge are not supported yet", c.VlanTrunk)
+	case c.HairpinMode && c.PromiscMode:
+		return spec.Errorf(spec.CodeConfig, "hairpinMode and promiscMode: set one of them; with both, the host would see its own frames again")
+	case c.DisableContainerInterface && r.L3:
+		return spec.Errorf(spec.CodeConfig, "disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam gives; remove one of the two")
+	case c.MTU != resource.AutoMTU && (c.MTU < 0 || c.MTU != 0 && c.MTU < 68 || c.MTU > 65535):
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
+	case c.IPMasqBackend != "" && c.IPMasqBackend != "nftables":
+		return spec.Errorf(spec.CodeUnsupported, "ipMasqBackend: %q: this plugin masquerades by nftables; leave the key out or say \"nftables\"", c.IPMasqBackend)
+	case c.IPv6 != "" && c.IPv6 != "off":
+		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
+	case c.IPv6 == "off" && r.Has6():
+		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
+	}
+	if err := spec.ValidIfName(c.Bridge); err != nil {
+		return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
+	}
+	if mac := c.mac(r); mac != "" {
+		return resource.ValidMAC(mac)
+	}
+	return nil
+}
+
+func (c conf) mac(r *sdk.Request) string {
+	arg, _ := r.Arg("MAC")
+	return strings.ToLower(sdk.First(c.RuntimeConfig.MAC, c.Args.CNI.MAC, arg))
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	c.Bridge = sdk.First(c.Bridge, "cni0")
+	c.IsGateway = c.IsGateway || c.IsDefaultGateway
+	if err := c.validate(r); err != nil && r.Verb != "DEL" {
+		return nil, err
+	}
+	p := plan.Plan{
+		plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge"}),
+		plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}),
+	}
+	port, links, err := c.port(r)
+	if err != nil {
+		return nil, err
+	}
+	p = append(p, links...)
+	if c.MacSpoofChk || r.Verb == "DEL" {
+		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: r.MAC(c.mac(r))})
+	}
+	if c.IPv6 == "off" {
+		p = append(p, resource.IPv6Off{Link: r.IfName})
+	}
+	c.gateways(r)
+	if c.IsGateway {
+		for _, ip := range r.IPs {
+			p = append(p,
+				plan.Shared(resource.Gateway{Link: c.Bridge, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
+				plan.Shared(resource.Forwarding{V6: ip.Address.Addr().Is6()}))
+		}
+	}
+	if c.IPMasq || r.Verb == "DEL" {
+		p = append(p, resource.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: c.MasqExcept})
+	}
+	if !r.L3 && !c.DisableContainerInterface {
+		p = append(p, resource.Announce{Link: r.IfName, Port: port})
+	}
+	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: port, NoDAD: !c.EnableDAD})...), nil
+}
+
+// port is how the container gets on the bridge: by a cable of its own, or, where a plugin before this one
+// made a link on the host (a hypervisor's tap, say), by making that a port (clause P23).
+func (c conf) port(r *sdk.Request) (name string, p plan.Plan, err error) {
+	pair := resource.Veth{
+		Owner: r.Owner, Name: r.IfName, Host: r.LinkName("veth"), MTU: c.MTU, MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(),
+		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface,
+	}
+	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
+	if r.Verb == "DEL" {
+		return pair.Host, plan.Plan{port, pair}, nil // whichever it was
+	}
+	var found []string
+	for _, l := range r.HostLinks {
+		switch {
+		case l.Name == pair.Host:
+			return pair.Host, plan.Plan{pair}, nil
+		case l.Kind != "bridge" && (l.Master == "" || l.Master == c.Bridge):
+			found = append(found, l.Name)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return pair.Host, plan.Plan{pair}, nil
+	case 1:
+		port.Link = found[0]
+		return port.Link, plan.Plan{port}, nil
+	}
+	return "", nil, spec.Errorf(spec.CodeConfig, "prevResult: %s: several links on the host could become a port of %s; a chain can attach one", strings.Join(found, ", "), c.Bridge)
+}
+
+// gateways completes the attachment's addresses and routes with what the bridge, being their gateway, adds.
+func (c conf) gateways(r *sdk.Request) {
+	if !c.IsGateway {
+		return
+	}
+	for i, ip := range r.IPs {
+		if !ip.Gateway.IsValid() {
+			r.IPs[i].Gateway = ip.Address.Masked().Addr().Next()
+		}
+	}
+	if !c.IsDefaultGateway || r.Verb != "ADD" {
+		return
+	}
+	for _, ip := range r.IPs {
+		all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		if ip.Address.Addr().Is4() {
+			all = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		}
+		known := false
+		for _, rt := range r.Routes {
+			known = known || rt.Dst == all && rt.GW.IsValid()
+		}
+		if !known {
+			r.Routes = append(r.Routes, spec.Route{Dst: all, GW: ip.Gateway})
+		}
+	}
+}

@@ -1,0 +1,369 @@
+package plugin_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// The test binary is the plugins: called by the name of one, it is that one, in a process of its own.
+func TestMain(m *testing.M) {
+	if os.Getenv("CNI_COMMAND") != "" {
+		os.Exit(sdk.Serve(plugin.All(), filepath.Base(os.Args[0]), "test"))
+	}
+	nstest.Main(m)
+}
+
+// A chain is the configurations of a list's plugins, and what its life is tested with.
+type chain struct {
+	name    string
+	plugins []string // JSON, without cniVersion and name
+	breaks  []breaker
+}
+
+// A breaker damages a living attachment so that CHECK has to say it.
+type breaker struct {
+	what string
+	run  func(t *testing.T, netns string)
+	say  string // a regular expression for CHECK's message
+}
+
+const hostLocal = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`
+
+func in(args ...string) func(*testing.T, string) {
+	return func(t *testing.T, netns string) { nstest.RunIn(t, netns, args[0], args[1:]...) }
+}
+
+func host(args ...string) func(*testing.T, string) {
+	return func(t *testing.T, _ string) { nstest.Run(t, args[0], args[1:]...) }
+}
+
+var chains = []chain{
+	{"loopback", []string{`"type":"loopback"`}, []breaker{
+		{"lo down", in("ip", "link", "set", "lo", "down"), "lo.*down"},
+	}},
+	{"bridge", []string{`"type":"bridge","isGateway":true,"ipMasq":true,"macspoofchk":true,"mtu":1400,` + hostLocal}, []breaker{
+		{"address gone", in("ip", "addr", "del", "10.77.0.2/24", "dev", "eth0"), `addr cont/eth0 10\.77\.0\.2/24`},
+		{"IPv6 address gone", in("ip", "addr", "del", "fd00:77::2/64", "dev", "eth0"), `addr cont/eth0 fd00:77::2/64`},
+		{"route gone", in("ip", "route", "del", "default"), `route.*default|0\.0\.0\.0/0`},
+		{"link down", in("ip", "link", "set", "eth0", "down"), `eth0.*down`},
+		{"gateway's address gone", host("ip", "addr", "del", "10.77.0.1/24", "dev", "cni0"), `10\.77\.0\.1`},
+		{"forwarding off", host("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"), `forward`},
+		{"bridge gone", host("ip", "link", "del", "cni0"), `cni0`},
+		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
+		{"reservation gone", host("rm", "/var/lib/cni/networks/life/10.77.0.2"), `10\.77\.0\.2`},
+	}},
+	{"bridge-l2", []string{`"type":"bridge","bridge":"br2"`}, []breaker{
+		{"not a port any more", host("sh", "-c", "ip link set $(ip -br link show master br2 | cut -d@ -f1) nomaster"), `master`},
+	}},
+	{"portmap", []string{`"type":"bridge","isGateway":true,` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"}]}`}, []breaker{
+		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
+	}},
+}
+
+// A runner is a runtime of 30 lines: it runs a chain and remembers the result.
+type runner struct {
+	t     *testing.T
+	dir   string
+	chain chain
+}
+
+func newRunner(t *testing.T, c chain) *runner {
+	dir := t.TempDir()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plugin.All() {
+		if err := os.Symlink(exe, filepath.Join(dir, p.Name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &runner{t, dir, c}
+}
+
+type attachment struct {
+	id, netns string
+	prev      json.RawMessage
+}
+
+// run asks one verb of one plugin of the chain; wrap is a command to run it under.
+func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...string) (json.RawMessage, error) {
+	conf := `{"cniVersion":"1.1.0","name":"life",` + r.chain.plugins[i] + extra
+	if a.prev != nil {
+		conf += `,"prevResult":` + string(a.prev)
+	}
+	conf += `}`
+	var typ struct{ Type string }
+	if err := json.Unmarshal([]byte(conf), &typ); err != nil {
+		return nil, err
+	}
+	argv := append(slices.Clone(wrap), filepath.Join(r.dir, typ.Type))
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin = strings.NewReader(conf)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME=eth0", "CNI_PATH="+r.dir)
+	err := cmd.Run()
+	if err != nil {
+		var e spec.Error
+		if json.Unmarshal(out.Bytes(), &e) == nil && e.Msg != "" {
+			return nil, &e
+		}
+		return nil, fmt.Errorf("%w: stdout %q, stderr %q", err, out.String(), stderr.String())
+	}
+	if verb == "ADD" {
+		var one map[string]any
+		if err := json.Unmarshal(out.Bytes(), &one); err != nil {
+			return nil, fmt.Errorf("stdout is not one document: %w: %q", err, out.String())
+		}
+	} else if out.Len() > 0 {
+		return nil, fmt.Errorf("%s printed %q on stdout", verb, out.String())
+	}
+	return out.Bytes(), nil
+}
+
+func (r *runner) add(a *attachment, wrap ...string) error {
+	for i := range r.chain.plugins {
+		out, err := r.run(i, "ADD", a, "", wrap...)
+		if err != nil {
+			return err
+		}
+		a.prev = out
+	}
+	return nil
+}
+
+func (r *runner) check(a *attachment) error {
+	for i := range r.chain.plugins {
+		if _, err := r.run(i, "CHECK", a, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) del(a *attachment) error {
+	for i := len(r.chain.plugins) - 1; i >= 0; i-- {
+		if _, err := r.run(i, "DEL", a, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) gc(ids ...string) error {
+	list := []spec.Attachment{}
+	for _, id := range ids {
+		list = append(list, spec.Attachment{ContainerID: id, IfName: "eth0"})
+	}
+	b, _ := json.Marshal(list)
+	for i := range r.chain.plugins {
+		if _, err := r.run(i, "GC", &attachment{}, `,"cni.dev/valid-attachments":`+string(b)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) status() error {
+	for i := range r.chain.plugins {
+		if _, err := r.run(i, "STATUS", &attachment{}, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *runner) must(what string, err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatalf("%s: %v", what, err)
+	}
+}
+
+var volatile = regexp.MustCompile(`last_reserved_ip|/lock$|\.lock$|fairlead/ipam`)
+
+// state is what the host holds: links, addresses, routes, nft elements, leases, memory.
+func state(t *testing.T) string {
+	t.Helper()
+	s := nstest.Run(t, "sh", "-c", `
+		ip -br link | sed 's/@.*//; s/ .*//'; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route
+		nft -a list ruleset | grep -n 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
+		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
+	var keep []string
+	for _, line := range strings.Split(s, "\n") {
+		if !volatile.MatchString(line) {
+			keep = append(keep, strings.Join(strings.Fields(strings.ReplaceAll(line, "linkdown", "")), " "))
+		}
+	}
+	return strings.Join(keep, "\n")
+}
+
+func same(t *testing.T, what, before string) {
+	t.Helper()
+	if after := state(t); after != before {
+		t.Errorf("%s left\n%s\nbefore it was\n%s", what, after, before)
+	}
+}
+
+// TestLife is the life of an attachment of every plugin.
+//
+// clause: P6 P9 P10 P11 P12 P13 P14 P15 P17 P18 P21 P22
+func TestLife(t *testing.T) {
+	for _, c := range chains {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRunner(t, c)
+			fresh := func(id string) *attachment { return &attachment{id: id, netns: nstest.NewNS(t)} }
+			a := fresh("c1")
+			r.must("status", r.status())
+			r.must("add", r.add(a))
+			r.must("check right after add", r.check(a))
+			if err := r.add(&attachment{id: a.id, netns: a.netns}); err == nil && c.name != "loopback" {
+				t.Error("a second ADD succeeded")
+			}
+			r.must("check after a refused add", r.check(a))
+			r.must("del", r.del(a))
+			r.must("del again", r.del(a))
+			r.must("del without a result", r.del(&attachment{id: a.id, netns: a.netns}))
+			clean := state(t)
+
+			for _, b := range c.breaks {
+				a := fresh("c1")
+				r.must("add", r.add(a))
+				b.run(t, a.netns)
+				if err := r.check(a); err == nil || !regexp.MustCompile(b.say).MatchString(err.Error()) {
+					t.Errorf("%s: check says %v, want %q", b.what, err, b.say)
+				} else {
+					t.Logf("%s: %v", b.what, err)
+				}
+				r.must(b.what+": del", r.del(a))
+				// What was shared is made again by the next ADD.
+				r.must(b.what+": add again", r.add(a))
+				r.must(b.what+": check again", r.check(a))
+				r.must(b.what+": del again", r.del(a))
+			}
+			same(t, "the breaks", clean)
+
+			a = fresh("c2")
+			r.must("add", r.add(a))
+			if err := nstest.RemoveNS(a.netns); err != nil {
+				t.Fatal(err)
+			}
+			r.must("del with the namespace gone and without a result", r.del(&attachment{id: a.id, netns: a.netns}))
+			same(t, "del with the namespace gone", clean)
+
+			a = fresh("c3")
+			r.must("add", r.add(a))
+			r.must("del without a namespace", r.del(&attachment{id: a.id}))
+			same(t, "del without a namespace", clean)
+
+			b := fresh("c4")
+			c5 := fresh("c5")
+			r.must("add", r.add(b))
+			if c.name != "portmap" { // the second one's host ports are taken, which is tested elsewhere
+				r.must("add", r.add(c5))
+			}
+			r.must("gc", r.gc("c4"))
+			r.must("check of what gc had to keep", r.check(b))
+			r.must("gc of all", r.gc())
+			same(t, "gc", clean)
+			r.must("del after gc", r.del(b))
+			if _, err := r.run(0, "GC", &attachment{}, ""); err == nil {
+				t.Error("GC without a list succeeded")
+			}
+		})
+	}
+}
+
+// TestParallel adds many containers at once: no address is given twice.
+//
+// clause: P20
+func TestParallel(t *testing.T) {
+	r := newRunner(t, chains[1])
+	const n = 64
+	var all [n]attachment
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range all {
+		all[i] = attachment{id: fmt.Sprint("p", i), netns: nstest.NewNS(t)}
+		wg.Go(func() { errs[i] = r.add(&all[i]) })
+	}
+	wg.Wait()
+	seen := map[string]string{}
+	for i := range all {
+		if errs[i] != nil {
+			t.Errorf("add %s: %v", all[i].id, errs[i])
+			continue
+		}
+		res, err := spec.DecodeResult(all[i].prev, spec.V110)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ip := range res.IPs {
+			if other, ok := seen[ip.Address.String()]; ok {
+				t.Errorf("%s and %s both have %s", other, all[i].id, ip.Address)
+			}
+			seen[ip.Address.String()] = all[i].id
+		}
+	}
+	if len(seen) != 2*n {
+		t.Errorf("%d addresses for %d containers", len(seen), n)
+	}
+	for i := range all {
+		wg.Go(func() { errs[i] = r.del(&all[i]) })
+	}
+	wg.Wait()
+	for i := range errs {
+		if errs[i] != nil {
+			t.Errorf("del %s: %v", all[i].id, errs[i])
+		}
+	}
+	if s := state(t); strings.Contains(s, "veth") || strings.Contains(s, "10.77.0.2") {
+		t.Errorf("left after all were deleted:\n%s", s)
+	}
+}
+
+// TestKill kills ADD at each call that can change something, and then DEL has to leave nothing.
+//
+// clause: P11 P12
+func TestKill(t *testing.T) {
+	for _, c := range []chain{chains[1], chains[3]} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRunner(t, c)
+			warm := &attachment{id: "k", netns: nstest.NewNS(t)}
+			r.must("add", r.add(warm))
+			r.must("del", r.del(warm))
+			clean := state(t)
+			calls := "sendto,sendmsg,write,pwrite64,renameat,renameat2,rename,linkat,unlinkat,mkdirat,ftruncate,flock"
+			for n := 1; ; n++ {
+				a := &attachment{id: "k", netns: nstest.NewNS(t)}
+				err := r.add(a, "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+				r.must(fmt.Sprintf("del after a kill at call %d", n), r.del(&attachment{id: "k", netns: a.netns}))
+				if after := state(t); after != clean {
+					t.Fatalf("a kill at call %d left\n%s\nbefore it was\n%s", n, after, clean)
+				}
+				if err == nil {
+					t.Logf("ADD has %d such calls", n-1)
+					if n < 10 {
+						t.Error("too few: was anything killed?")
+					}
+					return
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,18 @@
+// Package loopback sets the container's lo up.
+package loopback
+
+import (
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+)
+
+// Plugin is the loopback plugin. It has no keys of its own, and its interface is lo whatever CNI_IFNAME
+// says.
+var Plugin = sdk.Interface("loopback", "sets the container's lo up", want).Observes()
+
+type conf struct{}
+
+func want(conf, *sdk.Request) (plan.Plan, error) {
+	return plan.Plan{resource.Up{Link: "lo"}}, nil
+}

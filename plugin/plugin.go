@@ -1,0 +1,14 @@
+// Package plugin is the list of the plugins that this program is.
+package plugin
+
+import (
+	"github.com/fairlead-cni/fairlead/plugin/bridge"
+	"github.com/fairlead-cni/fairlead/plugin/loopback"
+	"github.com/fairlead-cni/fairlead/plugin/portmap"
+	"github.com/fairlead-cni/fairlead/sdk"
+)
+
+// All are the plugins, by name.
+func All() []sdk.Plugin {
+	return []sdk.Plugin{bridge.Plugin, loopback.Plugin, portmap.Plugin}
+}

@@ -1,0 +1,33 @@
+package resource
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Sweep removes, of every kind that carries a tag, what belongs to the network and to none of valid. It
+// goes on past an error (clause P22).
+func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
+	owners := make(map[[8]byte]bool, len(valid))
+	for _, o := range valid {
+		owners[kernel.OwnerHash(o)] = true
+	}
+	keep := func(owner [8]byte) bool { return owners[owner] }
+	// A link that was made and not yet tagged when its maker was killed is known by its name alone.
+	keepName := func(name string) bool {
+		for _, o := range valid {
+			if prefix := max(len(name)-11, 0); kernel.LinkName(name[:prefix], o) == name {
+				return true
+			}
+		}
+		return false
+	}
+	return errors.Join(
+		SweepNFT(ctx, w, network, keep),
+		SweepLinks(ctx, w, network, keep, keepName),
+		w.Memory.Sweep(network, keep),
+	)
+}

@@ -1,0 +1,227 @@
+package sdk
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"sort"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A decoder fills a configuration struct and remembers the keys that no field wanted. It differs from
+// encoding/json in its errors, which say the path down to the element, and in nothing else: keys match
+// without regard to case, null leaves the default, the last of two equal keys wins.
+type decoder struct {
+	unknown []unknownKey
+}
+
+type unknownKey struct {
+	path string   // "ipam.ranges[0][1].subnte"
+	key  string   // "subnte"
+	know []string // what would have been understood there
+}
+
+func (u unknownKey) String() string {
+	s := "unknown key " + strconv.Quote(u.path)
+	if near, ok := spec.Nearest(u.key, u.know); ok {
+		s += ", did you mean " + strconv.Quote(near) + "?"
+	}
+	return s
+}
+
+// fieldError says what is wrong with one value.
+func fieldError(code spec.Code, path string, raw json.RawMessage, format string, args ...any) error {
+	if path == "" {
+		path = "configuration"
+	}
+	val := strings.Join(strings.Fields(string(raw)), " ")
+	if len(val) > 80 {
+		val = val[:77] + "..."
+	}
+	return spec.Errorf(code, "%s: %s: %w", path, val, fmt.Errorf(format, args...))
+}
+
+func (d *decoder) value(path string, raw json.RawMessage, v reflect.Value) error {
+	if string(raw) == "null" {
+		return nil
+	}
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+		}
+		return d.value(path, raw, v.Elem())
+	}
+	switch p := v.Addr().Interface().(type) {
+	case json.Unmarshaler:
+		if err := p.UnmarshalJSON(raw); err != nil {
+			return fieldError(spec.CodeConfig, path, raw, "%w", err)
+		}
+		return nil
+	case encoding.TextUnmarshaler:
+		var s string
+		if json.Unmarshal(raw, &s) != nil {
+			return fieldError(spec.CodeDecode, path, raw, "want a string")
+		}
+		if s == "" {
+			return nil // an empty string is the default everywhere
+		}
+		if err := p.UnmarshalText([]byte(s)); err != nil {
+			return fieldError(spec.CodeConfig, path, raw, "%w", err)
+		}
+		return nil
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		return d.object(path, raw, v)
+	case reflect.Slice:
+		var items []json.RawMessage
+		if json.Unmarshal(raw, &items) != nil {
+			return fieldError(spec.CodeDecode, path, raw, "want a list")
+		}
+		s := reflect.MakeSlice(v.Type(), len(items), len(items))
+		for i, item := range items {
+			if err := d.value(path+"["+strconv.Itoa(i)+"]", item, s.Index(i)); err != nil {
+				return err
+			}
+		}
+		v.Set(s)
+		return nil
+	case reflect.Map:
+		var members map[string]json.RawMessage
+		if json.Unmarshal(raw, &members) != nil {
+			return fieldError(spec.CodeDecode, path, raw, "want an object")
+		}
+		m := reflect.MakeMapWithSize(v.Type(), len(members))
+		for _, k := range sorted(members) {
+			e := reflect.New(v.Type().Elem()).Elem()
+			if err := d.value(join(path, k), members[k], e); err != nil {
+				return err
+			}
+			m.SetMapIndex(reflect.ValueOf(k), e)
+		}
+		v.Set(m)
+		return nil
+	}
+	if json.Unmarshal(raw, v.Addr().Interface()) != nil {
+		return fieldError(spec.CodeDecode, path, raw, "want %s", kindName(v.Kind()))
+	}
+	return nil
+}
+
+func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) error {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil {
+		return fieldError(spec.CodeDecode, path, raw, "want an object")
+	}
+	fields := map[string]reflect.Value{}
+	collect(v, fields)
+	for _, k := range sorted(members) {
+		name, known := k, true
+		if _, exact := fields[k]; !exact {
+			name, known = fold(fields, k)
+			if _, both := members[name]; known && both {
+				continue // the exact spelling is there too, and preferred
+			}
+		}
+		if !known {
+			d.unknown = append(d.unknown, unknownKey{join(path, k), k, sorted(fields)})
+			continue
+		}
+		if err := d.value(join(path, k), members[k], fields[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collect lists a struct's fields by their keys, those of embedded structs included.
+func collect(v reflect.Value, into map[string]reflect.Value) {
+	t := v.Type()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case f.Anonymous && name == "":
+			collect(v.Field(i), into)
+		case name != "" && name != "-":
+			into[name] = v.Field(i)
+		}
+	}
+}
+
+func fold(fields map[string]reflect.Value, key string) (string, bool) {
+	for _, name := range sorted(fields) {
+		if strings.EqualFold(name, key) {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// sorted are m's keys in order, so that of several bad values the same one is named every time.
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	return keys
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func kindName(k reflect.Kind) string {
+	switch k {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return "a whole number that is not negative"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	}
+	return "a " + k.String()
+}
+
+// everybodys reports whether a top-level key is one that the specification or the runtime defines, which
+// no plugin's configuration struct has to list (decision 28).
+func everybodys(key string) bool {
+	switch strings.ToLower(key) {
+	case "cniversion", "cniversions", "name", "type", "args", "capabilities", "runtimeconfig", "prevresult",
+		"ipam", "dns", "strict", "disablecheck", "disablegc", "ipmasq":
+		return true
+	}
+	return strings.HasPrefix(key, "cni.dev/")
+}
+
+// decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the
+// plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator.
+func decode(conf *spec.Conf, into any, allocator bool) ([]unknownKey, error) {
+	raw, err := conf.Object.MarshalJSON()
+	if err != nil {
+		return nil, err
+	}
+	var d decoder
+	if err := d.value("", raw, reflect.ValueOf(into).Elem()); err != nil {
+		return nil, err
+	}
+	var own []unknownKey
+	for _, u := range d.unknown {
+		top, _, nested := strings.Cut(u.path, ".")
+		top, _, _ = strings.Cut(top, "[")
+		if allocator && top == "ipam" && nested || !allocator && !everybodys(top) {
+			own = append(own, u)
+		}
+	}
+	return own, nil
+}

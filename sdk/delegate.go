@@ -1,0 +1,134 @@
+package sdk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A delegate is the IPAM plugin of a call (clauses I1 to I4).
+type delegate interface {
+	add(context.Context) (*spec.Result, error)
+	check(context.Context) error
+	del(context.Context) error
+	gc(context.Context) error
+	status(context.Context) error
+	needsLink() bool // its DEL works through the container's link, so it comes first
+}
+
+// newDelegate finds the IPAM plugin in CNI_PATH. Where that is this very program, nothing is executed.
+func (c *call) newDelegate(all []Plugin) (delegate, error) {
+	typ := c.conf.IPAMType
+	path, err := invoke.Find(typ, filepath.SplitList(c.env.Path))
+	for _, p := range all {
+		if p.Name != typ || !p.Allocates() {
+			continue
+		}
+		if errors.Is(err, invoke.ErrNotFound) || err == nil && sameProgram(path) {
+			return c.newInside(p)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &outside{path: path, c: c}, nil
+}
+
+// inside is an allocator of this program, called without executing it.
+type inside struct {
+	ipam.Allocator
+	c *call
+}
+
+func (c *call) newInside(p Plugin) (delegate, error) {
+	r, err := p.NewRequest(c.r.Verb, c.r.Owner, c.r.Netns, c.conf, c.env.args)
+	if err != nil {
+		return nil, err
+	}
+	a, unknown, err := p.open(c.conf, r)
+	if err != nil {
+		return nil, err
+	}
+	return inside{a, c}, report(c.conf, c.r.Verb, unknown)
+}
+
+func (i inside) add(ctx context.Context) (*spec.Result, error) { return i.Allocate(ctx, i.c.r.Owner) }
+func (i inside) check(ctx context.Context) error               { return i.Verify(ctx, i.c.r.Owner, i.c.r.Prev) }
+func (i inside) del(ctx context.Context) error                 { return i.Release(ctx, i.c.r.Owner) }
+func (i inside) gc(ctx context.Context) error                  { return i.Sweep(ctx, i.c.conf.Name, i.c.valid()) }
+func (i inside) status(ctx context.Context) error              { return i.Status(ctx, i.c.conf.Name) }
+func (i inside) needsLink() bool                               { return false }
+
+// outside is somebody else's program.
+type outside struct {
+	path string
+	c    *call
+}
+
+func (o *outside) run(ctx context.Context, verb string) ([]byte, error) {
+	e := o.c.env
+	return invoke.Run(ctx, o.path, invoke.Call{
+		Command: verb, ContainerID: e.ContainerID, Netns: e.Netns, IfName: e.IfName, Args: e.Args,
+		Path: filepath.SplitList(e.Path), Env: os.Environ(), Stdin: e.stdin,
+		Network: o.c.conf.Name, Type: o.c.conf.IPAMType, Stderr: os.Stderr, Delegate: true,
+	})
+}
+
+func (o *outside) add(ctx context.Context) (*spec.Result, error) {
+	out, err := o.run(ctx, "ADD")
+	if err != nil {
+		return nil, err
+	}
+	return spec.DecodeResult(out, o.c.conf.CNIVersion)
+}
+
+func (o *outside) quiet(ctx context.Context, verb string) error {
+	_, err := o.run(ctx, verb)
+	return err
+}
+
+func (o *outside) check(ctx context.Context) error  { return o.quiet(ctx, "CHECK") }
+func (o *outside) del(ctx context.Context) error    { return o.quiet(ctx, "DEL") }
+func (o *outside) gc(ctx context.Context) error     { return o.quiet(ctx, "GC") }
+func (o *outside) status(ctx context.Context) error { return o.quiet(ctx, "STATUS") }
+func (o *outside) needsLink() bool                  { return o.c.conf.IPAMType == "dhcp" }
+
+// sameProgram reports whether the file at path is the program that runs: the same inode, or a copy of it.
+// The head of a Go program holds its build ID, which is a hash of all that went into it (decision 31).
+func sameProgram(path string) bool {
+	const self = "/proc/self/exe"
+	a, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat(self)
+	if err != nil {
+		return false
+	}
+	if os.SameFile(a, b) {
+		return true
+	}
+	if a.Size() != b.Size() {
+		return false
+	}
+	x, xerr := head(path)
+	y, yerr := head(self)
+	return xerr == nil && yerr == nil && bytes.Equal(x, y)
+}
+
+func head(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, 8192)
+	n, err := f.Read(b)
+	return b[:n], err
+}

@@ -1,0 +1,44 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// document is the error document for err. This is the one place that gives causes their codes
+// (clause P8); a *spec.Error in the chain has its own.
+func document(err error) *spec.Error {
+	for _, c := range []struct {
+		cause error
+		code  spec.Code
+	}{
+		{ipam.ErrExhausted, spec.CodeTryAgain},
+		{kernel.ErrHostNamespace, spec.CodeNetns},
+		{kernel.ErrNotNamespace, spec.CodeEnvironment},
+		{kernel.ErrNoNamespace, spec.CodeEnvironment},
+		{invoke.ErrNotFound, spec.CodeConfig},
+		{context.DeadlineExceeded, spec.CodeTryAgain},
+		{context.Canceled, spec.CodeTryAgain},
+		{syscall.EBUSY, spec.CodeTryAgain},
+		{syscall.EINTR, spec.CodeTryAgain},
+		{syscall.ENOSPC, spec.CodeIO},
+		{syscall.EIO, spec.CodeIO},
+		{syscall.EROFS, spec.CodeIO},
+	} {
+		if errors.Is(err, c.cause) {
+			return spec.AsError(err, c.code)
+		}
+	}
+	return spec.AsError(err, spec.CodeInternal)
+}
+
+// withCode gives err a code of the protocol, whatever its causes would have.
+func withCode(code spec.Code, err error) error {
+	return &spec.Error{Code: code, Msg: err.Error()}
+}

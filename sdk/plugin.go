@@ -1,0 +1,135 @@
+// Package sdk is the plugin author's side of CNI. A plugin says, as a pure function of its configuration
+// and the request, what should exist; the package answers ADD, CHECK, DEL, GC, STATUS and VERSION with it.
+package sdk
+
+import (
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Plugin is a name and what it wants. Make one with Interface, Chained or Allocator.
+type Plugin struct {
+	Name     string
+	Synopsis string // for people, a line
+	Conf     any    // the zero configuration, for documentation
+
+	shape   shape
+	args    []string // the keys of CNI_ARGS that it knows; nil: it does not look at CNI_ARGS
+	observe bool     // the addresses of its link are the kernel's doing
+
+	plan func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error)
+	open func(*spec.Conf, *Request) (ipam.Allocator, []unknownKey, error)
+}
+
+type shape int
+
+const (
+	makesLinks shape = iota
+	chained
+	allocates
+)
+
+// Interface is a plugin that makes links and may ask an IPAM plugin for addresses. A plan function is
+// asked twice in ADD, before and after the addresses are known, and also for DEL, where neither they nor
+// the previous result may be there: which removable things the plan has depends on the configuration only.
+func Interface[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error)) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: makesLinks, plan: planner(want)}
+}
+
+// Chained is a plugin that adds to what the plugins before it made: it needs a previous result and
+// answers with it (clause P18).
+func Chained[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error)) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: chained, plan: planner(want)}
+}
+
+// Allocator is an IPAM plugin. Open may fail only for a bad configuration; in DEL and GC it works with
+// less of it.
+func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Allocator, error)) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: allocates,
+		open: func(conf *spec.Conf, r *Request) (ipam.Allocator, []unknownKey, error) {
+			var c C
+			unknown, err := decode(conf, &c, true)
+			if err != nil {
+				return nil, nil, err
+			}
+			a, err := open(c, r)
+			return a, unknown, err
+		}}
+}
+
+func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error) {
+	return func(conf *spec.Conf, r *Request) (plan.Plan, []unknownKey, error) {
+		var c C
+		unknown, err := decode(conf, &c, false)
+		if err == nil {
+			var p plan.Plan
+			if p, err = want(c, r); err == nil {
+				return p, unknown, nil
+			}
+		}
+		if r.Verb != "DEL" {
+			return nil, unknown, err
+		}
+		// What DEL removes has its name from the owner, so the defaults will do where the
+		// configuration does not decode any more (clause P12).
+		p, _ := want(*new(C), r)
+		return p, nil, nil
+	}
+}
+
+// KnowsArgs makes p look at CNI_ARGS: ADD and CHECK refuse keys that are not among these, unless
+// IgnoreUnknown is given (clause P5).
+func (p Plugin) KnowsArgs(keys ...string) Plugin {
+	p.args = append([]string{"IgnoreUnknown"}, keys...)
+	return p
+}
+
+// Observes makes p's result tell the addresses that the kernel itself put on the link.
+func (p Plugin) Observes() Plugin {
+	p.observe = true
+	return p
+}
+
+// Allocates reports whether p is an IPAM plugin.
+func (p Plugin) Allocates() bool { return p.shape == allocates }
+
+// Plan is what p wants for r: the dry run. An IPAM plugin has none.
+func (p Plugin) Plan(conf *spec.Conf, r *Request) (plan.Plan, error) {
+	if p.plan == nil {
+		return nil, nil
+	}
+	want, _, err := p.plan(conf, r)
+	return want, err
+}
+
+// NewRequest is what p's plan function would be given for a call.
+func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.Conf, args [][2]string) (*Request, error) {
+	r := &Request{Owner: o, Verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: conf.IPAMType != "", Prev: conf.PrevResult, args: args}
+	if verb == "CHECK" && r.Prev != nil {
+		r.IPs, r.Routes = r.ContainerIPs(), slices.Clone(r.Prev.Routes)
+	}
+	if p.args == nil || verb == "DEL" || verb == "GC" {
+		return r, nil
+	}
+	lax := false
+	var unknown []string
+	for _, kv := range args {
+		switch {
+		case kv[0] == "IgnoreUnknown":
+			v, err := parseBool(kv[1])
+			if err != nil {
+				return nil, spec.Errorf(spec.CodeEnvironment, "CNI_ARGS: IgnoreUnknown=%s: want 1, true, 0 or false", kv[1])
+			}
+			lax = v
+		case !slices.Contains(p.args, kv[0]):
+			unknown = append(unknown, kv[0])
+		}
+	}
+	if len(unknown) > 0 && !lax {
+		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_ARGS: %s does not know %q; it knows %q, and ignores others where IgnoreUnknown=true is among them", p.Name, unknown, p.args[1:])
+	}
+	return r, nil
+}

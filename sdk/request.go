@@ -1,0 +1,173 @@
+package sdk
+
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Request is one call, decoded, as a plan function sees it. It is all that a plan may depend on beside
+// the configuration.
+type Request struct {
+	spec.Owner
+	Verb    string       // ADD, CHECK, DEL, GC or STATUS
+	Version spec.Version // of the configuration
+	Netns   string       // CNI_NETNS as it was given
+	L3      bool         // an IPAM plugin is configured
+
+	// Prev is the previous plugin's result in ADD, the final one in CHECK and DEL; nil where there is none.
+	Prev *spec.Result
+
+	// IPs and Routes are the attachment's: the allocator's in ADD (none while they are not known), those
+	// of Prev in CHECK. A plan function may complete them; as it leaves them they are put in the result.
+	IPs    []spec.IP
+	Routes []spec.Route
+
+	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
+	// call chained use (clause P23).
+	HostLinks []HostLink
+
+	args [][2]string
+}
+
+// A HostLink is a link on the host that a previous plugin listed, and what the kernel says of it.
+type HostLink struct {
+	Name   string
+	Kind   string // ip(8)'s type: veth, tun, bridge, …
+	Master string // the bridge it is a port of; empty: none
+}
+
+// Arg is the value of a key of CNI_ARGS. Where the same thing can be said in several places, args.cni
+// beats CNI_ARGS and runtimeConfig beats both.
+func (r *Request) Arg(key string) (string, bool) {
+	for _, kv := range r.args {
+		if kv[0] == key {
+			return kv[1], true
+		}
+	}
+	return "", false
+}
+
+// First is the first of the values, in order of precedence, that says anything.
+func First(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// LinkName is the name of the owner's link on the host, beginning with prefix.
+func (r *Request) LinkName(prefix string) string { return kernel.LinkName(prefix, r.Owner) }
+
+// MAC is the address of the container's link: in CHECK what the chain's result says of it, for a later
+// plugin may have changed it (clause P16); else asked, where it says anything; else one of the owner's own.
+func (r *Request) MAC(asked string) string {
+	if i := r.prevInterface(); i >= 0 && r.Verb == "CHECK" {
+		return r.Prev.Interfaces[i].MAC
+	}
+	return First(asked, kernel.MAC("cont", r.Owner).String())
+}
+
+// HostMAC is the address of the owner's link on the host.
+func (r *Request) HostMAC() string { return kernel.MAC("host", r.Owner).String() }
+
+// prevInterface is the index of the container's interface in Prev, or -1.
+func (r *Request) prevInterface() int {
+	if r.Prev != nil {
+		for i, f := range r.Prev.Interfaces {
+			if f.Name == r.IfName && f.Sandbox != "" {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// ContainerIPs are the addresses in Prev of the container's interface, and those of no interface.
+func (r *Request) ContainerIPs() []spec.IP {
+	if r.Prev == nil {
+		return nil
+	}
+	var ips []spec.IP
+	for _, ip := range r.Prev.IPs {
+		if ip.Interface != nil {
+			i := *ip.Interface
+			if i < 0 || i >= len(r.Prev.Interfaces) || r.Prev.Interfaces[i].Name != r.IfName || r.Prev.Interfaces[i].Sandbox == "" {
+				continue
+			}
+		}
+		ips = append(ips, ip)
+	}
+	return ips
+}
+
+// Prefixes are the attachment's addresses, each with its subnet's length.
+func (r *Request) Prefixes() []netip.Prefix {
+	var ps []netip.Prefix
+	for _, ip := range r.IPs {
+		ps = append(ps, ip.Address)
+	}
+	return ps
+}
+
+// Has6 reports whether the attachment has an IPv6 address.
+func (r *Request) Has6() bool {
+	for _, ip := range r.IPs {
+		if ip.Address.Addr().Is6() {
+			return true
+		}
+	}
+	return false
+}
+
+// Addressing is how a plugin gives its link the attachment's addresses and routes.
+type Addressing struct {
+	Link  string
+	Port  string // the link on the host that has to carry traffic first; empty: none
+	NoDAD bool   // the segment is ours, so nobody else can have the address
+}
+
+// Addressing is the part of a plan that puts the addresses and routes of r on a link, in an order that the
+// kernel takes: IPv6 on, addresses, routes, and then the neighbours are told.
+func (r *Request) Addressing(a Addressing) plan.Plan {
+	if len(r.IPs) == 0 {
+		return nil
+	}
+	var p plan.Plan
+	if r.Has6() {
+		p = append(p, resource.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD})
+	}
+	for _, ip := range r.IPs {
+		p = append(p, resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6()})
+	}
+	for _, rt := range r.Routes {
+		p = append(p, r.route(a.Link, rt))
+	}
+	return append(p, resource.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port})
+}
+
+// route fills in the gateway of the address of the same family where the route names none (clause P26).
+func (r *Request) route(link string, rt spec.Route) resource.Route {
+	via := rt.GW
+	for _, ip := range r.IPs {
+		if !via.IsValid() && ip.Gateway.IsValid() && ip.Gateway.Is4() == rt.Dst.Addr().Is4() {
+			via = ip.Gateway
+		}
+	}
+	if via.IsValid() && via.IsUnspecified() {
+		via = netip.Addr{} // "0.0.0.0" asks for a route on the link
+	}
+	k := resource.Route{Link: link, Dst: rt.Dst, Via: via, MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority}
+	if rt.Table != nil {
+		k.Table = *rt.Table
+	}
+	if rt.Scope != nil {
+		k.Scope, k.HasScope = *rt.Scope, true
+	}
+	return k
+}

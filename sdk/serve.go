@@ -1,0 +1,300 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An environment is what a runtime says beside standard input (clause P1).
+type environment struct {
+	Command, ContainerID, Netns, IfName, Args, Path, Override string
+
+	args  [][2]string
+	stdin []byte
+}
+
+func (e environment) netnsOverride() bool {
+	on, err := parseBool(e.Override)
+	return err == nil && on
+}
+
+func parseBool(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "1", "true":
+		return true, nil
+	case "0", "false", "":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is neither true nor false", s)
+}
+
+// Serve answers the one call that the environment and standard input of this process make to the plugin
+// called name, and returns the exit status. All is every plugin of the program: one may be another's
+// delegate.
+func Serve(all []Plugin, name, build string) int {
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})))
+	var p Plugin
+	for _, q := range all {
+		if q.Name == name {
+			p = q
+		}
+	}
+	e := environment{
+		Command: os.Getenv("CNI_COMMAND"), ContainerID: os.Getenv("CNI_CONTAINERID"), Netns: os.Getenv("CNI_NETNS"),
+		IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"), Path: os.Getenv("CNI_PATH"), Override: os.Getenv("CNI_NETNS_OVERRIDE"),
+	}
+	if e.Command == "" {
+		fmt.Fprintf(os.Stderr, "fairlead %s (%s): %s\nCNI protocol versions: %s\nA container runtime runs this, with CNI_COMMAND and the network's configuration on stdin.\n",
+			p.Name, build, p.Synopsis, join4(spec.Versions()))
+		return 0
+	}
+	version, out, err := answer(all, p, e)
+	if err != nil {
+		out = document(err).Encode(version)
+	}
+	if len(out) > 0 {
+		if _, werr := os.Stdout.Write(out); werr != nil {
+			fmt.Fprintln(os.Stderr, "write to stdout:", werr)
+			return 1
+		}
+	}
+	if err != nil {
+		return 1
+	}
+	return 0
+}
+
+func withoutTime(groups []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey && len(groups) == 0 {
+		return slog.Attr{}
+	}
+	return a
+}
+
+func join4(vs []spec.Version) string {
+	var s []string
+	for _, v := range vs {
+		s = append(s, string(v))
+	}
+	return strings.Join(s, ", ")
+}
+
+// maxConf bounds what is read from standard input: a configuration of more is a mistake.
+const maxConf = 16 << 20
+
+// answer is what the call has to print, and the version that an error is to be written in. Nothing but
+// its caller writes to stdout, and it writes once.
+func answer(all []Plugin, p Plugin, e environment) (spec.Version, []byte, error) {
+	if e.Command == "VERSION" {
+		out, err := versions()
+		return spec.Newest, out, err
+	}
+	if err := e.validate(); err != nil {
+		return spec.Newest, nil, err
+	}
+	stdin, err := io.ReadAll(io.LimitReader(os.Stdin, maxConf+1))
+	if err == nil && len(stdin) > maxConf {
+		err = fmt.Errorf("more than %d bytes", maxConf)
+	}
+	if err != nil {
+		return spec.Newest, nil, spec.Errorf(spec.CodeIO, "read the network configuration from stdin: %w", err)
+	}
+	e.stdin = stdin
+	conf, err := spec.ParseConf(stdin)
+	if err != nil {
+		return versionOf(stdin), nil, err
+	}
+	version := conf.CNIVersion.Or010()
+	if err := speaks(e.Command, version); err != nil {
+		return spec.Newest, nil, err
+	}
+	out, err := serve(all, p, e, conf)
+	return version, out, err
+}
+
+// versionOf is the version of a configuration that did not parse, if that much can be seen.
+func versionOf(stdin []byte) spec.Version {
+	var v struct{ CNIVersion spec.Version }
+	if json.Unmarshal(stdin, &v) == nil && v.CNIVersion.Or010().Known() {
+		return v.CNIVersion.Or010()
+	}
+	return spec.Newest
+}
+
+// versions answers VERSION, which asks for nothing but itself (clauses V1, V2).
+func versions() ([]byte, error) {
+	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
+	// At a terminal nobody will end the input; a person is looking.
+	if st, err := os.Stdin.Stat(); err == nil && st.Mode()&os.ModeCharDevice == 0 {
+		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxConf))
+		var asked struct{ CNIVersion spec.Version }
+		if err == nil && json.Unmarshal(in, &asked) == nil && asked.CNIVersion != "" {
+			info.CNIVersion = asked.CNIVersion
+		}
+	}
+	out, err := json.Marshal(info)
+	return append(out, '\n'), err
+}
+
+// speaks refuses versions and verbs that do not go together (clauses V3, V8, V9).
+func speaks(verb string, v spec.Version) error {
+	if !v.Known() {
+		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("cniVersion %q is not spoken here", v), Details: "this plugin speaks " + join4(spec.Versions())}
+	}
+	since := spec.V010
+	switch verb {
+	case "CHECK":
+		since = spec.V040
+	case "GC", "STATUS":
+		since = spec.V110
+	}
+	if !v.AtLeast(since) {
+		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v)}
+	}
+	return nil
+}
+
+// validate checks the variables that the verb needs and names every bad one (clauses P2 to P4).
+func (e *environment) validate() error {
+	var bad []string
+	need := func(name, value string, valid func(string) error) {
+		if value == "" {
+			bad = append(bad, name+" is missing")
+		} else if valid != nil {
+			if err := valid(value); err != nil {
+				bad = append(bad, fmt.Sprintf("%s %q: %v", name, value, err))
+			}
+		}
+	}
+	switch e.Command {
+	case "ADD", "CHECK":
+		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
+		need("CNI_NETNS", e.Netns, nil)
+		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
+	case "DEL":
+		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
+		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
+	case "GC", "STATUS":
+		e.ContainerID, e.Netns, e.IfName, e.Args = "", "", "", ""
+	default:
+		bad = append(bad, fmt.Sprintf("CNI_COMMAND %q: want ADD, DEL, CHECK, GC, STATUS or VERSION", e.Command))
+	}
+	args, err := spec.ParseArgs(e.Args)
+	if err != nil && e.Command != "DEL" {
+		bad = append(bad, "CNI_ARGS: "+err.Error())
+	}
+	e.args = args
+	if len(bad) > 0 {
+		return spec.Errorf(spec.CodeEnvironment, "%s", strings.Join(bad, "; "))
+	}
+	return nil
+}
+
+// complete refuses a configuration that lacks what the verb works from.
+func complete(p Plugin, verb string, conf *spec.Conf) error {
+	switch {
+	case verb == "GC" && !conf.HasValidAttachments: // decision 18
+		return spec.Errorf(spec.CodeConfig, "cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of network %s)", conf.Name)
+	case verb == "CHECK" && conf.PrevResult == nil && !p.observe:
+		return spec.Errorf(spec.CodeConfig, "prevResult is missing: CHECK compares with it what there is")
+	case verb == "ADD" && conf.PrevResult == nil && p.shape == chained:
+		return spec.Errorf(spec.CodeConfig, "prevResult is missing: %s works on what a plugin before it made, so it cannot be the first of a list", p.Name)
+	}
+	return nil
+}
+
+// serve runs the verb. A signal to end makes ADD take back what it did and fail.
+func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+
+	if err := complete(p, e.Command, conf); err != nil {
+		return nil, err
+	}
+	o := spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}
+	r, err := p.NewRequest(e.Command, o, e.Netns, conf, e.args)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{p: p, conf: conf, env: e, r: r, w: newWorld()}
+	defer c.w.Close()
+	switch {
+	case p.shape == allocates:
+		if c.ipam, err = c.newInside(p); err != nil {
+			return nil, err
+		}
+		return c.allocator(ctx)
+	case p.shape == makesLinks && conf.IPAMType != "":
+		if c.ipam, err = c.newDelegate(all); err != nil && (e.Command == "DEL" || e.Command == "GC") {
+			// All else goes, and then the address is said to have stayed.
+			c.ipam, err = lost{err}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	switch e.Command {
+	case "ADD":
+		res, err := c.add(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out, err := res.Encode(conf.CNIVersion.Or010())
+		if err != nil {
+			return nil, errors.Join(err, c.del(context.WithoutCancel(ctx)))
+		}
+		return out, nil
+	case "CHECK":
+		return nil, c.check(ctx)
+	case "DEL":
+		return nil, c.del(ctx)
+	case "GC":
+		return nil, c.gc(ctx)
+	default:
+		return nil, c.status(ctx)
+	}
+}
+
+// allocator runs the verb of an IPAM plugin.
+func (c *call) allocator(ctx context.Context) ([]byte, error) {
+	switch c.r.Verb {
+	case "ADD":
+		res, err := c.ipam.add(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out, err := res.Encode(c.conf.CNIVersion.Or010())
+		if err != nil {
+			return nil, errors.Join(err, c.ipam.del(context.WithoutCancel(ctx)))
+		}
+		return out, nil
+	case "CHECK":
+		return nil, c.ipam.check(ctx)
+	case "DEL":
+		return nil, c.ipam.del(ctx)
+	case "GC":
+		return nil, c.ipam.gc(ctx)
+	default:
+		return nil, c.ipam.status(ctx)
+	}
+}
+
+// lost is an IPAM plugin that could not be found or opened when something was to be given back to it.
+type lost struct{ err error }
+
+func (l lost) add(context.Context) (*spec.Result, error) { return nil, l.err }
+func (l lost) check(context.Context) error               { return l.err }
+func (l lost) del(context.Context) error                 { return l.err }
+func (l lost) gc(context.Context) error                  { return l.err }
+func (l lost) status(context.Context) error              { return l.err }
+func (l lost) needsLink() bool                           { return false }

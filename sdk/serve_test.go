@@ -1,0 +1,230 @@
+package sdk_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// plugins are small ones that the test binary is when it is called by their names.
+func plugins() []sdk.Plugin {
+	type conf struct {
+		Label string `json:"label"`
+		Fail  bool   `json:"fail"`
+	}
+	return []sdk.Plugin{
+		sdk.Interface("toy", "sets lo up", func(c conf, r *sdk.Request) (plan.Plan, error) {
+			if c.Fail {
+				return nil, spec.Errorf(spec.CodeConfig, "fail: true: asked to")
+			}
+			p := plan.Plan{resource.Up{Link: "lo"}}
+			for _, ip := range r.IPs {
+				p = append(p, resource.Addr{Link: "lo", Prefix: ip.Address})
+			}
+			return p, nil
+		}),
+		sdk.Chained("toychain", "adds nothing", func(conf, *sdk.Request) (plan.Plan, error) { return nil, nil }),
+		sdk.Allocator("toyipam", "gives one address", func(c struct {
+			IPAM struct {
+				Type  string `json:"type"`
+				Range string `json:"range"`
+				Empty bool   `json:"empty"`
+			} `json:"ipam"`
+		}, r *sdk.Request) (ipam.Allocator, error) {
+			return one{c.IPAM.Empty}, nil
+		}).KnowsArgs("IP"),
+	}
+}
+
+// one is an allocator with one address, which it records in a file.
+type one struct{ empty bool }
+
+const lease = "/run/toyipam"
+
+func (o one) Allocate(_ context.Context, who spec.Owner) (*spec.Result, error) {
+	if o.empty {
+		return nil, fmt.Errorf("range 192.0.2.9: %w (size 1, used 1)", ipam.ErrExhausted)
+	}
+	f, err := os.OpenFile(lease, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fmt.Fprint(f, who)
+	return &spec.Result{IPs: []spec.IP{{Address: netip.MustParsePrefix("192.0.2.9/32")}}}, nil
+}
+func (o one) Verify(context.Context, spec.Owner, *spec.Result) error {
+	_, err := os.Stat(lease)
+	return err
+}
+func (o one) Release(context.Context, spec.Owner) error         { os.Remove(lease); return nil }
+func (o one) Sweep(context.Context, string, []spec.Owner) error { os.Remove(lease); return nil }
+func (o one) Status(context.Context, string) error {
+	if o.empty {
+		return spec.Errorf(spec.CodeUnavailable, "no address is left")
+	}
+	return nil
+}
+
+func TestMain(m *testing.M) {
+	name := filepath.Base(os.Args[0])
+	if os.Getenv("TOY") != "" {
+		os.Exit(sdk.Serve(plugins(), name, "test"))
+	}
+	nstest.Main(m)
+}
+
+type answer struct {
+	status         int
+	stdout, stderr string
+	doc            map[string]any
+}
+
+func ask(t *testing.T, plugin, stdin string, env ...string) answer {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, p := range plugins() {
+		if err := os.Symlink(exe, filepath.Join(dir, p.Name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command(filepath.Join(dir, plugin))
+	cmd.Env = append([]string{"TOY=1", "CNI_PATH=" + dir}, env...)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errb bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errb
+	_ = cmd.Run()
+	a := answer{cmd.ProcessState.ExitCode(), out.String(), errb.String(), nil}
+	if out.Len() > 0 {
+		if err := json.Unmarshal(out.Bytes(), &a.doc); err != nil {
+			t.Errorf("stdout is not one JSON document: %v: %q", err, out.String())
+		}
+	}
+	return a
+}
+
+func conf(version, more string) string {
+	return `{"cniVersion":"` + version + `","name":"net","type":"toy"` + more + `}`
+}
+
+const prev = `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"192.0.2.9/32","interface":0}],"vendor":{"big":9007199254740993}}`
+
+func env(verb string, more ...string) []string {
+	return append([]string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=eth0"}, more...)
+}
+
+// TestErrors is what each wrong call is answered with.
+func TestErrors(t *testing.T) {
+	ns := "CNI_NETNS=" + nstest.NewNS(t)
+	for _, tt := range []struct {
+		name, plugin, stdin string
+		env                 []string
+		code                spec.Code
+		msg                 string
+	}{
+		{"P2 all bad variables at once", "toy", conf("1.1.0", ""), []string{"CNI_COMMAND=ADD", "CNI_IFNAME=a/b"}, 4, "CNI_CONTAINERID is missing; CNI_NETNS is missing; CNI_IFNAME"},
+		{"P3 container ID", "toy", conf("1.1.0", ""), []string{"CNI_COMMAND=DEL", "CNI_IFNAME=eth0", "CNI_CONTAINERID=-x"}, 4, "CNI_CONTAINERID"},
+		{"P4 too long", "toy", conf("1.1.0", ""), append(env("DEL"), "CNI_IFNAME=sixteen-bytes-xx"), 4, "CNI_IFNAME"},
+		{"unknown verb", "toy", conf("1.1.0", ""), env("UPDATE"), 4, "CNI_COMMAND"},
+		{"P5 malformed", "toy", conf("1.1.0", ""), env("ADD", ns, "CNI_ARGS=A"), 4, "CNI_ARGS"},
+		{"P5 unknown key", "toyipam", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("ADD", ns, "CNI_ARGS=MAC=x"), 4, "MAC"},
+		{"not JSON", "toy", `{"name`, env("ADD", ns), 6, ""},
+		{"C1 no name", "toy", `{"cniVersion":"1.1.0","type":"toy"}`, env("ADD", ns), 7, "name"},
+		{"C1 bad name", "toy", `{"cniVersion":"1.1.0","name":"../x","type":"toy"}`, env("ADD", ns), 7, "../x"},
+		{"V3 unknown version", "toy", conf("2.0.0", ""), env("ADD", ns), 1, "2.0.0"},
+		{"V8 CHECK", "toy", conf("0.3.1", prev), env("CHECK", ns), 1, "0.4.0"},
+		{"V9 GC", "toy", conf("1.0.0", ""), env("GC"), 1, "1.1.0"},
+		{"V9 STATUS", "toy", conf("1.0.0", ""), env("STATUS"), 1, "1.1.0"},
+		{"the plugin's own code", "toy", conf("1.1.0", `,"fail":true`), env("ADD", ns), 7, "asked to"},
+		{"C2 ipam.type is a path", "toy", conf("1.1.0", `,"ipam":{"type":"../../bin/sh"}`), env("ADD", ns), 7, "ipam"},
+		{"no such IPAM plugin", "toy", conf("1.1.0", `,"ipam":{"type":"nope"}`), env("ADD", ns), 7, "nope"},
+		{"exhausted", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("ADD", ns), 11, "size 1, used 1"},
+		{"P21 STATUS asks the delegate", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("STATUS"), 50, "no address"},
+		{"chained first", "toychain", conf("1.1.0", ""), env("ADD", ns), 7, "prevResult"},
+		{"P14 CHECK without a result", "toy", conf("1.1.0", ""), env("CHECK", ns), 7, "prevResult"},
+		{"GC without a list", "toy", conf("1.1.0", ""), env("GC"), 7, "valid-attachments"},
+		{"the host's namespace", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("ADD", "CNI_NETNS=/proc/self/ns/net"), 8, "host"},
+		{"no such namespace", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("ADD", "CNI_NETNS=/run/netns/none"), 4, "/run/netns/none"},
+		{"not a namespace", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("CHECK", "CNI_NETNS=/etc/passwd"), 7, ""},
+		{"strict", "toy", conf("1.1.0", `,"strict":true,"lable":1`), env("ADD", ns), 2, `unknown key "lable", did you mean "label"? = 1`},
+		{"old version, no address", "toy", conf("0.2.0", ""), env("ADD", ns), 7, "0.2.0"},
+	} {
+		// clause: P2 P3 P4 P5 P7 P8 C1 C2 V3 V8 V9 P14 P21 I2
+		t.Run(tt.name, func(t *testing.T) {
+			a := ask(t, tt.plugin, tt.stdin, tt.env...)
+			if a.status == 0 || a.doc["code"] != float64(tt.code) || !strings.Contains(fmt.Sprint(a.doc["msg"]), tt.msg) || a.doc["cniVersion"] == nil {
+				t.Errorf("status %d, stdout %s; want code %d and %q", a.status, a.stdout, tt.code, tt.msg)
+			}
+			if _, err := os.Stat(lease); err == nil {
+				t.Error("an address was taken")
+			}
+		})
+	}
+}
+
+// clause: V1 V2
+func TestVersion(t *testing.T) {
+	for stdin, want := range map[string]string{"": "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0", "garbage": "1.1.0"} {
+		a := ask(t, "toy", stdin, "CNI_COMMAND=VERSION")
+		if a.status != 0 || a.doc["cniVersion"] != want || len(a.doc["supportedVersions"].([]any)) != 7 {
+			t.Errorf("stdin %q: status %d, %s", stdin, a.status, a.stdout)
+		}
+	}
+	if a := ask(t, "toy", ""); a.status != 0 || a.stdout != "" || !strings.Contains(a.stderr, "0.1.0") {
+		t.Errorf("without a command: %+v", a)
+	}
+}
+
+// TestLifeOfToy is the delegate's part of each verb, in process and with a roll-back.
+//
+// clause: I1 I2 I3 I4 P6 P13 P18 V4 V5
+func TestDelegate(t *testing.T) {
+	held := func() bool { _, err := os.Stat(lease); return err == nil }
+	ipamConf := `,"ipam":{"type":"toyipam"}`
+	ns := "CNI_NETNS=" + nstest.NewNS(t)
+	a := ask(t, "toy", conf("1.1.0", ipamConf), env("ADD", ns)...)
+	if a.status != 0 || !held() || !strings.Contains(a.stdout, "192.0.2.9/32") {
+		t.Fatalf("ADD: %+v", a)
+	}
+	if a := ask(t, "toy", conf("1.1.0", ipamConf+prev), env("DEL")...); a.status != 0 || a.stdout != "" || held() {
+		t.Errorf("DEL: %+v, held %v", a, held())
+	}
+	for _, v := range []string{"", "0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0"} {
+		a := ask(t, "toy", conf(v, ipamConf), env("ADD", "CNI_NETNS="+nstest.NewNS(t))...)
+		if want := string(spec.Version(v).Or010()); a.status != 0 || a.doc["cniVersion"] != want {
+			t.Errorf("ADD in %q answers %s%s", v, a.stdout, a.stderr)
+		}
+		ask(t, "toy", conf(v, ipamConf), env("DEL")...)
+	}
+	// The address collides with nothing, but the link is missing in a namespace that is gone at once.
+	a = ask(t, "toychain", conf("1.1.0", prev), env("ADD", ns)...)
+	if a.status != 0 || !strings.Contains(a.stdout, "9007199254740993") {
+		t.Errorf("a chained plugin lost a member of the previous result: %+v", a)
+	}
+}
+
+// clause: P7
+func TestUnknownKeysWarn(t *testing.T) {
+	a := ask(t, "toy", conf("1.1.0", `,"lable":"x"`), env("ADD", "CNI_NETNS="+nstest.NewNS(t))...)
+	if a.status != 0 || !strings.Contains(a.stderr, `did you mean`) {
+		t.Errorf("%+v", a)
+	}
+}

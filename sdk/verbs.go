@@ -1,0 +1,285 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A call is one verb asked of one plugin.
+type call struct {
+	p    Plugin
+	conf *spec.Conf
+	env  environment
+	r    *Request
+	ipam delegate // nil: no IPAM is configured
+	w    *kernel.World
+	dns  spec.DNS
+}
+
+// want asks the plugin for its plan and reports the keys that it does not know.
+func (c *call) want() (plan.Plan, error) {
+	p, unknown, err := c.p.plan(c.conf, c.r)
+	if err != nil {
+		return nil, err
+	}
+	return p, report(c.conf, c.r.Verb, unknown)
+}
+
+// report warns of unknown keys, or refuses them where the configuration asks for strictness.
+func report(conf *spec.Conf, verb string, unknown []unknownKey) error {
+	if len(unknown) == 0 || verb == "DEL" || verb == "GC" {
+		return nil
+	}
+	if raw, ok := conf.Object.Get("strict"); ok && string(raw) == "true" {
+		var errs []error
+		for _, u := range unknown {
+			value := ""
+			if raw, ok := conf.Object.Get(u.path); ok {
+				value = " = " + string(raw)
+			}
+			errs = append(errs, spec.Errorf(spec.CodeUnsupported, "%v%s (\"strict\" is set)", u, value))
+		}
+		return errors.Join(errs...)
+	}
+	if verb == "ADD" {
+		for _, u := range unknown {
+			slog.Warn(u.String(), "network", conf.Name, "plugin", conf.Type)
+		}
+	}
+	return nil
+}
+
+// add makes the attachment, or nothing.
+func (c *call) add(ctx context.Context) (res *spec.Result, err error) {
+	want, err := c.want()
+	if err != nil {
+		return nil, err
+	}
+	if !c.r.L3 && !c.p.observe && c.p.shape == makesLinks && !c.r.Version.AtLeast(spec.V030) {
+		return nil, spec.Errorf(spec.CodeConfig, "cniVersion %s cannot say a result without an address: configure ipam, or use 0.3.0 or newer", c.r.Version)
+	}
+	if err := c.openWorld(); err != nil {
+		return nil, err
+	}
+	if len(c.r.hostSide()) > 0 {
+		if err := c.lookUpHostLinks(); err != nil {
+			return nil, err
+		}
+		if want, err = c.want(); err != nil {
+			return nil, err
+		}
+	}
+	tx := plan.Begin(c.w)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tx.Rollback(ctx), c.forget())
+		}
+	}()
+	if c.p.shape == makesLinks {
+		if err := c.remember(); err != nil {
+			return nil, err
+		}
+	}
+	if err := tx.Apply(ctx, want); err != nil {
+		return nil, err
+	}
+	if c.ipam != nil {
+		got, err := c.ipam.add(ctx)
+		defer func() {
+			if err != nil { // clause I3; the addresses go back before the links do, which dhcp needs
+				err = errors.Join(err, c.ipam.del(context.WithoutCancel(ctx)))
+			}
+		}()
+		if err != nil {
+			return nil, err
+		}
+		if want, err = c.readdress(ctx, tx, got); err != nil {
+			return nil, err
+		}
+		return c.result(ctx, want)
+	}
+	return c.result(ctx, want)
+}
+
+// readdress applies the plan that the addresses bring.
+func (c *call) readdress(ctx context.Context, tx *plan.Tx, got *spec.Result) (plan.Plan, error) {
+	if len(got.IPs) == 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam: %s gave no address", c.conf.IPAMType)
+	}
+	c.r.IPs, c.r.Routes, c.dns = got.IPs, got.Routes, got.DNS
+	want, err := c.want()
+	if err != nil {
+		return nil, err
+	}
+	return want, tx.Apply(ctx, want)
+}
+
+// result is what ADD answers: the plan's links with the MAC and MTU that the kernel shows, and the
+// addresses and routes that are in force.
+func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error) {
+	res := &spec.Result{}
+	if c.r.Prev != nil {
+		res = c.r.Prev.Clone()
+	}
+	if c.p.shape == chained || c.p.observe && c.r.Prev != nil {
+		return res, nil
+	}
+	own, link := -1, ""
+	for _, r := range want {
+		l, ok := plan.Unwrap(r).(resource.Linker)
+		if !ok {
+			continue
+		}
+		for _, f := range l.Ifaces() {
+			sandbox := ""
+			if f.Where == resource.Container {
+				sandbox = c.r.Netns
+			}
+			i := slices.IndexFunc(res.Interfaces, func(have spec.Interface) bool { return have.Name == f.Name && have.Sandbox == sandbox })
+			if i < 0 {
+				i = len(res.Interfaces)
+				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, Sandbox: sandbox})
+			}
+			mac, mtu, err := resource.Shown(f, c.w)
+			if err != nil {
+				return nil, err
+			}
+			res.Interfaces[i].MAC, res.Interfaces[i].MTU = mac, mtu
+			if f.Where == resource.Container {
+				own, link = i, f.Name
+			}
+		}
+	}
+	ips := c.r.IPs
+	if c.p.observe {
+		prefixes, err := resource.Addresses(resource.Iface{Name: link}, c.w)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range prefixes {
+			ips = append(ips, spec.IP{Address: p})
+		}
+	}
+	for _, ip := range ips {
+		if own >= 0 {
+			i := own
+			ip.Interface = &i
+		}
+		res.IPs = append(res.IPs, ip)
+	}
+	for _, rt := range c.r.Routes {
+		if rt.Dst.Bits() == 0 { // skipped where another network's default route was there first (clause P25)
+			if there, err := c.r.route(link, rt).Present(ctx, c.w); err != nil {
+				return nil, err
+			} else if !there {
+				continue
+			}
+		}
+		res.Routes = append(res.Routes, rt)
+	}
+	if c.dns.Nameservers != nil || c.dns.Domain != "" || c.dns.Search != nil || c.dns.Options != nil {
+		res.DNS = c.dns
+	}
+	if d := c.conf.DNS; d != nil && (d.Nameservers != nil || d.Domain != "" || d.Search != nil || d.Options != nil) {
+		res.DNS = *d // clause C11: the configuration's own word replaces the allocator's
+	}
+	return res, nil
+}
+
+// check verifies the attachment and joins every drift.
+func (c *call) check(ctx context.Context) error {
+	if err := c.openWorld(); err != nil {
+		return err
+	}
+	if err := c.lookUpHostLinks(); err != nil {
+		return err
+	}
+	want, err := c.want()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if c.p.shape == makesLinks && !c.p.observe && c.r.prevInterface() < 0 {
+		errs = append(errs, fmt.Errorf("prevResult has no interface %s with a sandbox", c.r.IfName))
+	}
+	errs = append(errs, want.Verify(ctx, c.w))
+	if c.ipam != nil {
+		errs = append(errs, c.ipam.check(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// del removes the attachment and then gives its addresses back. What is gone already is no error.
+func (c *call) del(ctx context.Context) error {
+	if err := c.openHost(); err != nil {
+		return err
+	}
+	if err := c.openContainerForDel(); err != nil {
+		return err
+	}
+	var errs []error
+	release := func() {
+		if c.ipam != nil {
+			errs = append(errs, c.ipam.del(ctx))
+		}
+	}
+	if c.ipam != nil && c.ipam.needsLink() {
+		release()
+	}
+	want, err := c.want()
+	errs = append(errs, err, want.Remove(ctx, c.w))
+	if c.ipam != nil && !c.ipam.needsLink() {
+		release()
+	}
+	if errors.Join(errs...) == nil {
+		errs = append(errs, c.forget())
+	}
+	return errors.Join(errs...)
+}
+
+// gc removes what belongs to the network and to no valid attachment.
+func (c *call) gc(ctx context.Context) error {
+	if err := c.openHost(); err != nil {
+		return err
+	}
+	errs := []error{resource.Sweep(ctx, c.w, c.conf.Name, c.valid())}
+	if c.ipam != nil {
+		errs = append(errs, c.ipam.gc(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (c *call) valid() []spec.Owner {
+	owners := make([]spec.Owner, 0, len(c.conf.ValidAttachments))
+	for _, a := range c.conf.ValidAttachments {
+		owners = append(owners, spec.Owner{Network: c.conf.Name, ContainerID: a.ContainerID, IfName: a.IfName})
+	}
+	return owners
+}
+
+// status says whether an ADD would be served: what others have to provide is there, and so is an address.
+func (c *call) status(ctx context.Context) error {
+	want, err := c.want()
+	if err != nil {
+		return err
+	}
+	if err := c.openHost(); err != nil {
+		return err
+	}
+	var errs []error
+	if err := want.Required().Verify(ctx, c.w); err != nil {
+		errs = append(errs, withCode(spec.CodeUnavailable, err))
+	}
+	if c.ipam != nil {
+		errs = append(errs, c.ipam.status(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,131 @@
+package sdk
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+)
+
+func (c *call) openHost() error {
+	host, err := kernel.Open("")
+	if err != nil {
+		return err
+	}
+	c.w.Host = host
+	return nil
+}
+
+// openWorld opens both namespaces for ADD and CHECK, and refuses the host's own as the container's before
+// anything is changed.
+func (c *call) openWorld() error {
+	if err := c.openHost(); err != nil {
+		return err
+	}
+	cont, err := kernel.Open(c.r.Netns)
+	if err != nil {
+		return fmt.Errorf("CNI_NETNS: %w", err)
+	}
+	c.w.Container = cont
+	if kernel.Same(c.w.Host, cont) && !c.env.netnsOverride() {
+		return fmt.Errorf("CNI_NETNS %s: %w", c.r.Netns, kernel.ErrHostNamespace)
+	}
+	return nil
+}
+
+const netnsRecord = "netns"
+
+// An identity tells a namespace from one that got its path, or even its inode, later.
+type identity struct {
+	Dev, Ino, Cookie uint64
+}
+
+func identify(ns *kernel.NS) (id identity, err error) {
+	id.Dev, id.Ino, err = ns.Inode()
+	id.Cookie = ns.Cookie()
+	return id, err
+}
+
+// remember keeps the container's namespace in mind for DEL.
+func (c *call) remember() error {
+	id, err := identify(c.w.Container)
+	if err != nil {
+		return err
+	}
+	return c.w.Memory.Remember(netnsRecord, c.r.Owner, id)
+}
+
+func (c *call) forget() error {
+	if c.p.shape != makesLinks {
+		return nil
+	}
+	return c.w.Memory.Forget(netnsRecord, c.r.Owner)
+}
+
+// openContainerForDel opens the container's namespace if it is still the one that ADD saw. A path that
+// leads nowhere, to the host's namespace or to that of another container, as the recycled /proc/PID/ns/net
+// of a dead process does, means that the namespace is gone: nothing in it is touched (decision 5).
+func (c *call) openContainerForDel() error {
+	if c.r.Netns == "" {
+		return nil
+	}
+	cont, err := kernel.Open(c.r.Netns)
+	if errors.Is(err, kernel.ErrNoNamespace) || errors.Is(err, kernel.ErrNotNamespace) {
+		slog.Info("the container's namespace is gone", "netns", c.r.Netns)
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("CNI_NETNS: %w", err)
+	}
+	var was identity
+	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
+	now, ierr := identify(cont)
+	switch {
+	case err != nil || ierr != nil:
+		cont.Close()
+		return errors.Join(err, ierr)
+	case kernel.Same(c.w.Host, cont) && !c.env.netnsOverride(), known && was != now:
+		slog.Warn("CNI_NETNS is not the container's namespace any more; only the host is cleaned up", "netns", c.r.Netns)
+		cont.Close()
+		return nil
+	}
+	c.w.Container = cont
+	return nil
+}
+
+// hostSide are the names in Prev that have no sandbox.
+func (r *Request) hostSide() []string {
+	var names []string
+	if r.Prev != nil {
+		for _, f := range r.Prev.Interfaces {
+			if f.Sandbox == "" {
+				names = append(names, f.Name)
+			}
+		}
+	}
+	return names
+}
+
+// lookUpHostLinks asks the kernel about the links that Prev lists on the host.
+func (c *call) lookUpHostLinks() error {
+	c.r.HostLinks = nil
+	for _, name := range c.r.hostSide() {
+		kind, master, err := resource.Look(c.w, name)
+		switch {
+		case errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			return err
+		default:
+			c.r.HostLinks = append(c.r.HostLinks, HostLink{name, kind, master})
+		}
+	}
+	return nil
+}
+
+// newWorld is a world with nothing opened yet.
+func newWorld() *kernel.World {
+	return &kernel.World{Memory: kernel.Memory{Dir: kernel.RunDir + "/memory"}}
+}
