@@ -22,5 +22,5 @@ func main() {
 			os.Exit(sdk.Serve(all, name, version))
 		}
 	}
-	os.Exit(cli.Main(os.Args[1:], version))
+	os.Exit(cli.Main(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr))
 }
