@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // ErrNotFound is wrapped by the errors of [Find]: no directory has such a plugin.
@@ -26,7 +28,7 @@ type Plugin struct {
 //
 // A type that is no plain file name is refused before any directory is read (clause C2).
 func Find(typ string, dirs []string) (string, error) {
-	if err := validType(typ); err != nil {
+	if err := spec.ValidType(typ); err != nil {
 		return "", fmt.Errorf("find plugin: %w", err)
 	}
 	var odd []string
@@ -76,8 +78,12 @@ func notFound(typ string, dirs, odd []string) error {
 	for _, o := range odd {
 		b.WriteString("; " + o)
 	}
-	if s := similar(typ, dirs); len(s) > 0 {
-		fmt.Fprintf(&b, "; did you mean %s?", strings.Join(s, " or "))
+	var there []string
+	for _, p := range List(dirs) {
+		there = append(there, p.Type)
+	}
+	if near, ok := spec.Nearest(typ, there); ok {
+		fmt.Fprintf(&b, "; did you mean %q?", near)
 	}
 	return fmt.Errorf("find plugin %q%s: %w", typ, b.String(), ErrNotFound)
 }
@@ -96,7 +102,7 @@ func List(dirs []string) []Plugin {
 		}
 		for _, e := range entries {
 			name := e.Name()
-			if seen[name] || validType(name) != nil {
+			if seen[name] || spec.ValidType(name) != nil {
 				continue
 			}
 			path, err := filepath.Abs(filepath.Join(dir, name))
@@ -112,60 +118,4 @@ func List(dirs []string) []Plugin {
 	}
 	slices.SortFunc(found, func(a, b Plugin) int { return cmp.Compare(a.Type, b.Type) })
 	return found
-}
-
-// similar is what a person may have meant, the closest first.
-func similar(typ string, dirs []string) []string {
-	type candidate struct {
-		name string
-		dist int
-	}
-	var near []candidate
-	for _, p := range List(dirs) {
-		if d := distance(strings.ToLower(typ), strings.ToLower(p.Type)); d <= max(1, len(typ)/3) {
-			near = append(near, candidate{p.Type, d})
-		}
-	}
-	slices.SortStableFunc(near, func(a, b candidate) int { return cmp.Compare(a.dist, b.dist) })
-	var names []string
-	for _, c := range near[:min(len(near), 3)] {
-		names = append(names, fmt.Sprintf("%q", c.name))
-	}
-	return names
-}
-
-// distance counts the edits from a to b: insert, delete, replace, swap neighbours.
-func distance(a, b string) int {
-	d := make([][]int, len(a)+1)
-	for i := range d {
-		d[i] = make([]int, len(b)+1)
-		d[i][0] = i
-	}
-	for j := range d[0] {
-		d[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			d[i][j] = min(d[i-1][j]+1, d[i][j-1]+1, d[i-1][j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				d[i][j] = min(d[i][j], d[i-2][j-2]+1)
-			}
-		}
-	}
-	return d[len(a)][len(b)]
-}
-
-// validType is what clause C2 demands of `type`.
-func validType(typ string) error {
-	switch {
-	case typ == "":
-		return errors.New("type is empty")
-	case typ == "." || strings.Contains(typ, "..") || strings.ContainsAny(typ, "/\\\x00"):
-		return fmt.Errorf("type %q is no plain file name", typ)
-	}
-	return nil
 }

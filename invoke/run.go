@@ -1,12 +1,18 @@
 package invoke
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
 	"time"
-
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A Call is what one execution of a plugin is told: its environment and its stdin (clause P1), and what
@@ -21,39 +27,163 @@ type Call struct {
 	Env         []string // the environment that these join; nil is the caller's own
 	Stdin       []byte   // the configuration
 
-	Type    string // for errors
+	Type    string // for errors; default: the name of the file
 	Network string // for errors
 
-	Stderr   io.Writer     // receives the plugin's stderr while it runs; nil is nowhere
-	Delegate bool          // a plugin runs this one: it stays in the caller's process group
-	Grace    time.Duration // between SIGTERM and SIGKILL; 0 is DefaultGrace
+	// Stderr receives the plugin's stderr while it runs; nil is nowhere. The first KiB is part of the
+	// error in any case.
+	Stderr io.Writer
+
+	// Delegate is set where one plugin runs another. The delegate stays in the plugin's process group,
+	// so that whoever kills the plugin kills the delegate too.
+	Delegate bool
+
+	// Grace is what a plugin is given to clean up between SIGTERM and SIGKILL; 0 is DefaultGrace.
+	Grace time.Duration
 }
 
-// DefaultGrace is the time that a plugin has to clean up when its caller's deadline has passed.
+// DefaultGrace is how long a plugin may clean up after its caller's deadline has passed.
 const DefaultGrace = 2 * time.Second
 
-// Run runs the plugin at path once and returns what it printed on stdout.
+const (
+	maxStdout = 16 << 20 // no result is this long; a plugin that prints on and on fills no memory
+	excerpt   = 1 << 10  // of stdout and stderr, in errors
+)
+
+// Run runs the plugin at path once and returns what it printed on stdout. The six variables of the
+// protocol are always set, the ones without a value to the empty string; every other variable, such as
+// TRACEPARENT, comes from c.Env.
+//
+// When ctx ends, the plugin gets SIGTERM and, c.Grace later, SIGKILL. A plugin that a runtime runs leads
+// a process group of its own and the whole group gets the signals: its delegates end with it, and an
+// interrupt from a terminal reaches the runtime alone, which then decides. No death signal ties the
+// plugin to its caller: a plugin that finishes its work leaves a better state than one killed in the
+// middle.
+//
+// Every failure is an *ExecError.
 func Run(ctx context.Context, path string, c Call) (stdout []byte, err error) {
-	return nil, errors.New("not yet")
+	x := execution{call: c, path: path, start: time.Now()}
+	if err := x.run(ctx); err != nil {
+		return nil, x.failure(ctx, err)
+	}
+	return x.stdout.kept, nil
 }
 
-// Versions asks a plugin which versions of the protocol it speaks.
-func Versions(ctx context.Context, path string) ([]spec.Version, error) {
-	return nil, errors.New("not yet")
+// An execution is one Run.
+type execution struct {
+	call           Call
+	path           string
+	start          time.Time
+	state          *os.ProcessState // nil: it never ran
+	stdout, stderr buffer
 }
 
-// An ExecError says that a plugin failed: which one, doing what for whom, how it ended and what it
-// printed (clause R12). It unwraps to the plugin's own *spec.Error where stdout held one, and to the
-// context's error where the caller's time ran out.
-type ExecError struct {
-	Type, Path  string
-	Command     string
-	Network     string
-	ContainerID string
-	IfName      string
-	Status      int    // exit status; -1 where there is none
-	Signal      string // what killed it, such as "killed"
-	Ran         time.Duration
-	Stdout      []byte // the first KiB
-	Stderr      []byte // the first KiB
+// run starts the plugin and waits for it. A file that is being written cannot be executed (ETXTBSY): an
+// installer copies over it, or another thread of this process forked while it held the file open. The
+// kernel tells nobody when the file becomes free (inotify speaks before the write access is dropped),
+// so this is the one place that waits by the clock, for at most busyFor.
+func (x *execution) run(ctx context.Context) error {
+	giveUp := time.Now().Add(busyFor)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		err := x.once(ctx)
+		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(giveUp) {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// busyFor bounds the wait for a file that is being written.
+const busyFor = 5 * time.Second
+
+// once is one try, with a Cmd of its own: a Cmd cannot be started again, not even after a start in vain.
+func (x *execution) once(ctx context.Context) error {
+	x.stdout, x.stderr = buffer{max: maxStdout}, buffer{max: excerpt, tee: x.call.Stderr}
+	cmd := exec.CommandContext(ctx, x.path)
+	cmd.Env = environment(x.call)
+	cmd.Stdin = bytes.NewReader(x.call.Stdin)
+	cmd.Stdout, cmd.Stderr = &x.stdout, &x.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !x.call.Delegate}
+	signal := func(s syscall.Signal) error {
+		if x.call.Delegate {
+			return cmd.Process.Signal(s)
+		}
+		return syscall.Kill(-cmd.Process.Pid, s)
+	}
+	grace := cmp.Or(x.call.Grace, DefaultGrace)
+	var kill *time.Timer
+	cmd.Cancel = func() error {
+		kill = time.AfterFunc(grace, func() { _ = signal(syscall.SIGKILL) })
+		return signal(syscall.SIGTERM)
+	}
+	// The group's SIGKILL comes first and frees the pipes that a delegate holds. What then still holds
+	// them left the group on purpose: a daemon. It is not waited for.
+	cmd.WaitDelay = grace + 100*time.Millisecond
+	err := cmd.Run()
+	if kill != nil {
+		kill.Stop() // the number of the group may be another's soon
+	}
+	x.state = cmd.ProcessState
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it exited with 0
+	}
+	switch {
+	case err != nil:
+	case x.stdout.lost > 0:
+		err = fmt.Errorf("stdout is longer than %d bytes", maxStdout)
+	case x.call.answers() && len(bytes.TrimSpace(x.stdout.kept)) == 0:
+		err = errors.New("stdout is empty")
+	case x.call.answers():
+		var doc json.RawMessage
+		if bad := json.Unmarshal(x.stdout.kept, &doc); bad != nil {
+			err = fmt.Errorf("stdout is not one JSON document: %w", bad)
+		}
+	}
+	return err
+}
+
+// answers tells the commands that print a document when they succeed (clauses V1, P6).
+func (c Call) answers() bool { return c.Command == "ADD" || c.Command == "VERSION" }
+
+// environment is the base and, last so that they win, the variables of the protocol.
+func environment(c Call) []string {
+	base := c.Env
+	if base == nil {
+		base = os.Environ()
+	}
+	env := make([]string, 0, len(base)+6)
+	env = append(env, base...)
+	return append(env,
+		"CNI_COMMAND="+c.Command,
+		"CNI_CONTAINERID="+c.ContainerID,
+		"CNI_NETNS="+c.Netns,
+		"CNI_IFNAME="+c.IfName,
+		"CNI_ARGS="+c.Args,
+		"CNI_PATH="+strings.Join(c.Path, string(os.PathListSeparator)),
+	)
+}
+
+// A buffer keeps the first max bytes, counts the rest, and passes all of them on to tee. What becomes
+// of tee is no concern of the plugin's, which would die of a broken pipe.
+type buffer struct {
+	kept []byte
+	max  int
+	lost int
+	tee  io.Writer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	keep := p[:min(len(p), b.max-len(b.kept))]
+	b.kept = append(b.kept, keep...)
+	b.lost += len(p) - len(keep)
+	if b.tee != nil {
+		_, _ = b.tee.Write(p)
+	}
+	return len(p), nil
 }

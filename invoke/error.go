@@ -1,0 +1,146 @@
+package invoke
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An ExecError says that a plugin failed: which one, doing what for whom, how it ended and what it
+// printed (clause R12).
+//
+// It unwraps to the plugin's own *spec.Error where stdout held one, code and details kept (clause I2);
+// to the cause of the context's end where the caller's time ran out; and to the system's error where
+// the plugin could not be started.
+type ExecError struct {
+	Type        string
+	Path        string
+	Command     string
+	Network     string
+	ContainerID string
+	IfName      string
+	Status      int            // the exit status; -1: it did not exit
+	Signal      syscall.Signal // what killed it; 0: nothing
+	Ran         time.Duration
+	Stdout      []byte // the first KiB
+	Stderr      []byte // the first KiB
+
+	causes []error
+	doc    *spec.Error
+}
+
+func (x *execution) failure(ctx context.Context, err error) *ExecError {
+	c := x.call
+	e := &ExecError{
+		Type:        cmp.Or(c.Type, filepath.Base(x.path)),
+		Path:        x.path,
+		Command:     c.Command,
+		Network:     c.Network,
+		ContainerID: c.ContainerID,
+		IfName:      c.IfName,
+		Status:      -1,
+		Ran:         time.Since(x.start),
+		Stdout:      x.stdout.kept[:min(len(x.stdout.kept), excerpt)],
+		Stderr:      x.stderr.kept,
+	}
+	if x.state != nil {
+		e.Status = x.state.ExitCode()
+		if ws, ok := x.state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+			e.Signal = ws.Signal()
+		}
+		e.doc = document(x.stdout.kept)
+	}
+	if e.doc != nil && e.Status != 0 {
+		e.causes = append(e.causes, e.doc)
+	}
+	if ctx.Err() != nil {
+		e.causes = append(e.causes, context.Cause(ctx))
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) && !errors.Is(err, ctx.Err()) {
+		e.causes = append(e.causes, err)
+	}
+	return e
+}
+
+// document is the error that a failed plugin printed, or nil. The reference library's plugins may print
+// a result first and an error after it (their guard runs after the work), so the last document counts.
+func document(stdout []byte) *spec.Error {
+	var last *spec.Error
+	d := json.NewDecoder(bytes.NewReader(stdout))
+	for {
+		var doc json.RawMessage
+		if d.Decode(&doc) != nil {
+			return last
+		}
+		if e, ok := spec.DecodeError(doc); ok {
+			last = e
+		}
+	}
+}
+
+// Unwrap is the plugin's error document, the context's error, the system's error: those that there are.
+func (e *ExecError) Unwrap() []error { return e.causes }
+
+// Error begins with what failed for whom, and ends with what the plugin printed.
+func (e *ExecError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plugin %s (%s) %s", e.Type, e.Path, e.Command)
+	for _, f := range []struct{ name, value string }{
+		{"network", e.Network}, {"container", e.ContainerID}, {"interface", e.IfName},
+	} {
+		if f.value != "" {
+			fmt.Fprintf(&b, " %s %s", f.name, f.value)
+		}
+	}
+	b.WriteString(": " + e.end())
+	for _, cause := range e.causes {
+		b.WriteString(": " + cause.Error())
+	}
+	if e.doc == nil && len(e.Stdout) > 0 {
+		fmt.Fprintf(&b, "; stdout %q", bytes.TrimSpace(e.Stdout))
+	}
+	if len(e.Stderr) > 0 {
+		fmt.Fprintf(&b, "; stderr %q", bytes.TrimSpace(e.Stderr))
+	}
+	if e.Status >= 0 && e.doc == nil && len(e.Stdout)+len(e.Stderr) == 0 {
+		b.WriteString(", and printed nothing")
+	}
+	return b.String()
+}
+
+// end is how it ended and when.
+func (e *ExecError) end() string {
+	ran := e.Ran.Round(time.Millisecond)
+	if e.Ran < 10*time.Millisecond {
+		ran = e.Ran.Round(10 * time.Microsecond)
+	}
+	late := ""
+	for _, cause := range e.causes {
+		if errors.Is(cause, context.DeadlineExceeded) {
+			late = " and past its deadline"
+		}
+	}
+	switch {
+	case e.Signal == syscall.SIGKILL && late == "":
+		return fmt.Sprintf("killed after %v (no caller asked for it; out of memory?)", ran)
+	case e.Signal != 0:
+		return fmt.Sprintf("ended by signal %q after %v%s", e.Signal, ran, late)
+	case e.Status >= 0:
+		return fmt.Sprintf("exit status %d after %v%s", e.Status, ran, late)
+	case errors.Is(e, os.ErrPermission):
+		return "could not be started (is it executable?)"
+	}
+	return "could not be started"
+}
