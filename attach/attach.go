@@ -1,0 +1,135 @@
+// Package attach attaches containers to networks: it runs the plugins of a list in their order, takes
+// back what failed, and remembers what it attached where the reference library looks for it.
+package attach
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Where the state lies unless a Runtime says otherwise.
+const (
+	DefaultCacheDir = "/var/lib/cni"      // the reference library's
+	DefaultLockDir  = "/run/cni/fairlead" // dies with the boot, as the locks do
+)
+
+// A Runtime runs plugins. Only PluginDirs has to be set. Its methods may be called concurrently.
+type Runtime struct {
+	PluginDirs []string  // where plugins are looked for; the first match wins (clause R11)
+	CacheDir   string    // attachments are remembered in results/ below it; default DefaultCacheDir
+	LockDir    string    // default DefaultLockDir
+	Stderr     io.Writer // receives the plugins' stderr, and warnings; nil is nowhere
+	Env        []string  // what plugins find beside the protocol's variables; nil is our own environment
+
+	waiting queue
+}
+
+// An Attachment says what to attach: one interface of one container.
+type Attachment struct {
+	ContainerID string
+	Netns       string // path of the network namespace; DEL goes without
+	IfName      string
+	Args        [][2]string // CNI_ARGS, in this order
+
+	// Capabilities are what the runtime offers, by the names of the conventions: portMappings, ips,
+	// mac and so on. A plugin gets those that its configuration declares (clause R7).
+	Capabilities map[string]any
+
+	// CNI is `args.cni`, such as labels (clause K11). Where it is set it replaces the `args` of the
+	// configuration (clause C9).
+	CNI map[string]any
+}
+
+var (
+	// ErrAttached is wrapped by the error of Add when the attachment is there already (clause R10).
+	ErrAttached = errors.New("is attached already")
+
+	// ErrNotAttached is wrapped by the error of Check when there is nothing to check (clause R6).
+	ErrNotAttached = errors.New("is not attached")
+)
+
+// Add attaches a container: it runs ADD of each plugin in order, each with the result of the one before,
+// and remembers the last result (clauses R1-R3, R6, R7).
+//
+// A failed ADD is followed by DEL of the whole list in reverse, even of plugins not reached (clause R5)
+// and even when ctx has ended; what fails then joins the error. A plugin that cannot be found is noticed
+// before any runs, and then there is nothing to take back.
+//
+// What is attached already is refused with ErrAttached, unless the namespace that it was attached to is
+// gone or has become another one, as after a reboot: then that one is deleted first.
+func (r *Runtime) Add(ctx context.Context, l *spec.List, a Attachment) (*spec.Result, error) {
+	return nil, errors.New("not yet")
+}
+
+// A DelOption changes what Del does.
+type DelOption func(*delOptions)
+
+type delOptions struct{ goOn bool }
+
+// DelContinue goes on past a failing plugin, so that the plugins before it give back what they hold, and
+// joins the errors. Without it DEL stops at the first error (clause R4).
+func DelContinue() DelOption { return func(o *delOptions) { o.goOn = true } }
+
+// Del detaches a container: it runs DEL of each plugin in reverse, with the remembered result, and
+// forgets the attachment when all have succeeded (clauses R2-R4, R6). What is not attached is deleted all
+// the same, for its plugins may hold something. An entry of the cache that cannot be read is set aside,
+// its name with .corrupt behind, and DEL goes on without it. Args and Capabilities that are nil are those
+// of ADD.
+func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options ...DelOption) error {
+	return errors.New("not yet")
+}
+
+// Check runs CHECK of each plugin in order, with the remembered result, up to the first error. A list
+// before 0.4.0 has no CHECK: that is an error (clause V8). With disableCheck there is nothing to do
+// (clause C6). Args and Capabilities that are nil are those of ADD.
+func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment) error {
+	return errors.New("not yet")
+}
+
+// GC deletes the remembered attachments of the network that are not in valid, and has each plugin collect
+// what belongs to none in valid. It goes on past errors and joins all of them (clauses R4, R9). A list
+// before 1.1.0 has no GC: then only the remembered attachments go. With disableGC nothing is done (clause
+// C7).
+//
+// A nil valid is an error with code 7 and deletes nothing; an empty one that is not nil deletes
+// everything.
+func (r *Runtime) GC(ctx context.Context, l *spec.List, valid []spec.Attachment) error {
+	return errors.New("not yet")
+}
+
+// Status asks each plugin in order whether an ADD would be served, up to the first that says no. A list
+// before 1.1.0 cannot be asked: that is success.
+func (r *Runtime) Status(ctx context.Context, l *spec.List) error { return errors.New("not yet") }
+
+// Versions asks each plugin of the list which versions it speaks, and answers by type.
+func (r *Runtime) Versions(ctx context.Context, l *spec.List) (map[string][]spec.Version, error) {
+	return nil, errors.New("not yet")
+}
+
+// Validate finds every plugin of the list and asks whether it speaks the list's version. It returns the
+// capabilities that some plugin declares, sorted. It changes nothing.
+func (r *Runtime) Validate(ctx context.Context, l *spec.List) (capabilities []string, err error) {
+	return nil, errors.New("not yet")
+}
+
+func (r *Runtime) cacheDir() string { return cmp.Or(r.CacheDir, DefaultCacheDir) }
+func (r *Runtime) lockDir() string  { return cmp.Or(r.LockDir, DefaultLockDir) }
+
+func (r *Runtime) environ() []string {
+	if r.Env != nil {
+		return r.Env
+	}
+	return os.Environ()
+}
+
+func (r *Runtime) warn(format string, args ...any) {
+	if r.Stderr != nil {
+		fmt.Fprintf(r.Stderr, "warning: "+format+"\n", args...)
+	}
+}

@@ -1,0 +1,258 @@
+package attach
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Cached is an attachment as the cache has it, whoever made it: this package, containerd, podman or
+// any other program with the reference library.
+type Cached struct {
+	ContainerID  string
+	IfName       string
+	Network      string
+	Netns        string
+	Config       []byte // the list's own file as it was at ADD, without what a drop-in folder added
+	Args         [][2]string
+	Capabilities map[string]any
+	Result       *spec.Result
+	File         string
+
+	// Bare: the file is of the oldest format, a result and nothing else. Network, ContainerID and IfName
+	// are then what its name suggests, and a dash in one of them misleads.
+	Bare bool
+
+	seen string // which namespace ADD saw, see identity
+}
+
+// Owner is whose attachment it is.
+func (c *Cached) Owner() spec.Owner {
+	return spec.Owner{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
+}
+
+// entry is the reference library's file, one compact JSON object, and what we add: its readers pass
+// over keys that they do not know.
+type entry struct {
+	Kind           string          `json:"kind"`
+	ContainerID    string          `json:"containerId"`
+	Config         []byte          `json:"config"`
+	IfName         string          `json:"ifName"`
+	NetworkName    string          `json:"networkName"`
+	Netns          string          `json:"netns,omitempty"`
+	CNIArgs        [][2]string     `json:"cniArgs,omitempty"`
+	CapabilityArgs map[string]any  `json:"capabilityArgs,omitempty"`
+	Result         json.RawMessage `json:"result,omitempty"`
+	Seen           string          `json:"fairleadNetns,omitempty"`
+}
+
+const kind = "cniCacheV1"
+
+// errCorrupt: a file of the cache is neither an attachment nor a result.
+var errCorrupt = errors.New("not an attachment of the cache")
+
+func (r *Runtime) resultsDir() string { return filepath.Join(r.cacheDir(), "results") }
+
+// paths are where the attachment may be: the reference's name, and a second one. The reference joins
+// three texts by dashes that each of them may hold, so a-b + c and a + b-c get one name; whose the file
+// is, its content says, and the later comer takes the second name. So does a name that is too long.
+func (r *Runtime) paths(o spec.Owner) []string {
+	const longest = 255
+	name := o.Network + "-" + o.ContainerID + "-" + o.IfName
+	second := filepath.Join(r.resultsDir(), cut(name, 200)+"-"+digest(o))
+	if len(name) > longest {
+		return []string{second}
+	}
+	return []string{filepath.Join(r.resultsDir(), name), second}
+}
+
+func digest(o spec.Owner) string {
+	sum := sha256.Sum256([]byte(o.Network + "\x00" + o.ContainerID + "\x00" + o.IfName))
+	return hex.EncodeToString(sum[:8])
+}
+
+func cut(s string, n int) string { return s[:min(len(s), n)] }
+
+// load is the attachment of o: nil, nil where there is none, and an error that wraps errCorrupt where the
+// file that should hold it holds something else.
+func (r *Runtime) load(o spec.Owner) (*Cached, error) {
+	var corrupt error
+	for _, path := range r.paths(o) {
+		c, err := read(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case errors.Is(err, errCorrupt):
+			corrupt = err
+		case err != nil:
+			return nil, err
+		case c.Bare:
+			c.Network, c.ContainerID, c.IfName = o.Network, o.ContainerID, o.IfName
+			return c, nil
+		case c.Owner() == o:
+			return c, nil
+		}
+	}
+	return nil, corrupt
+}
+
+// read reads one file of the cache.
+func read(path string) (*Cached, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var e entry
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber() // capabilities go back to plugins as they came
+	if err := d.Decode(&e); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", path, errCorrupt, err)
+	}
+	if e.Kind != kind {
+		result, err := spec.DecodeResult(b, "")
+		if err != nil || e.Kind != "" {
+			return nil, fmt.Errorf("%s: %w (kind %q)", path, errCorrupt, e.Kind)
+		}
+		return &Cached{Result: result, File: path, Bare: true}, nil
+	}
+	c := &Cached{
+		ContainerID: e.ContainerID, IfName: e.IfName, Network: e.NetworkName, Netns: e.Netns,
+		Config: e.Config, Args: e.CNIArgs, Capabilities: e.CapabilityArgs, File: path, seen: e.Seen,
+	}
+	if c.Network == "" || c.ContainerID == "" || c.IfName == "" {
+		return nil, fmt.Errorf("%s: %w: network, container or interface is not named", path, errCorrupt)
+	}
+	if len(e.Result) > 0 {
+		if c.Result, err = spec.DecodeResult(e.Result, ""); err != nil {
+			return nil, fmt.Errorf("%s: %w: result: %w", path, errCorrupt, err)
+		}
+	}
+	return c, nil
+}
+
+// store writes the attachment. It is renamed into place, so that no reader finds half of it, and not
+// synced: it dies with the container's namespace. The temporary file lies outside the directory that the
+// reference library lists, and its name is the attachment's, so that a crash leaves at most one, which
+// the next ADD or DEL of the same attachment takes away.
+func (r *Runtime) store(c *Cached) error {
+	e := entry{
+		Kind: kind, ContainerID: c.ContainerID, Config: c.Config, IfName: c.IfName, NetworkName: c.Network,
+		Netns: c.Netns, CNIArgs: c.Args, CapabilityArgs: c.Capabilities, Seen: c.seen,
+	}
+	var err error
+	if e.Result, err = c.Result.Encode(c.Result.CNIVersion); err != nil {
+		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+	}
+	b, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+	}
+	if err := os.MkdirAll(r.resultsDir(), 0o700); err != nil {
+		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+	}
+	paths := r.paths(c.Owner())
+	path := paths[0]
+	if other, err := read(path); err == nil && !other.Bare && other.Owner() != c.Owner() {
+		path = paths[len(paths)-1]
+	}
+	tmp := r.temporary(c.Owner())
+	if err = os.WriteFile(tmp, b, 0o600); err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		os.Remove(tmp)
+		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+	}
+	c.File = path
+	return nil
+}
+
+func (r *Runtime) temporary(o spec.Owner) string {
+	return filepath.Join(r.cacheDir(), ".fairlead-"+digest(o)+".tmp")
+}
+
+// forget removes the attachment from the cache.
+func (r *Runtime) forget(o spec.Owner) error {
+	var errs []error
+	remove := func(path string) {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("cache %s: %w", o, err))
+		}
+	}
+	for _, path := range r.paths(o) {
+		if c, err := read(path); err == nil && (c.Bare || c.Owner() == o) {
+			remove(path)
+		}
+	}
+	remove(r.temporary(o))
+	return errors.Join(errs...)
+}
+
+// setAside moves what cannot be read out of the way, for a person to look at.
+func (r *Runtime) setAside(o spec.Owner) (kept []string, err error) {
+	var errs []error
+	for _, path := range r.paths(o) {
+		if _, err := read(path); errors.Is(err, errCorrupt) {
+			if err := os.Rename(path, path+corruptSuffix); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			kept = append(kept, path+corruptSuffix)
+		}
+	}
+	return kept, errors.Join(errs...)
+}
+
+const corruptSuffix = ".corrupt"
+
+// List is what the cache holds of a network, of all networks where it is empty, sorted by file; and what
+// is wrong with the files that hold no attachment. A cache that does not exist is empty.
+func (r *Runtime) List(network string) ([]Cached, []error) {
+	dir := r.resultsDir()
+	files, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, []error{fmt.Errorf("list attachments: %w", err)}
+	}
+	var list []Cached
+	var problems []error
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		c, err := read(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // its DEL was faster
+			continue
+		case err != nil && strings.HasSuffix(path, corruptSuffix):
+			problems = append(problems, fmt.Errorf("%w; an earlier DEL set it aside, remove it when you have looked at it", err))
+			continue
+		case err != nil:
+			problems = append(problems, err)
+			continue
+		case c.Bare:
+			c.guess(f.Name(), network)
+		}
+		if network == "" || c.Network == network {
+			list = append(list, *c)
+		}
+	}
+	return list, problems
+}
+
+// guess reads the names of a bare result off its file.
+func (c *Cached) guess(name, network string) {
+	rest, ok := strings.CutPrefix(name, network+"-")
+	if network == "" || !ok {
+		network, rest, _ = strings.Cut(name, "-")
+	}
+	c.Network, c.ContainerID = network, rest
+	if i := strings.LastIndexByte(rest, '-'); i >= 0 {
+		c.ContainerID, c.IfName = rest[:i], rest[i+1:]
+	}
+}

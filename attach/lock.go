@@ -1,0 +1,200 @@
+package attach
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Locks are flock(2) on files of LockDir, so they hold between processes and die with them. The order
+// is always network, then container: ADD, DEL and CHECK share the network and own the container (clause
+// R8), GC owns the network (clause R9) and then each container that it takes down.
+
+func (r *Runtime) lockNetwork(ctx context.Context, network string, exclusive bool) (unlock func(), err error) {
+	how := syscall.LOCK_SH
+	if exclusive {
+		how = syscall.LOCK_EX
+	}
+	f, err := r.lock(ctx, "network-", network, how)
+	if err != nil {
+		return nil, fmt.Errorf("lock network %s: %w", network, err)
+	}
+	return func() { f.Close() }, nil // the file stays: others may share it
+}
+
+func (r *Runtime) lockContainer(ctx context.Context, id string) (unlock func(), err error) {
+	f, err := r.lock(ctx, "container-", id, syscall.LOCK_EX)
+	if err != nil {
+		return nil, fmt.Errorf("lock container %s: %w", id, err)
+	}
+	return func() {
+		os.Remove(f.Name()) // while it is locked: see lock
+		f.Close()
+	}, nil
+}
+
+// lock opens and locks the file of a name. A container's file is removed by whoever held it, so a file
+// that was locked after a wait may no longer be the one that others find: then it is done again.
+func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.File, error) {
+	dir := r.lockDir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, prefix+fileName(name))
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, err
+		}
+		if err := flock(f, how|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+			if err := r.waiting.wait(ctx, f, how); err != nil {
+				return nil, err // wait sees to f
+			}
+		} else if err != nil {
+			f.Close()
+			return nil, err
+		}
+		held, err1 := f.Stat()
+		named, err2 := os.Stat(path)
+		if err1 == nil && err2 == nil && os.SameFile(held, named) {
+			return f, nil
+		}
+		f.Close()
+		if err1 != nil {
+			return nil, err1
+		}
+	}
+}
+
+// A queue lets one waiter of this process at a time block in the kernel for a file. The kernel's wait
+// for a lock cannot be called off from Go, whose signal handlers restart it: a waiter whose context ends
+// leaves a thread behind until the lock is free. So there is at most one such thread a file, however
+// often a caller tries again.
+type queue struct {
+	mu    sync.Mutex
+	turns map[string]*turn
+}
+
+type turn struct {
+	token chan struct{} // holds one token while somebody blocks
+	users int
+}
+
+func (q *queue) join(path string) *turn {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.turns == nil {
+		q.turns = map[string]*turn{}
+	}
+	t := q.turns[path]
+	if t == nil {
+		t = &turn{token: make(chan struct{}, 1)}
+		q.turns[path] = t
+	}
+	t.users++
+	return t
+}
+
+func (q *queue) leave(path string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.turns[path].users--
+	if q.turns[path].users == 0 {
+		delete(q.turns, path)
+	}
+}
+
+// wait locks f, or says why it did not and who holds it; then it sees to closing f.
+func (q *queue) wait(ctx context.Context, f *os.File, how int) error {
+	path := f.Name()
+	t := q.join(path)
+	select {
+	case t.token <- struct{}{}:
+	case <-ctx.Done():
+		q.leave(path)
+		defer f.Close()
+		return fmt.Errorf("%s: %w", holder(f), context.Cause(ctx))
+	}
+	locked := make(chan error, 1)
+	go func() {
+		err := flock(f, how)
+		<-t.token
+		q.leave(path)
+		locked <- err
+	}()
+	select {
+	case err := <-locked:
+		if err != nil {
+			f.Close()
+		}
+		return err
+	case <-ctx.Done():
+		why := fmt.Errorf("%s: %w", holder(f), context.Cause(ctx))
+		go func() {
+			<-locked
+			f.Close()
+		}()
+		return why
+	}
+}
+
+func flock(f *os.File, how int) error {
+	for {
+		err := syscall.Flock(int(f.Fd()), how)
+		if err == nil {
+			return nil
+		}
+		if err != syscall.EINTR {
+			return &os.PathError{Op: "flock", Path: f.Name(), Err: err}
+		}
+	}
+}
+
+// holder says who holds the lock on f, as far as /proc/locks tells.
+func holder(f *os.File) string {
+	const nobody = "held by another operation"
+	info, err := f.Stat()
+	if err != nil {
+		return nobody
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return nobody
+	}
+	list, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return nobody
+	}
+	// 7: FLOCK  ADVISORY  WRITE 4711 00:2d:193 0 EOF
+	inode := ":" + strconv.FormatUint(st.Ino, 10)
+	for line := range strings.Lines(string(list)) {
+		word := strings.Fields(line)
+		if len(word) != 8 || word[1] != "FLOCK" || !strings.HasSuffix(word[5], inode) {
+			continue
+		}
+		if pid, err := strconv.Atoi(word[4]); err == nil && pid > 0 {
+			name, _ := os.ReadFile(filepath.Join("/proc", word[4], "comm"))
+			return strings.TrimSpace(fmt.Sprintf("held by process %d %s", pid, name))
+		}
+	}
+	return nobody
+}
+
+// fileName is name where it can be the name of a file with something before it, else its beginning and
+// its hash: container IDs and network names have no longest length.
+func fileName(name string) string {
+	const most = 200
+	if len(name) <= most {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:most] + "-" + hex.EncodeToString(sum[:8])
+}
