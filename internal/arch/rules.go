@@ -95,7 +95,7 @@ func rows() []row {
 		{"internal/plantest", []string{"sdk", "plan", "spec"}, map[string]string{
 			"*": "a golden is a configuration and a plan",
 		}},
-		{"internal/docgen", []string{"plugin", "sdk"}, map[string]string{
+		{"internal/docgen", []string{"plugin", "sdk", "spec"}, map[string]string{
 			"*": "documents are made from the list of plugins and from source text",
 		}},
 		{"internal/*", nil, map[string]string{

@@ -20,7 +20,7 @@ type Files map[string][]byte
 // Generate makes every document from the tree at root.
 func Generate(root string) (Files, error) {
 	files := Files{}
-	for _, generate := range []func(string, Files) error{clauses} {
+	for _, generate := range []func(string, Files) error{clauses, plugins} {
 		if err := generate(root, files); err != nil {
 			return nil, err
 		}

@@ -38,19 +38,19 @@ type conf struct {
 	PreserveDefaultVlan bool    `json:"preserveDefaultVlan"` // not supported yet
 
 	RuntimeConfig struct {
-		MAC string `json:"mac"`
+		MAC string `json:"mac"` // of the container's interface (clause K6); wins over args and CNI_ARGS
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			MAC string `json:"mac"`
+			MAC string `json:"mac"` // the same; wins over the MAC of CNI_ARGS
 		} `json:"cni"`
 	} `json:"args"`
 }
 
 type trunk struct {
-	MinID int `json:"minID"`
-	MaxID int `json:"maxID"`
-	ID    int `json:"id"`
+	MinID int `json:"minID"` // first of a range
+	MaxID int `json:"maxID"` // last of a range
+	ID    int `json:"id"`    // a single one
 }
 
 func (c conf) validate(r *sdk.Request) error {

@@ -31,10 +31,10 @@ type conf struct {
 
 // mapping is one entry of the capability portMappings (clause K1).
 type mapping struct {
-	HostPort      int    `json:"hostPort"`
-	ContainerPort int    `json:"containerPort"`
-	Protocol      string `json:"protocol"` // tcp (default), udp or sctp
-	HostIP        string `json:"hostIP"`   // default: every address of the host
+	HostPort      int    `json:"hostPort"`      // 1 to 65535
+	ContainerPort int    `json:"containerPort"` // 1 to 65535
+	Protocol      string `json:"protocol"`      // tcp (default), udp or sctp
+	HostIP        string `json:"hostIP"`        // default: every address of the host
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
