@@ -2,10 +2,48 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+// TestMain lets the test program be a worker, as bench itself is.
+func TestMain(m *testing.M) {
+	if slices.Contains(os.Args, "-worker") {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// The harness carries a container through its life on both sides, here the reference's plugins on both.
+// What comes out is not looked at but for being there: no test depends on time.
+func TestMeasure(t *testing.T) {
+	o := options{plugins: "/usr/lib/cni", reference: "/usr/lib/cni", rounds: 2}
+	for _, c := range cases() {
+		if c.Ports {
+			continue // the reference would want iptables
+		}
+		of := "attachments"
+		if c.ByLease {
+			of = "leases"
+		}
+		lines, err := measure(o, c, load{2, of})
+		if err != nil {
+			t.Fatalf("%s: %v", c.Name, err)
+		}
+		if len(lines) != len(verbs()) {
+			t.Fatalf("%s: %d lines", c.Name, len(lines))
+		}
+		for _, l := range lines {
+			if l.Ours.N != 2 || l.Reference.N != 2 || l.Ours.Min <= 0 || l.Reference.Min <= 0 {
+				t.Errorf("%s %s: %+v", c.Name, l.Verb, l)
+			}
+		}
+	}
+}
 
 func TestSummarise(t *testing.T) {
 	s := summarise([]time.Duration{5e6, 1e6, 900e6})
