@@ -1,0 +1,120 @@
+package dist
+
+import (
+	"debug/elf"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// build runs make build into a directory of the test's own.
+func build(t *testing.T) (bin string) {
+	bin = filepath.Join(t.TempDir(), "bin")
+	run(t, "make", "--no-print-directory", "-C", "../..", "build", "BIN="+bin, "VERSION=v0-test")
+	return bin
+}
+
+func run(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "MAKE") || strings.HasPrefix(e, "MFLAGS") })
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// speaks fails unless the file at path is a plugin that answers VERSION.
+func speaks(t *testing.T, path string) {
+	t.Helper()
+	cmd := exec.Command(path)
+	cmd.Env = []string{"CNI_COMMAND=VERSION"}
+	out, err := cmd.Output()
+	if err != nil || !strings.Contains(string(out), "supportedVersions") {
+		t.Errorf("%s: VERSION answers %q, %v", path, out, err)
+	}
+}
+
+// clause: V1
+func TestEntries(t *testing.T) {
+	bin := build(t)
+	names := strings.Fields(run(t, filepath.Join(bin, "fairlead"), "plugins"))
+	var entries []string
+	list, err := os.ReadDir(filepath.Join(bin, "cni"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		entries = append(entries, e.Name())
+	}
+	slices.Sort(names)
+	if len(names) == 0 || !slices.Equal(names, entries) {
+		t.Fatalf("bin/cni has %q, the program is %q", entries, names)
+	}
+
+	for _, way := range []struct {
+		name string
+		copy func(t *testing.T, to string)
+	}{
+		{"as they are", func(t *testing.T, to string) { run(t, "cp", "-r", filepath.Join(bin, "cni")+"/.", to) }},
+		{"cp -L", func(t *testing.T, to string) { run(t, "cp", "-rL", filepath.Join(bin, "cni")+"/.", to) }},
+		{"tar", func(t *testing.T, to string) {
+			archive := filepath.Join(t.TempDir(), "cni.tar")
+			run(t, "tar", "-cf", archive, "-C", filepath.Join(bin, "cni"), ".")
+			run(t, "tar", "-xf", archive, "-C", to)
+		}},
+		{"one by one", func(t *testing.T, to string) {
+			for _, name := range names {
+				run(t, "install", "-m", "0755", filepath.Join(bin, "cni", name), to)
+			}
+		}},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			to := t.TempDir()
+			way.copy(t, to)
+			for _, name := range names {
+				speaks(t, filepath.Join(to, name))
+			}
+		})
+	}
+	t.Run("a single one", func(t *testing.T) {
+		to := t.TempDir()
+		run(t, "cp", "-P", filepath.Join(bin, "cni", names[0]), to)
+		speaks(t, filepath.Join(to, names[0]))
+	})
+}
+
+// The program runs wherever the kernel does, says which version it is, and is the same bytes whenever and
+// wherever it is built.
+func TestProgram(t *testing.T) {
+	bin := build(t)
+	path := filepath.Join(bin, "fairlead")
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			t.Error("the program is not static")
+		}
+	}
+	if out := run(t, path, "--version"); !strings.Contains(out, "v0-test") {
+		t.Errorf("fairlead --version says %q", out)
+	}
+	one, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, err := os.ReadFile(filepath.Join(build(t), "fairlead"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(one, two) {
+		t.Error("two builds of one tree differ")
+	}
+}
