@@ -1,6 +1,9 @@
 package spec
 
-import "errors"
+import (
+	"fmt"
+	"slices"
+)
 
 // A Conf is the configuration of one plugin: what the protocol says about it, and all of it.
 type Conf struct {
@@ -24,10 +27,169 @@ type Attachment struct {
 	IfName      string `json:"ifname"`
 }
 
+// The keys that GC has its list under: the specification's, and an older one that libraries still send.
+const (
+	keyValid    = "cni.dev/valid-attachments"
+	keyValidOld = "cni.dev/attachments"
+)
+
 // ParseConf reads what a plugin gets on stdin. Errors are of type *Error: code 6 for what is not JSON or
-// of the wrong shape, with line and column; code 7 for a bad or missing name or type.
+// of the wrong shape, with line and column; code 7 for a bad or missing name or type. Keys are taken in
+// any case, as everywhere in the field.
 //
 // A configuration of a version that is not Known is read as far as name and type, and is no error: it is
-// for the plugin to refuse (clause V3). A prevResult that cannot be read gives the error and the rest of
-// the configuration, for DEL goes on without it.
-func ParseConf(b []byte) (*Conf, error) { return nil, errors.New("not yet") }
+// for the plugin to refuse (clause V3). A prevResult that cannot be read gives both the error and the
+// rest of the configuration, for DEL goes on without it (clause P12).
+func ParseConf(b []byte) (*Conf, error) {
+	d, err := openObject(b, "the configuration")
+	if err != nil {
+		return nil, err.asError()
+	}
+	c := &Conf{Object: d.members(d.root)}
+	if err := d.stdin(c); err != nil {
+		return nil, err.asError()
+	}
+	if !c.CNIVersion.Known() {
+		return c, nil
+	}
+	if m, ok := d.root.fold("prevResult"); ok {
+		if c.PrevResult, err = d.result(m.node, c.CNIVersion, "prevResult"); err != nil {
+			return c, err.asError()
+		}
+	}
+	return c, nil
+}
+
+// stdin reads all but prevResult.
+func (d *document) stdin(c *Conf) *FileError {
+	if err := d.networkName(d.root, "", &c.Name); err != nil {
+		return err
+	}
+	if m, ok := d.root.fold("cniVersion"); ok {
+		if err := d.str(m.node, "cniVersion", (*string)(&c.CNIVersion)); err != nil {
+			return err
+		}
+	}
+	if c.CNIVersion = c.CNIVersion.Or010(); !c.CNIVersion.Known() {
+		if m, ok := d.root.fold("type"); ok && m.node.kind == '"' {
+			c.Type = text(d.raw(m.node))
+		}
+		return nil
+	}
+	if err := d.plugin(d.root, "", c); err != nil {
+		return err
+	}
+	for _, key := range []string{keyValid, keyValidOld} {
+		if m, ok := d.root.fold(key); ok {
+			c.HasValidAttachments = true
+			if err := d.attachments(m.node, key, &c.ValidAttachments); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// networkName reads `name` of the object n (clause C1).
+func (d *document) networkName(n node, path string, v *string) *FileError {
+	m, ok := n.fold("name")
+	if !ok {
+		return d.missing(n, path, "name", "a network needs one")
+	}
+	if err := d.str(m.node, join(path, "name"), v); err != nil {
+		return err
+	}
+	if err := ValidName(*v); err != nil {
+		return d.bad(CodeConfig, m.node.start, join(path, "name"), "%w", err)
+	}
+	return nil
+}
+
+// missing is the error about a key that the object n lacks.
+func (d *document) missing(n node, path, key, why string) *FileError {
+	hint := ""
+	if near, ok := Nearest(key, n.keys()); ok && near != key {
+		m, _ := n.exact(near)
+		line, column := position(d.src, m.at)
+		hint = fmt.Sprintf(" (is %q at line %d, column %d meant to be it?)", near, line, column)
+	}
+	return d.bad(CodeConfig, n.start, join(path, key), "is missing: %s%s", why, hint)
+}
+
+// plugin reads what the protocol says about the plugin that n configures.
+func (d *document) plugin(n node, path string, c *Conf) *FileError {
+	m, ok := n.fold("type")
+	if !ok {
+		return d.missing(n, path, "type", "it names the plugin")
+	}
+	if err := d.pluginType(m.node, join(path, "type"), &c.Type); err != nil {
+		return err
+	}
+	if m, ok := n.fold("ipam"); ok {
+		if m.node.kind != '{' {
+			return d.shape(m.node, join(path, "ipam"), "an object")
+		}
+		if t, ok := m.node.fold("type"); ok && string(d.raw(t.node)) != `""` { // empty is the default: none
+			if err := d.pluginType(t.node, join(path, "ipam.type"), &c.IPAMType); err != nil {
+				return err
+			}
+		}
+	}
+	if m, ok := n.fold("capabilities"); ok {
+		c.Capabilities = map[string]bool{}
+		err := d.object(m.node, join(path, "capabilities"), func(key string, n node, path string) *FileError {
+			var on bool
+			err := d.boolean(n, path, &on)
+			c.Capabilities[key] = on
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if m, ok := n.fold("dns"); ok {
+		c.DNS = &DNS{}
+		return d.dns(m.node, join(path, "dns"), c.DNS)
+	}
+	return nil
+}
+
+func (d *document) pluginType(n node, path string, v *string) *FileError {
+	if err := d.str(n, path, v); err != nil {
+		return err
+	}
+	if err := ValidType(*v); err != nil {
+		return d.bad(CodeConfig, n.start, path, "%w", err)
+	}
+	return nil
+}
+
+// attachments adds to v the list that GC was given. An entry that cannot be understood is an error: to
+// pass over it would be to remove what it names.
+func (d *document) attachments(n node, path string, v *[]Attachment) *FileError {
+	return d.each(n, path, "attachments", func(n node, path string) *FileError {
+		if n.kind != '{' {
+			return d.shape(n, path, "an object")
+		}
+		var a Attachment
+		for _, f := range []struct {
+			key string
+			v   *string
+		}{{"containerID", &a.ContainerID}, {"ifname", &a.IfName}} {
+			m, ok := n.fold(f.key)
+			if !ok {
+				return d.missing(n, path, f.key, "an attachment has containerID and ifname")
+			}
+			if err := d.str(m.node, join(path, f.key), f.v); err != nil {
+				return err
+			}
+			if *f.v == "" {
+				return d.bad(CodeConfig, m.node.start, join(path, f.key), "is empty")
+			}
+		}
+		if !slices.Contains(*v, a) {
+			*v = append(*v, a)
+		}
+		return nil
+	})
+}

@@ -1,7 +1,6 @@
 package spec
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -59,22 +58,34 @@ func (e *Error) Encode(v Version) []byte {
 }
 
 // DecodeError reads an error document: a JSON object that has a code or a message. The bool says
-// whether b is one.
+// whether b is one. A code below zero is taken without its sign, for the specification's table of 0.4.0
+// has been printed with dashes before the numbers.
 func DecodeError(b []byte) (*Error, bool) {
-	var doc struct {
-		Error
-		Code *Code   `json:"code"`
-		Msg  *string `json:"msg"`
-	}
-	if err := json.Unmarshal(b, &doc); err != nil || doc.Code == nil && doc.Msg == nil {
+	d, err := openObject(b, "the error")
+	if err != nil {
 		return nil, false
 	}
-	e := doc.Error
-	if doc.Code != nil {
-		e.Code = *doc.Code
+	e := &Error{}
+	code, hasCode := d.root.fold("code")
+	msg, hasMsg := d.root.fold("msg")
+	if !hasCode && !hasMsg {
+		return nil, false
 	}
-	if doc.Msg != nil {
-		e.Msg = *doc.Msg
+	var n int
+	if err := d.integer(code.node, "code", &n); hasCode && err != nil {
+		return nil, false
 	}
-	return &e, true
+	e.Code = Code(max(n, -n))
+	if err := d.str(msg.node, "msg", &e.Msg); hasMsg && err != nil {
+		return nil, false
+	}
+	for _, f := range []struct {
+		key string
+		v   *string
+	}{{"cniVersion", (*string)(&e.CNIVersion)}, {"details", &e.Details}} {
+		if m, ok := d.root.fold(f.key); ok && m.node.kind == '"' {
+			*f.v = text(d.raw(m.node))
+		}
+	}
+	return e, true
 }

@@ -1,6 +1,11 @@
 package spec
 
-import "errors"
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+)
 
 // A List is the configuration of one network: its plugins in order.
 type List struct {
@@ -16,13 +21,218 @@ type List struct {
 	Warnings []error // *FileError: what is odd, and no error
 }
 
+// listKeys are the keys of a list that the protocol defines.
+func listKeys() []string {
+	return []string{"cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"}
+}
+
 // Capabilities are all capabilities that some plugin of the list declares.
-func (l *List) Capabilities() map[string]bool { return nil }
+func (l *List) Capabilities() map[string]bool {
+	all := map[string]bool{}
+	for _, p := range l.Plugins {
+		for name, on := range p.Capabilities {
+			if on {
+				all[name] = true
+			}
+		}
+	}
+	return all
+}
 
 // ParseList reads a list, or a single configuration as a list of one (clause C5). Its errors are of type
-// *FileError and wrap an *Error.
-func ParseList(b []byte) (*List, error) { return nil, errors.New("not yet") }
+// *FileError and wrap an *Error. Plugins of a drop-in folder are not in it: that is for Load.
+//
+// The keys of a list are exact, those of plugins are taken in any case: so has it the reference.
+func ParseList(b []byte) (*List, error) {
+	d, err := openObject(b, "the configuration")
+	if err != nil {
+		return nil, err
+	}
+	read := d.list
+	if d.single() {
+		read = d.listOfOne
+	}
+	l, err := read()
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// single says whether the document is the configuration of one plugin.
+func (d *document) single() bool {
+	_, plugins := d.root.exact("plugins")
+	_, typ := d.root.fold("type")
+	return typ && !plugins
+}
+
+func (d *document) list() (*List, *FileError) {
+	l := &List{CNIVersion: V010, Raw: bytes.Clone(d.src)}
+	for _, m := range d.root.members {
+		if key, ok := Nearest(m.key, listKeys()); ok && key != m.key && !slices.Contains(listKeys(), m.key) {
+			if _, there := d.root.exact(key); !there {
+				l.warn(d, m.at, m.key, "is not read: is it meant to be %q?", key)
+			}
+		}
+	}
+	name, ok := d.root.exact("name")
+	if !ok {
+		return nil, d.missing(d.root, "", "name", "a network needs one")
+	}
+	if err := d.networkName(node{members: []member{name}}, "", &l.Name); err != nil {
+		return nil, err
+	}
+	if m, ok := d.root.exact("cniVersion"); ok {
+		if err := d.version(m.node, "cniVersion", &l.CNIVersion); err != nil {
+			return nil, err
+		}
+	}
+	if m, ok := d.root.exact("cniVersions"); ok {
+		err := d.each(m.node, "cniVersions", "versions", func(n node, path string) *FileError {
+			var v Version
+			err := d.version(n, path, &v)
+			l.CNIVersions = append(l.CNIVersions, v)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	for _, f := range []struct {
+		key string
+		v   *bool
+	}{{"disableCheck", &l.DisableCheck}, {"disableGC", &l.DisableGC}, {"loadOnlyInlinedPlugins", &l.LoadOnlyInlinedPlugins}} {
+		if m, ok := d.root.exact(f.key); ok {
+			if err := d.flag(m.node, f.key, f.v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, m := range d.root.members {
+		l.warnRuntime(d, m, "")
+	}
+	m, ok := d.root.exact("plugins")
+	switch {
+	case !ok && l.LoadOnlyInlinedPlugins:
+		return nil, d.missing(d.root, "", "plugins", "with loadOnlyInlinedPlugins all plugins stand here")
+	case !ok:
+		return l, nil
+	case m.node.kind != '[':
+		return nil, d.shape(m.node, "plugins", "an array of plugins")
+	case len(m.node.items) == 0:
+		return nil, d.bad(CodeConfig, m.node.start, "plugins", "is empty: a network needs a plugin")
+	}
+	err := d.each(m.node, "plugins", "plugins", func(n node, path string) *FileError {
+		return l.add(d, n, path)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// add appends the plugin that n configures.
+func (l *List) add(d *document, n node, path string) *FileError {
+	if n.kind != '{' {
+		return d.shape(n, path, "an object")
+	}
+	c := &Conf{CNIVersion: l.CNIVersion, Name: l.Name, Object: d.members(n)}
+	if err := d.plugin(n, path, c); err != nil {
+		return err
+	}
+	l.Plugins = append(l.Plugins, c)
+	for _, m := range n.members {
+		l.warnRuntime(d, m, path)
+		if near, ok := Nearest(m.key, []string{"capabilities"}); ok && c.Capabilities == nil && m.key != near {
+			l.warn(d, m.at, join(path, m.key), "is not read: is it meant to be %q?", near)
+		}
+	}
+	return nil
+}
+
+// listOfOne reads a single configuration.
+func (d *document) listOfOne() (*List, *FileError) {
+	l := &List{CNIVersion: V010}
+	if err := d.networkName(d.root, "", &l.Name); err != nil {
+		return nil, err
+	}
+	if m, ok := d.root.fold("cniVersion"); ok {
+		if err := d.version(m.node, "cniVersion", &l.CNIVersion); err != nil {
+			return nil, err
+		}
+		if l.CNIVersion.AtLeast(V100) {
+			l.warn(d, m.at, "cniVersion", "from 1.0.0 on there are only lists: put the plugin into %s",
+				`{"cniVersion": …, "name": …, "plugins": [{"type": …}]}`)
+		}
+	}
+	if err := l.add(d, d.root, ""); err != nil {
+		return nil, err
+	}
+	// The reference's library keeps a list in its cache, whatever the file was.
+	raw, err := encode(map[string]any{"cniVersion": l.CNIVersion, "name": l.Name, "plugins": []json.RawMessage{d.raw(d.root)}})
+	if err != nil {
+		return nil, d.bad(CodeInternal, d.root.start, "", "%w", err)
+	}
+	l.Raw = raw
+	return l, nil
+}
+
+// version reads a version, which has to be well-formed.
+func (d *document) version(n node, path string, v *Version) *FileError {
+	var s string
+	if err := d.str(n, path, &s); err != nil {
+		return err
+	}
+	parsed, err := ParseVersion(s)
+	if err != nil {
+		return d.bad(CodeDecode, n.start, path, "%w", err)
+	}
+	*v = parsed
+	return nil
+}
+
+func (l *List) warn(d *document, at int, path, format string, args ...any) {
+	l.Warnings = append(l.Warnings, d.bad(CodeConfig, at, path, format, args...))
+}
+
+// warnRuntime warns of a key that the runtime sets (clause C9).
+func (l *List) warnRuntime(d *document, m member, path string) {
+	key := strings.ToLower(m.key)
+	if key == "runtimeconfig" || key == "args" || key == "prevresult" || strings.HasPrefix(key, "cni.dev/") {
+		l.warn(d, m.at, join(path, m.key), "is for the runtime to set, not for a file: what the runtime says wins")
+	}
+}
 
 // Select is the version to run the list in: the highest of cniVersion and cniVersions that the protocol
-// has and that all of speaks have (clause V10). None is an error with code 1.
-func Select(l *List, speaks ...[]Version) (Version, error) { return "", errors.New("not yet") }
+// has and that all of speaks have (clause V10). None is an *Error with code 1.
+func Select(l *List, speaks ...[]Version) (Version, error) {
+	pool := append([]Version{l.CNIVersion.Or010()}, l.CNIVersions...)
+	var best Version
+	for _, v := range pool {
+		spoken := v.Known()
+		for _, s := range speaks {
+			spoken = spoken && slices.Contains(s, v)
+		}
+		if spoken && (best == "" || v.compare(best) > 0) {
+			best = v
+		}
+	}
+	if best != "" {
+		return best, nil
+	}
+	var sides []string
+	for _, s := range append([][]Version{Versions()}, speaks...) {
+		sides = append(sides, "("+strings.Join(texts(s), ", ")+")")
+	}
+	return "", Errorf(CodeVersion, "network %q offers CNI %s, and not all sides speak one of them: %s",
+		l.Name, strings.Join(texts(slices.Compact(pool)), ", "), strings.Join(sides, ", "))
+}
+
+// in gives the problems of a list, or of its loading, the file they are in.
+func in(file string, problems []error) {
+	for _, p := range problems {
+		if e, ok := p.(*FileError); ok && e.File == "" {
+			e.File = file
+		}
+	}
+}

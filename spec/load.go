@@ -3,13 +3,19 @@ package spec
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 )
 
 // ErrNotFound is wrapped by the error of Load when no file defines the network.
 var ErrNotFound = errors.New("network not found")
 
-// A FileError is what is wrong in a configuration file, and where. Line and Column count from 1 and are
-// 0 where the whole file is meant.
+// A FileError is what is wrong in a configuration file, and where. Line and Column count from 1, a
+// column is a character; both are 0 where the whole file is meant.
 type FileError struct {
 	File         string
 	Line, Column int
@@ -31,11 +37,214 @@ func (e *FileError) Error() string {
 func (e *FileError) Unwrap() error { return e.Err }
 
 // LoadDir reads all networks of a directory: *.conflist in byte order, then *.conf and *.json. Of several
-// files with one name the first is taken, and says so in its Warnings. A bad file is a problem (all are
-// of type *FileError) and hides no good one (clause C10). A directory that is not there has no networks.
+// files with one name the first is taken, and its Warnings say so. A bad file is a problem (all are of
+// type *FileError) and hides no good one (clause C10). A directory that is not there has no networks.
 func LoadDir(dir string) (lists []*List, problems []error) {
-	return nil, []error{errors.New("not yet")}
+	all, err := loadAll(dir)
+	if err != nil {
+		return nil, []error{err}
+	}
+	return settle(all)
 }
 
-// Load reads the network of that name.
-func Load(dir, name string) (*List, error) { return nil, errors.New("not yet") }
+// settle takes the first list of each name.
+func settle(all []loaded) (lists []*List, problems []error) {
+	for _, f := range all {
+		if f.problem != nil {
+			problems = append(problems, f.problem)
+			continue
+		}
+		winner := slices.IndexFunc(lists, func(l *List) bool { return l.Name == f.list.Name })
+		if winner < 0 {
+			lists = append(lists, f.list)
+			continue
+		}
+		lists[winner].Warnings = append(lists[winner].Warnings, again(lists[winner], f))
+	}
+	for _, f := range all {
+		for _, l := range lists {
+			if f.problem != nil && f.name == l.Name {
+				l.Warnings = append(l.Warnings, &FileError{File: f.file, Line: f.problem.Line, Column: f.problem.Column,
+					Err: fmt.Errorf("also defines network %q and cannot be used; %s is", l.Name, l.File)})
+			}
+		}
+	}
+	return lists, problems
+}
+
+// again is the warning that f defines what winner defines already.
+func again(winner *List, f loaded) *FileError {
+	why := "it comes first by name"
+	if filepath.Ext(winner.File) == ".conflist" && filepath.Ext(f.file) != ".conflist" {
+		why = "lists go before single configurations"
+	}
+	return &FileError{File: f.file, Err: fmt.Errorf("defines network %q once more and is not used; %s wins: %s", f.list.Name, winner.File, why)}
+}
+
+// Load reads the network of that name. Its Warnings have what LoadDir has, and the other files' problems.
+// Where a file of that name is bad the error is that file's; where there is none it wraps ErrNotFound
+// and says what there is.
+func Load(dir, name string) (*List, error) {
+	if err := ValidName(name); err != nil {
+		return nil, fmt.Errorf("load network: %w", err)
+	}
+	all, ferr := loadAll(dir)
+	if ferr != nil {
+		return nil, fmt.Errorf("load network %q: %w", name, ferr)
+	}
+	lists, problems := settle(all)
+	var names []string
+	for _, l := range lists {
+		if l.Name == name {
+			l.Warnings = append(l.Warnings, problems...)
+			return l, nil
+		}
+		names = append(names, l.Name)
+	}
+	for _, f := range all {
+		if f.problem != nil && f.name == name {
+			return nil, fmt.Errorf("load network %q: %w", name, f.problem)
+		}
+	}
+	var b strings.Builder
+	if near, ok := Nearest(name, names); ok {
+		fmt.Fprintf(&b, " (did you mean %q?)", near)
+	}
+	switch _, err := os.Stat(dir); {
+	case len(names) > 0:
+		fmt.Fprintf(&b, "; there is %s", strings.Join(names, ", "))
+	case errors.Is(err, fs.ErrNotExist):
+		b.WriteString("; the directory does not exist")
+	case len(problems) == 0:
+		b.WriteString("; no file there ends in .conflist, .conf or .json")
+	}
+	for _, p := range problems {
+		fmt.Fprintf(&b, "; cannot be used: %v", p)
+	}
+	return nil, fmt.Errorf("load network %q from %s: %w%s", name, dir, ErrNotFound, b.String())
+}
+
+// A loaded file is a list or a problem.
+type loaded struct {
+	file    string
+	name    string // of the network, as far as it can be told
+	list    *List
+	problem *FileError
+}
+
+// loadAll reads the files of a directory in their order.
+func loadAll(dir string) ([]loaded, *FileError) {
+	var all []loaded
+	for _, exts := range [][]string{{".conflist"}, {".conf", ".json"}} {
+		files, err := files(dir, exts...)
+		if err != nil {
+			return nil, &FileError{File: dir, Err: err}
+		}
+		for _, file := range files {
+			all = append(all, load(file))
+		}
+	}
+	return all, nil
+}
+
+// files are the files of a directory that have one of the extensions, in byte order; none if there is no
+// such directory. Links count as files, whatever they point to.
+func files(dir string, exts ...string) (found []string, err error) {
+	entries, err := os.ReadDir(dir) // sorted
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains(exts, filepath.Ext(e.Name())) {
+			found = append(found, filepath.Join(dir, e.Name()))
+		}
+	}
+	return found, nil
+}
+
+func load(file string) loaded {
+	out := loaded{file: file}
+	fail := func(err *FileError) loaded {
+		in(file, []error{err})
+		out.list, out.problem = nil, err
+		return out
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return fail(unread(file, err))
+	}
+	d, ferr := openObject(b, "the configuration")
+	if ferr != nil {
+		return fail(ferr)
+	}
+	if m, ok := d.root.fold("name"); ok && m.node.kind == '"' {
+		out.name = text(d.raw(m.node))
+	}
+	read, isList := d.list, filepath.Ext(file) == ".conflist"
+	if !isList {
+		read = d.listOfOne
+	}
+	if m, ok := d.root.exact("plugins"); ok && !isList {
+		return fail(d.bad(CodeConfig, m.at, "plugins", "this is a list: a file with a list is named *.conflist"))
+	}
+	if m, ok := d.root.fold("type"); ok && isList && d.single() {
+		return fail(d.bad(CodeConfig, m.at, "type", "this is a single configuration: its file is named *.conf, or it goes into plugins: […]"))
+	}
+	if out.list, ferr = read(); ferr != nil {
+		return fail(ferr)
+	}
+	out.list.File = file
+	in(file, out.list.Warnings)
+	if isList {
+		if ferr := out.list.dropIns(d); ferr != nil {
+			return fail(ferr)
+		}
+	}
+	return out
+}
+
+func unread(file string, err error) *FileError {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = fmt.Errorf("%s: %w", p.Op, p.Err) // FileError says the file
+	}
+	return &FileError{File: file, Err: err}
+}
+
+// dropIns appends the plugins of the folder beside the file that is named after the network (clause C8).
+// One bad file there fails the network: without a plugin it would be another one.
+func (l *List) dropIns(d *document) *FileError {
+	folder := filepath.Join(filepath.Dir(l.File), l.Name)
+	if l.LoadOnlyInlinedPlugins {
+		return nil
+	}
+	names, err := files(folder, ".conf")
+	if err != nil {
+		return &FileError{File: folder, Err: err}
+	}
+	for _, file := range names {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return unread(file, err)
+		}
+		known := len(l.Warnings)
+		p, ferr := openObject(b, "the configuration")
+		if ferr == nil {
+			ferr = l.add(p, p.root, "")
+		}
+		if ferr != nil {
+			ferr.File = file
+			return ferr
+		}
+		in(file, l.Warnings[known:])
+	}
+	if len(l.Plugins) == 0 {
+		ferr := d.missing(d.root, "", "plugins", "none stand here, and "+folder+" has none")
+		ferr.File = l.File
+		return ferr
+	}
+	return nil
+}

@@ -1,38 +1,159 @@
 package spec
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
+	"fmt"
+	"slices"
+	"strings"
 )
 
 // An Object is a JSON object whose members keep their order and, until they are set, their bytes
 // (clause C3). It is a value: setting a member of a copy leaves the original as it was. Keys are exact.
 type Object struct {
-	members []member
+	whole  []byte // as it was parsed, until a member is set
+	fields []field
 }
 
-type member struct {
-	key string
-	val json.RawMessage
+type field struct {
+	key      string
+	spelling []byte // of the key, with its quotation marks
+	val      json.RawMessage
 }
 
-// ParseObject reads a JSON object.
-func ParseObject(b []byte) (Object, error) { return Object{}, errors.New("not yet") }
+// ParseObject reads a JSON object. The error is an *Error with code 6.
+func ParseObject(b []byte) (Object, error) {
+	d, err := openObject(b, "the document")
+	if err != nil {
+		return Object{}, err.asError()
+	}
+	return d.members(d.root), nil
+}
+
+// members is the object n.
+func (d *document) members(n node) Object {
+	o := Object{whole: bytes.Clone(d.raw(n)), fields: make([]field, len(n.members))}
+	at := func(from, to int) []byte { return o.whole[from-n.start : to-n.start : to-n.start] }
+	for i, m := range n.members {
+		o.fields[i] = field{m.key, at(m.at, m.end), at(m.node.start, m.node.end)}
+	}
+	return o
+}
+
+func (o Object) index(key string) int {
+	for i := len(o.fields) - 1; i >= 0; i-- {
+		if o.fields[i].key == key {
+			return i
+		}
+	}
+	return -1
+}
 
 // Get is the value of key as it is written. Of duplicates it is the last.
-func (o Object) Get(key string) (json.RawMessage, bool) { return nil, false }
+func (o Object) Get(key string) (json.RawMessage, bool) {
+	i := o.index(key)
+	if i < 0 {
+		return nil, false
+	}
+	return bytes.Clone(o.fields[i].val), true
+}
 
-// Set replaces the value of key, or appends it. A json.RawMessage and an Object go in as they are.
-func (o *Object) Set(key string, value any) error { return errors.New("not yet") }
+// Set replaces the value of key where it stands, or appends it. A json.RawMessage and an Object go in as
+// they are, anything else as json.Marshal has it (with <, > and & left alone). The error is that of
+// encoding; then nothing is set.
+//
+// Most plugins read keys in any case and take the last of several. So a key that is followed by another
+// spelling of itself moves to the end: what is set is what they read.
+func (o *Object) Set(key string, value any) error {
+	raw, err := rawValue(value)
+	if err != nil {
+		return fmt.Errorf("set %q: %w", key, err)
+	}
+	spelling, err := encode(key)
+	if err != nil {
+		return fmt.Errorf("set %q: %w", key, err)
+	}
+	at := o.index(key)
+	if at >= 0 && slices.ContainsFunc(o.fields[at+1:], func(f field) bool { return strings.EqualFold(f.key, key) }) {
+		at = -1
+	}
+	var fields []field
+	for i, f := range o.fields {
+		switch {
+		case i == at:
+			fields = append(fields, field{key, f.spelling, raw})
+		case f.key != key:
+			fields = append(fields, f)
+		}
+	}
+	if at < 0 {
+		fields = append(fields, field{key, spelling, raw})
+	}
+	*o = Object{fields: fields}
+	return nil
+}
+
+func rawValue(value any) (json.RawMessage, error) {
+	switch v := value.(type) {
+	case Object:
+		return v.MarshalJSON()
+	case json.RawMessage:
+		n, err := parse(v)
+		if err != nil {
+			return nil, err
+		}
+		return bytes.Clone(v[n.start:n.end]), nil
+	}
+	return encode(value)
+}
 
 // Delete removes key.
-func (o *Object) Delete(key string) {}
+func (o *Object) Delete(key string) {
+	if o.index(key) < 0 {
+		return
+	}
+	var fields []field
+	for _, f := range o.fields {
+		if f.key != key {
+			fields = append(fields, f)
+		}
+	}
+	*o = Object{fields: fields}
+}
 
 // Keys are the keys in their order.
-func (o Object) Keys() []string { return nil }
+func (o Object) Keys() []string {
+	var keys []string
+	for _, f := range o.fields {
+		if !slices.Contains(keys, f.key) {
+			keys = append(keys, f.key)
+		}
+	}
+	return keys
+}
 
-// MarshalJSON writes the object. (json.Marshal strips the white space of what it returns.)
-func (o Object) MarshalJSON() ([]byte, error) { return nil, errors.New("not yet") }
+// MarshalJSON is the object as it was written, or without white space between its members when one was
+// set. (json.Marshal strips white space from what this returns, and escapes <, > and &.)
+func (o Object) MarshalJSON() ([]byte, error) {
+	if o.whole != nil {
+		return bytes.Clone(o.whole), nil
+	}
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, f := range o.fields {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.Write(f.spelling)
+		b.WriteByte(':')
+		b.Write(f.val)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
 
 // UnmarshalJSON is ParseObject.
-func (o *Object) UnmarshalJSON(b []byte) error { return errors.New("not yet") }
+func (o *Object) UnmarshalJSON(b []byte) (err error) {
+	*o, err = ParseObject(b)
+	return err
+}

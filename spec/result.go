@@ -1,26 +1,285 @@
 package spec
 
-import "errors"
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+)
 
-// DecodeResult reads a result of any version: the one in its label, else conf's. JSON null is an empty
-// result.
-func DecodeResult(b []byte, conf Version) (*Result, error) { return nil, errors.New("not yet") }
+// DecodeResult reads a result of any version: the one of its label, else conf's. JSON null is an empty
+// result. The error is an *Error: code 6, or code 1 where the label is no known version.
+//
+// Members that the version does not define are kept in Extra. A result of 0.1.0 or 0.2.0 without ip4 and
+// ip6 may have the lists of newer versions: the reference's loopback prints such ones.
+func DecodeResult(b []byte, conf Version) (*Result, error) {
+	d, err := open(b)
+	if err != nil {
+		return nil, err.asError()
+	}
+	r, err := d.result(d.root, conf, "")
+	if err != nil {
+		return nil, err.asError()
+	}
+	return r, nil
+}
 
-// Encode writes r as a plugin prints it in that version: four spaces, no newline at the end. What the
-// version cannot say is left out; where the only address would be lost it is an error (clause V7).
-func (r *Result) Encode(v Version) ([]byte, error) { return nil, errors.New("not yet") }
+func (d *document) result(n node, conf Version, path string) (*Result, *FileError) {
+	r := &Result{CNIVersion: conf.Or010()}
+	if n.kind == 'n' {
+		return r, nil
+	}
+	if n.kind != '{' {
+		return nil, d.shape(n, path, "a result, which is an object")
+	}
+	label, _ := n.fold("cniVersion")
+	if label.node.kind != 0 {
+		var v string
+		if err := d.str(label.node, join(path, "cniVersion"), &v); err != nil {
+			return nil, err
+		}
+		if v != "" {
+			r.CNIVersion = Version(v)
+		}
+	}
+	if !r.CNIVersion.Known() {
+		at := n
+		if label.node.kind != 0 {
+			at = label.node
+		}
+		return nil, d.bad(CodeVersion, at.start, join(path, "cniVersion"), "%q is not known: %s are",
+			r.CNIVersion, strings.Join(texts(Versions()), ", "))
+	}
+	has := func(key string) bool { _, ok := n.fold(key); return ok }
+	old := !r.CNIVersion.AtLeast(V030)
+	if old && !has("ip4") && !has("ip6") && (has("ips") || has("interfaces")) {
+		old = false
+	}
+	err := d.object(n, path, func(key string, n node, path string) *FileError {
+		switch k := strings.ToLower(key); {
+		case k == "cniversion":
+			return nil
+		case k == "dns":
+			return d.dns(n, path, &r.DNS)
+		case old && (k == "ip4" || k == "ip6"):
+			return nil
+		case !old && k == "interfaces":
+			r.Interfaces = nil
+			return d.each(n, path, "interfaces", func(n node, path string) *FileError {
+				r.Interfaces = append(r.Interfaces, Interface{})
+				return d.iface(n, path, &r.Interfaces[len(r.Interfaces)-1])
+			})
+		case !old && k == "ips":
+			r.IPs = nil
+			return d.each(n, path, "addresses", func(n node, path string) *FileError {
+				r.IPs = append(r.IPs, IP{})
+				return d.ip(n, path, &r.IPs[len(r.IPs)-1])
+			})
+		case !old && k == "routes":
+			r.Routes = nil
+			return d.routes(n, path, &r.Routes)
+		}
+		if r.Extra == nil {
+			r.Extra = map[string]json.RawMessage{}
+		}
+		r.Extra[key] = slices.Clone(d.raw(n))
+		return nil
+	})
+	for _, key := range []string{"ip4", "ip6"} { // in this order, whatever the document's
+		if m, ok := n.fold(key); ok && old && err == nil {
+			err = d.family(m.node, join(path, key), r)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
 
-// MarshalJSON writes r compactly in the version it carries, else in the newest.
-func (r Result) MarshalJSON() ([]byte, error) { return nil, errors.New("not yet") }
+// family is ip4 or ip6 of the versions before 0.3.0.
+func (d *document) family(n node, path string, r *Result) *FileError {
+	var ip IP
+	err := d.object(n, path, func(key string, n node, path string) *FileError {
+		switch strings.ToLower(key) {
+		case "ip":
+			return d.prefix(n, path, &ip.Address)
+		case "gateway":
+			return d.addr(n, path, &ip.Gateway)
+		case "routes":
+			return d.routes(n, path, &r.Routes)
+		}
+		return nil
+	})
+	if err == nil && !ip.Address.IsValid() {
+		err = d.bad(CodeDecode, n.start, join(path, "ip"), "is missing")
+	}
+	r.IPs = append(r.IPs, ip)
+	return err
+}
 
-// UnmarshalJSON is DecodeResult, where r already may carry the version of the configuration.
-func (r *Result) UnmarshalJSON(b []byte) error { return errors.New("not yet") }
+func (d *document) iface(n node, path string, v *Interface) *FileError {
+	if n.kind == 'n' {
+		return d.shape(n, path, "an object")
+	}
+	return d.object(n, path, func(key string, n node, path string) *FileError {
+		switch strings.ToLower(key) {
+		case "name":
+			return d.str(n, path, &v.Name)
+		case "mac":
+			return d.str(n, path, &v.MAC)
+		case "mtu":
+			return d.integer(n, path, &v.MTU)
+		case "sandbox":
+			return d.str(n, path, &v.Sandbox)
+		case "socketpath":
+			return d.str(n, path, &v.SocketPath)
+		case "pciid":
+			return d.str(n, path, &v.PciID)
+		}
+		return nil
+	})
+}
+
+// ip reads an entry of ips. Its version is not looked at: the address says it, and the reference's
+// loopback leaves it out.
+func (d *document) ip(n node, path string, v *IP) *FileError {
+	if n.kind == 'n' {
+		return d.shape(n, path, "an object")
+	}
+	err := d.object(n, path, func(key string, n node, path string) *FileError {
+		switch strings.ToLower(key) {
+		case "address":
+			return d.prefix(n, path, &v.Address)
+		case "gateway":
+			return d.addr(n, path, &v.Gateway)
+		case "interface":
+			return d.intPointer(n, path, &v.Interface)
+		}
+		return nil
+	})
+	if err == nil && !v.Address.IsValid() {
+		err = d.bad(CodeDecode, n.start, join(path, "address"), "is missing")
+	}
+	return err
+}
+
+func (d *document) routes(n node, path string, v *[]Route) *FileError {
+	return d.each(n, path, "routes", func(n node, path string) *FileError {
+		*v = append(*v, Route{})
+		return d.route(n, path, &(*v)[len(*v)-1])
+	})
+}
+
+func (d *document) route(n node, path string, v *Route) *FileError {
+	if n.kind == 'n' {
+		return d.shape(n, path, "an object")
+	}
+	err := d.object(n, path, func(key string, n node, path string) *FileError {
+		switch strings.ToLower(key) {
+		case "dst":
+			return d.prefix(n, path, &v.Dst)
+		case "gw":
+			return d.addr(n, path, &v.GW)
+		case "mtu":
+			return d.integer(n, path, &v.MTU)
+		case "advmss":
+			return d.integer(n, path, &v.AdvMSS)
+		case "priority":
+			return d.integer(n, path, &v.Priority)
+		case "table":
+			return d.intPointer(n, path, &v.Table)
+		case "scope":
+			return d.intPointer(n, path, &v.Scope)
+		}
+		return nil
+	})
+	if err == nil && !v.Dst.IsValid() {
+		err = d.bad(CodeDecode, n.start, join(path, "dst"), "is missing")
+	}
+	return err
+}
+
+// UnmarshalJSON is DecodeResult, where r may already carry the version of the configuration.
+func (r *Result) UnmarshalJSON(b []byte) error {
+	read, err := DecodeResult(b, r.CNIVersion)
+	if err == nil {
+		*r = *read
+	}
+	return err
+}
+
+// UnmarshalJSON reads a route as results and configurations have it, and refuses one without dst.
+func (r *Route) UnmarshalJSON(b []byte) error { return leaf(b, r, (*document).route) }
+
+// UnmarshalJSON reads an interface of a result.
+func (i *Interface) UnmarshalJSON(b []byte) error { return leaf(b, i, (*document).iface) }
+
+// UnmarshalJSON reads an entry of ips of a result of any version from 0.3.0 on.
+func (ip *IP) UnmarshalJSON(b []byte) error { return leaf(b, ip, (*document).ip) }
+
+// leaf reads a part of a document that encoding/json hands over: its position is not known here.
+func leaf[T any](b []byte, v *T, read func(*document, node, string, *T) *FileError) error {
+	d, err := open(b)
+	if err != nil {
+		return err.Err
+	}
+	var got T
+	if d.root.kind == 'n' { // encoding/json: null changes nothing
+		return nil
+	}
+	if err := read(d, d.root, "", &got); err != nil {
+		return err.Err
+	}
+	*v = got
+	return nil
+}
 
 // Clone is a copy that shares nothing with r.
-func (r *Result) Clone() *Result { return nil }
+func (r *Result) Clone() *Result {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Interfaces = slices.Clone(r.Interfaces)
+	c.IPs = slices.Clone(r.IPs)
+	for i, ip := range c.IPs {
+		c.IPs[i].Interface = clonePointer(ip.Interface)
+	}
+	c.Routes = slices.Clone(r.Routes)
+	for i, route := range c.Routes {
+		c.Routes[i].Table, c.Routes[i].Scope = clonePointer(route.Table), clonePointer(route.Scope)
+	}
+	c.DNS = r.DNS.Clone()
+	c.Extra = maps.Clone(r.Extra)
+	for k, v := range c.Extra {
+		c.Extra[k] = slices.Clone(v)
+	}
+	return &c
+}
 
-// VersionInfo is the answer to VERSION (clause V1).
-type VersionInfo struct {
-	CNIVersion        Version   `json:"cniVersion"`
-	SupportedVersions []Version `json:"supportedVersions"`
+// Clone is a copy that shares nothing with d.
+func (d DNS) Clone() DNS {
+	d.Nameservers, d.Search, d.Options = slices.Clone(d.Nameservers), slices.Clone(d.Search), slices.Clone(d.Options)
+	return d
+}
+
+// Empty says whether nothing is said.
+func (d DNS) Empty() bool {
+	return len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0
+}
+
+func clonePointer(p *int) *int {
+	if p == nil {
+		return nil
+	}
+	v := *p
+	return &v
+}
+
+// InterfaceOf is the interface that ip is on; nil where the result does not say (clause P24).
+func (r *Result) InterfaceOf(ip IP) *Interface {
+	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
+		return nil
+	}
+	return &r.Interfaces[*ip.Interface]
 }

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -68,4 +70,29 @@ func texts(vs []Version) []string {
 		s[i] = string(v)
 	}
 	return s
+}
+
+// VersionInfo is the answer to VERSION (clause V1).
+type VersionInfo struct {
+	CNIVersion        Version   `json:"cniVersion"`
+	SupportedVersions []Version `json:"supportedVersions"`
+}
+
+// UnmarshalJSON reads an answer to VERSION. One of 0.2.0 may lack the list, and means 0.1.0 and 0.2.0.
+func (i *VersionInfo) UnmarshalJSON(b []byte) error {
+	type plain VersionInfo // without this method
+	var p plain
+	if err := json.Unmarshal(b, &p); err != nil {
+		return err
+	}
+	switch {
+	case p.CNIVersion == "":
+		return errors.New("the answer to VERSION has no cniVersion")
+	case len(p.SupportedVersions) == 0 && p.CNIVersion == V020:
+		p.SupportedVersions = []Version{V010, V020}
+	case len(p.SupportedVersions) == 0:
+		return errors.New("the answer to VERSION has no supportedVersions")
+	}
+	*i = VersionInfo(p)
+	return nil
 }

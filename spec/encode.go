@@ -1,0 +1,284 @@
+package spec
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Encode writes r as a plugin prints it in that version: four spaces, no newline at the end.
+//
+// What the version cannot say is left out. Before 0.3.0 that is all but the first address of each
+// family and its routes; a result without any address cannot be said there, and is an error (clause V7).
+// The members of interfaces that came with 1.1.0 are written in an older version only if the result was
+// read in that version. Those of routes are written from 0.3.0 on, as everywhere in the field: a CHECK
+// in an older version would else look for another route than ADD made.
+func (r *Result) Encode(v Version) ([]byte, error) {
+	b, err := r.compact(v)
+	if err != nil {
+		return nil, err
+	}
+	return indent(b), nil
+}
+
+// MarshalJSON writes r without white space in the version it carries, else in the newest.
+func (r Result) MarshalJSON() ([]byte, error) { return r.compact(cmp.Or(r.CNIVersion, Newest)) }
+
+func (r *Result) compact(v Version) ([]byte, error) {
+	v = v.Or010()
+	if !v.Known() {
+		return nil, Errorf(CodeVersion, "write the result: version %q is not known", v)
+	}
+	for i, ip := range r.IPs {
+		if !ip.Address.IsValid() {
+			return nil, Errorf(CodeInternal, "write the result: ips[%d] has no address", i)
+		}
+	}
+	for i, route := range r.Routes {
+		if !route.Dst.IsValid() {
+			return nil, Errorf(CodeInternal, "write the result: routes[%d] has no destination", i)
+		}
+	}
+	doc := wire{{"cniVersion", v}}
+	var err error
+	if !v.AtLeast(V030) {
+		doc, err = r.families(doc, v)
+	} else {
+		doc = r.lists(doc, v)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range slices.Sorted(maps.Keys(r.Extra)) {
+		if !defines(v, key) {
+			doc = append(doc, pair{key, r.Extra[key]})
+		}
+	}
+	var b bytes.Buffer
+	if err := doc.write(&b, v.AtLeast(V100)); err != nil {
+		return nil, fmt.Errorf("write the result: %w", err)
+	}
+	return b.Bytes(), nil
+}
+
+// defines says whether a result of that version has a member of that name.
+func defines(v Version, key string) bool {
+	switch key {
+	case "cniVersion", "dns":
+		return true
+	case "ip4", "ip6":
+		return !v.AtLeast(V030)
+	case "interfaces", "ips", "routes":
+		return v.AtLeast(V030)
+	}
+	return false
+}
+
+// families are ip4 and ip6 of the versions before 0.3.0.
+func (r *Result) families(doc wire, v Version) (wire, error) {
+	said := len(doc)
+	for _, f := range []struct {
+		key string
+		is4 bool
+	}{{"ip4", true}, {"ip6", false}} {
+		i := slices.IndexFunc(r.IPs, func(ip IP) bool { return ip.Address.Addr().Is4() == f.is4 })
+		if i < 0 {
+			continue
+		}
+		entry := wire{{"ip", r.IPs[i].Address.String()}}.addr("gateway", r.IPs[i].Gateway)
+		var routes []wire
+		for _, route := range r.Routes {
+			if route.Dst.Addr().Is4() == f.is4 && route.inMain() {
+				routes = append(routes, wire{{"dst", route.Dst.String()}}.addr("gw", route.GW))
+			}
+		}
+		if routes != nil {
+			entry = append(entry, pair{"routes", routes})
+		}
+		doc = append(doc, pair{f.key, entry})
+	}
+	// What was read without an address goes on without one; there is nothing to lose.
+	same := r.CNIVersion != "" && !r.CNIVersion.AtLeast(V030) && len(r.Interfaces) == 0 && len(r.Routes) == 0
+	if len(doc) == said && !same {
+		return nil, Errorf(CodeVersion, "CNI %s cannot say this result: it has no address, and %s knows nothing else (use 0.3.0 or newer)", v, v)
+	}
+	return append(doc, pair{"dns", r.DNS.wire()}), nil
+}
+
+// inMain says whether the route is in the main table: without its table another one would say something
+// else than is true.
+func (r Route) inMain() bool { return r.Table == nil || *r.Table == 0 || *r.Table == 254 }
+
+// lists are interfaces, ips and routes of the versions from 0.3.0 on.
+func (r *Result) lists(doc wire, v Version) wire {
+	var interfaces, ips, routes []wire
+	for _, i := range r.Interfaces {
+		interfaces = append(interfaces, i.wire(v.AtLeast(V110) || v == r.CNIVersion))
+	}
+	for _, ip := range r.IPs {
+		ips = append(ips, ip.wire(!v.AtLeast(V100)))
+	}
+	for _, route := range r.Routes {
+		routes = append(routes, route.wire())
+	}
+	for _, l := range []struct {
+		key  string
+		list []wire
+	}{{"interfaces", interfaces}, {"ips", ips}, {"routes", routes}} {
+		if l.list != nil {
+			doc = append(doc, pair{l.key, l.list})
+		}
+	}
+	if !v.AtLeast(V100) || !r.DNS.Empty() {
+		doc = append(doc, pair{"dns", r.DNS.wire()})
+	}
+	return doc
+}
+
+func (i Interface) wire(full bool) wire {
+	w := wire{{"name", i.Name}}.str("mac", i.MAC)
+	if full {
+		w = w.integer("mtu", i.MTU)
+	}
+	w = w.str("sandbox", i.Sandbox)
+	if full {
+		w = w.str("socketPath", i.SocketPath).str("pciID", i.PciID)
+	}
+	return w
+}
+
+func (ip IP) wire(version bool) wire {
+	var w wire
+	if version {
+		w = append(w, pair{"version", map[bool]string{true: "4", false: "6"}[ip.Address.Addr().Is4()]})
+	}
+	w = w.pointer("interface", ip.Interface)
+	w = append(w, pair{"address", ip.Address.String()})
+	return w.addr("gateway", ip.Gateway)
+}
+
+func (r Route) wire() wire {
+	w := wire{{"dst", r.Dst.String()}}.addr("gw", r.GW)
+	return w.integer("mtu", r.MTU).integer("advmss", r.AdvMSS).integer("priority", r.Priority).
+		pointer("table", r.Table).pointer("scope", r.Scope)
+}
+
+func (d DNS) wire() wire {
+	w := wire{}.list("nameservers", d.Nameservers).str("domain", d.Domain)
+	return w.list("search", d.Search).list("options", d.Options)
+}
+
+// MarshalJSON writes the interface as in a result of the newest version.
+func (i Interface) MarshalJSON() ([]byte, error) { return i.wire(true).marshal() }
+
+// MarshalJSON writes the entry as in a result of the newest version.
+func (ip IP) MarshalJSON() ([]byte, error) {
+	if !ip.Address.IsValid() {
+		return nil, fmt.Errorf("write the address: there is none")
+	}
+	return ip.wire(false).marshal()
+}
+
+// MarshalJSON writes the route as results and configurations have it.
+func (r Route) MarshalJSON() ([]byte, error) {
+	if !r.Dst.IsValid() {
+		return nil, fmt.Errorf("write the route: it has no destination")
+	}
+	return r.wire().marshal()
+}
+
+// wire is a JSON object on its way out. Objects of 1.0.0 and newer are printed with sorted keys, older
+// ones in the order of the specification: that is what people compare by eye.
+type wire []pair
+
+type pair struct {
+	key string
+	val any // wire, []wire, or what encoding/json knows
+}
+
+func (w wire) str(key, v string) wire {
+	if v == "" {
+		return w
+	}
+	return append(w, pair{key, v})
+}
+
+func (w wire) integer(key string, v int) wire {
+	if v == 0 {
+		return w
+	}
+	return append(w, pair{key, v})
+}
+
+func (w wire) pointer(key string, v *int) wire {
+	if v == nil {
+		return w
+	}
+	return append(w, pair{key, *v})
+}
+
+func (w wire) addr(key string, v netip.Addr) wire {
+	if !v.IsValid() {
+		return w
+	}
+	return append(w, pair{key, v.String()})
+}
+
+func (w wire) list(key string, v []string) wire {
+	if len(v) == 0 {
+		return w
+	}
+	return append(w, pair{key, v})
+}
+
+func (w wire) marshal() ([]byte, error) {
+	var b bytes.Buffer
+	err := w.write(&b, false)
+	return b.Bytes(), err
+}
+
+func (w wire) write(b *bytes.Buffer, sorted bool) error {
+	if sorted {
+		w = slices.SortedStableFunc(slices.Values(w), func(a, b pair) int { return cmp.Compare(a.key, b.key) })
+	}
+	b.WriteByte('{')
+	for i, p := range w {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		if err := writeValue(b, p.key, sorted); err != nil {
+			return err
+		}
+		b.WriteByte(':')
+		if err := writeValue(b, p.val, sorted); err != nil {
+			return err
+		}
+	}
+	b.WriteByte('}')
+	return nil
+}
+
+func writeValue(b *bytes.Buffer, v any, sorted bool) error {
+	switch v := v.(type) {
+	case wire:
+		return v.write(b, sorted)
+	case []wire:
+		for i, item := range v {
+			b.WriteByte("[,"[min(i, 1)])
+			if err := item.write(b, sorted); err != nil {
+				return err
+			}
+		}
+		b.WriteByte(']')
+		return nil
+	case json.RawMessage:
+		return json.Compact(b, v)
+	}
+	raw, err := encode(v)
+	b.Write(raw)
+	return err
+}

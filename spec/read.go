@@ -1,0 +1,301 @@
+package spec
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// A document is JSON that is being read into one of the protocol's types. Its errors say where.
+type document struct {
+	src  []byte
+	root node
+}
+
+// open reads b as JSON, whatever it holds.
+func open(b []byte) (*document, *FileError) {
+	root, err := parse(b)
+	d := &document{src: b, root: root}
+	if err != nil {
+		return nil, d.bad(CodeDecode, err.at, "", "%s", err.msg)
+	}
+	return d, nil
+}
+
+// openObject reads b as a JSON object, which what is the name of.
+func openObject(b []byte, what string) (*document, *FileError) {
+	d, err := open(b)
+	if err == nil && d.root.kind != '{' {
+		err = d.bad(CodeDecode, d.root.start, "", "%s is %s: it has to be an object", what, d.describe(d.root))
+	}
+	return d, err
+}
+
+// bad is an error about what stands at an offset. The path of keys leads to it.
+func (d *document) bad(code Code, at int, path, format string, args ...any) *FileError {
+	line, column := position(d.src, at)
+	if path != "" {
+		format = "%s: " + format
+		args = append([]any{path}, args...)
+	}
+	return &FileError{Line: line, Column: column, Err: Errorf(code, format, args...)}
+}
+
+// shape is the error about a value of the wrong kind.
+func (d *document) shape(n node, path, want string) *FileError {
+	is := d.describe(n)
+	if n.kind == '"' && (want == "an integer" || want == "true or false") {
+		if _, err := strconv.Atoi(text(d.raw(n))); err == nil || want == "true or false" {
+			want += " without quotation marks"
+		}
+	}
+	return d.bad(CodeDecode, n.start, path, "is %s, and has to be %s", is, want)
+}
+
+// describe says what n is, as in `the string "x"`.
+func (d *document) describe(n node) string {
+	switch n.kind {
+	case '{':
+		return "an object"
+	case '[':
+		return "an array"
+	case '"':
+		return "the string " + shorten(d.raw(n))
+	case '0':
+		return "the number " + shorten(d.raw(n))
+	}
+	return shorten(d.raw(n))
+}
+
+func (d *document) raw(n node) []byte { return d.src[n.start:n.end:n.end] }
+
+// asError is what a plugin answers: the position goes into the message.
+func (e *FileError) asError() *Error {
+	out := AsError(e.Err, CodeDecode)
+	return &Error{Code: out.Code, Msg: e.Error(), cause: e}
+}
+
+// exact is the member with exactly that key.
+func (n node) exact(key string) (member, bool) {
+	for i := len(n.members) - 1; i >= 0; i-- {
+		if n.members[i].key == key {
+			return n.members[i], true
+		}
+	}
+	return member{}, false
+}
+
+// fold is the member with that key in any case, which is how Go programs read configurations; the last
+// one counts, and null is as good as absent.
+func (n node) fold(key string) (member, bool) {
+	for i := len(n.members) - 1; i >= 0; i-- {
+		if m := n.members[i]; m.node.kind != 'n' && (m.key == key || strings.EqualFold(m.key, key)) {
+			return m, true
+		}
+	}
+	return member{}, false
+}
+
+// keys are the keys of an object, for finding the nearest.
+func (n node) keys() []string {
+	ks := make([]string, len(n.members))
+	for i, m := range n.members {
+		ks[i] = m.key
+	}
+	return ks
+}
+
+// The readers below set *v to what n says; null leaves it.
+
+func (d *document) str(n node, path string, v *string) *FileError {
+	switch n.kind {
+	case 'n':
+	case '"':
+		*v = text(d.raw(n))
+	default:
+		return d.shape(n, path, "a string")
+	}
+	return nil
+}
+
+func (d *document) integer(n node, path string, v *int) *FileError {
+	if n.kind == 'n' {
+		return nil
+	}
+	i, err := strconv.Atoi(string(d.raw(n)))
+	if n.kind != '0' || err != nil {
+		return d.shape(n, path, "an integer")
+	}
+	*v = i
+	return nil
+}
+
+func (d *document) intPointer(n node, path string, v **int) *FileError {
+	if n.kind == 'n' {
+		return nil
+	}
+	var i int
+	if err := d.integer(n, path, &i); err != nil {
+		return err
+	}
+	*v = &i
+	return nil
+}
+
+func (d *document) boolean(n node, path string, v *bool) *FileError {
+	switch n.kind {
+	case 'n':
+	case 't':
+		*v = d.src[n.start] == 't'
+	default:
+		return d.shape(n, path, "true or false")
+	}
+	return nil
+}
+
+// flag is a boolean that may also be written as a string (clause C6); an empty one is the default.
+func (d *document) flag(n node, path string, v *bool) *FileError {
+	if n.kind == '"' {
+		switch s := text(d.raw(n)); {
+		case s == "":
+			return nil
+		case strings.EqualFold(s, "true"), strings.EqualFold(s, "false"):
+			*v = strings.EqualFold(s, "true")
+			return nil
+		}
+	}
+	return d.boolean(n, path, v)
+}
+
+// each calls f for the items of an array.
+func (d *document) each(n node, path, what string, f func(node, string) *FileError) *FileError {
+	if n.kind == 'n' {
+		return nil
+	}
+	if n.kind != '[' {
+		return d.shape(n, path, "an array of "+what)
+	}
+	for i, item := range n.items {
+		if err := f(item, fmt.Sprintf("%s[%d]", path, i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// object calls f for the members of an object.
+func (d *document) object(n node, path string, f func(key string, v node, path string) *FileError) *FileError {
+	if n.kind == 'n' {
+		return nil
+	}
+	if n.kind != '{' {
+		return d.shape(n, path, "an object")
+	}
+	for _, m := range n.members {
+		if err := f(m.key, m.node, join(path, m.key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func (d *document) strings(n node, path string, v *[]string) *FileError {
+	if n.kind == 'n' {
+		return nil
+	}
+	*v = nil
+	return d.each(n, path, "strings", func(item node, path string) *FileError {
+		if item.kind != '"' {
+			return d.shape(item, path, "a string")
+		}
+		*v = append(*v, text(d.raw(item)))
+		return nil
+	})
+}
+
+// prefix is an address with its prefix length. An IPv4-mapped address is IPv4.
+func (d *document) prefix(n node, path string, v *netip.Prefix) *FileError {
+	var s string
+	if err := d.str(n, path, &s); err != nil || n.kind == 'n' {
+		return err
+	}
+	p, err := netip.ParsePrefix(s)
+	if err != nil {
+		if a, err := netip.ParseAddr(s); err == nil {
+			return d.bad(CodeDecode, n.start, path, "%q has no prefix length, such as %s/%d", s, a, a.BitLen())
+		}
+		return d.bad(CodeDecode, n.start, path, "%q is no address with a prefix length, such as 10.1.2.3/24", s)
+	}
+	if p.Addr().Is4In6() {
+		if p.Bits() < 96 {
+			return d.bad(CodeDecode, n.start, path, "%q is an IPv4 address with the prefix length of an IPv6 network", s)
+		}
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	*v = p
+	return nil
+}
+
+// addr is an address; an empty string is none.
+func (d *document) addr(n node, path string, v *netip.Addr) *FileError {
+	var s string
+	if err := d.str(n, path, &s); err != nil || s == "" {
+		return err
+	}
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		hint := ""
+		if p, err := netip.ParsePrefix(s); err == nil {
+			hint = fmt.Sprintf(": write %s, without the prefix length", p.Addr())
+		}
+		return d.bad(CodeDecode, n.start, path, "%q is no IP address%s", s, hint)
+	}
+	*v = a.Unmap()
+	return nil
+}
+
+func (d *document) dns(n node, path string, v *DNS) *FileError {
+	return d.object(n, path, func(key string, n node, path string) *FileError {
+		switch strings.ToLower(key) {
+		case "nameservers":
+			return d.strings(n, path, &v.Nameservers)
+		case "domain":
+			return d.str(n, path, &v.Domain)
+		case "search":
+			return d.strings(n, path, &v.Search)
+		case "options":
+			return d.strings(n, path, &v.Options)
+		}
+		return nil
+	})
+}
+
+// encode is json.Marshal that leaves <, > and & alone.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// indent lays JSON out as plugins print it: four spaces, no newline at the end.
+func indent(b []byte) []byte {
+	var out bytes.Buffer
+	if err := json.Indent(&out, b, "", "    "); err != nil {
+		return b
+	}
+	return out.Bytes()
+}
