@@ -70,10 +70,11 @@ func LinkName(prefix string, o spec.Owner) string {
 }
 
 // LinkGroup is the IFLA_GROUP of links made for a network. The kernel takes it in the creating message,
-// which alias and altname are ignored in, so that a link is never without a mark.
+// which alias and altname are ignored in, so that a link is never without a mark. It
+// stays below 2^31, the end of ip(8)'s groups.
 func LinkGroup(network string) uint32 {
 	n := NetworkHash(network)
-	return 0xFA<<24 | uint32(n[0])<<16 | uint32(n[1])<<8 | uint32(n[2])
+	return 0x7A<<24 | uint32(n[0])<<16 | uint32(n[1])<<8 | uint32(n[2])
 }
 
 // MAC is a locally administered unicast address of o's own for one end of a link ("cont", "host"). It

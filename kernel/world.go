@@ -82,8 +82,10 @@ func Open(path string) (*NS, error) {
 		if err != nil {
 			return fmt.Errorf("open rtnetlink socket: %w", err)
 		}
-		// Ask for the kernel's own words on a failure, and do not hear the request again in it.
-		return errors.Join(ns.Handle.SetStrictCheck(true), unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1))
+		// Before Linux 4.20 there is no strict checking, and a dump tells more than it is asked for.
+		_ = ns.Handle.SetStrictCheck(true)
+		_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+		return s.SetExtAck(true) // ask for the kernel's own words on a failure
 	}
 	if path == "" {
 		err = open()

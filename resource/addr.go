@@ -3,6 +3,8 @@ package resource
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -23,8 +25,49 @@ func (a Addr) String() string {
 
 // Ensure implements plan.Resource.
 func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	ns, l, err := a.Where.link(w, a.Link)
+	if err != nil {
+		return false, err
+	}
+	err = ns.AddAddr(l.Index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(), NoPrefixRoute: a.NoPrefixRoute})
+	if errors.Is(err, fs.ErrExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
-// Verify implements plan.Resource.
-func (a Addr) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+// Verify implements plan.Resource. An address that the kernel still asks its neighbours about is no drift; one
+// that somebody else has is.
+func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
+	ns, l, err := a.Where.link(w, a.Link)
+	if err != nil {
+		return err
+	}
+	list, err := ns.Addrs(l.Index)
+	if err != nil {
+		return err
+	}
+	for _, have := range list {
+		if have.Prefix.Addr() != a.Prefix.Addr() {
+			continue
+		}
+		// IPv4 may have one address with several lengths; IPv6 has it once.
+		if have.Prefix != a.Prefix && a.Prefix.Addr().Is4() {
+			err = fmt.Errorf("prefix length is %d, want %d", have.Prefix.Bits(), a.Prefix.Bits())
+			continue
+		}
+		var d drift
+		d.want("prefix length", a.Prefix.Bits(), have.Prefix.Bits())
+		if a.NoPrefixRoute {
+			d.want("noprefixroute", true, have.NoPrefixRoute)
+		}
+		if have.DADFailed {
+			d.add(errors.New("somebody else on the link has it (dadfailed)"))
+		}
+		return d.err()
+	}
+	if err == nil {
+		err = errors.New("is missing")
+	}
+	return err
+}

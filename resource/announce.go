@@ -3,8 +3,11 @@ package resource
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
@@ -17,6 +20,13 @@ type Announce struct {
 	Port  string // the host's end, waited for until it forwards; empty: none
 }
 
+// How long an Announce waits: for a link to carry packets, and for the kernel to make sure that nobody else
+// has an IPv6 address, which takes it a second and a random part of another.
+const (
+	carrierLimit = 2 * time.Second
+	dadLimit     = 5 * time.Second
+)
+
 func (a Announce) String() string {
 	s := make([]string, len(a.Addrs))
 	for i, p := range a.Addrs {
@@ -25,10 +35,108 @@ func (a Announce) String() string {
 	return line("announce", strings.Join(s, ", "), "on cont/"+a.Link, opt("through host/"+a.Port, a.Port))
 }
 
-// Ensure implements plan.Resource.
+// Ensure implements plan.Resource. It lets the kernel send, for which it changes the link's address to what it
+// is: a packet socket of our own would take a grace period to close, 10 ms and more.
 func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	ns, l, err := Container.link(w, a.Link)
+	if err != nil {
+		return false, err
+	}
+	if err := a.wait(ctx, w); err != nil || len(a.Addrs) == 0 {
+		return false, err
+	}
+	changed, err := ns.SetSysctls(
+		kernel.Setting{Key: "net/ipv4/conf/" + a.Link + "/arp_notify", Value: "1", Optional: true},
+		kernel.Setting{Key: "net/ipv6/conf/" + a.Link + "/ndisc_notify", Value: "1", Optional: true})
+	if err == nil {
+		err = ns.SetLink(a.Link, kernel.LinkChange{MAC: l.MAC})
+	}
+	if err != nil {
+		// An ipvlan has its parent's address and no other; a read-only /proc/sys has no say. Neighbours
+		// then learn it from the first packet that they get.
+		slog.Debug("not announced", "link", a.Link, "error", err)
+	}
+	return changed, nil
+}
+
+// wait waits until both ends carry packets, for until then the kernel drops what the host sends, and until
+// the addresses are beyond doubt.
+func (a Announce) wait(ctx context.Context, w *kernel.World) error {
+	ready := func(ns *kernel.NS, name string, forwarding *bool) func() (bool, error) {
+		return func() (bool, error) {
+			l, err := ns.Link(name)
+			if err == nil && !l.Up {
+				err = fmt.Errorf("link %s is down", name)
+			}
+			if err != nil {
+				return false, err
+			}
+			*forwarding = l.Master == 0 || l.Port.Forwarding
+			return l.Operational && *forwarding, nil
+		}
+	}
+	var forwarding bool
+	if a.Port != "" {
+		err := w.Host.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, ready(w.Host, a.Port, &forwarding))
+		switch {
+		case errors.Is(err, context.DeadlineExceeded) && !forwarding:
+			slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", a.Port)
+		case err != nil:
+			return fmt.Errorf("wait for link %s to carry packets: %w", a.Port, err)
+		}
+	}
+	if err := w.Container.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, ready(w.Container, a.Link, &forwarding)); err != nil {
+		return fmt.Errorf("wait for link %s to carry packets: %w", a.Link, err)
+	}
+	return a.usable(ctx, w.Container)
+}
+
+// usable waits until the kernel has no doubt left about the IPv6 addresses.
+func (a Announce) usable(ctx context.Context, ns *kernel.NS) error {
+	ours := map[netip.Addr]bool{}
+	for _, p := range a.Addrs {
+		if p.Addr().Is6() {
+			ours[p.Addr()] = true
+		}
+	}
+	if len(ours) == 0 {
+		return nil
+	}
+	l, err := ns.Link(a.Link)
+	if err != nil {
+		return err
+	}
+	err = ns.Await(ctx, dadLimit, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
+		list, err := ns.Addrs(l.Index)
+		for _, h := range list {
+			switch {
+			case !ours[h.Prefix.Addr()]:
+			case h.DADFailed:
+				return false, fmt.Errorf("address %v: somebody else on the link has it", h.Prefix)
+			case h.Tentative:
+				return false, nil
+			}
+		}
+		return true, err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the addresses of link %s: %w", a.Link, err)
+	}
+	return nil
 }
 
 // Verify implements plan.Resource.
-func (a Announce) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
+	var d drift
+	for _, end := range []Iface{{Container, a.Link}, {Host, a.Port}} {
+		if end.Name == "" {
+			continue
+		}
+		if _, l, err := end.Where.link(w, end.Name); err != nil {
+			d.add(err)
+		} else if !l.Operational {
+			d.add(fmt.Errorf("link %s%s is not operational", end.Where, end.Name))
+		}
+	}
+	return d.err()
+}

@@ -1,13 +1,19 @@
 package resource
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Bridge is a bridge on the host. One that exists is used as it is.
+// A Bridge is a bridge on the host. One that exists is used as it is, of whatever MTU.
 type Bridge struct {
 	Name    string
 	MTU     MTU
@@ -21,10 +27,71 @@ func (b Bridge) String() string {
 // Ifaces implements Linker.
 func (b Bridge) Ifaces() []Iface { return []Iface{{Host, b.Name}} }
 
+// mac is the bridge's own address on this machine. Without one it would take the least of its ports' and
+// change as they come and go, which breaks its neighbours' tables.
+func (b Bridge) mac() net.HardwareAddr { return kernel.MAC("bridge", spec.Owner{IfName: b.Name}) }
+
 // Ensure implements plan.Resource.
-func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	l, err := bridge(w, b.Name)
+	if errors.Is(err, kernel.ErrNoLink) {
+		mtu, err := b.MTU.resolve(w)
+		if err != nil {
+			return false, err
+		}
+		// Somebody else may make it now, and may not be done with it.
+		switch err := w.Host.AddBridge(b.Name, b.mac(), mtu); {
+		case err == nil:
+			changed = true
+		case !errors.Is(err, fs.ErrExist):
+			return false, fmt.Errorf("add bridge: %w", err)
+		}
+		l, err = bridge(w, b.Name)
+		if err != nil {
+			return false, err
+		}
+	} else if err != nil {
+		return false, err
+	}
+	if b.MTU > MTU(l.MTU) {
+		slog.Warn("the bridge carries smaller packets than asked for", "bridge", b.Name, "mtu", l.MTU, "want", b.MTU)
+	}
+	c, err := b.settle(w, l)
+	if err != nil && changed {
+		return false, errors.Join(err, w.Host.DelLink(l.Index))
+	}
+	return changed || c, err
 }
 
-// Verify implements plan.Resource.
-func (b Bridge) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+// settle finishes what AddBridge began, here or in a call that was killed before it could.
+func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error) {
+	// Before it is up: from then on it hears its ports. The address tells that the bridge is one of ours;
+	// another may be the host's own uplink and live by router advertisements.
+	if bytes.Equal(l.MAC, b.mac()) && !l.Up {
+		if changed, err = ignoreRA(w.Host, b.Name); err != nil {
+			return false, err
+		}
+	}
+	c := kernel.LinkChange{Up: !l.Up, Promisc: b.Promisc && !l.Promisc}
+	if !c.Up && !c.Promisc {
+		return changed, nil
+	}
+	return true, w.Host.SetLink(b.Name, c)
+}
+
+// Verify implements plan.Resource. Its MTU is not compared: the kernel changes it with the ports'.
+func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
+	l, err := bridge(w, b.Name)
+	if err != nil {
+		return err
+	}
+	var d drift
+	d.want("state", "up", state(l))
+	if b.Promisc {
+		d.want("promisc", true, l.Promisc)
+	}
+	if bytes.Equal(l.MAC, b.mac()) {
+		d.add(ignoresRA(w.Host, b.Name))
+	}
+	return d.err()
+}

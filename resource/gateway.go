@@ -3,6 +3,7 @@ package resource
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -22,8 +23,77 @@ func (g Gateway) String() string {
 
 // Ensure implements plan.Resource.
 func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	l, there, conflicts, err := g.look(w)
+	if err != nil || there && (len(conflicts) == 0 || !g.Force) {
+		return false, err
+	}
+	if len(conflicts) > 0 && !g.Force {
+		return false, g.conflict(conflicts[0])
+	}
+	// The old one goes first: as the first of its subnet it would take the new one with it.
+	for i, c := range conflicts {
+		if err := w.Host.DelAddr(l.Index, c); err != nil {
+			return false, errors.Join(err, g.restore(w, l, conflicts[:i]))
+		}
+	}
+	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
+	// the first container's first packet would find no gateway.
+	if !there || len(conflicts) > 0 {
+		err = w.Host.AddAddr(l.Index, kernel.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
+		if err != nil && !there {
+			return false, errors.Join(err, g.restore(w, l, conflicts))
+		}
+	}
+	// A bridge that somebody else made may still take the least address of its ports, and its containers
+	// would lose their gateway when that changes. Setting it pins it, even to what it is.
+	if err := w.Host.SetLink(g.Link, kernel.LinkChange{MAC: l.MAC}); err != nil {
+		return false, errors.Join(err, w.Host.DelAddr(l.Index, kernel.Addr{Prefix: g.Prefix}), g.restore(w, l, conflicts))
+	}
+	return true, nil
+}
+
+func (g Gateway) restore(w *kernel.World, l *kernel.Link, list []kernel.Addr) error {
+	var errs []error
+	for _, a := range list {
+		errs = append(errs, w.Host.AddAddr(l.Index, a))
+	}
+	return errors.Join(errs...)
+}
+
+// look is the bridge, whether it has the address, and the addresses that are in the way of it.
+func (g Gateway) look(w *kernel.World) (l *kernel.Link, there bool, conflicts []kernel.Addr, err error) {
+	if l, err = w.Host.Link(g.Link); err != nil {
+		return
+	}
+	list, err := w.Host.Addrs(l.Index)
+	if err != nil {
+		return
+	}
+	for _, a := range list {
+		switch {
+		case a.Prefix == g.Prefix:
+			there = true
+		case a.Prefix.Addr().Is4() != g.Prefix.Addr().Is4(), a.Prefix.Addr().IsLinkLocalUnicast() && a.Prefix.Addr().Is6():
+		case a.Prefix.Addr().Is4(), a.Prefix.Masked().Overlaps(g.Prefix.Masked()):
+			conflicts = append(conflicts, a)
+		}
+	}
+	return
+}
+
+func (g Gateway) conflict(a kernel.Addr) error {
+	return fmt.Errorf("%s already has %v, and its gateway is to be %v: either configure %v, or run `ip addr del %v dev %s`, or set forceAddress to replace it",
+		g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
 }
 
 // Verify implements plan.Resource.
-func (g Gateway) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
+	_, there, conflicts, err := g.look(w)
+	switch {
+	case err != nil || there:
+		return err
+	case len(conflicts) > 0:
+		return fmt.Errorf("is missing; %s has %v", g.Link, conflicts[0].Prefix)
+	}
+	return errors.New("is missing")
+}

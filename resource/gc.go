@@ -17,7 +17,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 	}
 	keep := func(owner [8]byte) bool { return owners[owner] }
 	// A link that was made and not yet tagged when its maker was killed is known by its name alone.
-	_ = func(name string) bool {
+	keepName := func(name string) bool {
 		for _, o := range valid {
 			if prefix := max(len(name)-11, 0); kernel.LinkName(name[:prefix], o) == name {
 				return true
@@ -27,6 +27,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 	}
 	return errors.Join(
 		SweepNFT(ctx, w, network, keep),
+		SweepLinks(ctx, w, network, keep, keepName),
 		w.Memory.Sweep(network, keep),
 	)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -93,7 +94,7 @@ func (l lawBook) hold(t *testing.T, w *kernel.World, r plan.Resource, breakers .
 	same := func(when, want string) {
 		t.Helper()
 		if got := state(t); got != want {
-			t.Fatalf("%v: %s:\n got %s\nwant %s", r, when, got, want)
+			t.Fatalf("%v: %s: %s", r, when, difference(want, got))
 		}
 	}
 
@@ -155,6 +156,23 @@ func (l lawBook) hold(t *testing.T, w *kernel.World, r plan.Resource, breakers .
 	}
 }
 
+// difference is the lines that only one of two states has.
+func difference(before, after string) string {
+	var b strings.Builder
+	was, is := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for _, l := range was {
+		if !slices.Contains(is, l) {
+			b.WriteString("\n- " + l)
+		}
+	}
+	for _, l := range is {
+		if !slices.Contains(was, l) {
+			b.WriteString("\n+ " + l)
+		}
+	}
+	return b.String()
+}
+
 // linkState is what ip(8) shows of the links, addresses and routes of both namespaces, without what
 // settles by itself: operational states, and the addresses that the kernel makes.
 func linkState(t testing.TB, w *kernel.World) string {
@@ -162,7 +180,7 @@ func linkState(t testing.TB, w *kernel.World) string {
 	var b strings.Builder
 	for _, ns := range []*kernel.NS{w.Host, w.Container} {
 		for _, what := range []string{"link", "addr", "-4 route show table all", "-6 route show table all"} {
-			out := nstest.RunIn(t, ns.Path, "ip", append([]string{"-j", "-d"}, strings.Fields(what)...)...)
+			out := nstest.RunIn(t, ns.Path, "ip", append([]string{"-j"}, strings.Fields(what)...)...)
 			var list []map[string]any
 			if strings.TrimSpace(out) != "" {
 				if err := json.Unmarshal([]byte(out), &list); err != nil {
@@ -211,4 +229,14 @@ func sysctl(t testing.TB, ns *kernel.NS, key string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// ipBatch runs many ip(8) commands in one process.
+func ipBatch(t testing.TB, ns, lines string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "batch")
+	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	nstest.RunIn(t, ns, "ip", "-batch", file)
 }

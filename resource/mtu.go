@@ -2,14 +2,17 @@ package resource
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
+
+	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 // An MTU is a link's maximum transmission unit in bytes; zero is no opinion.
 type MTU int
 
-// AutoMTU is the least MTU of the links that the host's default routes leave by, found out when the
-// resource is ensured: a plan stays a pure function.
+// AutoMTU is the least MTU on the way out by the host's default routes, found out when the resource is
+// ensured: so a plan stays a pure function, and an uplink that changes later is no drift.
 const AutoMTU MTU = -1
 
 func (m MTU) String() string {
@@ -35,4 +38,16 @@ func (m *MTU) UnmarshalJSON(b []byte) error {
 		*m = MTU(n)
 		return nil
 	}
+}
+
+// resolve is the number that the kernel is told, zero for its own default.
+func (m MTU) resolve(w *kernel.World) (int, error) {
+	if m != AutoMTU {
+		return int(m), nil
+	}
+	mtu, err := w.Host.EgressMTU()
+	if err != nil {
+		return 0, fmt.Errorf("mtu of the way out: %w", err)
+	}
+	return mtu, nil
 }

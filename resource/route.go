@@ -3,6 +3,9 @@ package resource
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
 	"net/netip"
 	"strconv"
 
@@ -43,13 +46,128 @@ func (r Route) String() string {
 // Ensure implements plan.Resource. A default route that another link holds at the same metric is left
 // as it is and nothing is changed (P25): Present tells whether the route is there.
 func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	ns, l, err := r.Where.link(w, r.Link)
+	if err != nil {
+		return false, err
+	}
+	k := kernel.Route{Dst: r.Dst, Via: r.Via, Src: r.Src, Link: l.Index, Priority: r.Priority, Table: r.table(),
+		Scope: uint8(r.Scope), OnLink: r.OnLink, MTU: r.MTU, AdvMSS: r.AdvMSS, Protocol: kernel.ByBoot}
+	if !r.HasScope && !r.Via.IsValid() && r.Dst.Addr().Is4() {
+		k.Scope = kernel.ScopeLink
+	}
+	err = ns.AddRoute(k, r.Dst.Bits() == 0)
+	if r.Dst.Bits() == 0 && errors.Is(err, fs.ErrExist) {
+		if holder, err := r.holder(ns, l.Index); err != nil {
+			return false, err
+		} else if holder != "" {
+			slog.Info("a default route is there already, and this one is left out", "route", r.String(), "held", holder)
+			return false, nil
+		}
+		err = ns.AddRoute(k, false) // it is this link's own, by another router maybe
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return false, r.Verify(ctx, w) // equal in what tells routes apart, not in all
+	}
+	if err != nil {
+		return false, fmt.Errorf("add route: %w", err)
+	}
+	return true, nil
 }
 
-// Present reports whether the kernel has the route, for the result names only what was applied.
+// holder is the link that has the default route of this metric, or empty if it is our own.
+func (r Route) holder(ns *kernel.NS, ours int) (string, error) {
+	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.table()})
+	if err != nil {
+		return "", err
+	}
+	other := ""
+	for _, have := range list {
+		if have.Dst.Bits() != 0 || have.Priority != r.metric() {
+			continue
+		}
+		if have.Link == ours {
+			return "", nil
+		}
+		other = "no link"
+		if l, err := ns.LinkAt(have.Link); err == nil {
+			other = l.Name
+		}
+	}
+	return other, nil
+}
+
+func (r Route) family() uint8 {
+	if r.Dst.Addr().Is4() {
+		return kernel.IPv4
+	}
+	return kernel.IPv6
+}
+
+func (r Route) table() int {
+	if r.Table == 0 {
+		return kernel.MainTable
+	}
+	return r.Table
+}
+
+// metric is what the kernel makes of Priority: for IPv6 zero means 1024.
+func (r Route) metric() int {
+	if r.Priority == 0 && r.Dst.Addr().Is6() {
+		return 1024
+	}
+	return r.Priority
+}
+
+// find is the route as the kernel has it, or nil. Without a table of its own it may be in any: a later plugin
+// of the chain moves routes to a table of its own (P16).
+func (r Route) find(w *kernel.World) (*kernel.Route, error) {
+	ns, l, err := r.Where.link(w, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.Table, Link: l.Index})
+	if err != nil {
+		return nil, err
+	}
+	for _, have := range list {
+		if have.Dst == r.Dst.Masked() && have.Via == r.Via && have.Type == kernel.Unicast &&
+			(r.Priority == 0 || have.Priority == r.Priority) {
+			return &have, nil
+		}
+	}
+	return nil, nil
+}
+
+// Present reports whether the kernel has the route, for a result names only what was applied.
 func (r Route) Present(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	have, err := r.find(w)
+	return have != nil, err
 }
 
 // Verify implements plan.Resource.
-func (r Route) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (r Route) Verify(ctx context.Context, w *kernel.World) error {
+	have, err := r.find(w)
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		return errors.New("is missing")
+	}
+	var d drift
+	if r.Src.IsValid() {
+		d.want("src", r.Src, have.Src)
+	}
+	if r.MTU != 0 {
+		d.want("mtu", r.MTU, have.MTU)
+	}
+	if r.AdvMSS != 0 {
+		d.want("advmss", r.AdvMSS, have.AdvMSS)
+	}
+	if r.HasScope && r.Dst.Addr().Is4() { // of IPv6 the kernel keeps none
+		d.want("scope", r.Scope, have.Scope)
+	}
+	if r.OnLink {
+		d.want("onlink", true, have.OnLink)
+	}
+	return d.err()
+}

@@ -3,12 +3,15 @@ package resource
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 // A Sysctl is a setting under /proc/sys. It is written only where it differs, for nodes have a read-only
-// /proc.
+// /proc. In a container only those below net exist: the others are not its network namespace's.
 type Sysctl struct {
 	Where Where
 	Key   string // net.ipv4.ip_forward or net/ipv4/ip_forward; the first separator decides, as sysctl(8) has it
@@ -19,11 +22,39 @@ func (s Sysctl) String() string { return "sysctl " + s.Where.String() + s.Key + 
 
 // Ensure implements plan.Resource.
 func (s Sysctl) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	ns, err := s.ns(w)
+	if err != nil {
+		return false, err
+	}
+	return ns.SetSysctls(kernel.Setting{Key: s.Key, Value: s.Value})
 }
 
 // Verify implements plan.Resource.
-func (s Sysctl) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (s Sysctl) Verify(ctx context.Context, w *kernel.World) error {
+	ns, err := s.ns(w)
+	if err != nil {
+		return err
+	}
+	v, err := ns.Sysctl(s.Key)
+	if err != nil {
+		return err
+	}
+	if !kernel.SameValue(v, s.Value) {
+		return fmt.Errorf("%s is %s, want %s", s.Key, v, s.Value)
+	}
+	return nil
+}
+
+func (s Sysctl) ns(w *kernel.World) (*kernel.NS, error) {
+	path, err := kernel.SysctlPath(s.Key)
+	if err != nil {
+		return nil, err
+	}
+	if s.Where == Container && !strings.HasPrefix(path, "/proc/sys/net/") {
+		return nil, fmt.Errorf("sysctl %s is not of a network namespace, and setting it would change the host's", s.Key)
+	}
+	return s.Where.ns(w)
+}
 
 // An EnableIPv6 lets a link of the container have IPv6 addresses, which keep when it goes down.
 type EnableIPv6 struct {
@@ -33,23 +64,68 @@ type EnableIPv6 struct {
 
 func (e EnableIPv6) String() string { return line("ipv6 on cont/"+e.Link, flag("nodad", e.NoDAD)) }
 
+func (e EnableIPv6) settings() []kernel.Setting {
+	conf := "net/ipv6/conf/" + e.Link + "/"
+	list := []kernel.Setting{
+		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
+		{Key: conf + "disable_ipv6", Value: "0"},
+		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true},
+	}
+	if e.NoDAD {
+		return append(list, kernel.Setting{Key: conf + "accept_dad", Value: "0"})
+	}
+	return append(list, kernel.Setting{Key: conf + "accept_dad", Value: "1"},
+		kernel.Setting{Key: conf + "enhanced_dad", Value: "1", Optional: true})
+}
+
 // Ensure implements plan.Resource.
 func (e EnableIPv6) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	ns, err := Container.ns(w)
+	if err != nil {
+		return false, err
+	}
+	return ns.SetSysctls(e.settings()...)
 }
 
 // Verify implements plan.Resource.
-func (e EnableIPv6) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (e EnableIPv6) Verify(ctx context.Context, w *kernel.World) error {
+	return verifySysctls(w, e.settings())
+}
 
-// An IPv6Off is a link of the container without IPv6, not even a link-local address.
+// An IPv6Off is a link of the container without IPv6, not even a link-local address. A kernel without IPv6
+// does as well.
 type IPv6Off struct{ Link string }
 
 func (i IPv6Off) String() string { return "ipv6 off cont/" + i.Link }
 
+func (i IPv6Off) settings() []kernel.Setting {
+	return []kernel.Setting{{Key: "net/ipv6/conf/" + i.Link + "/disable_ipv6", Value: "1", Optional: true}}
+}
+
 // Ensure implements plan.Resource.
 func (i IPv6Off) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	ns, _, err := Container.link(w, i.Link)
+	if err != nil {
+		return false, err
+	}
+	return ns.SetSysctls(i.settings()...)
 }
 
 // Verify implements plan.Resource.
-func (i IPv6Off) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (i IPv6Off) Verify(ctx context.Context, w *kernel.World) error {
+	if _, _, err := Container.link(w, i.Link); err != nil {
+		return err
+	}
+	return verifySysctls(w, i.settings())
+}
+
+func verifySysctls(w *kernel.World, settings []kernel.Setting) error {
+	var d drift
+	for _, s := range settings {
+		err := Sysctl{Key: s.Key, Value: s.Value}.Verify(context.Background(), w)
+		if !s.Optional || !errors.Is(err, fs.ErrNotExist) {
+			d.add(err)
+		}
+	}
+	return d.err()
+}

@@ -2,12 +2,11 @@ package resource
 
 import (
 	"context"
-	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// An Up is a link that is up.
+// An Up is a link that is set up.
 type Up struct {
 	Where Where
 	Link  string
@@ -17,8 +16,31 @@ func (u Up) String() string { return "link " + u.Where.String() + u.Link + " up"
 
 // Ensure implements plan.Resource.
 func (u Up) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	ns, l, err := u.Where.link(w, u.Link)
+	if err != nil || l.Up {
+		return false, err
+	}
+	if err := ns.SetLink(u.Link, kernel.LinkChange{Up: true}); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // Verify implements plan.Resource.
-func (u Up) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (u Up) Verify(ctx context.Context, w *kernel.World) error {
+	_, l, err := u.Where.link(w, u.Link)
+	if err != nil {
+		return err
+	}
+	var d drift
+	d.want("state", "up", state(l))
+	return d.err()
+}
+
+// state is a link's state in a word.
+func state(l *kernel.Link) string {
+	if l.Up {
+		return "up"
+	}
+	return "down"
+}

@@ -3,6 +3,9 @@ package resource
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -31,13 +34,182 @@ func (v Veth) String() string {
 // Ifaces implements Linker.
 func (v Veth) Ifaces() []Iface { return []Iface{{Host, v.Host}, {Container, v.Name}} }
 
-// Ensure implements plan.Resource.
+// Ensure implements plan.Resource. A link called Name in the container is always an error, even if it is
+// this very pair: ADD does not repeat itself (P10).
 func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	pair := kernel.VethPair{Host: v.Host, Name: v.Name, NS: w.Container, Group: kernel.LinkGroup(v.Owner.Network)}
+	var err error
+	if pair.MAC, err = mac(v.MAC, "cont", v.Owner); err != nil {
+		return false, err
+	}
+	if pair.HostMAC, err = mac(v.HostMAC, "host", v.Owner); err != nil {
+		return false, err
+	}
+	if pair.MTU, err = v.MTU.resolve(w); err != nil {
+		return false, err
+	}
+	if v.Master != "" {
+		br, err := bridge(w, v.Master)
+		if err != nil {
+			return false, err
+		}
+		pair.Master = br.Index
+	}
+	err = w.Host.AddVeth(pair)
+	if errors.Is(err, fs.ErrExist) {
+		if err = v.clear(w); err == nil {
+			err = w.Host.AddVeth(pair)
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("add veth: %w", err)
+	}
+	if err := v.settle(w); err != nil {
+		return false, errors.Join(err, v.Remove(ctx, w))
+	}
+	return true, nil
 }
 
-// Verify implements plan.Resource.
-func (v Veth) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+// clear makes room after "file exists", which does not say which of the two ends exists.
+func (v Veth) clear(w *kernel.World) error {
+	switch _, err := w.Container.Link(v.Name); {
+	case err == nil:
+		return fmt.Errorf("link %s already exists in the container: %w", v.Name, fs.ErrExist)
+	case gone(err) != nil:
+		return err
+	}
+	old, err := w.Host.Link(v.Host)
+	if err != nil {
+		return gone(err)
+	}
+	if old.Kind != "veth" || !owned(old, v.Owner) {
+		return fmt.Errorf("link %s already exists on the host and is not ours: %w", v.Host, fs.ErrExist)
+	}
+	// Made for this attachment: a leftover of another namespace, which the container had before it was
+	// restarted, or a live one of this.
+	if here, err := w.Host.ID(w.Container); err != nil {
+		return err
+	} else if old.PeerAway && old.PeerNS >= 0 && old.PeerNS == here {
+		return fmt.Errorf("link %s already leads into the container, under another name than %s: %w", v.Host, v.Name, fs.ErrExist)
+	}
+	return w.Host.DelLink(old.Index)
+}
 
-// Remove implements plan.Remover.
-func (v Veth) Remove(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+// settle does what the creating message cannot, and sets the container's end up at last.
+func (v Veth) settle(w *kernel.World) error {
+	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner)}
+	if v.Master != "" && (v.Hairpin || v.Isolated) {
+		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
+	}
+	if err := w.Host.SetLink(v.Host, c); err != nil {
+		return err
+	}
+	// For people only: `ip link show net:container:interface`. No link can be born with a colon in its name.
+	_ = w.Host.AddAltName(v.Host, altName(v.Owner))
+	// The host's end hears nothing until the container's end is up.
+	if _, err := ignoreRA(w.Host, v.Host); err != nil {
+		return err
+	}
+	if v.Down {
+		return nil
+	}
+	return w.Container.SetLink(v.Name, kernel.LinkChange{Up: true})
+}
+
+// altName is the readable part of o's tag in a form that ip(8) takes for a name.
+func altName(o spec.Owner) string {
+	_, _, text, _ := kernel.ParseTag(kernel.Tag(o))
+	return strings.ReplaceAll(text, "/", ":")
+}
+
+// Verify implements plan.Resource. The container's MTU is not compared: tuning may change it later (P16).
+func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
+	var d drift
+	_, c, err := Container.link(w, v.Name)
+	if d.add(err); err == nil {
+		d.want("type", "veth", c.Kind)
+		if v.MAC != "" {
+			d.want("address", macText(v.MAC), c.MAC)
+		}
+		if !v.Down {
+			d.want("state", "up", state(c))
+		}
+	}
+	h, err := w.Host.Link(v.Host)
+	if err != nil {
+		d.add(err)
+		return d.err()
+	}
+	d.want("host type", "veth", h.Kind)
+	if c != nil && (c.Peer != h.Index || h.Peer != c.Index) {
+		d.add(fmt.Errorf("%s and %s are not the two ends of one pair", v.Name, v.Host))
+	}
+	d.want("host state", "up", state(h))
+	if v.HostMAC != "" {
+		d.want("host address", macText(v.HostMAC), h.MAC)
+	}
+	if v.MTU > 0 {
+		d.want("host mtu", v.MTU, h.MTU)
+	}
+	d.add(ignoresRA(w.Host, v.Host))
+	d.port(w, h, v.Master, v.Hairpin, v.Isolated)
+	return d.err()
+}
+
+// Remove implements plan.Remover. It finds the pair by the name of the host's end, whatever became of the
+// container; a pair that the reference plugin made is found from the container.
+func (v Veth) Remove(ctx context.Context, w *kernel.World) error {
+	l, err := w.Host.Link(v.Host)
+	if errors.Is(err, kernel.ErrNoLink) {
+		l, err = v.foreign(w)
+	}
+	if err != nil || l == nil || l.Kind != "veth" || l.Name == v.Host && !owned(l, v.Owner) {
+		return err
+	}
+	return w.Host.DelLink(l.Index)
+}
+
+// foreign is the host's end of a pair that this attachment has though it does not bear its name: renamed, or
+// made by the reference plugin, which leaves no mark. It is nil if there is none or it may be somebody else's.
+func (v Veth) foreign(w *kernel.World) (*kernel.Link, error) {
+	if w.Container == nil {
+		return nil, nil
+	}
+	c, err := w.Container.Link(v.Name)
+	if err != nil || c.Kind != "veth" || !c.PeerAway {
+		return nil, gone(err)
+	}
+	if host, err := w.Container.ID(w.Host); err != nil || host < 0 || host != c.PeerNS {
+		return nil, err
+	}
+	h, err := w.Host.LinkAt(c.Peer)
+	if err != nil {
+		return nil, gone(err)
+	}
+	if _, _, _, tagged := kernel.ParseTag(h.Alias); tagged {
+		if !owned(h, v.Owner) {
+			return nil, nil
+		}
+		return h, nil
+	}
+	if v.Master == "" {
+		if h.Master == 0 && referenceName(h.Name) {
+			return h, nil
+		}
+		return nil, nil
+	}
+	br, err := bridge(w, v.Master)
+	if err != nil || h.Master != br.Index {
+		return nil, gone(err)
+	}
+	return h, nil
+}
+
+// referenceName reports whether a name is veth and 8 hex digits, as the reference plugins have it.
+func referenceName(name string) bool {
+	digits, ok := strings.CutPrefix(name, "veth")
+	return ok && len(digits) == 8 && strings.Trim(digits, "0123456789abcdef") == ""
+}

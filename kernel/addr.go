@@ -1,0 +1,105 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// An Addr is an address of a link.
+type Addr struct {
+	Prefix        netip.Prefix // the address with its subnet's length
+	Scope         uint8
+	NoDAD         bool // usable at once, without asking whether somebody else has it
+	NoPrefixRoute bool // made without the route to its subnet
+	Tentative     bool // not usable yet: the kernel is still asking
+	DADFailed     bool // somebody else has it
+}
+
+// Addrs is every address of the link of that index.
+func (ns *NS) Addrs(index int) ([]Addr, error) {
+	msgs, err := dump(unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
+		req := ns.Request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
+		msg.Index = uint32(index) // before Linux 4.20 the kernel does not look at it
+		req.AddData(msg)
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	var list []Addr
+	for _, m := range msgs {
+		if len(m) < unix.SizeofIfAddrmsg || int(u32(m[4:])) != index {
+			continue
+		}
+		a := Addr{Scope: m[3]}
+		flags := uint32(m[2])
+		var local, address netip.Addr
+		attrs(m[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
+			switch kind {
+			case unix.IFA_LOCAL:
+				local, _ = netip.AddrFromSlice(v)
+			case unix.IFA_ADDRESS: // of IPv4, the peer's where there is one
+				address, _ = netip.AddrFromSlice(v)
+			case unix.IFA_FLAGS:
+				flags = u32(v)
+			}
+		})
+		if !local.IsValid() {
+			local = address
+		}
+		a.Prefix = netip.PrefixFrom(local, int(m[1]))
+		a.NoDAD, a.NoPrefixRoute = flags&unix.IFA_F_NODAD != 0, flags&unix.IFA_F_NOPREFIXROUTE != 0
+		a.Tentative, a.DADFailed = flags&unix.IFA_F_TENTATIVE != 0, flags&unix.IFA_F_DADFAILED != 0
+		list = append(list, a)
+	}
+	return list, nil
+}
+
+// AddAddr adds an address; one that is there already is EEXIST.
+func (ns *NS) AddAddr(index int, a Addr) error {
+	if err := tell(ns.addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a)); err != nil {
+		return fmt.Errorf("add address %v: %w", a.Prefix, err)
+	}
+	return nil
+}
+
+// DelAddr deletes an address; one that is not there is deleted.
+func (ns *NS) DelAddr(index int, a Addr) error {
+	if err := tell(ns.addrRequest(unix.RTM_DELADDR, 0, index, a)); err != nil && !is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {
+		return fmt.Errorf("delete address %v: %w", a.Prefix, err)
+	}
+	return nil
+}
+
+func (ns *NS) addrRequest(proto, flags, index int, a Addr) *nl.NetlinkRequest {
+	req := ns.Request(proto, flags|unix.NLM_F_ACK)
+	ip := a.Prefix.Addr()
+	msg := nl.NewIfAddrmsg(int(family(ip)))
+	msg.Index, msg.Prefixlen, msg.Scope = uint32(index), uint8(a.Prefix.Bits()), a.Scope
+	req.AddData(msg)
+	req.AddData(attrIP(unix.IFA_LOCAL, ip))
+	req.AddData(attrIP(unix.IFA_ADDRESS, ip))
+	var how uint32
+	if a.NoDAD {
+		how |= unix.IFA_F_NODAD
+	}
+	if a.NoPrefixRoute {
+		how |= unix.IFA_F_NOPREFIXROUTE
+	}
+	if how != 0 {
+		req.AddData(attrU32(unix.IFA_FLAGS, how))
+	}
+	// The kernel works out no broadcast address; a /31 and a /32 have none (RFC 3021).
+	if ip.Is4() && a.Prefix.Bits() < 31 {
+		b := ip.As4()
+		for i := a.Prefix.Bits(); i < 32; i++ {
+			b[i/8] |= 0x80 >> (i % 8)
+		}
+		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, b[:]))
+	}
+	return req
+}

@@ -1,0 +1,251 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoLink says that there is no link of that name.
+var ErrNoLink = errors.New("link does not exist")
+
+// A Link is what the kernel says of a link.
+type Link struct {
+	Index       int
+	Name        string
+	Kind        string // veth, bridge, …; empty for a device of no kind
+	MAC         net.HardwareAddr
+	MTU         int
+	Up          bool // set up
+	Operational bool // up and able to carry packets
+	Promisc     bool // as somebody asked for; what a bridge does to its ports does not count
+	Master      int  // index of the bridge that it is a port of, or zero
+	Group       uint32
+	Alias       string
+	Port        BridgePort // counts where Master is a bridge
+
+	// Peer is the index of a veth's other end, in the namespace that this one calls PeerNS where PeerAway,
+	// else in this one. PeerNS is -1 for a namespace that is dying.
+	Peer     int
+	PeerAway bool
+	PeerNS   int
+}
+
+// A BridgePort is what a bridge keeps of a port of its own.
+type BridgePort struct{ Hairpin, Isolated, Forwarding bool }
+
+const (
+	brForwarding = 3 // BR_STATE_FORWARDING
+	operUp       = 6 // IF_OPER_UP
+	operUnknown  = 0 // IF_OPER_UNKNOWN: of lo and of tunnels, which have no carrier to watch
+	skipStats    = 8 // RTEXT_FILTER_SKIP_STATS: half of the answer, and nobody here reads them
+)
+
+// Link is the link of that name.
+func (ns *NS) Link(name string) (*Link, error) {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return nil, fmt.Errorf("link %q: %w", name, ErrNoLink)
+	}
+	return ns.getLink(name, 0, attrText(unix.IFLA_IFNAME, name))
+}
+
+// LinkAt is the link of that index.
+func (ns *NS) LinkAt(index int) (*Link, error) {
+	return ns.getLink(fmt.Sprintf("#%d", index), index)
+}
+
+func (ns *NS) getLink(what string, index int, by ...*nl.RtAttr) (*Link, error) {
+	req := ns.Request(unix.RTM_GETLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
+	for _, a := range by {
+		req.AddData(a)
+	}
+	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	if is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
+		err = ErrNoLink
+	}
+	if err != nil {
+		return nil, fmt.Errorf("link %s: %w", what, err)
+	}
+	return parseLink(msgs[0]), nil
+}
+
+// Links is every link of the namespace.
+func (ns *NS) Links() ([]*Link, error) {
+	msgs, err := dump(unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
+		req := ns.Request(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	links := make([]*Link, len(msgs))
+	for i, m := range msgs {
+		links[i] = parseLink(m)
+	}
+	return links, nil
+}
+
+func parseLink(b []byte) *Link {
+	if len(b) < unix.SizeofIfInfomsg {
+		return &Link{}
+	}
+	flags := u32(b[8:])
+	l := &Link{Index: int(u32(b[4:])), Up: flags&unix.IFF_UP != 0, Promisc: flags&unix.IFF_PROMISC != 0}
+	attrs(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.Name = text(v)
+		case unix.IFLA_ADDRESS:
+			l.MAC = v
+		case unix.IFLA_MTU:
+			l.MTU = int(u32(v))
+		case unix.IFLA_MASTER:
+			l.Master = int(u32(v))
+		case unix.IFLA_GROUP:
+			l.Group = u32(v)
+		case unix.IFLA_IFALIAS:
+			l.Alias = text(v)
+		case unix.IFLA_OPERSTATE:
+			l.Operational = l.Up && (v[0] == operUp || v[0] == operUnknown)
+		case unix.IFLA_LINK:
+			l.Peer = int(u32(v))
+		case unix.IFLA_LINK_NETNSID:
+			l.PeerAway, l.PeerNS = true, int(int32(u32(v)))
+		case unix.IFLA_LINKINFO:
+			attrs(v, l.parseInfo)
+		}
+	})
+	return l
+}
+
+func (l *Link) parseInfo(kind uint16, v []byte) {
+	switch kind {
+	case unix.IFLA_INFO_KIND:
+		l.Kind = text(v)
+	case unix.IFLA_INFO_SLAVE_DATA:
+		// Another kind of master numbers its attributes in another way; Port counts for bridges only.
+		attrs(v, func(kind uint16, v []byte) {
+			if len(v) != 1 {
+				return
+			}
+			switch kind {
+			case unix.IFLA_BRPORT_STATE:
+				l.Port.Forwarding = v[0] == brForwarding
+			case unix.IFLA_BRPORT_MODE:
+				l.Port.Hairpin = v[0] != 0
+			case unix.IFLA_BRPORT_ISOLATED:
+				l.Port.Isolated = v[0] != 0
+			}
+		})
+	}
+}
+
+// A LinkChange is what SetLink is to change; a zero field leaves it as it is.
+type LinkChange struct {
+	Up, Down bool
+	Promisc  bool
+	MAC      net.HardwareAddr
+	Alias    string
+	Group    uint32
+	Master   int         // the index of a bridge; -1 takes the link off the one that it is a port of
+	Port     *BridgePort // the link has to be a port already: the kernel takes this before the master
+}
+
+// SetLink changes the link of that name, in one message.
+func (ns *NS) SetLink(name string, c LinkChange) error {
+	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	if c.Up || c.Down {
+		msg.Change |= unix.IFF_UP
+		if c.Up {
+			msg.Flags |= unix.IFF_UP
+		}
+	}
+	if c.Promisc {
+		msg.Flags |= unix.IFF_PROMISC
+		msg.Change |= unix.IFF_PROMISC
+	}
+	req.AddData(msg)
+	req.AddData(attrText(unix.IFLA_IFNAME, name))
+	if c.MAC != nil {
+		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, c.MAC))
+	}
+	if c.Alias != "" {
+		req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(c.Alias)))
+	}
+	if c.Group != 0 {
+		req.AddData(attrU32(unix.IFLA_GROUP, c.Group))
+	}
+	if c.Master != 0 {
+		req.AddData(attrU32(unix.IFLA_MASTER, uint32(max(c.Master, 0))))
+	}
+	if c.Port != nil {
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(unix.IFLA_INFO_SLAVE_KIND, []byte("bridge"))
+		data := info.AddRtAttr(unix.IFLA_INFO_SLAVE_DATA, nil)
+		data.AddRtAttr(unix.IFLA_BRPORT_MODE, bit(c.Port.Hairpin))
+		data.AddRtAttr(unix.IFLA_BRPORT_ISOLATED, bit(c.Port.Isolated))
+		req.AddData(info)
+	}
+	if err := tell(req); err != nil {
+		if is(err, unix.ENODEV) {
+			err = ErrNoLink
+		}
+		return fmt.Errorf("set link %s: %w", name, full(err))
+	}
+	return nil
+}
+
+// AddAltName gives a link one more name, of up to 127 bytes (Linux 5.5).
+func (ns *NS) AddAltName(name, alt string) error {
+	req := ns.Request(unix.RTM_NEWLINKPROP, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_APPEND|unix.NLM_F_EXCL)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(attrText(unix.IFLA_IFNAME, name))
+	list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
+	list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
+	req.AddData(list)
+	return tell(req)
+}
+
+// DelLink deletes a link, and with a veth its peer. The kernel answers after a grace period, 10 ms and more;
+// no other names, addresses or routes are left before that. A link that is gone is deleted.
+func (ns *NS) DelLink(index int) error {
+	req := ns.Request(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	if err := tell(req); err != nil && !is(err, unix.ENODEV) {
+		return fmt.Errorf("delete link #%d: %w", index, err)
+	}
+	return nil
+}
+
+// DelGroup deletes every link of a group in one grace period.
+func (ns *NS) DelGroup(group uint32) error {
+	req := ns.Request(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(attrU32(unix.IFLA_GROUP, group))
+	if err := tell(req); err != nil && !is(err, unix.ENODEV) {
+		return fmt.Errorf("delete links of group %#x: %w", group, err)
+	}
+	return nil
+}
+
+// ID is the number that ns has for another namespace, or -1 where it has none yet.
+func (ns *NS) ID(other *NS) (int, error) { return ns.GetNetNsIdByFd(int(other.FD)) }
+
+func bit(on bool) []byte {
+	if on {
+		return []byte{1}
+	}
+	return []byte{0}
+}

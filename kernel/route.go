@@ -1,0 +1,237 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Route is a route, or one next hop of a route that has several.
+type Route struct {
+	Dst      netip.Prefix
+	Via, Src netip.Addr
+	Link     int // index
+	Priority int // the metric
+	Table    int
+	Scope    uint8
+	Protocol uint8
+	Type     uint8
+	OnLink   bool
+	MTU      int
+	AdvMSS   int
+}
+
+// What the kernel calls the values that a Route is likely to have.
+const (
+	MainTable = unix.RT_TABLE_MAIN
+	ScopeLink = unix.RT_SCOPE_LINK
+	ByRA      = unix.RTPROT_RA // the Protocol of a route that a router advertised
+	ByBoot    = unix.RTPROT_BOOT
+	Unicast   = unix.RTN_UNICAST
+)
+
+// The families of a RouteFilter.
+const (
+	IPv4 = unix.AF_INET
+	IPv6 = unix.AF_INET6
+)
+
+// A RouteFilter says which routes Routes is to list; zero fields do not count.
+type RouteFilter struct {
+	Family   uint8 // IPv4 or IPv6, never zero
+	Table    int
+	Link     int
+	Protocol uint8
+}
+
+// Routes lists the routes that pass the filter.
+func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
+	msgs, err := dump(unix.RTM_NEWROUTE, func() *nl.NetlinkRequest {
+		req := ns.Request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: f.Family, Protocol: f.Protocol}})
+		if f.Table != 0 {
+			req.AddData(attrU32(unix.RTA_TABLE, uint32(f.Table)))
+		}
+		if f.Link != 0 {
+			req.AddData(attrU32(unix.RTA_OIF, uint32(f.Link)))
+		}
+		return req
+	})
+	if is(err, unix.ENOENT, unix.ENODEV) { // a table that nobody has used yet; a link that is gone
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	var list []Route
+	for _, m := range msgs {
+		for _, r := range parseRoute(m) {
+			if (f.Table == 0 || r.Table == f.Table) && (f.Link == 0 || r.Link == f.Link) && (f.Protocol == 0 || r.Protocol == f.Protocol) {
+				list = append(list, r)
+			}
+		}
+	}
+	return list, nil
+}
+
+func parseRoute(b []byte) []Route {
+	if len(b) < unix.SizeofRtMsg || u32(b[8:])&unix.RTM_F_CLONED != 0 {
+		return nil
+	}
+	r := Route{Table: int(b[4]), Protocol: b[5], Scope: b[6], Type: b[7], OnLink: u32(b[8:])&unix.RTNH_F_ONLINK != 0}
+	zero := netip.IPv4Unspecified()
+	if b[0] == unix.AF_INET6 {
+		zero = netip.IPv6Unspecified()
+	}
+	r.Dst = netip.PrefixFrom(zero, int(b[1]))
+	var hops []Route
+	attrs(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.RTA_DST:
+			if a, ok := netip.AddrFromSlice(v); ok {
+				r.Dst = netip.PrefixFrom(a, int(b[1]))
+			}
+		case unix.RTA_TABLE:
+			r.Table = int(u32(v))
+		case unix.RTA_OIF:
+			r.Link = int(u32(v))
+		case unix.RTA_GATEWAY:
+			r.Via, _ = netip.AddrFromSlice(v)
+		case unix.RTA_VIA:
+			r.Via, _ = netip.AddrFromSlice(v[min(2, len(v)):])
+		case unix.RTA_PREFSRC:
+			r.Src, _ = netip.AddrFromSlice(v)
+		case unix.RTA_PRIORITY:
+			r.Priority = int(u32(v))
+		case unix.RTA_METRICS:
+			attrs(v, func(kind uint16, v []byte) {
+				switch kind {
+				case unix.RTAX_MTU:
+					r.MTU = int(u32(v))
+				case unix.RTAX_ADVMSS:
+					r.AdvMSS = int(u32(v))
+				}
+			})
+		case unix.RTA_MULTIPATH:
+			hops = parseHops(v)
+		}
+	})
+	if hops == nil {
+		return []Route{r}
+	}
+	for i, h := range hops {
+		hops[i] = r
+		hops[i].Link, hops[i].Via, hops[i].OnLink = h.Link, h.Via, h.OnLink
+	}
+	return hops
+}
+
+func parseHops(b []byte) (hops []Route) {
+	for len(b) >= unix.SizeofRtNexthop {
+		n := int(nl.NativeEndian().Uint16(b))
+		if n < unix.SizeofRtNexthop || n > len(b) {
+			break
+		}
+		h := Route{Link: int(u32(b[4:])), OnLink: b[2]&unix.RTNH_F_ONLINK != 0}
+		attrs(b[unix.SizeofRtNexthop:n], func(kind uint16, v []byte) {
+			switch kind {
+			case unix.RTA_GATEWAY:
+				h.Via, _ = netip.AddrFromSlice(v)
+			case unix.RTA_VIA:
+				h.Via, _ = netip.AddrFromSlice(v[min(2, len(v)):])
+			}
+		})
+		hops = append(hops, h)
+		b = b[min((n+3)&^3, len(b)):]
+	}
+	return hops
+}
+
+// AddRoute adds a route. With alone, a route to the same destination of the same metric is EEXIST, whatever
+// its next hop; without, only an equal one is.
+func (ns *NS) AddRoute(r Route, alone bool) error {
+	flags := unix.NLM_F_CREATE | unix.NLM_F_ACK
+	if alone {
+		flags |= unix.NLM_F_EXCL
+	}
+	return tell(ns.routeRequest(unix.RTM_NEWROUTE, flags, r))
+}
+
+// DelRoute deletes a route; one that is not there is deleted.
+func (ns *NS) DelRoute(r Route) error {
+	if err := tell(ns.routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil && !is(err, unix.ESRCH, unix.ENODEV) {
+		return fmt.Errorf("delete route %v: %w", r.Dst, err)
+	}
+	return nil
+}
+
+func (ns *NS) routeRequest(proto, flags int, r Route) *nl.NetlinkRequest {
+	req := ns.Request(proto, flags)
+	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Scope: r.Scope,
+		Protocol: r.Protocol, Type: unix.RTN_UNICAST,
+	}}
+	if r.OnLink {
+		msg.Flags |= unix.RTNH_F_ONLINK
+	}
+	req.AddData(msg)
+	req.AddData(attrU32(unix.RTA_TABLE, uint32(r.Table)))
+	req.AddData(attrU32(unix.RTA_OIF, uint32(r.Link)))
+	if r.Dst.Bits() > 0 {
+		req.AddData(attrIP(unix.RTA_DST, r.Dst.Masked().Addr()))
+	}
+	switch {
+	case !r.Via.IsValid():
+	case r.Via.Is4() == r.Dst.Addr().Is4():
+		req.AddData(attrIP(unix.RTA_GATEWAY, r.Via))
+	default: // RFC 5549: an IPv4 route by an IPv6 router
+		via := append(nl.Uint16Attr(uint16(family(r.Via))), r.Via.AsSlice()...)
+		req.AddData(nl.NewRtAttr(unix.RTA_VIA, via))
+	}
+	if r.Src.IsValid() {
+		req.AddData(attrIP(unix.RTA_PREFSRC, r.Src))
+	}
+	if r.Priority != 0 {
+		req.AddData(attrU32(unix.RTA_PRIORITY, uint32(r.Priority)))
+	}
+	if r.MTU != 0 || r.AdvMSS != 0 {
+		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
+		if r.MTU != 0 {
+			metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.MTU)))
+		}
+		if r.AdvMSS != 0 {
+			metrics.AddRtAttr(unix.RTAX_ADVMSS, nl.Uint32Attr(uint32(r.AdvMSS)))
+		}
+		req.AddData(metrics)
+	}
+	return req
+}
+
+// EgressMTU is the least MTU on the way out by a default route of either family, or zero where there is no
+// default route.
+func (ns *NS) EgressMTU() (int, error) {
+	least := 0
+	for _, fam := range []uint8{IPv4, IPv6} {
+		routes, err := ns.Routes(RouteFilter{Family: fam, Table: MainTable})
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range routes {
+			if r.Dst.Bits() != 0 || r.Type != Unicast || r.Link == 0 {
+				continue
+			}
+			l, err := ns.LinkAt(r.Link)
+			if err != nil {
+				return 0, err
+			}
+			for _, mtu := range []int{l.MTU, r.MTU} {
+				if mtu > 0 && (least == 0 || mtu < least) {
+					least = mtu
+				}
+			}
+		}
+	}
+	return least, nil
+}

@@ -1,0 +1,46 @@
+package resource
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// SweepLinks removes the links on the host that carry the mark of the network and whose owner keep does
+// not want. A link without a tag, of an ADD that was killed before it wrote one, is asked about by name.
+func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool, keepName func(name string) bool) error {
+	links, err := w.Host.Links()
+	if err != nil {
+		return err
+	}
+	group := kernel.LinkGroup(network)
+	// Deleting a link takes the kernel a grace period, and deleting a group takes it one too: what is to go
+	// is moved into a group of its own. One that was killed in between has left the rest there.
+	doomed := group ^ 1<<24
+	var errs []error
+	n := 0
+	for _, l := range links {
+		if l.Group != group && l.Group != doomed {
+			continue
+		}
+		hash, owner, _, tagged := kernel.ParseTag(l.Alias)
+		to := doomed
+		if tagged && (hash != kernel.NetworkHash(network) || keep(owner)) || !tagged && keepName(l.Name) {
+			to = group
+		}
+		if l.Group != to {
+			if err := gone(w.Host.SetLink(l.Name, kernel.LinkChange{Group: to})); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		if to == doomed {
+			n++
+		}
+	}
+	if n > 0 {
+		errs = append(errs, w.Host.DelGroup(doomed))
+	}
+	return errors.Join(errs...)
+}
