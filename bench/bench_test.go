@@ -67,6 +67,26 @@ func TestReport(t *testing.T) {
 	}
 }
 
+func TestGrowth(t *testing.T) {
+	at := func(present int, verb string, ours, reference time.Duration) line {
+		return line{Case: "bridge + host-local", Present: load{present, "attachments"}, Verb: verb,
+			Ours: summary{Median: ours}, Reference: summary{Median: reference}, Ratio: ratio(reference, ours)}
+	}
+	r := report{Lines: []line{at(0, "ADD", 2, 8), at(0, "DEL", 3, 3), at(1000, "ADD", 3, 40), at(1000, "DEL", 3, 3)}}
+	_, rows := r.growth()
+	if len(rows) != 2 || rows[0][4] != "1.5 times as long" || rows[0][5] != "5.0 times as long" {
+		t.Errorf("growth: %q", rows)
+	}
+	_, rows = r.expectations()
+	if len(rows) != 2 || rows[0][3] != "4.0" {
+		t.Errorf("expectations: %q", rows)
+	}
+	r.Lines[0].Ratio = 2.5
+	if _, rows = r.expectations(); rows[0][3] != "2.5, missed" {
+		t.Errorf("a missed expectation reads %q", rows)
+	}
+}
+
 // Both sides get one and the same configuration, with what a runtime adds to it.
 func TestConf(t *testing.T) {
 	for _, c := range cases() {

@@ -26,7 +26,7 @@ type machine struct {
 func machineFacts(o options) machine {
 	return machine{
 		Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(),
-		Reference: says(filepath.Join(o.reference, "bridge")), Iptables: says("iptables", "-V"),
+		Reference: referenceVersion(o.reference), Iptables: says("iptables", "-V"),
 		Rounds: o.rounds, LoadBefore: loadAverage(),
 	}
 }
@@ -42,6 +42,16 @@ func (m machine) facts() [][2]string {
 		{"containers measured for each line", strconv.Itoa(m.Rounds)},
 		{"load average before and after", m.LoadBefore + " and " + m.LoadAfter},
 	}
+}
+
+// referenceVersion is what the plugins say of themselves, which in Debian is not much, and the package.
+func referenceVersion(dir string) string {
+	v := says(filepath.Join(dir, "bridge"))
+	out, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "containernetworking-plugins").Output()
+	if err == nil && dir == "/usr/lib/cni" {
+		v += ", Debian containernetworking-plugins " + string(out)
+	}
+	return v
 }
 
 // says is the first line that a program prints.

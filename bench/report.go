@@ -108,6 +108,63 @@ func (r report) startRows() (head []string, rows [][]string) {
 	return head, rows
 }
 
+// growth compares, verb by verb, each case at its greatest load with the same at its least.
+func (r report) growth() (head []string, rows [][]string) {
+	head = []string{"chain", "verb", "from", "to", "ours takes", "the reference takes"}
+	for i, few := range r.Lines {
+		if i > 0 && slices.ContainsFunc(r.Lines[:i], few.sameCase) {
+			continue
+		}
+		many := few
+		for _, l := range r.Lines[i:] {
+			if few.sameCase(l) && l.Present.Count > many.Present.Count {
+				many = l
+			}
+		}
+		if many.Present != few.Present {
+			rows = append(rows, []string{few.Case, few.Verb, few.Present.String(), many.Present.String(),
+				fmt.Sprintf("%.1f times as long", ratio(many.Ours.Median, few.Ours.Median)),
+				fmt.Sprintf("%.1f times as long", ratio(many.Reference.Median, few.Reference.Median))})
+		}
+	}
+	return head, rows
+}
+
+func (l line) sameCase(m line) bool { return l.Case == m.Case && l.Verb == m.Verb }
+
+// expected is how many times faster ADD was meant to be when this was designed.
+func expected() []struct {
+	chain   string
+	least   int // of what is present
+	atLeast float64
+} {
+	return []struct {
+		chain   string
+		least   int
+		atLeast float64
+	}{
+		{"bridge + host-local", 0, 3},
+		{"bridge + host-local + ipMasq + portmap", 0, 10},
+		{"host-local", 60000, 300},
+	}
+}
+
+func (r report) expectations() (head []string, rows [][]string) {
+	head = []string{"ADD of", "present", "expected", "found"}
+	for _, e := range expected() {
+		for _, l := range r.Lines {
+			if l.Case == e.chain && l.Verb == "ADD" && l.Present.Count >= e.least {
+				found := fmt.Sprintf("%.1f", l.Ratio)
+				if l.Ratio < e.atLeast {
+					found += ", missed"
+				}
+				rows = append(rows, []string{l.Case, l.Present.String(), fmt.Sprintf("at least %.0f times faster", e.atLeast), found})
+			}
+		}
+	}
+	return head, rows
+}
+
 func (r report) verdict() string {
 	if len(r.Start) < 2 {
 		return ""
@@ -136,6 +193,8 @@ func (r report) text() []byte {
 	table(r.startRows())
 	fmt.Fprintf(&b, "%s\n\n", r.verdict())
 	table(r.rows())
+	table(r.growth())
+	table(r.expectations())
 	for _, f := range r.fails() {
 		fmt.Fprintln(&b, f)
 	}
@@ -172,6 +231,10 @@ makes the bridge, the chains and the indexes comes first and is not counted. Sta
 	table(r.startRows())
 	fmt.Fprintf(&b, "%s\n\n## ADD, CHECK and DEL\n\n", r.verdict())
 	table(r.rows())
+	b.WriteString("### With what is present\n\n")
+	table(r.growth())
+	b.WriteString("### Expected of the design\n\n")
+	table(r.expectations())
 	for _, f := range r.fails() {
 		fmt.Fprintf(&b, "- %s\n", f)
 	}
