@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/vishvananda/netlink"
 )
+
+// ErrNoLink says that a link does not exist.
+var ErrNoLink = kernel.ErrNoLink
 
 // Shown is the MAC and the MTU that the kernel shows of a link.
 func Shown(f Iface, w *kernel.World) (mac string, mtu int, err error) {
@@ -16,18 +18,18 @@ func Shown(f Iface, w *kernel.World) (mac string, mtu int, err error) {
 	if err != nil {
 		return "", 0, err
 	}
-	return l.Attrs().HardwareAddr.String(), l.Attrs().MTU, nil
+	return l.MAC.String(), l.MTU, nil
 }
 
 // Addresses are those that the kernel shows on a link, without the link-local ones.
 func Addresses(f Iface, w *kernel.World) ([]netip.Prefix, error) {
-	l, err := look(f, w)
-	if err != nil {
-		return nil, err
-	}
 	ns, err := f.Where.ns(w)
 	if err != nil {
 		return nil, err
+	}
+	l, err := ns.LinkByName(f.Name)
+	if err != nil {
+		return nil, fmt.Errorf("link %s%s: %w", f.Where, f.Name, err)
 	}
 	addrs, err := ns.AddrList(l, netlink.FAMILY_ALL)
 	if err != nil {
@@ -43,33 +45,29 @@ func Addresses(f Iface, w *kernel.World) ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// Look is the type of a link on the host and the name of its master. A missing link is os.ErrNotExist.
+// Look is the type of a link on the host and the name of its master. A missing link is ErrNoLink.
 func Look(w *kernel.World, name string) (kind, master string, err error) {
 	l, err := look(Iface{Host, name}, w)
-	if err != nil || l.Attrs().MasterIndex == 0 {
+	if err != nil || l.Master == 0 {
 		if err != nil {
 			return "", "", err
 		}
-		return l.Type(), "", nil
+		return l.Kind, "", nil
 	}
-	m, err := w.Host.LinkByIndex(l.Attrs().MasterIndex)
-	if err != nil {
-		return "", "", fmt.Errorf("look up the master of host/%s: %w", name, err)
+	m, err := w.Host.LinkAt(l.Master)
+	if err != nil && !errors.Is(err, ErrNoLink) {
+		return "", "", fmt.Errorf("master of host/%s: %w", name, err)
 	}
-	return l.Type(), m.Attrs().Name, nil
+	if m != nil {
+		master = m.Name
+	}
+	return l.Kind, master, nil
 }
 
-func look(f Iface, w *kernel.World) (netlink.Link, error) {
+func look(f Iface, w *kernel.World) (*kernel.Link, error) {
 	ns, err := f.Where.ns(w)
 	if err != nil {
 		return nil, err
 	}
-	l, err := ns.LinkByName(f.Name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		err = os.ErrNotExist
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up link %s%s: %w", f.Where, f.Name, err)
-	}
-	return l, nil
+	return ns.Link(f.Name)
 }

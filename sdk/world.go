@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -115,7 +114,7 @@ func (c *call) lookUpHostLinks() error {
 	for _, name := range c.r.hostSide() {
 		kind, master, err := resource.Look(c.w, name)
 		switch {
-		case errors.Is(err, os.ErrNotExist):
+		case errors.Is(err, resource.ErrNoLink):
 		case err != nil:
 			return err
 		default:
