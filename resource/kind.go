@@ -29,9 +29,9 @@ func (k Kind) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify reports a link of another type.
 func (k Kind) Verify(_ context.Context, w *kernel.World) error {
-	l, err := look(Iface{k.Where, k.Link}, w)
+	_, l, err := k.Where.link(w, k.Link)
 	switch {
-	case errors.Is(err, ErrNoLink):
+	case errors.Is(err, kernel.ErrNoLink):
 		return nil
 	case err != nil:
 		return err

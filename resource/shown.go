@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 
@@ -9,12 +8,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// ErrNoLink says that a link does not exist.
-var ErrNoLink = kernel.ErrNoLink
-
 // Shown is the MAC and the MTU that the kernel shows of a link.
 func Shown(f Iface, w *kernel.World) (mac string, mtu int, err error) {
-	l, err := look(f, w)
+	_, l, err := f.Where.link(w, f.Name)
 	if err != nil {
 		return "", 0, err
 	}
@@ -45,29 +41,18 @@ func Addresses(f Iface, w *kernel.World) ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// Look is the type of a link on the host and the name of its master. A missing link is ErrNoLink.
-func Look(w *kernel.World, name string) (kind, master string, err error) {
-	l, err := look(Iface{Host, name}, w)
-	if err != nil || l.Master == 0 {
+// Look is the type of a link on the host, which is there or not, and the name of its master.
+func Look(w *kernel.World, name string) (kind, master string, there bool, err error) {
+	l, err := w.Host.Link(name)
+	if err != nil {
+		return "", "", false, gone(err)
+	}
+	if l.Master != 0 {
+		m, err := w.Host.LinkAt(l.Master)
 		if err != nil {
-			return "", "", err
+			return "", "", false, gone(err)
 		}
-		return l.Kind, "", nil
-	}
-	m, err := w.Host.LinkAt(l.Master)
-	if err != nil && !errors.Is(err, ErrNoLink) {
-		return "", "", fmt.Errorf("master of host/%s: %w", name, err)
-	}
-	if m != nil {
 		master = m.Name
 	}
-	return l.Kind, master, nil
-}
-
-func look(f Iface, w *kernel.World) (*kernel.Link, error) {
-	ns, err := f.Where.ns(w)
-	if err != nil {
-		return nil, err
-	}
-	return ns.Link(f.Name)
+	return l.Kind, master, true, nil
 }

@@ -112,12 +112,11 @@ func (r *Request) hostSide() []string {
 func (c *call) lookUpHostLinks() error {
 	c.r.HostLinks = nil
 	for _, name := range c.r.hostSide() {
-		kind, master, err := resource.Look(c.w, name)
-		switch {
-		case errors.Is(err, resource.ErrNoLink):
-		case err != nil:
+		kind, master, there, err := resource.Look(c.w, name)
+		if err != nil {
 			return err
-		default:
+		}
+		if there {
 			c.r.HostLinks = append(c.r.HostLinks, HostLink{name, kind, master})
 		}
 	}
