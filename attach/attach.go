@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -64,7 +65,38 @@ var (
 // What is attached already is refused with ErrAttached, unless the namespace that it was attached to is
 // gone or has become another one, as after a reboot: then that one is deleted first.
 func (r *Runtime) Add(ctx context.Context, l *spec.List, a Attachment) (*spec.Result, error) {
-	return nil, errors.New("not yet")
+	op, err := r.begin(ctx, "ADD", l, a)
+	if err != nil {
+		return nil, err
+	}
+	defer op.end()
+	if op.seen, err = identity(a.Netns); err != nil { // clause R1
+		return nil, op.failed(fmt.Errorf("network namespace: %w", err))
+	}
+	if err := op.makeRoom(ctx); err != nil {
+		return nil, op.failed(err)
+	}
+	for _, conf := range l.Plugins {
+		if _, err := invoke.Find(conf.Type, r.PluginDirs); err != nil {
+			return nil, op.failed(err)
+		}
+	}
+	result, err := op.add(ctx)
+	if op.older(ctx) {
+		if err = op.rollback(ctx); err == nil {
+			result, err = op.add(ctx)
+		}
+	}
+	if err == nil {
+		err = op.remember(result)
+	}
+	if err == nil {
+		return result, nil
+	}
+	if undo := op.rollback(ctx); undo != nil {
+		err = fmt.Errorf("%w; and taking it back failed: %w", err, undo)
+	}
+	return nil, err
 }
 
 // A DelOption changes what Del does.
@@ -82,40 +114,58 @@ func DelContinue() DelOption { return func(o *delOptions) { o.goOn = true } }
 // its name with .corrupt behind, and DEL goes on without it. Args and Capabilities that are nil are those
 // of ADD.
 func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options ...DelOption) error {
-	return errors.New("not yet")
+	var o delOptions
+	for _, option := range options {
+		option(&o)
+	}
+	op, err := r.begin(ctx, "DEL", l, a)
+	if err != nil {
+		return err
+	}
+	defer op.end()
+	cached, unreadable := op.recall() // and that never stops a DEL
+	err = op.detach(ctx, cached, o.goOn)
+	if unreadable != nil {
+		err = errors.Join(err, op.failed(unreadable))
+	}
+	return err
 }
 
 // Check runs CHECK of each plugin in order, with the remembered result, up to the first error. A list
 // before 0.4.0 has no CHECK: that is an error (clause V8). With disableCheck there is nothing to do
 // (clause C6). Args and Capabilities that are nil are those of ADD.
 func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment) error {
-	return errors.New("not yet")
-}
-
-// GC deletes the remembered attachments of the network that are not in valid, and has each plugin collect
-// what belongs to none in valid. It goes on past errors and joins all of them (clauses R4, R9). A list
-// before 1.1.0 has no GC: then only the remembered attachments go. With disableGC nothing is done (clause
-// C7).
-//
-// A nil valid is an error with code 7 and deletes nothing; an empty one that is not nil deletes
-// everything.
-func (r *Runtime) GC(ctx context.Context, l *spec.List, valid []spec.Attachment) error {
-	return errors.New("not yet")
-}
-
-// Status asks each plugin in order whether an ADD would be served, up to the first that says no. A list
-// before 1.1.0 cannot be asked: that is success.
-func (r *Runtime) Status(ctx context.Context, l *spec.List) error { return errors.New("not yet") }
-
-// Versions asks each plugin of the list which versions it speaks, and answers by type.
-func (r *Runtime) Versions(ctx context.Context, l *spec.List) (map[string][]spec.Version, error) {
-	return nil, errors.New("not yet")
-}
-
-// Validate finds every plugin of the list and asks whether it speaks the list's version. It returns the
-// capabilities that some plugin declares, sorted. It changes nothing.
-func (r *Runtime) Validate(ctx context.Context, l *spec.List) (capabilities []string, err error) {
-	return nil, errors.New("not yet")
+	op, err := r.begin(ctx, "CHECK", l, a)
+	if err != nil {
+		return err
+	}
+	defer op.end()
+	if !op.version.AtLeast(spec.V040) {
+		return op.failed(spec.Errorf(spec.CodeVersion, "version %s has no CHECK", op.version))
+	}
+	if l.DisableCheck {
+		return nil
+	}
+	cached, err := r.load(op.owner)
+	switch {
+	case err != nil:
+		return op.failed(err)
+	case cached == nil:
+		return op.failed(ErrNotAttached)
+	}
+	op.inherit(cached)
+	now, err := identity(a.Netns)
+	switch {
+	case err != nil:
+		return op.failed(fmt.Errorf("network namespace: %w", err))
+	case cached.seen != "" && cached.seen != now:
+		return op.failed(fmt.Errorf("network namespace %s is another one than the one that was attached", a.Netns))
+	}
+	err = op.check(ctx, cached.Result)
+	if op.older(ctx) {
+		err = op.check(ctx, cached.Result)
+	}
+	return err
 }
 
 func (r *Runtime) cacheDir() string { return cmp.Or(r.CacheDir, DefaultCacheDir) }

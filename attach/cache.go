@@ -82,18 +82,16 @@ func digest(o spec.Owner) string {
 
 func cut(s string, n int) string { return s[:min(len(s), n)] }
 
-// load is the attachment of o: nil, nil where there is none, and an error that wraps errCorrupt where the
-// file that should hold it holds something else.
+// load is the attachment of o: nil, nil where there is none, and an error where the file that should hold
+// it cannot be read or holds something else.
 func (r *Runtime) load(o spec.Owner) (*Cached, error) {
-	var corrupt error
+	var unreadable error
 	for _, path := range r.paths(o) {
 		c, err := read(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-		case errors.Is(err, errCorrupt):
-			corrupt = err
 		case err != nil:
-			return nil, err
+			unreadable = err
 		case c.Bare:
 			c.Network, c.ContainerID, c.IfName = o.Network, o.ContainerID, o.IfName
 			return c, nil
@@ -101,7 +99,7 @@ func (r *Runtime) load(o spec.Owner) (*Cached, error) {
 			return c, nil
 		}
 	}
-	return nil, corrupt
+	return nil, unreadable
 }
 
 // read reads one file of the cache.
@@ -179,20 +177,18 @@ func (r *Runtime) temporary(o spec.Owner) string {
 	return filepath.Join(r.cacheDir(), ".fairlead-"+digest(o)+".tmp")
 }
 
-// forget removes the attachment from the cache.
-func (r *Runtime) forget(o spec.Owner) error {
+// forget removes the attachment, and what a crash may have left of it, from the cache.
+func (r *Runtime) forget(o spec.Owner, c *Cached) error {
+	paths := []string{r.temporary(o)}
+	if c != nil {
+		paths = append(paths, c.File)
+	}
 	var errs []error
-	remove := func(path string) {
+	for _, path := range paths {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("cache %s: %w", o, err))
 		}
 	}
-	for _, path := range r.paths(o) {
-		if c, err := read(path); err == nil && (c.Bare || c.Owner() == o) {
-			remove(path)
-		}
-	}
-	remove(r.temporary(o))
 	return errors.Join(errs...)
 }
 
@@ -200,7 +196,7 @@ func (r *Runtime) forget(o spec.Owner) error {
 func (r *Runtime) setAside(o spec.Owner) (kept []string, err error) {
 	var errs []error
 	for _, path := range r.paths(o) {
-		if _, err := read(path); errors.Is(err, errCorrupt) {
+		if _, err := read(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			if err := os.Rename(path, path+corruptSuffix); err != nil {
 				errs = append(errs, err)
 				continue

@@ -11,28 +11,61 @@ import (
 // errNoNamespace: the path exists, and is no namespace: its mount is gone.
 var errNoNamespace = errors.New("not a namespace")
 
-// identity tells one namespace of one boot from all others: boot, device and inode. Inodes are used
-// again, so equal identities prove little, and different ones prove that these are two namespaces.
-func identity(path string) (string, error) {
-	var fs syscall.Statfs_t
-	var st syscall.Stat_t
+// A namespace is a network namespace of this boot. Inodes are used again, so equal ones prove little;
+// different ones prove that these are two namespaces.
+type namespace struct{ dev, inode uint64 }
+
+// lookAt finds the namespace at path.
+func lookAt(path string) (namespace, error) {
+	if path == "" {
+		return namespace{}, errors.New("no path is given")
+	}
 	f, err := os.Open(path)
 	if err != nil {
-		return "", err
+		return namespace{}, err
 	}
 	defer f.Close()
+	var fs syscall.Statfs_t
+	var st syscall.Stat_t
 	if err := errors.Join(syscall.Fstatfs(int(f.Fd()), &fs), syscall.Fstat(int(f.Fd()), &st)); err != nil {
-		return "", fmt.Errorf("stat %s: %w", path, err)
+		return namespace{}, fmt.Errorf("stat %s: %w", path, err)
 	}
 	const nsfs = 0x6e736673
 	if int64(fs.Type) != nsfs {
-		return "", fmt.Errorf("%s: %w", path, errNoNamespace)
+		return namespace{}, fmt.Errorf("%s: %w", path, errNoNamespace)
 	}
+	return namespace{uint64(st.Dev), st.Ino}, nil
+}
+
+// ownNamespace is the one that plugins run in. The caller's thread may be locked into another one, and
+// so may be the main thread, which /proc/self stands for; a goroutine of its own never runs on those.
+func ownNamespace() (n namespace, err error) {
+	done := make(chan struct{})
+	go func() {
+		n, err = lookAt("/proc/thread-self/ns/net")
+		close(done)
+	}()
+	<-done
+	return n, err
+}
+
+// identity is what the cache remembers of a namespace: boot, device and inode. After another boot the
+// first containers get the inodes of the last boot's first containers.
+func (n namespace) identity() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s/%d:%d", strings.TrimSpace(string(boot)), st.Dev, st.Ino), nil
+	return fmt.Sprintf("%s/%d:%d", strings.TrimSpace(string(boot)), n.dev, n.inode), nil
+}
+
+// identity is the identity of the namespace at path.
+func identity(path string) (string, error) {
+	n, err := lookAt(path)
+	if err != nil {
+		return "", err
+	}
+	return n.identity()
 }
 
 // netnsForDel is what DEL tells the plugins: path, or nothing where path is the runtime's own namespace,
@@ -43,16 +76,17 @@ func (r *Runtime) netnsForDel(path, seen string) string {
 	if path == "" {
 		return ""
 	}
-	now, err := identity(path)
+	now, err := lookAt(path)
 	switch {
 	case errors.Is(err, errNoNamespace):
 		return ""
 	case err != nil:
 		return path
-	case seen != "" && seen != now:
+	}
+	if own, err := ownNamespace(); err == nil && own == now && !r.override() {
 		return ""
 	}
-	if own, err := identity("/proc/self/ns/net"); err == nil && own == now && !r.override() {
+	if id, err := now.identity(); err == nil && seen != "" && id != seen {
 		return ""
 	}
 	return path

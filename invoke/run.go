@@ -63,7 +63,9 @@ const (
 // Every failure is an *ExecError.
 func Run(ctx context.Context, path string, c Call) (stdout []byte, err error) {
 	x := execution{call: c, path: path, start: time.Now()}
-	if err := x.run(ctx); err != nil {
+	done := make(chan error)
+	go func() { done <- x.run(ctx) }() // a caller's locked thread may be in another namespace (clause R11)
+	if err := <-done; err != nil {
 		return nil, x.failure(ctx, err)
 	}
 	return x.stdout.kept, nil

@@ -1,0 +1,514 @@
+package attach_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// clause: R2 R3 R7 C3 C4 C9 K11
+func TestAdd(t *testing.T) {
+	w := newWorld(t)
+	a := web(t)
+	a.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", "web-0"}}
+	a.Capabilities = map[string]any{
+		"portMappings": json.RawMessage(`[{"hostPort":8080,"containerPort":9007199254740993}]`),
+		"mac":          "02:00:00:00:00:01",
+		"ips":          []string{"10.1.2.3"},
+	}
+	a.CNI = map[string]any{"labels": []any{map[string]string{"key": "app", "value": "web"}}}
+	l := list(t, `{"cniVersion":"1.0.0","name":"lan","plugins":[
+		{"type":"first","name":"ignored","cniVersion":"0.3.1","big":18446744073709551615,"odd":"<&>",
+		 "capabilities":{"portMappings":true,"mac":false,"bandwidth":true},"prevResult":{"stale":true}},
+		{"type":"second","runtimeConfig":{"mac":"from the file"},"args":{"cni":{"ips":["10.9.9.9"]}}}]}`)
+	result, err := w.Add(bounded(t), l, a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var links []string
+	for _, link := range result.Interfaces {
+		links = append(links, link.Name+" "+link.Sandbox)
+	}
+	if want := []string{"first " + a.Netns, "second " + a.Netns}; !slices.Equal(links, want) {
+		t.Errorf("interfaces %q, want %q", links, want)
+	}
+	if result.CNIVersion != spec.V100 || len(result.IPs) != 1 || result.IPs[0].Address.String() != "10.1.2.3/24" {
+		t.Errorf("result %+v", result)
+	}
+	args := `"args":{"cni":{"labels":[{"key":"app","value":"web"}]}}`
+	want := []string{
+		`{"type":"first","big":18446744073709551615,"odd":"<&>","cniVersion":"1.0.0","name":"lan",` +
+			`"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":9007199254740993}]},` + args + `}`,
+		`{"type":"second","cniVersion":"1.0.0","name":"lan",` + args + `,"prevResult":{"cniVersion":"1.0.0",` +
+			`"interfaces":[{"name":"first","sandbox":"` + a.Netns + `"}],"ips":[{"address":"10.1.2.3/24"}]}}`,
+	}
+	calls := w.told()
+	if len(calls) != 2 {
+		t.Fatalf("plugins: %v", calls)
+	}
+	for i, c := range calls {
+		if got := canonical(t, c.Stdin); got != canonical(t, []byte(want[i])) {
+			t.Errorf("%v: stdin\n%s, want\n%s", c, got, canonical(t, []byte(want[i])))
+		}
+		for k, v := range map[string]string{
+			"CNI_COMMAND": "ADD", "CNI_CONTAINERID": "web", "CNI_NETNS": a.Netns, "CNI_IFNAME": "eth0",
+			"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAME=web-0", "CNI_PATH": strings.Join(w.PluginDirs, ":"),
+		} {
+			if c.Env[k] != v {
+				t.Errorf("%v: %s=%s, want %s", c, k, c.Env[k], v)
+			}
+		}
+	}
+}
+
+// canonical is JSON with sorted keys and its numbers as they were.
+func canonical(t testing.TB, b []byte) string {
+	t.Helper()
+	var v any
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	if err := d.Decode(&v); err != nil {
+		t.Fatalf("%s: %v", b, err)
+	}
+	out, err := json.MarshalIndent(v, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// Nothing that the file says is runtimeConfig reaches a plugin, in any spelling.
+//
+// clause: R7 C9
+func TestRuntimeConfigOfTheFile(t *testing.T) {
+	w := newWorld(t)
+	l := list(t, `{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"first","capabilities":{"mac":true},
+		"RuntimeConfig":{"mac":"1"},"runtimeConfig":{"mac":"2"},"cni.dev/valid-attachments":[],"args":{"cni":{"ips":["10.9.9.9"]}}}]}`)
+	if _, err := w.Add(bounded(t), l, web(t)); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"type":"first","cniVersion":"1.1.0","name":"lan","args":{"cni":{"ips":["10.9.9.9"]}}}`
+	if got := canonical(t, w.told()[0].Stdin); got != canonical(t, []byte(want)) {
+		t.Errorf("stdin %s, want %s", got, want)
+	}
+}
+
+// clause: C5
+func TestAddSingleConfiguration(t *testing.T) {
+	w := newWorld(t)
+	a := web(t)
+	l := list(t, `{"cniVersion":"0.4.0","name":"lan","type":"first"}`)
+	if _, err := w.Add(bounded(t), l, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Del(bounded(t), l, a); err != nil {
+		t.Fatal(err)
+	}
+	w.expect("ADD first, DEL first")
+}
+
+// clause: R4 R5 R12 I2
+func TestAddFails(t *testing.T) {
+	refuse := order{Stdout: `{"code":11,"msg":"no address left","details":"10.1.2.0/24"}`, Stderr: "looked everywhere", Exit: 1}
+	for _, tc := range []struct {
+		name  string
+		do    map[string]map[string]order
+		calls string
+		code  spec.Code
+		says  []string
+	}{
+		{"first", map[string]map[string]order{"first": {"ADD": refuse}},
+			"ADD first, DEL third, DEL second, DEL first", 11, []string{"no address left", "looked everywhere", "10.1.2.0/24"}},
+		{"second", map[string]map[string]order{"second": {"ADD": refuse}},
+			"ADD first, ADD second, DEL third, DEL second, DEL first", 11, nil},
+		{"no JSON", map[string]map[string]order{"third": {"ADD": {Stdout: "done!"}}},
+			"ADD first, ADD second, ADD third, DEL third, DEL second, DEL first", 0, []string{"plugin third", "done!"}},
+		{"not a result", map[string]map[string]order{"third": {"ADD": {Stdout: `{"cniVersion":"1.0.0","ips":"none"}`}}},
+			"ADD first, ADD second, ADD third, DEL third, DEL second, DEL first", 6, []string{"plugin third", "result"}},
+		{"a result and exit status 1", map[string]map[string]order{"second": {"ADD": {Stdout: `{"cniVersion":"1.0.0"}`, Exit: 1}}},
+			"ADD first, ADD second, DEL third, DEL second, DEL first", 0, []string{"plugin second", "exit status 1"}},
+		{"and so does the roll-back", map[string]map[string]order{
+			"second": {"ADD": refuse}, "third": {"DEL": {Exit: 3}}, "first": {"DEL": {Stdout: `{"code":5,"msg":"disk on fire"}`, Exit: 1}}},
+			"ADD first, ADD second, DEL third, DEL second, DEL first", 11,
+			[]string{"no address left", "plugin third", "exit status 3", "plugin first", "disk on fire"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			a := web(t)
+			_, err := w.Add(bounded(t), chain(t, "1.0.0", three, tc.do), a)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			w.expect(tc.calls)
+			var doc *spec.Error
+			if code := spec.Code(0); errors.As(err, &doc) {
+				if code = doc.Code; code != tc.code {
+					t.Errorf("code %d, want %d: %v", code, tc.code, err)
+				}
+			} else if tc.code != 0 {
+				t.Errorf("%v: no code %d", err, tc.code)
+			}
+			for _, s := range append(tc.says, "lan", "web", "eth0") {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%v: says no %s", err, s)
+				}
+			}
+			if files := w.results(); len(files) > 0 {
+				t.Errorf("the cache has %q", files)
+			}
+			// And so the next ADD is a first one.
+			if _, err := w.Add(bounded(t), chain(t, "1.0.0", three, nil), a); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The caller's time has run out, and still all is taken back.
+//
+// clause: R5 R12
+func TestAddDeadline(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(bounded(t))
+	defer cancel()
+	w.Stderr = &trigger{text: "hanging", f: cancel}
+	_, err := w.Add(ctx, chain(t, "1.0.0", three, map[string]map[string]order{"second": {"ADD": {Hang: true}}}), web(t))
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "plugin second") {
+		t.Errorf("%v: want the context's error, and the plugin's name", err)
+	}
+	w.expect("ADD first, ADD second, DEL third, DEL second, DEL first")
+}
+
+// trigger calls f once text has been written to it.
+type trigger struct {
+	mu   sync.Mutex
+	seen bytes.Buffer
+	text string
+	f    func()
+}
+
+func (g *trigger) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.seen.Write(p)
+	if g.f != nil && strings.Contains(g.seen.String(), g.text) {
+		g.f()
+		g.f = nil
+	}
+	return len(p), nil
+}
+
+// A plugin that is missing is noticed before another one has changed anything.
+//
+// clause: R11 R12 C2
+func TestAddMissingPlugin(t *testing.T) {
+	w := newWorld(t, "bridge")
+	_, err := w.Add(bounded(t), chain(t, "1.0.0", []string{"first", "brigde"}, nil), web(t))
+	if !errors.Is(err, invoke.ErrNotFound) {
+		t.Errorf("%v: not ErrNotFound", err)
+	}
+	for _, s := range []string{"lan/web/eth0", `"brigde"`, `did you mean "bridge"?`, w.PluginDirs[1]} {
+		if err == nil || !strings.Contains(err.Error(), s) {
+			t.Errorf("%v: says no %s", err, s)
+		}
+	}
+	w.expect("")
+}
+
+// clause: R6
+func TestAddCannotRemember(t *testing.T) {
+	w := newWorld(t)
+	if err := os.WriteFile(w.CacheDir, nil, 0o600); err != nil { // a file where the directory should be
+		t.Fatal(err)
+	}
+	_, err := w.Add(bounded(t), chain(t, "1.0.0", three[:2], nil), web(t))
+	if !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("%v: not ENOTDIR", err)
+	}
+	w.CacheDir = filepath.Join(w.dir, "other")
+	if err := os.MkdirAll(filepath.Join(w.CacheDir, "results", "lan-web-eth0", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.told()
+	if _, err = w.Add(bounded(t), chain(t, "1.0.0", three[:2], nil), web(t)); err != nil {
+		t.Errorf("a directory in its place is set aside: %v", err)
+	}
+	w.expect("ADD first, ADD second")
+}
+
+// clause: R1
+func TestAddNeedsNamespace(t *testing.T) {
+	w := newWorld(t)
+	file := filepath.Join(w.dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"": "no path", "/run/netns/absent": "no such file", file: "not a namespace", w.dir: "not a namespace",
+	} {
+		_, err := w.Add(bounded(t), chain(t, "1.0.0", three, nil), attach.Attachment{ContainerID: "web", Netns: path, IfName: "eth0"})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "lan/web/eth0") {
+			t.Errorf("%q: %v, want %s", path, err, want)
+		}
+	}
+	w.expect("")
+}
+
+// Names become names of files, so bad ones are refused for every verb.
+//
+// clause: P3 P4 C1
+func TestBadNames(t *testing.T) {
+	w := newWorld(t)
+	good := web(t)
+	l := chain(t, "1.0.0", three, nil)
+	for name, change := range map[string]func(*spec.List, *attach.Attachment){
+		"no container":     func(_ *spec.List, a *attach.Attachment) { a.ContainerID = "" },
+		"container path":   func(_ *spec.List, a *attach.Attachment) { a.ContainerID = "../../etc" },
+		"no interface":     func(_ *spec.List, a *attach.Attachment) { a.IfName = "" },
+		"interface path":   func(_ *spec.List, a *attach.Attachment) { a.IfName = "a/b" },
+		"long interface":   func(_ *spec.List, a *attach.Attachment) { a.IfName = "abcdefghijklmnop" },
+		"network path":     func(l *spec.List, _ *attach.Attachment) { l.Name = "../lan" },
+		"no network":       func(l *spec.List, _ *attach.Attachment) { l.Name = "" },
+		"args like a list": func(_ *spec.List, a *attach.Attachment) { a.Args = [][2]string{{"A", "1;B=2"}} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, a := *l, good
+			change(&l, &a)
+			_, add := w.Add(bounded(t), &l, a)
+			for verb, err := range map[string]error{"ADD": add, "DEL": w.Del(bounded(t), &l, a), "CHECK": w.Check(bounded(t), &l, a)} {
+				var doc *spec.Error
+				if !errors.As(err, &doc) || doc.Code != spec.CodeEnvironment && doc.Code != spec.CodeConfig {
+					t.Errorf("%s: %v, want code 4 or 7", verb, err)
+				}
+			}
+		})
+	}
+	w.expect("")
+}
+
+// clause: R10
+func TestAddTwice(t *testing.T) {
+	w := newWorld(t)
+	a := web(t)
+	l := chain(t, "1.0.0", three[:1], nil)
+	if _, err := w.Add(bounded(t), l, a); err != nil {
+		t.Fatal(err)
+	}
+	w.told()
+	other := a
+	other.Netns = nstest.NewNS(t) // another namespace makes it no other attachment
+	for _, again := range []attach.Attachment{a, other} {
+		_, err := w.Add(bounded(t), l, again)
+		if !errors.Is(err, attach.ErrAttached) || !strings.Contains(err.Error(), "delete it first") {
+			t.Errorf("a second ADD: %v", err)
+		}
+	}
+	w.expect("")
+	second := a
+	second.IfName = "eth1"
+	if _, err := w.Add(bounded(t), l, second); err != nil {
+		t.Error(err)
+	}
+	if err := w.Del(bounded(t), l, a); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Add(bounded(t), l, a); err != nil {
+		t.Errorf("after DEL: %v", err)
+	}
+}
+
+// A container that comes back after its namespace went, as after a reboot, is no second ADD.
+//
+// clause: R10
+func TestAddAgainAfterNamespaceWent(t *testing.T) {
+	for name, other := range map[string]bool{"gone": false, "another at its path": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			l := chain(t, "1.0.0", three[:2], nil)
+			a := attach.Attachment{ContainerID: "web", Netns: "/run/netns/came-back", IfName: "eth0",
+				Args: [][2]string{{"A", "1"}}}
+			if err := nstest.MakeNS(a.Netns); err != nil {
+				t.Fatal(err)
+			}
+			_, err := w.Add(bounded(t), l, a)
+			if remove := nstest.RemoveNS(a.Netns); err != nil || remove != nil {
+				t.Fatal(err, remove)
+			}
+			again := a
+			again.Args = nil
+			keep := nstest.NewNS(t) // so that the inode is not used again at once
+			if other {
+				if err := nstest.MakeNS(a.Netns); err != nil {
+					t.Fatal(err)
+				}
+				defer nstest.RemoveNS(a.Netns)
+			} else {
+				again.Netns = keep
+			}
+			w.told()
+			if _, err := w.Add(bounded(t), l, again); err != nil {
+				t.Fatal(err)
+			}
+			calls := w.told()
+			var names []string
+			for _, c := range calls {
+				names = append(names, c.String())
+			}
+			if got := strings.Join(names, ", "); got != "DEL second, DEL first, ADD first, ADD second" {
+				t.Fatalf("plugins: %s", got)
+			}
+			want := a.Netns
+			if other {
+				want = "" // it is not the one that ADD saw
+			}
+			if e := calls[0].Env; e["CNI_NETNS"] != want || e["CNI_ARGS"] != "A=1" {
+				t.Errorf("DEL was told namespace %q, args %q, want %q, A=1", e["CNI_NETNS"], e["CNI_ARGS"], want)
+			}
+		})
+	}
+}
+
+// A plugin runs in the process's own namespace, wherever the caller's thread is.
+//
+// clause: R11
+func TestHostNamespace(t *testing.T) {
+	w := newWorld(t)
+	a := web(t)
+	l := chain(t, "1.0.0", three[:1], nil)
+	own, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // thrown away with its namespace
+		if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+			done <- err
+			return
+		}
+		_, err := w.Add(bounded(t), l, a)
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := w.told()[0].Host; got != own {
+		t.Errorf("the plugin ran in %s, want %s", got, own)
+	}
+}
+
+// The trace context reaches the plugins by the environment alone.
+func TestTraceContext(t *testing.T) {
+	w := newWorld(t)
+	w.Env = append(w.Env, "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	if _, err := w.Add(bounded(t), chain(t, "1.0.0", three[:1], nil), web(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.told()[0].Env["TRACEPARENT"]; !strings.HasPrefix(got, "00-0af7") {
+		t.Errorf("TRACEPARENT=%s", got)
+	}
+}
+
+// clause: V10 V3
+func TestVersionSelection(t *testing.T) {
+	for _, tc := range []struct {
+		name, list string
+		version    string // that ADD's result has
+		calls      string
+	}{
+		{"one version, nobody is asked", `"cniVersion":"0.4.0","plugins":[{"type":"first"},{"type":"old"}]`, "0.4.0", "ADD first, ADD old"},
+		{"the highest", `"cniVersion":"0.4.0","cniVersions":["0.4.0","1.0.0"],"plugins":[{"type":"first"}]`, "1.0.0", "ADD first"},
+		{"not above ours", `"cniVersion":"0.4.0","cniVersions":["1.0.0","7.0.0"],"plugins":[{"type":"first"}]`, "1.0.0", "ADD first"},
+		{"that all speak", `"cniVersion":"0.4.0","cniVersions":["0.4.0","1.1.0"],"plugins":[{"type":"first"},{"type":"old"}]`, "0.4.0",
+			"ADD first, ADD old, VERSION first, VERSION old, DEL old, DEL first, ADD first, ADD old"},
+		{"none that all speak", `"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"plugins":[{"type":"first"},{"type":"old"}]`, "",
+			"ADD first, ADD old, VERSION first, VERSION old, DEL old, DEL first"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			a := web(t)
+			l := list(t, `{"name":"lan",`+tc.list+`}`)
+			result, err := w.Add(bounded(t), l, a)
+			if (err == nil) != (tc.version != "") || err == nil && string(result.CNIVersion) != tc.version {
+				t.Errorf("%+v, %v, want version %s", result, err, tc.version)
+			}
+			w.expect(tc.calls)
+			if tc.version == "" {
+				return
+			}
+			// CHECK and DEL speak the version of ADD and need not ask again.
+			if err := errors.Join(w.Check(bounded(t), l, a), w.Del(bounded(t), l, a)); err != nil {
+				t.Error(err)
+			}
+			for _, c := range w.told() {
+				var conf struct {
+					CNIVersion string
+					PrevResult struct{ CNIVersion string }
+				}
+				if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+					t.Fatal(err)
+				}
+				if conf.CNIVersion != tc.version || conf.PrevResult.CNIVersion != tc.version {
+					t.Errorf("%v: version %s, prevResult's %s, want %s", c, conf.CNIVersion, conf.PrevResult.CNIVersion, tc.version)
+				}
+			}
+		})
+	}
+	t.Run("a version that does not exist", func(t *testing.T) {
+		w := newWorld(t)
+		_, err := w.Add(bounded(t), chain(t, "9.9.9", three[:1], nil), web(t))
+		var doc *spec.Error
+		if !errors.As(err, &doc) || doc.Code != spec.CodeVersion {
+			t.Errorf("%v: want code 1", err)
+		}
+		w.expect("")
+	})
+}
+
+// 16 containers come and go at once, and one container sixteen times.
+//
+// clause: R8 P20
+func TestParallel(t *testing.T) {
+	w := newWorld(t)
+	l := chain(t, "1.0.0", three[:1], nil)
+	var group sync.WaitGroup
+	ns := nstest.NewNS(t)
+	for i := range 16 {
+		for _, id := range []string{"same", "own" + string(rune('a'+i))} {
+			group.Go(func() {
+				a := attach.Attachment{ContainerID: id, Netns: ns, IfName: "eth" + string(rune('a'+i))}
+				if _, err := w.Add(bounded(t), l, a); err != nil {
+					t.Error(err)
+				}
+				if err := w.Check(bounded(t), l, a); err != nil {
+					t.Error(err)
+				}
+				if err := w.Del(bounded(t), l, a); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	group.Wait()
+	if files := w.results(); len(files) > 0 {
+		t.Errorf("left in the cache: %q", files)
+	}
+	locks, err := filepath.Glob(filepath.Join(w.LockDir, "container-*"))
+	if err != nil || len(locks) > 0 {
+		t.Errorf("left locks: %q, %v", locks, err)
+	}
+}

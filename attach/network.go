@@ -1,0 +1,211 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// beginNetwork is begin for the verbs that are about no attachment.
+func (r *Runtime) beginNetwork(verb string, l *spec.List) (*operation, error) {
+	op := &operation{r: r, verb: verb, l: l, owner: spec.Owner{Network: l.Name}}
+	if err := spec.ValidName(l.Name); err != nil {
+		return nil, op.failed(spec.Errorf(spec.CodeConfig, "network %w", err))
+	}
+	var err error
+	if op.version, err = spec.Select(l); err != nil {
+		return nil, op.failed(err)
+	}
+	return op, nil
+}
+
+// GC deletes the remembered attachments of the network that are not in valid, and has each plugin collect
+// what belongs to none in valid. It goes on past errors and joins all of them (clauses R4, R9). A list
+// before 1.1.0 has no GC: then only the remembered attachments go. With disableGC nothing is done (clause
+// C7).
+//
+// A nil valid is an error with code 7 and deletes nothing; an empty one that is not nil deletes
+// everything.
+func (r *Runtime) GC(ctx context.Context, l *spec.List, valid []spec.Attachment) error {
+	op, err := r.beginNetwork("GC", l)
+	if err != nil {
+		return err
+	}
+	if valid == nil {
+		return op.failed(spec.Errorf(spec.CodeConfig, "there is no list of valid attachments; an empty one that is not nil removes all"))
+	}
+	if l.DisableGC {
+		return nil
+	}
+	unlock, err := r.lockNetwork(ctx, l.Name, true)
+	if err != nil {
+		return op.failed(err)
+	}
+	defer unlock()
+	op.valid = valid
+	errs := []error{op.deleteStale(ctx)}
+	if op.version.AtLeast(spec.V110) {
+		err := op.gc(ctx)
+		if op.older(ctx) && op.version.AtLeast(spec.V110) {
+			err = op.gc(ctx)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (op *operation) gc(ctx context.Context) error {
+	var errs []error
+	for _, conf := range op.l.Plugins {
+		if _, err := op.run(ctx, "GC", conf, "", nil); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteStale deletes the remembered attachments that are not valid, with what ADD was told. An entry
+// whose DEL fails stays for the next GC; one that does not say whose it is belongs to nobody's GC.
+func (op *operation) deleteStale(ctx context.Context) error {
+	cached, problems := op.r.List(op.l.Name)
+	var errs []error
+	for _, p := range problems {
+		if errors.Is(p, errCorrupt) {
+			op.r.warn("%v", p)
+			continue
+		}
+		errs = append(errs, op.failed(p))
+	}
+	for _, c := range cached {
+		if c.Bare || slices.Contains(op.valid, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}) {
+			continue
+		}
+		errs = append(errs, op.deleteOne(ctx, c.Owner()))
+	}
+	return errors.Join(errs...)
+}
+
+func (op *operation) deleteOne(ctx context.Context, o spec.Owner) error {
+	unlock, err := op.r.lockContainer(ctx, o.ContainerID)
+	if err != nil {
+		return op.failed(err)
+	}
+	defer unlock()
+	c, err := op.r.load(o)
+	if c == nil || err != nil { // nil: its DEL was faster
+		return err
+	}
+	return op.former(c).detach(ctx, c, true)
+}
+
+// former is the DEL of what the cache has, with what ADD was told.
+func (op *operation) former(c *Cached) *operation {
+	return &operation{r: op.r, verb: "DEL", l: op.l, owner: c.Owner(), version: op.version,
+		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}}
+}
+
+// stale tells whether the namespace that was attached is certainly not there any more.
+func (c *Cached) stale() bool {
+	if c.Netns == "" {
+		return false
+	}
+	now, err := identity(c.Netns)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoNamespace)
+	}
+	return c.seen != "" && c.seen != now
+}
+
+// Status asks each plugin in order whether an ADD would be served, up to the first that says no. A list
+// before 1.1.0 cannot be asked: that is success.
+func (r *Runtime) Status(ctx context.Context, l *spec.List) error {
+	op, err := r.beginNetwork("STATUS", l)
+	if err != nil {
+		return err
+	}
+	if !op.version.AtLeast(spec.V110) {
+		return nil
+	}
+	err = op.status(ctx)
+	if op.older(ctx) {
+		err = nil
+		if op.version.AtLeast(spec.V110) {
+			err = op.status(ctx)
+		}
+	}
+	return err
+}
+
+func (op *operation) status(ctx context.Context) error {
+	for _, conf := range op.l.Plugins {
+		if _, err := op.run(ctx, "STATUS", conf, "", nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Versions asks each plugin of the list which versions it speaks, and answers by type. It goes on past
+// errors and joins them.
+func (r *Runtime) Versions(ctx context.Context, l *spec.List) (map[string][]spec.Version, error) {
+	speaks := map[string][]spec.Version{}
+	var errs []error
+	for _, conf := range l.Plugins {
+		if _, done := speaks[conf.Type]; done {
+			continue
+		}
+		versions, err := r.versions(ctx, l, conf.Type)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("network %s: %w", l.Name, err))
+			continue
+		}
+		speaks[conf.Type] = versions
+	}
+	return speaks, errors.Join(errs...)
+}
+
+func (r *Runtime) versions(ctx context.Context, l *spec.List, typ string) ([]spec.Version, error) {
+	path, err := invoke.Find(typ, r.PluginDirs)
+	if err != nil {
+		return nil, err
+	}
+	return invoke.Versions(ctx, path, invoke.Call{
+		Type: typ, Network: l.Name, Path: r.PluginDirs, Env: r.Env, Stderr: r.Stderr,
+	})
+}
+
+// Validate finds every plugin of the list and asks whether it speaks the list's version. It returns the
+// capabilities that some plugin declares, sorted. It changes nothing.
+func (r *Runtime) Validate(ctx context.Context, l *spec.List) (capabilities []string, err error) {
+	var errs []error
+	if err := spec.ValidName(l.Name); err != nil {
+		errs = append(errs, spec.Errorf(spec.CodeConfig, "network %w", err))
+	}
+	speaks, err := r.Versions(ctx, l)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for _, typ := range slices.Sorted(maps.Keys(speaks)) {
+		if _, err := spec.Select(l, speaks[typ]); err != nil {
+			errs = append(errs, fmt.Errorf("network %s: plugin %s: %w", l.Name, typ, err))
+		}
+	}
+	if len(errs) == 0 { // each speaks one of the list's versions: is it the same one?
+		if _, err := spec.Select(l, slices.Collect(maps.Values(speaks))...); err != nil {
+			errs = append(errs, fmt.Errorf("network %s: %w", l.Name, err))
+		}
+	}
+	for name, declared := range l.Capabilities() {
+		if declared {
+			capabilities = append(capabilities, name)
+		}
+	}
+	slices.Sort(capabilities)
+	return capabilities, errors.Join(errs...)
+}

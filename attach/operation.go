@@ -1,0 +1,261 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// rollbackTime bounds the roll-back of a failed ADD, which the end of the caller's context does not stop.
+const rollbackTime = 30 * time.Second
+
+// An operation is one verb on one attachment, or on a network.
+type operation struct {
+	r       *Runtime
+	verb    string
+	l       *spec.List
+	a       Attachment // of a network: zero
+	owner   spec.Owner
+	args    string
+	version spec.Version // that the plugins are spoken to in
+	seen    string       // ADD: which namespace it is
+	valid   []spec.Attachment
+	refused bool // a plugin answered that it does not speak version
+	tried   bool // another version than the newest
+	unlock  []func()
+}
+
+// begin checks what identifies the attachment, for it becomes names of files, and takes the locks.
+func (r *Runtime) begin(ctx context.Context, verb string, l *spec.List, a Attachment) (*operation, error) {
+	op := &operation{
+		r: r, verb: verb, l: l, a: a,
+		owner: spec.Owner{Network: l.Name, ContainerID: a.ContainerID, IfName: a.IfName},
+	}
+	if err := op.prepare(); err != nil {
+		return nil, err
+	}
+	if err := op.lock(ctx); err != nil {
+		op.end()
+		return nil, op.failed(err)
+	}
+	return op, nil
+}
+
+func (op *operation) prepare() error {
+	if err := spec.ValidName(op.l.Name); err != nil {
+		return op.failed(spec.Errorf(spec.CodeConfig, "network %w", err))
+	}
+	if err := errors.Join(spec.ValidContainerID(op.a.ContainerID), spec.ValidIfName(op.a.IfName)); err != nil {
+		return op.failed(spec.Errorf(spec.CodeEnvironment, "%w", err))
+	}
+	var err error
+	if op.version, err = spec.Select(op.l); err != nil {
+		return op.failed(err)
+	}
+	if op.args, err = spec.FormatArgs(op.a.Args); err != nil {
+		return op.failed(spec.Errorf(spec.CodeEnvironment, "%w", err))
+	}
+	return nil
+}
+
+func (op *operation) lock(ctx context.Context) error {
+	unlock, err := op.r.lockNetwork(ctx, op.owner.Network, false)
+	if err != nil {
+		return err
+	}
+	op.unlock = append(op.unlock, unlock)
+	if unlock, err = op.r.lockContainer(ctx, op.owner.ContainerID); err != nil {
+		return err
+	}
+	op.unlock = append(op.unlock, unlock)
+	return nil
+}
+
+func (op *operation) end() {
+	for _, unlock := range slices.Backward(op.unlock) {
+		unlock()
+	}
+}
+
+// failed says which operation an error stopped; the errors of plugins say it themselves.
+func (op *operation) failed(err error) error {
+	what := op.owner.String()
+	if op.owner.ContainerID == "" {
+		what = op.owner.Network
+	}
+	return fmt.Errorf("%s %s: %w", strings.ToLower(op.verb), what, err)
+}
+
+// makeRoom refuses a second ADD (clause R10), and takes down a former one whose namespace is gone.
+func (op *operation) makeRoom(ctx context.Context) error {
+	cached, err := op.recall()
+	if cached == nil || err != nil {
+		return err
+	}
+	if !cached.stale() {
+		return fmt.Errorf("%w (%s): delete it first, or choose another interface name", ErrAttached, cached.File)
+	}
+	if err := op.former(cached).detach(ctx, cached, true); err != nil {
+		return fmt.Errorf("take down the former attachment, whose namespace is gone: %w", err)
+	}
+	return nil
+}
+
+// recall is what the cache has. What cannot be read there is set aside.
+func (op *operation) recall() (*Cached, error) {
+	cached, err := op.r.load(op.owner)
+	if err == nil {
+		return cached, nil
+	}
+	kept, failed := op.r.setAside(op.owner)
+	if failed != nil {
+		return nil, errors.Join(err, failed)
+	}
+	op.r.warn("%v; it is kept as %s", err, strings.Join(kept, " and "))
+	return nil, nil
+}
+
+// inherit takes over from ADD what the caller left out, and the version that ADD spoke.
+func (op *operation) inherit(c *Cached) {
+	if op.a.Capabilities == nil {
+		op.a.Capabilities = c.Capabilities
+	}
+	if op.a.Args == nil {
+		if args, err := spec.FormatArgs(c.Args); err == nil {
+			op.args = args
+		}
+	}
+	if c.Result != nil && slices.Contains(op.l.CNIVersions, c.Result.CNIVersion) {
+		op.version = c.Result.CNIVersion
+	}
+}
+
+// remember writes the attachment to the cache.
+func (op *operation) remember(result *spec.Result) error {
+	return op.r.store(&Cached{
+		ContainerID: op.owner.ContainerID, IfName: op.owner.IfName, Network: op.owner.Network,
+		Netns: op.a.Netns, Config: op.l.Raw, Args: op.a.Args, Capabilities: op.a.Capabilities,
+		Result: result, seen: op.seen,
+	})
+}
+
+// add runs ADD of all plugins and returns the last one's result.
+func (op *operation) add(ctx context.Context) (*spec.Result, error) {
+	var result *spec.Result
+	for _, conf := range op.l.Plugins {
+		prev := result
+		if !op.version.AtLeast(spec.V030) {
+			prev = nil
+		}
+		stdout, err := op.run(ctx, "ADD", conf, op.a.Netns, prev)
+		if err != nil {
+			return nil, err
+		}
+		if result, err = spec.DecodeResult(stdout, op.version); err != nil {
+			return nil, op.failed(fmt.Errorf("plugin %s: result: %w", conf.Type, err))
+		}
+		result.CNIVersion = op.version
+	}
+	return result, nil
+}
+
+func (op *operation) check(ctx context.Context, prev *spec.Result) error {
+	for _, conf := range op.l.Plugins {
+		if _, err := op.run(ctx, "CHECK", conf, op.a.Netns, prev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rollback takes a failed ADD back. It has its own time: where the caller's has run out, it is needed
+// most.
+func (op *operation) rollback(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
+	defer cancel()
+	return op.del(ctx, nil, op.r.netnsForDel(op.a.Netns, op.seen), true)
+}
+
+// detach runs DEL of all plugins, and forgets the attachment when they have succeeded.
+func (op *operation) detach(ctx context.Context, cached *Cached, goOn bool) error {
+	var prev *spec.Result
+	var seen string
+	if cached != nil {
+		op.inherit(cached)
+		prev, seen = cached.Result, cached.seen
+	}
+	netns := op.r.netnsForDel(op.a.Netns, seen)
+	err := op.del(ctx, prev, netns, goOn)
+	if op.older(ctx) {
+		err = op.del(ctx, prev, netns, goOn)
+	}
+	if err != nil {
+		return err
+	}
+	return op.r.forget(op.owner, cached)
+}
+
+func (op *operation) del(ctx context.Context, prev *spec.Result, netns string, goOn bool) error {
+	if !op.version.AtLeast(spec.V040) {
+		prev = nil
+	}
+	var errs []error
+	for _, conf := range slices.Backward(op.l.Plugins) {
+		if _, err := op.run(ctx, "DEL", conf, netns, prev); err != nil {
+			errs = append(errs, err)
+			if !goOn {
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// run runs one plugin once.
+func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netns string, prev *spec.Result) ([]byte, error) {
+	path, err := invoke.Find(conf.Type, op.r.PluginDirs)
+	if err != nil {
+		return nil, op.failed(err)
+	}
+	stdin, err := op.request(verb, conf, prev)
+	if err != nil {
+		return nil, op.failed(fmt.Errorf("plugin %s: request: %w", conf.Type, err))
+	}
+	stdout, err := invoke.Run(ctx, path, invoke.Call{
+		Command: verb, ContainerID: op.owner.ContainerID, Netns: netns, IfName: op.owner.IfName,
+		Args: op.args, Path: op.r.PluginDirs, Env: op.r.Env, Stdin: stdin,
+		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.Stderr,
+	})
+	var doc *spec.Error
+	if errors.As(err, &doc) && doc.Code == spec.CodeVersion {
+		op.refused = true
+	}
+	return stdout, err
+}
+
+// older is true when a plugin has refused the version and the list allows one that all plugins speak
+// (clause V10). Then that is op's, and the verb is to be done again. Asking costs one run a plugin, so
+// nobody is asked before a plugin has refused.
+func (op *operation) older(ctx context.Context) bool {
+	if !op.refused || op.tried || len(op.l.CNIVersions) == 0 {
+		return false
+	}
+	op.tried, op.refused = true, false
+	speaks, err := op.r.Versions(ctx, op.l)
+	if err != nil {
+		return false
+	}
+	common, err := spec.Select(op.l, slices.Collect(maps.Values(speaks))...)
+	if err != nil || common == op.version {
+		return false
+	}
+	op.version = common
+	return true
+}
