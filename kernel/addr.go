@@ -20,7 +20,7 @@ type Addr struct {
 
 // Addrs is every address of the link of that index.
 func (ns *NS) Addrs(index int) ([]Addr, error) {
-	msgs, err := dump(unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
+	msgs, err := ns.dump(unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
 		req := ns.Request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 		msg.Index = uint32(index) // before Linux 4.20 the kernel does not look at it
@@ -61,7 +61,7 @@ func (ns *NS) Addrs(index int) ([]Addr, error) {
 
 // AddAddr adds an address; one that is there already is EEXIST.
 func (ns *NS) AddAddr(index int, a Addr) error {
-	if err := tell(ns.addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a)); err != nil {
+	if err := ns.tell(ns.addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a)); err != nil {
 		return fmt.Errorf("add address %v: %w", a.Prefix, err)
 	}
 	return nil
@@ -69,7 +69,7 @@ func (ns *NS) AddAddr(index int, a Addr) error {
 
 // DelAddr deletes an address; one that is not there is deleted.
 func (ns *NS) DelAddr(index int, a Addr) error {
-	if err := tell(ns.addrRequest(unix.RTM_DELADDR, 0, index, a)); err != nil && !is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {
+	if err := ns.tell(ns.addrRequest(unix.RTM_DELADDR, 0, index, a)); err != nil && !is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {
 		return fmt.Errorf("delete address %v: %w", a.Prefix, err)
 	}
 	return nil

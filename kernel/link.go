@@ -22,10 +22,10 @@ type Link struct {
 	Up          bool // set up
 	Operational bool // up and able to carry packets
 	Promisc     bool // as somebody asked for; what a bridge does to its ports does not count
-	Master      int  // index of the bridge that it is a port of, or zero
+	Master      int  // index of the bridge, bond or vrf that it belongs to, or zero
 	Group       uint32
 	Alias       string
-	Port        BridgePort // counts where Master is a bridge
+	Port        *BridgePort // where Master is a bridge, else nil
 
 	// Peer is the index of a veth's other end, in the namespace that this one calls PeerNS where PeerAway,
 	// else in this one. PeerNS is -1 for a namespace that is dying.
@@ -66,7 +66,7 @@ func (ns *NS) getLink(what string, index int, by ...*nl.RtAttr) (*Link, error) {
 	for _, a := range by {
 		req.AddData(a)
 	}
-	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWLINK)
+	msgs, err := ns.Call(req, unix.RTM_NEWLINK)
 	if is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
 		err = ErrNoLink
 	}
@@ -78,7 +78,7 @@ func (ns *NS) getLink(what string, index int, by ...*nl.RtAttr) (*Link, error) {
 
 // Links is every link of the namespace.
 func (ns *NS) Links() ([]*Link, error) {
-	msgs, err := dump(unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
+	msgs, err := ns.dump(unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
 		req := ns.Request(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
@@ -131,10 +131,13 @@ func (l *Link) parseInfo(kind uint16, v []byte) {
 	switch kind {
 	case unix.IFLA_INFO_KIND:
 		l.Kind = text(v)
+	case unix.IFLA_INFO_SLAVE_KIND: // comes before the data, and says how its attributes are numbered
+		if text(v) == "bridge" {
+			l.Port = &BridgePort{}
+		}
 	case unix.IFLA_INFO_SLAVE_DATA:
-		// Another kind of master numbers its attributes in another way; Port counts for bridges only.
 		attrs(v, func(kind uint16, v []byte) {
-			if len(v) != 1 {
+			if l.Port == nil || len(v) != 1 {
 				return
 			}
 			switch kind {
@@ -196,7 +199,7 @@ func (ns *NS) SetLink(name string, c LinkChange) error {
 		data.AddRtAttr(unix.IFLA_BRPORT_ISOLATED, bit(c.Port.Isolated))
 		req.AddData(info)
 	}
-	if err := tell(req); err != nil {
+	if err := ns.tell(req); err != nil {
 		if is(err, unix.ENODEV) {
 			err = ErrNoLink
 		}
@@ -213,7 +216,7 @@ func (ns *NS) AddAltName(name, alt string) error {
 	list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
 	list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
 	req.AddData(list)
-	return tell(req)
+	return ns.tell(req)
 }
 
 // DelLink deletes a link, and with a veth its peer. The kernel answers after a grace period, 10 ms and more;
@@ -223,7 +226,7 @@ func (ns *NS) DelLink(index int) error {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
-	if err := tell(req); err != nil && !is(err, unix.ENODEV) {
+	if err := ns.tell(req); err != nil && !is(err, unix.ENODEV) {
 		return fmt.Errorf("delete link #%d: %w", index, err)
 	}
 	return nil
@@ -234,7 +237,7 @@ func (ns *NS) DelGroup(group uint32) error {
 	req := ns.Request(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(attrU32(unix.IFLA_GROUP, group))
-	if err := tell(req); err != nil && !is(err, unix.ENODEV) {
+	if err := ns.tell(req); err != nil && !is(err, unix.ENODEV) {
 		return fmt.Errorf("delete links of group %#x: %w", group, err)
 	}
 	return nil

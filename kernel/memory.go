@@ -67,6 +67,35 @@ func (m Memory) Forget(kind string, o spec.Owner) error {
 	return nil
 }
 
+// Records is what is stored under kind for the network, by owner.
+func (m Memory) Records(kind, network string) (map[[8]byte]json.RawMessage, error) {
+	entries, err := os.ReadDir(m.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	n, records := NetworkHash(network), map[[8]byte]json.RawMessage{}
+	var errs []error
+	for _, e := range entries {
+		f := strings.Split(e.Name(), ".")
+		if len(f) != 3 || f[0] != kind || f[1] != hex.EncodeToString(n[:]) {
+			continue
+		}
+		var h [8]byte
+		if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(m.Dir, e.Name()))
+		if err != nil {
+			if !errors.Is(err, fs.ErrNotExist) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		records[h] = b
+	}
+	return records, errors.Join(errs...)
+}
+
 // Sweep forgets every record of the network whose owner keep does not want.
 func (m Memory) Sweep(network string, keep func(owner [8]byte) bool) error {
 	entries, err := os.ReadDir(m.Dir)

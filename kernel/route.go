@@ -48,7 +48,7 @@ type RouteFilter struct {
 
 // Routes lists the routes that pass the filter.
 func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
-	msgs, err := dump(unix.RTM_NEWROUTE, func() *nl.NetlinkRequest {
+	msgs, err := ns.dump(unix.RTM_NEWROUTE, func() *nl.NetlinkRequest {
 		req := ns.Request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: f.Family, Protocol: f.Protocol}})
 		if f.Table != 0 {
@@ -130,7 +130,7 @@ func parseRoute(b []byte) []Route {
 
 func parseHops(b []byte) (hops []Route) {
 	for len(b) >= unix.SizeofRtNexthop {
-		n := int(nl.NativeEndian().Uint16(b))
+		n := int(u16(b))
 		if n < unix.SizeofRtNexthop || n > len(b) {
 			break
 		}
@@ -156,12 +156,12 @@ func (ns *NS) AddRoute(r Route, alone bool) error {
 	if alone {
 		flags |= unix.NLM_F_EXCL
 	}
-	return tell(ns.routeRequest(unix.RTM_NEWROUTE, flags, r))
+	return ns.tell(ns.routeRequest(unix.RTM_NEWROUTE, flags, r))
 }
 
 // DelRoute deletes a route; one that is not there is deleted.
 func (ns *NS) DelRoute(r Route) error {
-	if err := tell(ns.routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil && !is(err, unix.ESRCH, unix.ENODEV) {
+	if err := ns.tell(ns.routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil && !is(err, unix.ESRCH, unix.ENODEV) {
 		return fmt.Errorf("delete route %v: %w", r.Dst, err)
 	}
 	return nil

@@ -94,14 +94,17 @@ func (ns *NS) SetSysctls(settings ...Setting) (changed bool, err error) {
 func setSysctl(path, value string) (old string, wrote bool, err error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	refused := err
-	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+	if is(err, unix.EROFS, unix.EACCES, unix.EPERM) {
 		fd, err = unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if is(err, unix.EACCES, unix.EPERM) { // net/ipv4/route/flush, say
+			fd, err = unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+			refused = err
+		}
 	}
 	if err != nil {
 		return "", false, err
 	}
 	defer unix.Close(fd)
-	// Some, net/ipv4/route/flush say, can only be written.
 	if old, err = readAll(fd); err == nil && SameValue(old, value) {
 		return old, false, nil
 	}

@@ -50,7 +50,7 @@ func (ns *NS) AddVeth(v VethPair) error {
 	end(v.Name, v.MAC, func(a *nl.RtAttr) { peer.AddChild(a) })
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(v.NS.FD)))
 	req.AddData(info)
-	return full(tell(req))
+	return full(ns.tell(req))
 }
 
 // full puts the number of ports beside the kernel's "exchange full".
@@ -73,5 +73,5 @@ func (ns *NS) AddBridge(name string, mac net.HardwareAddr, mtu int) error {
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("bridge"))
 	req.AddData(info)
-	return tell(req)
+	return ns.tell(req)
 }

@@ -46,6 +46,7 @@ type NS struct {
 
 	*netlink.Handle                          // the library's calls, on a socket of this namespace
 	sockets         map[int]*nl.SocketHandle // for requests of our own, see Request
+	buf             []byte                   // what Call receives into
 
 	mu   sync.Mutex
 	work chan func() // to the thread inside, started by Do
@@ -154,7 +155,7 @@ func (ns *NS) Do(fn func() error) error {
 }
 
 // Request is an empty rtnetlink request of type proto on a socket of this namespace, for what the
-// library's own calls cannot say in one message.
+// library's own calls cannot say in one message. Call sends it.
 func (ns *NS) Request(proto, flags int) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(proto, flags)
 	req.Sockets = ns.sockets

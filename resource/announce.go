@@ -62,31 +62,28 @@ func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 // wait waits until both ends carry packets, for until then the kernel drops what the host sends, and until
 // the addresses are beyond doubt.
 func (a Announce) wait(ctx context.Context, w *kernel.World) error {
-	ready := func(ns *kernel.NS, name string, forwarding *bool) func() (bool, error) {
-		return func() (bool, error) {
-			l, err := ns.Link(name)
+	for _, end := range []Iface{{Container, a.Link}, {Host, a.Port}} {
+		if end.Name == "" {
+			continue
+		}
+		ns, err := end.Where.ns(w)
+		if err != nil {
+			return err
+		}
+		var l *kernel.Link
+		err = ns.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+			l, err = ns.Link(end.Name)
 			if err == nil && !l.Up {
-				err = fmt.Errorf("link %s is down", name)
+				err = fmt.Errorf("link %s%s is down", end.Where, end.Name)
 			}
-			if err != nil {
-				return false, err
-			}
-			*forwarding = l.Master == 0 || l.Port.Forwarding
-			return l.Operational && *forwarding, nil
-		}
-	}
-	var forwarding bool
-	if a.Port != "" {
-		err := w.Host.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, ready(w.Host, a.Port, &forwarding))
+			return err == nil && l.Operational && (l.Port == nil || l.Port.Forwarding), err
+		})
 		switch {
-		case errors.Is(err, context.DeadlineExceeded) && !forwarding:
-			slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", a.Port)
+		case errors.Is(err, context.DeadlineExceeded) && l.Operational:
+			slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", end.Name)
 		case err != nil:
-			return fmt.Errorf("wait for link %s to carry packets: %w", a.Port, err)
+			return fmt.Errorf("wait for link %s%s to carry packets: %w", end.Where, end.Name, err)
 		}
-	}
-	if err := w.Container.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, ready(w.Container, a.Link, &forwarding)); err != nil {
-		return fmt.Errorf("wait for link %s to carry packets: %w", a.Link, err)
 	}
 	return a.usable(ctx, w.Container)
 }

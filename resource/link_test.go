@@ -337,7 +337,7 @@ func TestFullBridge(t *testing.T) {
 	}
 }
 
-// clause: P23
+// clause: P23 P22 P12
 func TestPort(t *testing.T) {
 	w := newWorld(t)
 	must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
@@ -358,6 +358,40 @@ func TestPort(t *testing.T) {
 		}
 		if l, err := w.Host.Link("tap0"); err != nil || masterName(w, l) != "other" {
 			t.Errorf("taken off another bridge: %v, %v", l, err)
+		}
+	})
+	t.Run("removed by the owner alone", func(t *testing.T) {
+		host(t, w, "ip link set tap0 nomaster")
+		must(t, w, p)
+		bare := Port{Owner: owner, Master: "cni0"}
+		for range 2 {
+			if err := bare.Remove(t.Context(), w); err != nil {
+				t.Error(err)
+			}
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || l.Master != 0 {
+			t.Errorf("still a port: %v, %v", l, err)
+		}
+	})
+	t.Run("a port before, and after", func(t *testing.T) {
+		host(t, w, "ip link set tap0 master cni0")
+		must(t, w, p)
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || l.Master == 0 {
+			t.Errorf("taken off: %v, %v", l, err)
+		}
+		host(t, w, "ip link set tap0 nomaster")
+	})
+	t.Run("swept", func(t *testing.T) {
+		must(t, w, p)
+		nobody := func([8]byte) bool { return false }
+		if err := SweepLinks(t.Context(), w, "net", nobody, func(string) bool { return false }); err != nil {
+			t.Error(err)
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || l.Master != 0 {
+			t.Errorf("still a port: %v, %v", l, err)
 		}
 	})
 	t.Run("gone", func(t *testing.T) {
@@ -434,7 +468,7 @@ func TestSweepLinks(t *testing.T) {
 	host(t, w, "ip link set %s alias x", name(4)) // killed before the alias was written
 	host(t, w, "ip link set %s alias x", name(5))
 	// A sweep that was killed has left these two half-way.
-	doomed := kernel.LinkGroup("net") ^ 1<<24
+	doomed := doomedGroup("net")
 	host(t, w, "ip link set %s group %d", name(2), doomed)
 	host(t, w, "ip link set %s group %d", name(6), doomed)
 	host(t, w, "ip link add foreign0 type veth peer name foreign1")

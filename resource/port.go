@@ -26,7 +26,13 @@ func (p Port) String() string {
 // Ifaces implements Linker.
 func (p Port) Ifaces() []Iface { return []Iface{{Host, p.Link}} }
 
-// Ensure implements plan.Resource. A link that is a port of another bridge is not taken away from it.
+// ports is what is remembered of an attachment's ports: link → bridge. DEL knows neither.
+type ports map[string]string
+
+const portRecord = "port"
+
+// Ensure implements plan.Resource. A link that is a port of another bridge is not taken away from it, and
+// one that is a port of this bridge already stays one when the attachment goes.
 func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	br, err := bridge(w, p.Master)
 	if err != nil {
@@ -36,27 +42,50 @@ func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err er
 	if err != nil {
 		return false, err
 	}
-	if l.Master != 0 && l.Master != br.Index {
+	switch l.Master {
+	case br.Index:
+	case 0:
+		if err := p.attach(ctx, w, br); err != nil {
+			return false, err
+		}
+		changed = true
+	default:
 		return false, fmt.Errorf("link %s is a port of %s already", p.Link, masterName(w, l))
 	}
-	if l.Master == 0 {
-		if err := w.Host.SetLink(p.Link, kernel.LinkChange{Master: br.Index}); err != nil {
-			return false, err
-		}
-		changed = true
+	var have kernel.BridgePort
+	if l.Port != nil {
+		have = *l.Port
 	}
-	flags := kernel.BridgePort{Hairpin: p.Hairpin || l.Port.Hairpin, Isolated: p.Isolated || l.Port.Isolated}
-	if flags.Hairpin != l.Port.Hairpin || flags.Isolated != l.Port.Isolated {
-		err := w.Host.SetLink(p.Link, kernel.LinkChange{Port: &flags})
-		if err != nil && changed {
-			err = errors.Join(err, w.Host.SetLink(p.Link, kernel.LinkChange{Master: -1}))
-		}
-		if err != nil {
-			return false, err
-		}
-		changed = true
+	flags := kernel.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated, Forwarding: have.Forwarding}
+	if flags == have {
+		return changed, nil
 	}
-	return changed, nil
+	if err := w.Host.SetLink(p.Link, kernel.LinkChange{Port: &flags}); err != nil {
+		if changed {
+			err = errors.Join(err, p.Remove(ctx, w))
+		}
+		return false, err
+	}
+	return true, nil
+}
+
+func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) error {
+	var ours ports
+	if _, err := w.Memory.Recall(portRecord, p.Owner, &ours); err != nil {
+		return err
+	}
+	if ours == nil {
+		ours = ports{}
+	}
+	ours[p.Link] = p.Master
+	// Before the change: a call that is killed after it is undone by DEL.
+	if err := w.Memory.Remember(portRecord, p.Owner, ours); err != nil {
+		return err
+	}
+	if err := w.Host.SetLink(p.Link, kernel.LinkChange{Master: br.Index}); err != nil {
+		return errors.Join(err, p.Remove(ctx, w))
+	}
+	return nil
 }
 
 // Verify implements plan.Resource.
@@ -70,13 +99,39 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 	return d.err()
 }
 
-// Remove implements plan.Remover.
+// Remove implements plan.Remover. What it has to detach is remembered, so that it needs only the owner and
+// the bridge.
 func (p Port) Remove(ctx context.Context, w *kernel.World) error {
-	l, err := w.Host.Link(p.Link)
-	if err != nil || masterName(w, l) != p.Master {
+	var ours ports
+	if ok, err := w.Memory.Recall(portRecord, p.Owner, &ours); !ok {
+		return err
+	}
+	var errs []error
+	for link, master := range ours {
+		if master != p.Master || p.Link != "" && link != p.Link {
+			continue
+		}
+		if err := detach(w, link, master); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(ours, link)
+	}
+	if len(ours) == 0 {
+		errs = append(errs, w.Memory.Forget(portRecord, p.Owner))
+	} else {
+		errs = append(errs, w.Memory.Remember(portRecord, p.Owner, ours))
+	}
+	return errors.Join(errs...)
+}
+
+// detach takes a link off a bridge, if it is still a port of that one.
+func detach(w *kernel.World, link, master string) error {
+	l, err := w.Host.Link(link)
+	if err != nil || masterName(w, l) != master {
 		return gone(err)
 	}
-	return gone(w.Host.SetLink(p.Link, kernel.LinkChange{Master: -1}))
+	return gone(w.Host.SetLink(link, kernel.LinkChange{Master: -1}))
 }
 
 // port compares what a bridge keeps of a port. What is not asked for may be on all the same.
@@ -85,6 +140,9 @@ func (d *drift) port(w *kernel.World, l *kernel.Link, master string, hairpin, is
 		return
 	}
 	d.want("master", master, masterName(w, l))
+	if l.Port == nil {
+		return
+	}
 	if hairpin {
 		d.want("hairpin", true, l.Port.Hairpin)
 	}

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -10,15 +11,15 @@ import (
 // SweepLinks removes the links on the host that carry the mark of the network and whose owner keep does
 // not want. A link without a tag, of an ADD that was killed before it wrote one, is asked about by name.
 func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool, keepName func(name string) bool) error {
+	errs := []error{sweepPorts(w, network, keep)}
 	links, err := w.Host.Links()
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
 	group := kernel.LinkGroup(network)
 	// Deleting a link takes the kernel a grace period, and deleting a group takes it one too: what is to go
 	// is moved into a group of its own. One that was killed in between has left the rest there.
-	doomed := group ^ 1<<24
-	var errs []error
+	doomed := doomedGroup(network)
 	n := 0
 	for _, l := range links {
 		if l.Group != group && l.Group != doomed {
@@ -41,6 +42,25 @@ func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func(
 	}
 	if n > 0 {
 		errs = append(errs, w.Host.DelGroup(doomed))
+	}
+	return errors.Join(errs...)
+}
+
+func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<24 }
+
+// sweepPorts takes somebody else's links off the bridges that attachments put them on. Their records are the
+// caller's to forget.
+func sweepPorts(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
+	records, err := w.Memory.Records(portRecord, network)
+	errs := []error{err}
+	for owner, record := range records {
+		var ours ports
+		if keep(owner) || json.Unmarshal(record, &ours) != nil {
+			continue
+		}
+		for link, master := range ours {
+			errs = append(errs, detach(w, link, master))
+		}
 	}
 	return errors.Join(errs...)
 }
