@@ -48,6 +48,9 @@ type NS struct {
 	sockets         map[int]*nl.SocketHandle // for requests of our own, see Request
 	buf             []byte                   // what Call receives into
 
+	connMu sync.Mutex
+	conns  map[int]*conn // of other protocols, see conn
+
 	mu   sync.Mutex
 	work chan func() // to the thread inside, started by Do
 }
@@ -105,6 +108,7 @@ func (ns *NS) Close() {
 	if ns == nil {
 		return
 	}
+	ns.closeConns()
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	if ns.work != nil {

@@ -1,0 +1,287 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// An NFT speaks nf_tables in one namespace, by netlink alone: no program is run, nothing grows with the
+// number of attachments, and all that one call changes is one transaction. What makes the kernel wait for
+// a grace period (5 to 20 ms) is kept off the common path: a batch that fails, adding a chain that exists,
+// and closing the socket after something was deleted, which is why it stays open until NS.Close.
+type NFT struct{ c *conn }
+
+// NFT opens nf_tables in the namespace.
+func (ns *NS) NFT() (*NFT, error) {
+	c, err := ns.conn(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open nf_tables: %w", err)
+	}
+	return &NFT{c}, nil
+}
+
+// An NFTTable is a table with what always stands in it.
+type NFTTable struct {
+	Family byte // unix.NFPROTO_INET, …
+	Name   string
+	Sets   []*NFTSet
+	Chains []*NFTChain
+}
+
+// String is "inet fairlead".
+func (t *NFTTable) String() string {
+	switch t.Family {
+	case unix.NFPROTO_INET:
+		return "inet " + t.Name
+	case unix.NFPROTO_BRIDGE:
+		return "bridge " + t.Name
+	}
+	return fmt.Sprintf("family %d %s", t.Family, t.Name)
+}
+
+// An NFTChain is a chain with its rules, in order; with Type, a base chain.
+type NFTChain struct {
+	Name     string
+	Type     string // filter, nat
+	Hook     uint32
+	Priority int32
+	Rules    []*NFTRule
+	Open     bool // others write the rules; it is only made
+}
+
+func nftMsg(op uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | op }
+
+func nfgenmsg(family byte) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }
+
+// A question is a request that the kernel answers with exactly one message.
+type question struct {
+	op     uint16
+	family byte
+	fill   func(*requests)
+	answer func(body []byte) // not called for what does not exist
+	found  bool
+}
+
+// ask asks many questions in few system calls. That something does not exist is no error.
+func (n *NFT) ask(qs []*question) error {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	for chunk := range slices.Chunk(qs, 16) { // as many answers as the socket has room for, with ease
+		r := n.c.requests()
+		for _, q := range chunk {
+			r.begin(nftMsg(q.op), 0, nfgenmsg(q.family)...)
+			q.fill(r)
+		}
+		if err := n.c.send(r); err != nil {
+			return err
+		}
+		var failed error
+		left := len(chunk)
+		err := n.c.receive(r.first, func(m message) bool {
+			q := chunk[m.seq-r.first]
+			if m.typ != unix.NLMSG_ERROR {
+				q.found = true
+				q.answer(m.body)
+			} else if err := m.err(); !errors.Is(err, unix.ENOENT) {
+				failed = errors.Join(failed, err)
+			}
+			left--
+			return left > 0
+		})
+		if err := errors.Join(err, failed); err != nil {
+			return fmt.Errorf("ask nf_tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// Get reads the elements with these sets and keys. What is missing comes as nil, in its place.
+func (n *NFT) Get(keys ...NFTElem) ([]*NFTElem, error) {
+	found := make([]*NFTElem, len(keys))
+	qs := make([]*question, len(keys))
+	for i, e := range keys {
+		qs[i] = &question{
+			op: unix.NFT_MSG_GETSETELEM, family: e.Set.Table.Family,
+			fill: func(r *requests) { r.elements(e.Set, []NFTElem{{Set: e.Set, Key: e.Key}}) },
+			answer: func(body []byte) {
+				for _, e := range elements(e.Set, body) {
+					found[i] = &e
+				}
+			},
+		}
+	}
+	return found, n.ask(qs)
+}
+
+// List reads a whole set. It is for sweeps and tests.
+func (n *NFT) List(set *NFTSet) (all []NFTElem, err error) {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	r := n.c.requests()
+	r.begin(nftMsg(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, nfgenmsg(set.Table.Family)...)
+	r.str(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
+	r.str(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+	err = n.c.dump(r, func(body []byte) { all = append(all, elements(set, body)...) })
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		err = fmt.Errorf("list set %v %s: %w", set.Table, set.Name, err)
+	}
+	return all, err
+}
+
+// elements are the elements in an answer.
+func elements(set *NFTSet, body []byte) (all []NFTElem) {
+	if len(body) < 4 {
+		return nil
+	}
+	for _, v := range attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+		all = append(all, NFTElem{
+			Set:     set,
+			Key:     slices.Clone(attr(v, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+			Data:    slices.Clone(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+			Jump:    cstring(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)),
+			Comment: comment(attr(v, unix.NFTA_SET_ELEM_USERDATA)),
+		})
+	}
+	return all
+}
+
+// elements appends what an element message consists of.
+func (r *requests) elements(set *NFTSet, all []NFTElem) {
+	r.str(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
+	r.str(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+	r.nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
+		for _, e := range all {
+			r.nest(unix.NFTA_LIST_ELEM, func() {
+				r.value(unix.NFTA_SET_ELEM_KEY, e.Key)
+				if e.Jump != "" {
+					r.verdict(unix.NFTA_SET_ELEM_DATA, unix.NFT_JUMP, e.Jump)
+				} else if e.Data != nil {
+					r.value(unix.NFTA_SET_ELEM_DATA, e.Data)
+				}
+				r.comment(unix.NFTA_SET_ELEM_USERDATA, e.Comment)
+			})
+		}
+	})
+}
+
+// The kernel keeps user data as it is; nft(8) writes a comment as type 0, length, text and a zero.
+func (b *buffer) comment(typ uint16, text string) {
+	if text != "" {
+		b.attr(typ, append(append([]byte{0, byte(len(text) + 1)}, text...), 0)...)
+	}
+}
+
+func comment(userdata []byte) string {
+	for len(userdata) >= 2 && len(userdata) >= 2+int(userdata[1]) {
+		if userdata[0] == 0 {
+			return cstring(userdata[2 : 2+int(userdata[1])])
+		}
+		userdata = userdata[2+int(userdata[1]):]
+	}
+	return ""
+}
+
+// NFTCommentMax is the longest comment that nft(8) reads back. The kernel takes 253 bytes, but then what
+// "nft list ruleset" prints could not be loaded again.
+const NFTCommentMax = 127
+
+// An NFTBatch is a transaction while it is written.
+type NFTBatch struct{ ops []nftOp }
+
+type nftOp struct {
+	verb  string
+	typ   uint16
+	flags uint16
+	elem  NFTElem // or else:
+	what  string
+	table *NFTTable
+	fill  func(*requests)
+}
+
+// Empty reports whether there is nothing to do.
+func (b *NFTBatch) Empty() bool { return b == nil || len(b.ops) == 0 }
+
+// Add adds an element; one that exists fails the transaction with EEXIST.
+func (b *NFTBatch) Add(e NFTElem) {
+	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, elem: e})
+}
+
+// Delete deletes an element; one that does not exist fails the transaction with ENOENT.
+func (b *NFTBatch) Delete(e NFTElem) {
+	b.ops = append(b.ops, nftOp{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: NFTElem{Set: e.Set, Key: e.Key}})
+}
+
+func (b *NFTBatch) op(verb string, typ, flags uint16, t *NFTTable, what string, fill func(*requests)) {
+	b.ops = append(b.ops, nftOp{verb: verb, typ: typ, flags: flags, table: t, what: what, fill: fill})
+}
+
+func (o nftOp) String() string {
+	if o.elem.Set != nil {
+		return o.verb + " element " + o.elem.String()
+	}
+	return o.verb + " " + o.what
+}
+
+// Commit makes all of b happen, or nothing.
+func (n *NFT) Commit(b *NFTBatch) error {
+	if b.Empty() {
+		return nil
+	}
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	subsys := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+	r := n.c.requests()
+	r.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsys...)
+	first := map[uint32]nftOp{} // by sequence number
+	for i := 0; i < len(b.ops); {
+		// Elements of one set go in one message, of at most half of what an attribute can hold.
+		o, j := b.ops[i], i+1
+		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && b.ops[j].elem.Set == o.elem.Set && b.ops[j].verb == o.verb {
+			j++
+		}
+		flags := o.flags
+		if j == len(b.ops) {
+			flags |= unix.NLM_F_ACK
+		}
+		first[r.next] = o
+		if o.elem.Set != nil {
+			r.begin(nftMsg(o.typ), flags, nfgenmsg(o.elem.Set.Table.Family)...)
+			all := make([]NFTElem, 0, j-i)
+			for _, o := range b.ops[i:j] {
+				all = append(all, o.elem)
+			}
+			r.elements(o.elem.Set, all)
+		} else {
+			r.begin(nftMsg(o.typ), flags, nfgenmsg(o.table.Family)...)
+			o.fill(r)
+		}
+		i = j
+	}
+	last := r.next - 1
+	r.begin(unix.NFNL_MSG_BATCH_END, 0, subsys...)
+	if err := n.c.send(r); err != nil {
+		return fmt.Errorf("nft: %w", err)
+	}
+	var failed error
+	err := n.c.receive(r.first, func(m message) bool {
+		if m.typ != unix.NLMSG_ERROR {
+			return true
+		}
+		if err := m.err(); err != nil && failed == nil {
+			if o, ok := first[m.seq]; ok {
+				err = fmt.Errorf("nft %v: %w", o, err)
+			}
+			failed = err
+		}
+		// What is wrong with the batch as a whole is an answer to its first message.
+		return m.seq != last && m.seq != r.first
+	})
+	return errors.Join(err, failed)
+}

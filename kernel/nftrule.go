@@ -1,0 +1,301 @@
+package kernel
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// An NFTRule is a rule while it is written: expressions that work on registers, in the order and with the
+// registers that nft(8) itself would use, for it prints a rule only as well as it can guess what was meant.
+type NFTRule struct {
+	comment string
+	jumps   string
+	buffer  // the expressions
+}
+
+// NewNFTRule is a rule with a comment that says what it is for.
+func NewNFTRule(comment string) *NFTRule { return &NFTRule{comment: comment} }
+
+// Comment is what the kernel keeps: the words, and a hash of the expressions, so that a rule that was
+// changed, or that another version made, is not taken for this one.
+func (r *NFTRule) Comment() string {
+	h := sha256.Sum256(r.buffer)
+	return r.comment + " " + hex.EncodeToString(h[:4])
+}
+
+// Clone is a copy to write on.
+func (r *NFTRule) Clone() *NFTRule {
+	c := *r
+	c.buffer = slices.Clone(r.buffer)
+	return &c
+}
+
+// Code is a hash of the expressions, to tell two rules apart.
+func (r *NFTRule) Code() string {
+	h := sha256.Sum256(r.buffer)
+	return hex.EncodeToString(h[:6])
+}
+
+// Registers: 1 to 4 are 16 bytes each; reg is the one at the nth word of 4 bytes from the first one on.
+func reg(word int) uint32 {
+	if word%4 == 0 {
+		return uint32(unix.NFT_REG_1 + word/4)
+	}
+	return uint32(unix.NFT_REG32_00 + word)
+}
+
+// Attributes of fib that x/sys lacks a name for: the result is the type of the address, of the daddr.
+const (
+	fibResultAddrType = 3
+	fibDaddr          = 1 << 1
+	addrTypeLocal     = 2
+	ctStatusDNAT      = 1 << 5
+)
+
+func (r *NFTRule) expr(name string, fn func()) *NFTRule {
+	r.nest(unix.NFTA_LIST_ELEM, func() {
+		r.str(unix.NFTA_EXPR_NAME, name)
+		r.nest(unix.NFTA_EXPR_DATA, fn)
+	})
+	return r
+}
+
+func (b *buffer) value(typ uint16, v []byte) {
+	b.nest(typ, func() { b.attr(unix.NFTA_DATA_VALUE, v...) })
+}
+
+func (b *buffer) verdict(typ uint16, code int32, chain string) {
+	b.nest(typ, func() {
+		b.nest(unix.NFTA_DATA_VERDICT, func() {
+			b.u32(unix.NFTA_VERDICT_CODE, uint32(code))
+			if chain != "" {
+				b.str(unix.NFTA_VERDICT_CHAIN, chain)
+			}
+		})
+	})
+}
+
+func (r *NFTRule) meta(key, dreg uint32) *NFTRule {
+	return r.expr("meta", func() {
+		r.u32(unix.NFTA_META_DREG, dreg)
+		r.u32(unix.NFTA_META_KEY, key)
+	})
+}
+
+func (r *NFTRule) payload(base, offset, size, dreg uint32) *NFTRule {
+	return r.expr("payload", func() {
+		r.u32(unix.NFTA_PAYLOAD_DREG, dreg)
+		r.u32(unix.NFTA_PAYLOAD_BASE, base)
+		r.u32(unix.NFTA_PAYLOAD_OFFSET, offset)
+		r.u32(unix.NFTA_PAYLOAD_LEN, size)
+	})
+}
+
+func (r *NFTRule) cmp(op uint32, v []byte) *NFTRule {
+	return r.expr("cmp", func() {
+		r.u32(unix.NFTA_CMP_SREG, reg(0))
+		r.u32(unix.NFTA_CMP_OP, op)
+		r.value(unix.NFTA_CMP_DATA, v)
+	})
+}
+
+func (r *NFTRule) bitwise(mask []byte) *NFTRule {
+	return r.expr("bitwise", func() {
+		r.u32(unix.NFTA_BITWISE_SREG, reg(0))
+		r.u32(unix.NFTA_BITWISE_DREG, reg(0))
+		r.u32(unix.NFTA_BITWISE_LEN, uint32(len(mask)))
+		r.value(unix.NFTA_BITWISE_MASK, mask)
+		r.value(unix.NFTA_BITWISE_XOR, make([]byte, len(mask)))
+	})
+}
+
+// lookup looks register 1 up in a set; dreg 0 is the verdict, and the result of a map goes over the key.
+func (r *NFTRule) lookup(set *NFTSet, not bool) *NFTRule {
+	return r.expr("lookup", func() {
+		r.str(unix.NFTA_LOOKUP_SET, set.Name)
+		r.u32(unix.NFTA_LOOKUP_SREG, reg(0))
+		switch {
+		case set.Verdict:
+			r.u32(unix.NFTA_LOOKUP_DREG, unix.NFT_REG_VERDICT)
+		case set.isMap():
+			r.u32(unix.NFTA_LOOKUP_DREG, reg(0))
+		}
+		if not {
+			r.u32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+		}
+	})
+}
+
+func op(not bool) uint32 {
+	if not {
+		return unix.NFT_CMP_NEQ
+	}
+	return unix.NFT_CMP_EQ
+}
+
+// Family is "meta nfproto ipv4" or "meta nfproto ipv6".
+func (r *NFTRule) Family(v6 bool) *NFTRule {
+	family := byte(unix.NFPROTO_IPV4)
+	if v6 {
+		family = unix.NFPROTO_IPV6
+	}
+	return r.meta(unix.NFT_META_NFPROTO, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{family})
+}
+
+// where an address stands in its header
+func address(v6, dst bool) (offset, size uint32) {
+	offset, size = 12, 4
+	if v6 {
+		offset, size = 8, 16
+	}
+	if dst {
+		offset += size
+	}
+	return offset, size
+}
+
+// Prefix is "ip saddr p", "ip6 daddr != p" and so on, without the family.
+func (r *NFTRule) Prefix(dst, not bool, p netip.Prefix) *NFTRule {
+	offset, size := address(p.Addr().Is6(), dst)
+	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
+	if p.Bits() < p.Addr().BitLen() {
+		mask := make([]byte, size)
+		for i := range p.Bits() {
+			mask[i/8] |= 0x80 >> (i % 8)
+		}
+		r.bitwise(mask)
+	}
+	return r.cmp(op(not), p.Masked().Addr().AsSlice())
+}
+
+// Iifname is `iifname "name"`; a name that ends in * stands for all that begin so.
+func (r *NFTRule) Iifname(not bool, name string) *NFTRule {
+	v := append([]byte(name), make([]byte, 16)...)[:16]
+	if n := len(name); n > 0 && name[n-1] == '*' {
+		v = []byte(name[:n-1])
+	}
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).cmp(op(not), v)
+}
+
+// NotLo is `iif != "lo"`: lo has the index 1 in every namespace.
+func (r *NFTRule) NotLo() *NFTRule {
+	return r.meta(unix.NFT_META_IIF, reg(0)).cmp(unix.NFT_CMP_NEQ, binary.NativeEndian.AppendUint32(nil, 1))
+}
+
+// Mark is "meta mark & mask value".
+func (r *NFTRule) Mark(not bool, value, mask uint32) *NFTRule {
+	r.meta(unix.NFT_META_MARK, reg(0))
+	if mask != 0xffffffff {
+		r.bitwise(binary.NativeEndian.AppendUint32(nil, mask))
+	}
+	return r.cmp(op(not), binary.NativeEndian.AppendUint32(nil, value))
+}
+
+// Proto is "meta l4proto proto".
+func (r *NFTRule) Proto(not bool, proto byte) *NFTRule {
+	return r.meta(unix.NFT_META_L4PROTO, reg(0)).cmp(op(not), []byte{proto})
+}
+
+// Port is "th sport from-to", or dport, of whatever has ports.
+func (r *NFTRule) Port(dst, not bool, from, to uint16) *NFTRule {
+	offset := uint32(0)
+	if dst {
+		offset = 2
+	}
+	r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, 2, reg(0))
+	if from == to {
+		return r.cmp(op(not), NFTKey(from))
+	}
+	return r.expr("range", func() {
+		r.u32(unix.NFTA_RANGE_SREG, reg(0))
+		r.u32(unix.NFTA_RANGE_OP, op(not)) // NFT_RANGE_EQ and _NEQ have the numbers of NFT_CMP_…
+		r.value(unix.NFTA_RANGE_FROM_DATA, NFTKey(from))
+		r.value(unix.NFTA_RANGE_TO_DATA, NFTKey(to))
+	})
+}
+
+// ToLocal is "fib daddr type local".
+func (r *NFTRule) ToLocal() *NFTRule {
+	return r.expr("fib", func() {
+		r.u32(unix.NFTA_FIB_DREG, reg(0))
+		r.u32(unix.NFTA_FIB_RESULT, fibResultAddrType)
+		r.u32(unix.NFTA_FIB_FLAGS, fibDaddr)
+	}).cmp(unix.NFT_CMP_EQ, binary.NativeEndian.AppendUint32(nil, addrTypeLocal))
+}
+
+// Translated is "ct status dnat".
+func (r *NFTRule) Translated() *NFTRule {
+	return r.expr("ct", func() {
+		r.u32(unix.NFTA_CT_DREG, reg(0))
+		r.u32(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
+	}).bitwise(binary.NativeEndian.AppendUint32(nil, ctStatusDNAT)).cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
+}
+
+// Vmap is "ip saddr vmap @set", or daddr.
+func (r *NFTRule) Vmap(v6, dst bool, set *NFTSet) *NFTRule {
+	offset, size := address(v6, dst)
+	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
+}
+
+// keyed loads [ip daddr .] meta l4proto . th dport into register 1 and on.
+func (r *NFTRule) keyed(v6, daddr bool) *NFTRule {
+	word := 0
+	if daddr {
+		offset, size := address(v6, true)
+		r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
+		word = int(size / 4)
+	}
+	return r.meta(unix.NFT_META_L4PROTO, reg(word)).payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, reg(word+1))
+}
+
+// PortVmap is "ip daddr . meta l4proto . th dport vmap @set".
+func (r *NFTRule) PortVmap(v6 bool, set *NFTSet) *NFTRule {
+	return r.Family(v6).keyed(v6, true).lookup(set, false)
+}
+
+// DNAT is "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is false.
+func (r *NFTRule) DNAT(v6, any bool, set *NFTSet) *NFTRule {
+	family, port := uint32(unix.NFPROTO_IPV4), reg(1)
+	if v6 {
+		family, port = unix.NFPROTO_IPV6, reg(4)
+	}
+	return r.Family(v6).keyed(v6, !any).lookup(set, false).expr("nat", func() {
+		r.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
+		r.u32(unix.NFTA_NAT_FAMILY, family)
+		r.u32(unix.NFTA_NAT_REG_ADDR_MIN, reg(0))
+		r.u32(unix.NFTA_NAT_REG_PROTO_MIN, port)
+	})
+}
+
+// Masquerade is "masquerade".
+func (r *NFTRule) Masquerade() *NFTRule { return r.expr("masq", func() {}) }
+
+// FromGuarded is "iifname @links iifname . ether saddr != @pairs".
+func (r *NFTRule) FromGuarded(links, pairs *NFTSet) *NFTRule {
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(links, false).
+		meta(unix.NFT_META_IIFNAME, reg(0)).payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 6, reg(4)).lookup(pairs, true)
+}
+
+// Jump, Return and Drop end a rule.
+func (r *NFTRule) Jump(chain string) *NFTRule {
+	r.jumps = chain
+	return r.decide(unix.NFT_JUMP, chain)
+}
+
+// Return goes back to the chain that jumped here.
+func (r *NFTRule) Return() *NFTRule { return r.decide(unix.NFT_RETURN, "") }
+
+// Drop drops the packet.
+func (r *NFTRule) Drop() *NFTRule { return r.decide(0, "") } // NF_DROP
+
+func (r *NFTRule) decide(code int32, chain string) *NFTRule {
+	return r.expr("immediate", func() {
+		r.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		r.verdict(unix.NFTA_IMMEDIATE_DATA, code, chain)
+	})
+}

@@ -1,0 +1,236 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// named is the body of a request for one object of a table.
+func named(table uint16, t *NFTTable, name uint16, what string) func(*requests) {
+	return func(r *requests) {
+		r.str(table, t.Name)
+		if what != "" {
+			r.str(name, what)
+		}
+	}
+}
+
+// Supported is nil where the kernel has nf_tables, else what it says.
+func (n *NFT) Supported(t *NFTTable) error {
+	_, err := n.exists(t)
+	return err
+}
+
+func (n *NFT) exists(t *NFTTable) (bool, error) {
+	q := &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {},
+		fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
+	err := n.ask([]*question{q})
+	return q.found, err
+}
+
+// Intact looks at no more than how many rules and jumps each chain of t has: enough to see that somebody
+// flushed or deleted something. Diff sees everything.
+func (n *NFT) Intact(t *NFTTable) (bool, error) {
+	ok := true
+	var qs []*question
+	for _, c := range t.Chains {
+		if c.Open {
+			continue
+		}
+		want := uint32(len(c.Rules))
+		for _, d := range t.Chains {
+			for _, r := range d.Rules {
+				if r.jumps == c.Name {
+					want++
+				}
+			}
+		}
+		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
+			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
+			answer: func(body []byte) { ok = ok && attr32(body[4:], unix.NFTA_CHAIN_USE) == want },
+		})
+	}
+	err := n.ask(qs)
+	for _, q := range qs {
+		ok = ok && q.found
+	}
+	return ok, err
+}
+
+// Diff compares the sets and chains of t with the kernel's. It returns what is missing or different, in
+// words, and the transaction that mends it.
+func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
+	fix = &NFTBatch{}
+	found, err := n.exists(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !found {
+		drift = append(drift, fmt.Errorf("nft table %v is missing", t))
+		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+	}
+
+	var qs []*question
+	odd := map[string]bool{} // what is there and is something else
+	for _, s := range t.Sets {
+		keyType, keyLen := typeOf(s.Key)
+		dataType, dataLen := typeOf(s.Data)
+		qs = append(qs, &question{op: unix.NFT_MSG_GETSET, family: t.Family,
+			fill: named(unix.NFTA_SET_TABLE, t, unix.NFTA_SET_NAME, s.Name),
+			answer: func(body []byte) {
+				b := body[4:]
+				odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType || attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
+					s.isMap() != (attr32(b, unix.NFTA_SET_FLAGS)&unix.NFT_SET_MAP != 0) ||
+					len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType || attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
+			}})
+	}
+	for _, c := range t.Chains {
+		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
+			fill: named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
+			answer: func(body []byte) {
+				b := body[4:]
+				odd["chain "+c.Name] = c.Type != cstring(attr(b, unix.NFTA_CHAIN_TYPE)) ||
+					c.Type != "" && (attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) != c.Hook ||
+						int32(attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) != c.Priority)
+			}})
+	}
+	if found {
+		if err := n.ask(qs); err != nil {
+			return nil, nil, err
+		}
+	}
+	for what, bad := range odd {
+		if bad {
+			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t, t))
+		}
+	}
+	for i, s := range t.Sets {
+		if !qs[i].found {
+			drift = append(drift, fmt.Errorf("nft set %v %s is missing", t, s.Name))
+			fix.addSet(s, uint32(i+1))
+		}
+	}
+	// All chains before the first rule: rules jump.
+	for i, c := range t.Chains {
+		if !qs[len(t.Sets)+i].found {
+			drift = append(drift, fmt.Errorf("nft chain %v %s is missing", t, c.Name))
+			fix.addChain(t, c)
+		}
+	}
+	for i, c := range t.Chains {
+		there := qs[len(t.Sets)+i].found
+		if c.Open {
+			continue
+		}
+		var got []string
+		if there {
+			if got, err = n.Rules(t, c.Name); err != nil {
+				return nil, nil, err
+			}
+		}
+		want := make([]string, len(c.Rules))
+		for i, r := range c.Rules {
+			want[i] = r.Comment()
+		}
+		if slices.Equal(got, want) {
+			continue
+		}
+		if there {
+			drift = append(drift, ruleDrift(t, c, got, want)...)
+			if len(got) > 0 {
+				fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name, named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
+			}
+		}
+		for _, r := range c.Rules {
+			fix.AddRule(t, c.Name, r)
+		}
+	}
+	return drift, fix, nil
+}
+
+func ruleDrift(t *NFTTable, c *NFTChain, got, want []string) (drift []error) {
+	for _, w := range want {
+		if !slices.Contains(got, w) {
+			drift = append(drift, fmt.Errorf("nft rule %v %s %q is missing", t, c.Name, w))
+		}
+	}
+	for _, g := range got {
+		if !slices.Contains(want, g) {
+			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q that is not ours; it belongs into the chain user", t, c.Name, g))
+		}
+	}
+	if drift == nil {
+		drift = append(drift, fmt.Errorf("nft chain %v %s has its rules twice or in another order", t, c.Name))
+	}
+	return drift
+}
+
+// Rules are the comments of a chain's rules, in order. A chain that does not exist has none.
+func (n *NFT) Rules(t *NFTTable, chain string) (comments []string, err error) {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	r := n.c.requests()
+	r.begin(nftMsg(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, nfgenmsg(t.Family)...)
+	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
+	err = n.c.dump(r, func(body []byte) {
+		// A kernel that does not know the filter tells of other chains, too.
+		if len(body) > 4 && cstring(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain {
+			comments = append(comments, comment(attr(body[4:], unix.NFTA_RULE_USERDATA)))
+		}
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("list chain %v %s: %w", t, chain, err)
+	}
+	return comments, nil
+}
+
+func (b *NFTBatch) addSet(s *NFTSet, id uint32) {
+	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, s.Table, "set "+s.Table.String()+" "+s.Name, func(r *requests) {
+		r.str(unix.NFTA_SET_TABLE, s.Table.Name)
+		r.str(unix.NFTA_SET_NAME, s.Name)
+		r.u32(unix.NFTA_SET_ID, id)
+		typ, size := typeOf(s.Key)
+		r.u32(unix.NFTA_SET_KEY_TYPE, typ)
+		r.u32(unix.NFTA_SET_KEY_LEN, uint32(size))
+		if !s.isMap() {
+			return
+		}
+		r.u32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
+		if s.Verdict {
+			r.u32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+			return
+		}
+		typ, size = typeOf(s.Data)
+		r.u32(unix.NFTA_SET_DATA_TYPE, typ)
+		r.u32(unix.NFTA_SET_DATA_LEN, uint32(size))
+	})
+}
+
+func (b *NFTBatch) addChain(t *NFTTable, c *NFTChain) {
+	b.op("add", unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t, "chain "+t.String()+" "+c.Name, func(r *requests) {
+		r.str(unix.NFTA_CHAIN_TABLE, t.Name)
+		r.str(unix.NFTA_CHAIN_NAME, c.Name)
+		if c.Type == "" {
+			return
+		}
+		r.nest(unix.NFTA_CHAIN_HOOK, func() {
+			r.u32(unix.NFTA_HOOK_HOOKNUM, c.Hook)
+			r.attr(unix.NFTA_HOOK_PRIORITY, binary.BigEndian.AppendUint32(nil, uint32(c.Priority))...)
+		})
+		r.str(unix.NFTA_CHAIN_TYPE, c.Type)
+	})
+}
+
+// AddRule adds a rule at the end of a chain.
+func (b *NFTBatch) AddRule(t *NFTTable, chain string, rule *NFTRule) {
+	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t, "rule "+t.String()+" "+chain+" "+rule.comment, func(r *requests) {
+		r.str(unix.NFTA_RULE_TABLE, t.Name)
+		r.str(unix.NFTA_RULE_CHAIN, chain)
+		r.nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.buffer = append(r.buffer, rule.buffer...) })
+		r.comment(unix.NFTA_RULE_USERDATA, rule.Comment())
+	})
+}
