@@ -229,6 +229,10 @@ func (o nftOp) String() string {
 	return o.verb + " " + o.what
 }
 
+func sameSet(a, b *NFTSet) bool {
+	return a == b || a != nil && b != nil && a.Name == b.Name && a.Table.Family == b.Table.Family && a.Table.Name == b.Table.Name
+}
+
 // Commit makes all of b happen, or nothing.
 func (n *NFT) Commit(b *NFTBatch) error {
 	if b.Empty() {
@@ -243,7 +247,7 @@ func (n *NFT) Commit(b *NFTBatch) error {
 	for i := 0; i < len(b.ops); {
 		// Elements of one set go in one message, of at most half of what an attribute can hold.
 		o, j := b.ops[i], i+1
-		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && b.ops[j].elem.Set == o.elem.Set && b.ops[j].verb == o.verb {
+		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && sameSet(b.ops[j].elem.Set, o.elem.Set) && b.ops[j].verb == o.verb {
 			j++
 		}
 		flags := o.flags

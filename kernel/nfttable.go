@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const nfAccept = 1 // NF_ACCEPT
+
 // named is the body of a request for one object of a table.
 func named(table uint16, t *NFTTable, name uint16, what string) func(*requests) {
 	return func(r *requests) {
@@ -75,7 +77,7 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 	}
 
 	var qs []*question
-	odd := map[string]bool{} // what is there and is something else
+	odd := map[string]bool{} // what is there and is something else, which cannot be mended
 	for _, s := range t.Sets {
 		keyType, keyLen := typeOf(s.Key)
 		dataType, dataLen := typeOf(s.Data)
@@ -95,7 +97,8 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 				b := body[4:]
 				odd["chain "+c.Name] = c.Type != cstring(attr(b, unix.NFTA_CHAIN_TYPE)) ||
 					c.Type != "" && (attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) != c.Hook ||
-						int32(attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) != c.Priority)
+						int32(attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) != c.Priority ||
+						attr32(b, unix.NFTA_CHAIN_POLICY) != nfAccept)
 			}})
 	}
 	if found {
@@ -108,6 +111,14 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t, t))
 		}
 	}
+	if drift != nil && found {
+		return drift, nil, nil
+	}
+	defer func() {
+		if !found {
+			drift = drift[:1] // that everything in it is missing, too, is said by that
+		}
+	}()
 	for i, s := range t.Sets {
 		if !qs[i].found {
 			drift = append(drift, fmt.Errorf("nft set %v %s is missing", t, s.Name))

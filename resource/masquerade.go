@@ -2,9 +2,9 @@ package resource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -14,6 +14,9 @@ import (
 // A Masquerade gives what the attachment's addresses send out of their own network the address of the
 // link that it leaves by. Traffic to the network's own prefixes, to multicast and to Except keeps its
 // source.
+//
+// An address stands once in a map to the chain of its network. The latest owner of an address has it:
+// who had it before is gone, for IPAM gave it away again.
 type Masquerade struct {
 	Owner  spec.Owner
 	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown
@@ -25,15 +28,104 @@ func (m Masquerade) String() string {
 }
 
 // Ensure implements plan.Resource.
-func (m Masquerade) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+func (m Masquerade) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+	if len(m.From) == 0 {
+		return false, nil
+	}
+	err = withFilter(w, inetTable(), func(f filter) error {
+		chains, want := m.want(f.t)
+		if err := f.skeleton(); err != nil {
+			return err
+		}
+		if err := f.mend(f.part(chains)); err != nil {
+			return err
+		}
+		changed, err = f.settle(m.Owner, kindMasquerade, want)
+		return err
+	})
+	return changed && err == nil, err
 }
 
 // Verify implements plan.Resource.
-func (m Masquerade) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (m Masquerade) Verify(_ context.Context, w *kernel.World) error {
+	if len(m.From) == 0 {
+		return nil
+	}
+	return withFilter(w, inetTable(), func(f filter) error {
+		chains, want := m.want(f.t)
+		return f.verify(f.part(chains), m.Owner, kindMasquerade, want)
+	})
+}
 
 // Remove implements plan.Remover. It needs only the owner.
-func (m Masquerade) Remove(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (m Masquerade) Remove(_ context.Context, w *kernel.World) error {
+	return remove(w, inetTable(), m.Owner, kindMasquerade)
+}
+
+// want are the chains of the network, one a family, and the elements that lead there.
+func (m Masquerade) want(t *kernel.NFTTable) (chains []*kernel.NFTChain, want []kernel.NFTElem) {
+	for _, v6 := range []bool{false, true} {
+		from := ofFamily(m.From, v6)
+		if len(from) == 0 {
+			continue
+		}
+		multicast := netip.MustParsePrefix("224.0.0.0/4")
+		if v6 {
+			multicast = netip.MustParsePrefix("ff00::/8")
+		}
+		var rules []*kernel.NFTRule
+		for _, p := range networks(from) {
+			rules = append(rules, kernel.NewNFTRule("its own network").Family(v6).Prefix(true, false, p).Return())
+		}
+		rules = append(rules, kernel.NewNFTRule("multicast").Family(v6).Prefix(true, false, multicast).Return())
+		for _, p := range networks(ofFamily(m.Except, v6)) {
+			rules = append(rules, kernel.NewNFTRule("excepted").Family(v6).Prefix(true, false, p).Return())
+		}
+		c := chainOf("masquerade_"+ip(v6), append(rules, kernel.NewNFTRule("all else").Masquerade()))
+		chains = append(chains, c)
+		for _, p := range from {
+			want = append(want, kernel.NFTElem{Set: masqueradeSet(t, v6), Key: kernel.NFTKey(p.Addr()), Jump: c.Name, Comment: tagOf(m.Owner)})
+		}
+	}
+	return chains, want
+}
+
+// chainOf is a chain that is named after what it does, so that whoever wants the same shares it.
+func chainOf(prefix string, rules []*kernel.NFTRule) *kernel.NFTChain {
+	var all strings.Builder
+	for _, r := range rules {
+		all.WriteString(r.Code())
+	}
+	return &kernel.NFTChain{Name: prefix + "_" + kernel.ShortHash(all.String()), Rules: rules}
+}
+
+// ofFamily are the prefixes of one family, each address once.
+func ofFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
+	for _, p := range list {
+		if p.Addr().Is4In6() {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		if p.IsValid() && p.Addr().Is6() == v6 && !slices.ContainsFunc(out, func(q netip.Prefix) bool { return q == p }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// networks are the prefixes without host bits, in order, each once.
+func networks(list []netip.Prefix) []netip.Prefix {
+	out := make([]netip.Prefix, len(list))
+	for i, p := range list {
+		out[i] = p.Masked()
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	return slices.Compact(out)
+}
 
 // prefixes is "word a" or "word { a, b }", or nothing.
 func prefixes(word string, list []netip.Prefix) string {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/vishvananda/netlink"
 )
 
 // A PortMapping is one port of the host that leads to a port of the container.
@@ -19,6 +22,11 @@ type PortMapping struct {
 }
 
 // A Publish makes ports of the host lead to the container.
+//
+// Only packets for the host itself are translated, coming in or made here. Two containers cannot have one
+// port at overlapping addresses, as with bind(2); one container can have it on several networks, and then
+// the first leads until it goes. Whoever published a port from behind a veth pair that is gone by now has
+// lost it.
 type Publish struct {
 	Owner    spec.Owner
 	Ports    []PortMapping
@@ -49,13 +57,374 @@ func (m PortMapping) String() string {
 	return s
 }
 
+// published is what a Publish comes to in the table.
+type published struct {
+	part    *kernel.NFTTable // chains and sets that others share
+	where   []*kernel.NFTRule
+	claims  []claimed        // one claim each, in after
+	hairpin []kernel.NFTElem // what is masqueraded on its way to the container
+	local   bool             // 127.0.0.1 is to work
+}
+
+// places are what owners has to name.
+func (p *published) places() (all []kernel.NFTElem) {
+	for _, c := range p.claims {
+		all = append(all, c.place(c.after[0].host))
+	}
+	return append(all, p.hairpin...)
+}
+
+func (p Publish) want(t *kernel.NFTTable) (*published, error) {
+	pub := &published{part: &kernel.NFTTable{Family: t.Family, Name: t.Name}}
+	for _, v6 := range []bool{false, true} {
+		if err := p.wantFamily(t, v6, pub); err != nil {
+			return nil, err
+		}
+	}
+	return pub, nil
+}
+
+func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
+	to, conditions := p.To4, p.Conditions4
+	if v6 {
+		to, conditions = p.To6, p.Conditions6
+	}
+	if !to.IsValid() {
+		return nil
+	}
+	alternatives, where, err := parseConditions(conditions, v6)
+	if err != nil {
+		return err
+	}
+	ports := portsOf(t, v6, where)
+	if where != "" {
+		pub.part.Sets = append(pub.part.Sets, ports.exact, ports.any, ports.claims)
+		pub.part.Chains = append(pub.part.Chains, &kernel.NFTChain{Name: ports.chain(), Rules: ports.rules()})
+		for _, r := range alternatives {
+			pub.where = append(pub.where, r.Jump(ports.chain()))
+		}
+	}
+	var hairpin *kernel.NFTChain
+	if p.SNAT || p.MasqAll {
+		hairpin = p.hairpinChain(to, v6)
+		pub.part.Chains = append(pub.part.Chains, hairpin)
+	}
+	for _, m := range p.Ports {
+		proto, ok := kernel.ParseProto(m.Protocol)
+		if !ok || m.HostPort == 0 || m.ContainerPort == 0 {
+			return spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)
+		}
+		host := m.HostIP.Unmap().WithZone("")
+		if !host.IsValid() || host.IsUnspecified() {
+			host = netip.IPv4Unspecified()
+			if v6 {
+				host = netip.IPv6Unspecified()
+			}
+		}
+		if host.Is6() != v6 {
+			continue
+		}
+		c := claimed{slot: slot{ports, proto, m.HostPort}, after: []claim{{
+			owner: kernel.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: host, to: to.Addr(), toPort: m.ContainerPort,
+			container: kernel.ContainerHash(p.Owner.ContainerID),
+		}}}
+		if i := slices.IndexFunc(pub.claims, func(d claimed) bool { return d.key() == c.key() && d.after[0].host == host }); i >= 0 {
+			if pub.claims[i].after[0] != c.after[0] {
+				return spec.Errorf(spec.CodeConfig, "port mapping %v: the port is asked for twice, to lead to %d as well", m, pub.claims[i].after[0].toPort)
+			}
+			continue
+		}
+		pub.claims = append(pub.claims, c)
+		if hairpin == nil {
+			continue
+		}
+		pub.local = pub.local || !v6
+		e := kernel.NFTElem{Set: hairpinSet(t, v6), Key: kernel.NFTKey(to.Addr(), proto, m.ContainerPort), Jump: hairpin.Name, Comment: tagOf(p.Owner)}
+		if !slices.ContainsFunc(pub.hairpin, func(h kernel.NFTElem) bool { return sameKey(h, e) }) {
+			pub.hairpin = append(pub.hairpin, e)
+		}
+	}
+	return nil
+}
+
+// hairpinChain masquerades what the container would answer to directly, past the host that translated it.
+func (p Publish) hairpinChain(to netip.Prefix, v6 bool) *kernel.NFTChain {
+	if p.MasqAll {
+		return chainOf("hairpin_"+ip(v6), []*kernel.NFTRule{kernel.NewNFTRule("from anywhere").Masquerade()})
+	}
+	rules := []*kernel.NFTRule{kernel.NewNFTRule("from its own network").Family(v6).Prefix(false, false, to.Masked()).Masquerade()}
+	if !v6 {
+		loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+		rules = append(rules, kernel.NewNFTRule("from this host").Family(v6).Prefix(false, false, loopback).Masquerade())
+	}
+	return chainOf("hairpin_"+ip(v6), rules)
+}
+
 // Ensure implements plan.Resource.
-func (p Publish) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+	if len(p.Ports) == 0 {
+		return false, nil
+	}
+	var flows []flow
+	var fresh []claimed
+	err = withFilter(w, inetTable(), func(f filter) error {
+		pub, err := p.want(f.t)
+		if err != nil {
+			return err
+		}
+		if err := f.skeleton(); err != nil { // with what keeps neighbours out of 127/8, before the next step
+			return err
+		}
+		if err := f.mend(pub.part); err != nil {
+			return err
+		}
+		if err := f.conditions(pub.where); err != nil {
+			return err
+		}
+		wrote, err := p.localnet(w, pub, true)
+		if err != nil {
+			return err
+		}
+		var b kernel.NFTBatch
+		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
+			return err
+		}
+		changed = wrote || !b.Empty()
+		return f.Commit(&b)
+	})
+	if err != nil {
+		return false, err
+	}
+	flush(w, flows)
+	for _, c := range fresh {
+		if c.proto != kernel.SCTP && w.Host.Listens(c.proto, c.after[0].host, c.port) {
+			slog.Warn("a process listens on a port that is published now, and hears only what is not for the host's addresses",
+				"port", c.port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
+		}
+	}
+	return changed, nil
+}
+
+// publish writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
+// of another container is an error if he lives, and loses all that he published if not.
+func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []flow, fresh []claimed, err error) {
+	me, link := kernel.OwnerHash(o), hostEnd(w, o.IfName)
+	have, err := f.entries(me, kindPublish)
+	if err != nil {
+		return nil, nil, err
+	}
+	mapped, plain := split(have)
+	slots := slotsOf(f.t, mapped)
+	for _, c := range pub.claims {
+		slots = append(slots, c.slot)
+	}
+	claims, err := f.claims(slots)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	var conflicts []error
+	dead := map[[8]byte]bool{}
+	for _, c := range pub.claims {
+		mine := c.after[0]
+		for _, d := range claims[c.key()].before {
+			switch {
+			case d.owner == me || d.container == mine.container || !mine.overlaps(d):
+			case d.to == mine.to || gone(w, d.link):
+				dead[d.owner] = true
+			default:
+				conflicts = append(conflicts, conflict(c, d))
+			}
+		}
+	}
+	if conflicts != nil {
+		return nil, nil, errors.Join(conflicts...)
+	}
+
+	at, err := f.current(plain, pub.hairpin)
+	if err != nil {
+		return nil, nil, err
+	}
+	for hash := range dead {
+		theirs, err := f.entries(hash, kindPublish)
+		if err != nil {
+			return nil, nil, err
+		}
+		mapped, plain := split(theirs)
+		more, err := f.claims(slotsOf(f.t, mapped))
+		if err != nil {
+			return nil, nil, err
+		}
+		claims.join(more)
+		claims.remove(hash)
+		gone, err := f.current(plain, nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		for k, e := range gone {
+			at[k] = e
+		}
+		f.replace(b, hash, plain, nil, at)
+		f.forget(b, theirs)
+	}
+
+	// What was wanted before and is now stays where it is, so that nothing is written for it.
+	for _, c := range claims {
+		c.remove(func(d claim) bool {
+			return d.owner == me && !slices.ContainsFunc(pub.claims, func(want claimed) bool {
+				return want.key() == c.key() && want.after[0].same(d) && (link == 0 || d.link == link)
+			})
+		})
+	}
+	for _, want := range pub.claims {
+		c, mine := claims[want.key()], want.after[0]
+		mine.link = link
+		if !slices.ContainsFunc(c.after, func(d claim) bool { return d.owner == me && d.same(mine) }) {
+			c.after = append(c.after, mine)
+			fresh = append(fresh, want)
+		}
+	}
+	f.replace(b, me, plain, pub.hairpin, at)
+	if flows, err = f.lead(b, claims); err != nil {
+		return nil, nil, err
+	}
+	f.record(b, o, kindPublish, have, pub.places())
+	return flows, fresh, nil
+}
+
+func conflict(c claimed, d claim) error {
+	_, _, who, _ := kernel.ParseTag(d.comment)
+	where := ""
+	if !d.host.IsUnspecified() {
+		where = " at " + d.host.String()
+	}
+	return fmt.Errorf("%s port %d is published%s by %s and leads to %v: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+		kernel.ProtoName(c.proto), c.port, where, who, netip.AddrPortFrom(d.to, d.toPort))
 }
 
 // Verify implements plan.Resource.
-func (p Publish) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (p Publish) Verify(_ context.Context, w *kernel.World) error {
+	if len(p.Ports) == 0 {
+		return nil
+	}
+	return withFilter(w, inetTable(), func(f filter) error {
+		pub, err := p.want(f.t)
+		if err != nil {
+			return err
+		}
+		d, err := f.standing(pub.part)
+		if err != nil {
+			return err
+		}
+		more, err := f.conditionsDrift(pub.where)
+		if err != nil {
+			return err
+		}
+		d = append(d, more...)
+		if more, err = f.publishedDrift(p.Owner, pub); err != nil {
+			return err
+		}
+		d = append(d, more...)
+		if _, err := p.localnet(w, pub, false); err != nil {
+			d.add(err)
+		}
+		return d.err()
+	})
+}
+
+func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error) {
+	me := kernel.OwnerHash(o)
+	have, err := f.entries(me, kindPublish)
+	if err != nil {
+		return nil, err
+	}
+	at, err := f.current(nil, pub.hairpin)
+	if err != nil {
+		return nil, err
+	}
+	var slots []slot
+	for _, c := range pub.claims {
+		slots = append(slots, c.slot)
+	}
+	claims, err := f.claims(slots)
+	if err != nil {
+		return nil, err
+	}
+	for _, want := range pub.claims {
+		c, mine := claims[want.key()], want.after[0]
+		if i := slices.IndexFunc(c.before, func(d claim) bool { return d.owner == me && d.host == mine.host }); i < 0 {
+			d.add(fmt.Errorf("nft element %v is not in %s", want.lead(mine), c.slot.claims.Name))
+		} else if !c.before[i].same(mine) {
+			d.add(fmt.Errorf("nft element %v is %s", want.claim(i, mine), c.claim(i, c.before[i]).DataText()))
+		}
+		found, err := f.Get(want.place(mine.host))
+		if err != nil {
+			return nil, err
+		}
+		now := found[0]
+		if now != nil && slices.ContainsFunc(c.before, func(d claim) bool {
+			return d.owner != me && d.container == mine.container && taggedBy(now, d.owner) && sameData(*now, c.lead(d))
+		}) {
+			continue // another interface of the same container leads, and this one stands by
+		}
+		d.add(elementDrift(now, want.lead(mine)))
+	}
+	for _, h := range pub.hairpin {
+		d.add(elementDrift(at[place(h)], h))
+	}
+	return append(d, recordDrift(have, pub.places())...), nil
+}
 
 // Remove implements plan.Remover. It needs only the owner.
-func (p Publish) Remove(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (p Publish) Remove(_ context.Context, w *kernel.World) error {
+	return remove(w, inetTable(), p.Owner, kindPublish)
+}
+
+// localnet lets packets from 127.0.0.1 out by the link that leads to the container, and their answers in.
+// It stays: others may be behind the same link.
+func (p Publish) localnet(w *kernel.World, pub *published, write bool) (wrote bool, err error) {
+	if !pub.local {
+		return false, nil
+	}
+	routes, err := w.Host.RouteGet(p.To4.Addr().AsSlice())
+	if err != nil || len(routes) == 0 || routes[0].Gw != nil {
+		return false, nil // not behind a link of this host
+	}
+	l, err := w.Host.LinkByIndex(routes[0].LinkIndex)
+	if err != nil {
+		return false, fmt.Errorf("look up the link to %v: %w", p.To4.Addr(), err)
+	}
+	key := "net/ipv4/conf/" + l.Attrs().Name + "/route_localnet"
+	if write {
+		return w.Host.SetSysctls(kernel.Setting{Key: key, Value: "1"})
+	}
+	if v, err := w.Host.Sysctl(key); err != nil || v != "1" {
+		return false, errors.Join(err, fmt.Errorf("sysctl %s is %s, want 1", key, v))
+	}
+	return false, nil
+}
+
+// hostEnd is the index of the host end of the container's veth pair, or 0. A veth dies with its
+// namespace, and indexes are not used again, so a claim whose host end is gone is nobody's.
+func hostEnd(w *kernel.World, ifname string) uint32 {
+	if w.Container == nil {
+		return 0
+	}
+	l, err := w.Container.LinkByName(ifname)
+	if err != nil || l.Type() != "veth" {
+		return 0
+	}
+	h, err := w.Host.LinkByIndex(l.Attrs().ParentIndex)
+	if err != nil || h.Type() != "veth" || h.Attrs().ParentIndex != l.Attrs().Index {
+		return 0
+	}
+	return uint32(h.Attrs().Index)
+}
+
+func gone(w *kernel.World, link uint32) bool {
+	if link == 0 {
+		return false
+	}
+	_, err := w.Host.LinkByIndex(int(link))
+	return errors.As(err, new(netlink.LinkNotFoundError))
+}

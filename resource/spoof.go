@@ -2,7 +2,7 @@ package resource
 
 import (
 	"context"
-	"errors"
+	"net"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -21,12 +21,46 @@ func (s SpoofCheck) String() string {
 }
 
 // Ensure implements plan.Resource.
-func (s SpoofCheck) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, errors.ErrUnsupported
+func (s SpoofCheck) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+	err = withFilter(w, bridgeTable(), func(f filter) error {
+		want, err := s.want(f.t)
+		if err != nil {
+			return err
+		}
+		if err := f.skeleton(); err != nil {
+			return err
+		}
+		changed, err = f.settle(s.Owner, kindSpoofCheck, want)
+		return err
+	})
+	return changed && err == nil, err
 }
 
 // Verify implements plan.Resource.
-func (s SpoofCheck) Verify(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (s SpoofCheck) Verify(_ context.Context, w *kernel.World) error {
+	return withFilter(w, bridgeTable(), func(f filter) error {
+		want, err := s.want(f.t)
+		if err != nil {
+			return err
+		}
+		return f.verify(f.part(nil), s.Owner, kindSpoofCheck, want)
+	})
+}
 
 // Remove implements plan.Remover. It needs only the owner.
-func (s SpoofCheck) Remove(ctx context.Context, w *kernel.World) error { return errors.ErrUnsupported }
+func (s SpoofCheck) Remove(_ context.Context, w *kernel.World) error {
+	return remove(w, bridgeTable(), s.Owner, kindSpoofCheck)
+}
+
+// want is two elements: that Link is guarded, and what may come from it.
+func (s SpoofCheck) want(t *kernel.NFTTable) ([]kernel.NFTElem, error) {
+	mac, err := net.ParseMAC(s.MAC)
+	if err != nil || len(mac) != 6 || s.Link == "" || len(s.Link) > 15 {
+		return nil, spec.Errorf(spec.CodeConfig, "spoof check of link %q, address %q: want a link's name and 6 bytes", s.Link, s.MAC)
+	}
+	links, pairs := spoofSets(t)
+	return []kernel.NFTElem{
+		{Set: links, Key: kernel.NFTKey(s.Link), Comment: tagOf(s.Owner)},
+		{Set: pairs, Key: kernel.NFTKey(s.Link, mac), Comment: tagOf(s.Owner)},
+	}, nil
+}

@@ -1,0 +1,194 @@
+package resource
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// Priorities of base chains. Ours that translate come one after the standard ones, so that Services and
+// other policy are asked first.
+const (
+	prioRaw    = -300
+	prioDNAT   = -100 + 1
+	prioSNAT   = 100 + 1
+	prioBridge = -300
+)
+
+// inetTable is table inet fairlead: published ports and masquerading. docs/nftables.md has the drawing.
+// The chain "user" is the administrator's: it is evaluated first, made once and never touched again.
+func inetTable() *kernel.NFTTable {
+	t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "fairlead"}
+	rule := kernel.NewNFTRule
+	local := func() []*kernel.NFTRule {
+		return []*kernel.NFTRule{rule("administrator").Jump("user"), rule("published ports").ToLocal().Jump("publish")}
+	}
+	publish := &kernel.NFTChain{Name: "publish", Rules: []*kernel.NFTRule{rule("under conditions").Jump("conditions")}}
+	post := &kernel.NFTChain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
+		Rules: []*kernel.NFTRule{rule("administrator").Jump("user")}}
+	t.Sets = append(t.Sets, ownersSet(t))
+	for _, v6 := range []bool{false, true} {
+		p := portsOf(t, v6, "")
+		hairpin, masq := hairpinSet(t, v6), masqueradeSet(t, v6)
+		t.Sets = append(t.Sets, p.exact, p.any, p.claims, hairpin, masq)
+		publish.Rules = append(publish.Rules, p.rules()...)
+		post.Rules = append(post.Rules, rule("back to where it came from").Translated().PortVmap(v6, hairpin), rule("masquerade").Vmap(v6, false, masq))
+	}
+	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	t.Chains = []*kernel.NFTChain{
+		{Name: "user", Open: true},
+		{Name: "conditions", Open: true},
+		publish,
+		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
+		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*kernel.NFTRule{
+			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
+			rule("127/8 from outside").NotLo().Family(false).Prefix(false, false, loopback).Drop(),
+		}},
+		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
+		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
+		post,
+	}
+	return t
+}
+
+// bridgeTable is table bridge fairlead: the spoof check.
+func bridgeTable() *kernel.NFTTable {
+	t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
+	links, pairs := spoofSets(t)
+	t.Sets = []*kernel.NFTSet{ownersSet(t), links, pairs}
+	t.Chains = []*kernel.NFTChain{
+		{Name: "user", Open: true},
+		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*kernel.NFTRule{
+			kernel.NewNFTRule("administrator").Jump("user"),
+			kernel.NewNFTRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
+		}},
+	}
+	return t
+}
+
+// ip is "ip" or "ip6", as nft(8) calls the families, and address the type of an address.
+func ip(v6 bool) string {
+	if v6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+func address(v6 bool) kernel.NFTType {
+	if v6 {
+		return kernel.NFTAddr6
+	}
+	return kernel.NFTAddr
+}
+
+func set(t *kernel.NFTTable, name string, key ...kernel.NFTType) *kernel.NFTSet {
+	return &kernel.NFTSet{Table: t, Name: name, Key: key}
+}
+
+// ownersSet is where an owner's elements are found: keyed by the owner's hash in two halves and a number
+// whose upper half is the kind of resource. The comment names set and key, and has the tag.
+func ownersSet(t *kernel.NFTTable) *kernel.NFTSet {
+	return set(t, "owners", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
+}
+
+func masqueradeSet(t *kernel.NFTTable, v6 bool) *kernel.NFTSet {
+	s := set(t, "masquerade_"+ip(v6), address(v6))
+	s.Verdict = true
+	return s
+}
+
+// hairpinSet holds container addresses and ports that something published leads to.
+func hairpinSet(t *kernel.NFTTable, v6 bool) *kernel.NFTSet {
+	s := set(t, "hairpin_"+ip(v6), address(v6), kernel.NFTProto, kernel.NFTService)
+	s.Verdict = true
+	return s
+}
+
+func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
+	return set(t, "spoofcheck", kernel.NFTIfname), set(t, "allowed", kernel.NFTIfname, kernel.NFTEther)
+}
+
+// ports are the maps of published ports of one family and, where there are conditions, of one set of
+// conditions, which its name is a hash of.
+type ports struct {
+	v6    bool
+	where string
+	exact *kernel.NFTSet // host address . protocol . port, asked first
+	any   *kernel.NFTSet // protocol . port
+	// claims has everybody who published protocol . port, numbered from 0 on without a gap: at any
+	// address and at one, the one that the maps lead to and those of the same container that stand by.
+	// So a conflict is found, and a mapping taken over, without looking at what belongs to others.
+	claims *kernel.NFTSet
+}
+
+func portsOf(t *kernel.NFTTable, v6 bool, where string) ports {
+	suffix := ""
+	if where != "" {
+		suffix = "_where_" + where
+	}
+	a := address(v6)
+	p := ports{v6: v6, where: where,
+		exact:  set(t, "publish_"+ip(v6)+suffix, a, kernel.NFTProto, kernel.NFTService),
+		any:    set(t, "publish_"+ip(v6)+"_any"+suffix, kernel.NFTProto, kernel.NFTService),
+		claims: set(t, "claims_"+ip(v6)+suffix, kernel.NFTProto, kernel.NFTService, kernel.NFTMark),
+	}
+	p.exact.Data = []kernel.NFTType{a, kernel.NFTService}
+	p.any.Data = p.exact.Data
+	// host address, container address and port, container's hash, index of the host end
+	p.claims.Data = []kernel.NFTType{a, a, kernel.NFTService, kernel.NFTMark, kernel.NFTMark}
+	return p
+}
+
+func (p ports) rules() []*kernel.NFTRule {
+	return []*kernel.NFTRule{
+		kernel.NewNFTRule("at one address").DNAT(p.v6, false, p.exact),
+		kernel.NewNFTRule("at any address").DNAT(p.v6, true, p.any),
+	}
+}
+
+// chain is where the conditions jump to.
+func (p ports) chain() string { return "publish_" + ip(p.v6) + "_where_" + p.where }
+
+// of is the map for a host address.
+func (p ports) of(host netip.Addr) *kernel.NFTSet {
+	if host.IsUnspecified() {
+		return p.any
+	}
+	return p.exact
+}
+
+// setNamed is the set that an entry of owners names. The sets under conditions are found by their names.
+func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
+	if i := slices.IndexFunc(t.Sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
+		return t.Sets[i]
+	}
+	if p, ok := portsNamed(t, name); ok && strings.Contains(name, "_any_") {
+		return p.any
+	} else if ok {
+		return p.exact
+	}
+	return nil
+}
+
+// portsNamed are the maps that one of the two that lead somewhere belongs to.
+func portsNamed(t *kernel.NFTTable, name string) (ports, bool) {
+	base, where, _ := strings.Cut(name, "_where_")
+	base, ok := strings.CutPrefix(strings.TrimSuffix(base, "_any"), "publish_")
+	return portsOf(t, base == "ip6", where), ok
+}
+
+// The kinds of resource that owners tells apart, in the upper half of the number.
+const (
+	kindMasquerade = (1 + iota) << 16
+	kindPublish
+	kindSpoofCheck
+)
+
+// ownerKey is the key of an owner's nth entry of a kind.
+func ownerKey(hash [8]byte, n uint32) []byte {
+	return kernel.NFTKey(binary.BigEndian.Uint32(hash[:4]), binary.BigEndian.Uint32(hash[4:]), n)
+}
