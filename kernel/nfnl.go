@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 
@@ -152,10 +151,8 @@ func (m message) err() error {
 	errno := syscall.Errno(code)
 	const head = 4 + unix.SizeofNlMsghdr // the answer holds the header of the request
 	if m.flags&unix.NLM_F_ACK_TLVS != 0 && len(m.body) > head {
-		for t, v := range attrs(m.body[head:]) {
-			if t == unix.NLMSGERR_ATTR_MSG {
-				return fmt.Errorf("%w (%s)", errno, cstring(v))
-			}
+		if words := attr(m.body[head:], unix.NLMSGERR_ATTR_MSG); words != nil {
+			return fmt.Errorf("%w (%s)", errno, text(words))
 		}
 	}
 	return errno
@@ -215,33 +212,16 @@ func (b *buffer) nest(typ uint16, fn func()) {
 	binary.NativeEndian.PutUint16((*b)[at:], uint16(len(*b)-at))
 }
 
-// attrs are the attributes in b.
-func attrs(b []byte) func(yield func(typ uint16, value []byte) bool) {
-	return func(yield func(uint16, []byte) bool) {
-		for len(b) >= 4 {
-			size := int(binary.NativeEndian.Uint16(b))
-			if size < 4 || size > len(b) {
-				return
-			}
-			if !yield(binary.NativeEndian.Uint16(b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), b[4:size]) {
-				return
-			}
-			b = b[min(align4(size), len(b)):]
-		}
-	}
-}
-
-// attr is the value of the first attribute of a type, down a path.
+// attr is the value of the first attribute of a kind, down a path of them.
 func attr(b []byte, path ...uint16) []byte {
 	for _, want := range path {
-		var next []byte
-		for t, v := range attrs(b) {
-			if t == want {
-				next = v
-				break
+		var first []byte
+		attrs(b, func(kind uint16, v []byte) {
+			if kind == want && first == nil {
+				first = v
 			}
-		}
-		b = next
+		})
+		b = first
 	}
 	return b
 }
@@ -251,13 +231,6 @@ func attr32(b []byte, path ...uint16) uint32 {
 		return binary.BigEndian.Uint32(v)
 	}
 	return 0
-}
-
-func cstring(b []byte) string {
-	if i := slices.Index(b, 0); i >= 0 {
-		b = b[:i]
-	}
-	return string(b)
 }
 
 func align4(n int) int { return (n + 3) &^ 3 }

@@ -140,15 +140,15 @@ func elements(set *NFTSet, body []byte) (all []NFTElem) {
 	if len(body) < 4 {
 		return nil
 	}
-	for _, v := range attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+	attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, v []byte) {
 		all = append(all, NFTElem{
 			Set:     set,
 			Key:     slices.Clone(attr(v, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
 			Data:    slices.Clone(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-			Jump:    cstring(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)),
+			Jump:    text(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)),
 			Comment: comment(attr(v, unix.NFTA_SET_ELEM_USERDATA)),
 		})
-	}
+	})
 	return all
 }
 
@@ -181,7 +181,7 @@ func (b *buffer) comment(typ uint16, text string) {
 func comment(userdata []byte) string {
 	for len(userdata) >= 2 && len(userdata) >= 2+int(userdata[1]) {
 		if userdata[0] == 0 {
-			return cstring(userdata[2 : 2+int(userdata[1])])
+			return text(userdata[2 : 2+int(userdata[1])])
 		}
 		userdata = userdata[2+int(userdata[1]):]
 	}

@@ -150,7 +150,7 @@ func NFTFields(types []NFTType, b []byte) []any {
 		case NFTEther:
 			fields = append(fields, net.HardwareAddr(append([]byte(nil), v...)))
 		case NFTIfname:
-			fields = append(fields, cstring(v))
+			fields = append(fields, text(v))
 		}
 		b = b[min(align4(t.size()), len(b)):]
 	}
@@ -193,17 +193,17 @@ func (e NFTElem) String() string {
 	return s + " }"
 }
 
-// CutNFTKey reads a key of s from the front of text, as KeyText wrote it.
-func (s *NFTSet) CutNFTKey(text string) (key []byte, rest string, ok bool) {
+// CutNFTKey reads a key of s from the front of a line, as KeyText wrote it.
+func (s *NFTSet) CutNFTKey(line string) (key []byte, rest string, ok bool) {
 	var fields []any
 	for i, t := range s.Key {
 		if i > 0 {
-			if text, ok = strings.CutPrefix(text, ". "); !ok {
+			if line, ok = strings.CutPrefix(line, ". "); !ok {
 				return nil, "", false
 			}
 		}
 		var word string
-		if word, text, ok = strings.Cut(text, " "); !ok {
+		if word, line, ok = strings.Cut(line, " "); !ok {
 			return nil, "", false
 		}
 		var f any
@@ -233,5 +233,5 @@ func (s *NFTSet) CutNFTKey(text string) (key []byte, rest string, ok bool) {
 	}
 	key = NFTKey(fields...)
 	_, size := typeOf(s.Key)
-	return key, text, len(key) == size
+	return key, line, len(key) == size
 }

@@ -95,7 +95,7 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 			fill: named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
 			answer: func(body []byte) {
 				b := body[4:]
-				odd["chain "+c.Name] = c.Type != cstring(attr(b, unix.NFTA_CHAIN_TYPE)) ||
+				odd["chain "+c.Name] = c.Type != text(attr(b, unix.NFTA_CHAIN_TYPE)) ||
 					c.Type != "" && (attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) != c.Hook ||
 						int32(attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) != c.Priority ||
 						attr32(b, unix.NFTA_CHAIN_POLICY) != nfAccept)
@@ -189,7 +189,7 @@ func (n *NFT) Rules(t *NFTTable, chain string) (comments []string, err error) {
 	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
 	err = n.c.dump(r, func(body []byte) {
 		// A kernel that does not know the filter tells of other chains, too.
-		if len(body) > 4 && cstring(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain {
+		if len(body) > 4 && text(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain {
 			comments = append(comments, comment(attr(body[4:], unix.NFTA_RULE_USERDATA)))
 		}
 	})

@@ -33,6 +33,12 @@ func OwnerHash(o spec.Owner) [8]byte {
 // NetworkHash is 6 bytes that stand for the network of that name.
 func NetworkHash(network string) [6]byte { return [6]byte(sum("network", network)) }
 
+// ContainerHash stands for a container where there is room for four bytes.
+func ContainerHash(id string) uint32 { return binary.BigEndian.Uint32(sum("container", id)) }
+
+// ShortHash is 12 hex digits of a hash of text, for names of what is shared by all who want the same.
+func ShortHash(text string) string { return hex.EncodeToString(sum("short", text)[:6]) }
+
 // Tag is the mark that o leaves where the kernel keeps text (alias, altname, nft comment):
 // "<12 hex of network> <16 hex of owner> net/container/interface". Programs compare the hashes; the text
 // is for people and is cut, for the kernel refuses the whole call when a text is too long.

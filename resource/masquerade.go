@@ -84,7 +84,10 @@ func (m Masquerade) want(t *kernel.NFTTable) (chains []*kernel.NFTChain, want []
 		c := chainOf("masquerade_"+ip(v6), append(rules, kernel.NewNFTRule("all else").Masquerade()))
 		chains = append(chains, c)
 		for _, p := range from {
-			want = append(want, kernel.NFTElem{Set: masqueradeSet(t, v6), Key: kernel.NFTKey(p.Addr()), Jump: c.Name, Comment: tagOf(m.Owner)})
+			e := kernel.NFTElem{Set: masqueradeSet(t, v6), Key: kernel.NFTKey(p.Addr()), Jump: c.Name, Comment: tagOf(m.Owner)}
+			if !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, e) }) {
+				want = append(want, e)
+			}
 		}
 	}
 	return chains, want
@@ -99,7 +102,7 @@ func chainOf(prefix string, rules []*kernel.NFTRule) *kernel.NFTChain {
 	return &kernel.NFTChain{Name: prefix + "_" + kernel.ShortHash(all.String()), Rules: rules}
 }
 
-// ofFamily are the prefixes of one family, each address once.
+// ofFamily are the prefixes of one family, each once.
 func ofFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
 	for _, p := range list {
 		if p.Addr().Is4In6() {

@@ -281,6 +281,33 @@ func (f filter) settled(o spec.Owner, kind uint32, want []kernel.NFTElem) (d dri
 	return d, nil
 }
 
+// standing says what of the table and of a shared part of it is missing or different.
+func (f filter) standing(part *kernel.NFTTable) (d drift, err error) {
+	for _, t := range []*kernel.NFTTable{f.t, part} {
+		more, _, err := f.Diff(t)
+		if err != nil {
+			return nil, err
+		}
+		if d = append(d, more...); len(more) > 0 && t == f.t {
+			break // the part says the same again where the table is missing
+		}
+	}
+	return d, nil
+}
+
+// verify is Verify for kinds whose elements nobody else can want.
+func (f filter) verify(part *kernel.NFTTable, o spec.Owner, kind uint32, want []kernel.NFTElem) error {
+	d, err := f.standing(part)
+	if err != nil {
+		return err
+	}
+	more, err := f.settled(o, kind, want)
+	if err != nil {
+		return err
+	}
+	return append(d, more...).err()
+}
+
 // elementDrift compares the element at a place with the wanted one.
 func elementDrift(now *kernel.NFTElem, want kernel.NFTElem) error {
 	_, owner, _, _ := kernel.ParseTag(want.Comment)

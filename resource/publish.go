@@ -11,7 +11,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/vishvananda/netlink"
 )
 
 // A PortMapping is one port of the host that leads to a port of the container.
@@ -172,7 +171,7 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 		if err != nil {
 			return err
 		}
-		if err := f.skeleton(); err != nil { // with what keeps neighbours out of 127/8, before the next step
+		if err := f.skeleton(); err != nil { // with what keeps neighbours out of 127/8, before they could come in
 			return err
 		}
 		if err := f.mend(pub.part); err != nil {
@@ -181,12 +180,12 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 		if err := f.conditions(pub.where); err != nil {
 			return err
 		}
-		wrote, err := p.localnet(w, pub, true)
-		if err != nil {
-			return err
-		}
 		var b kernel.NFTBatch
 		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
+			return err
+		}
+		wrote, err := p.localnet(w, pub, true)
+		if err != nil {
 			return err
 		}
 		changed = wrote || !b.Empty()
@@ -230,7 +229,7 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 		for _, d := range claims[c.key()].before {
 			switch {
 			case d.owner == me || d.container == mine.container || !mine.overlaps(d):
-			case d.to == mine.to || gone(w, d.link):
+			case d.to == mine.to || vanished(w, d.link):
 				dead[d.owner] = true
 			default:
 				conflicts = append(conflicts, conflict(c, d))
@@ -257,11 +256,11 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 		}
 		claims.join(more)
 		claims.remove(hash)
-		gone, err := f.current(plain, nil)
+		left, err := f.current(plain, nil)
 		if err != nil {
 			return nil, nil, err
 		}
-		for k, e := range gone {
+		for k, e := range left {
 			at[k] = e
 		}
 		f.replace(b, hash, plain, nil, at)
@@ -390,18 +389,19 @@ func (p Publish) localnet(w *kernel.World, pub *published, write bool) (wrote bo
 	if err != nil || len(routes) == 0 || routes[0].Gw != nil {
 		return false, nil // not behind a link of this host
 	}
-	l, err := w.Host.LinkByIndex(routes[0].LinkIndex)
+	l, err := w.Host.LinkAt(routes[0].LinkIndex)
 	if err != nil {
-		return false, fmt.Errorf("look up the link to %v: %w", p.To4.Addr(), err)
+		return false, err
 	}
-	key := "net/ipv4/conf/" + l.Attrs().Name + "/route_localnet"
+	key := "net/ipv4/conf/" + l.Name + "/route_localnet"
 	if write {
 		return w.Host.SetSysctls(kernel.Setting{Key: key, Value: "1"})
 	}
-	if v, err := w.Host.Sysctl(key); err != nil || v != "1" {
-		return false, errors.Join(err, fmt.Errorf("sysctl %s is %s, want 1", key, v))
+	v, err := w.Host.Sysctl(key)
+	if err == nil && v != "1" {
+		err = fmt.Errorf("sysctl %s is %s, want 1", key, v)
 	}
-	return false, nil
+	return false, err
 }
 
 // hostEnd is the index of the host end of the container's veth pair, or 0. A veth dies with its
@@ -410,21 +410,21 @@ func hostEnd(w *kernel.World, ifname string) uint32 {
 	if w.Container == nil {
 		return 0
 	}
-	l, err := w.Container.LinkByName(ifname)
-	if err != nil || l.Type() != "veth" {
+	l, err := w.Container.Link(ifname)
+	if err != nil || l.Kind != "veth" {
 		return 0
 	}
-	h, err := w.Host.LinkByIndex(l.Attrs().ParentIndex)
-	if err != nil || h.Type() != "veth" || h.Attrs().ParentIndex != l.Attrs().Index {
+	h, err := w.Host.LinkAt(l.Peer)
+	if err != nil || h.Kind != "veth" || h.Peer != l.Index {
 		return 0
 	}
-	return uint32(h.Attrs().Index)
+	return uint32(h.Index)
 }
 
-func gone(w *kernel.World, link uint32) bool {
+func vanished(w *kernel.World, link uint32) bool {
 	if link == 0 {
 		return false
 	}
-	_, err := w.Host.LinkByIndex(int(link))
-	return errors.As(err, new(netlink.LinkNotFoundError))
+	_, err := w.Host.LinkAt(int(link))
+	return errors.Is(err, kernel.ErrNoLink)
 }

@@ -1,0 +1,167 @@
+package resource
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+)
+
+// nftState is what nft(8) shows of both tables, and so also shows that it can read them.
+func nftState(t testing.TB, w *kernel.World) string {
+	t.Helper()
+	return nstest.RunIn(t, w.Host.Path, "nft", "list", "ruleset")
+}
+
+// What attachments share and leave: chains that are named after what they do, empty maps and rules that
+// belong to them.
+var (
+	sharedChain = regexp.MustCompile(`(?m)^\tchain \w+_[0-9a-f]{12} \{\n(\t\t.*\n)*\t\}\n\n?`)
+	sharedMap   = regexp.MustCompile(`(?m)^\tmap \w+_[0-9a-f]{12} \{\n\t\ttype .*\n\t\}\n\n?`)
+	sharedRule  = regexp.MustCompile(`(?m)^.* jump publish_ip6?_where_.*\n`)
+)
+
+func elements(t testing.TB, w *kernel.World) string {
+	s := nftState(t, w)
+	for _, r := range []*regexp.Regexp{sharedChain, sharedMap, sharedRule} {
+		s = r.ReplaceAllString(s, "")
+	}
+	// The order of tables and chains is the order in which they were made, and counts for nothing.
+	lines := strings.Split(s, "\n")
+	slices.Sort(lines)
+	return strings.TrimSpace(strings.Join(lines, "\n"))
+}
+
+// skeleton makes the tables, so that the state before the first Ensure has them.
+func skeleton(t testing.TB, w *kernel.World) {
+	t.Helper()
+	for _, table := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+		if err := withFilter(w, table, filter.skeleton); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func nftLaw(t *testing.T, w *kernel.World, r plan.Resource, breakers ...breaker) {
+	t.Helper()
+	skeleton(t, w)
+	lawBook{state: func(t testing.TB) string { return elements(t, w) }}.hold(t, w, r, breakers...)
+}
+
+func nft(t testing.TB, w *kernel.World, line string) string {
+	t.Helper()
+	return nstest.RunIn(t, w.Host.Path, "nft", line)
+}
+
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func TestMasqueradeLaw(t *testing.T) {
+	w := newWorld(t)
+	m := Masquerade{Owner: owner, From: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}, Except: []netip.Prefix{pfx("192.0.2.0/24"), pfx("2001:db8::/32")}}
+	chain := func(t testing.TB, family string) string {
+		return regexp.MustCompile(`masquerade_` + family + `_[0-9a-f]{12}`).FindString(nftState(t, w))
+	}
+	nftLaw(t, w, m,
+		breaker{"element", func(t *testing.T) { nft(t, w, "delete element inet fairlead masquerade_ip { 10.1.2.5 }") },
+			"nft element inet fairlead masquerade_ip { 10.1.2.5 : jump masquerade_ip_"},
+		breaker{"element6", func(t *testing.T) { nft(t, w, "delete element inet fairlead masquerade_ip6 { fd00::5 }") },
+			"nft element inet fairlead masquerade_ip6 { fd00::5 : jump masquerade_ip6_"},
+		breaker{"verdict", func(t *testing.T) {
+			e := strings.Split(strings.Split(nftState(t, w), "{ 10.1.2.5 comment \"")[1], "\"")[0]
+			nft(t, w, "delete element inet fairlead masquerade_ip { 10.1.2.5 }; add element inet fairlead masquerade_ip { 10.1.2.5 comment \""+e+"\" : jump user }")
+		}, "is jump user"},
+		breaker{"tag", func(t *testing.T) {
+			nft(t, w, "delete element inet fairlead masquerade_ip { 10.1.2.5 }; add element inet fairlead masquerade_ip { 10.1.2.5 comment \"mine\" : jump user }")
+		}, `belongs to "mine"`},
+		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"},
+		breaker{"chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+chain(t, "ip")) }, `"its own network`},
+		breaker{"chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+chain(t, "ip6")) }, `"multicast`},
+		breaker{"foreign rule", func(t *testing.T) { nft(t, w, "insert rule inet fairlead postrouting accept") }, "that is not ours"},
+		breaker{"flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "masquerade`},
+		breaker{"delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"},
+	)
+}
+
+func TestSpoofCheckLaw(t *testing.T) {
+	w := newWorld(t)
+	s := SpoofCheck{Owner: owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
+	nftLaw(t, w, s,
+		breaker{"link", func(t *testing.T) { nft(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
+			"nft element bridge fairlead spoofcheck { veth1 } is missing"},
+		breaker{"address", func(t *testing.T) {
+			nft(t, w, "delete element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 }")
+		}, "nft element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 } is missing"},
+		breaker{"rule", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead prerouting") }, "source address of somebody else"},
+		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set bridge fairlead owners") }, "is not in owners"},
+	)
+}
+
+// wire makes a veth pair between host and container, with one subnet of each family on it.
+func wire(t testing.TB, w *kernel.World) {
+	t.Helper()
+	name := strings.TrimPrefix(w.Container.Path, "/run/netns/")
+	host(t, w, "ip link add veth1 type veth peer name eth0 netns %s", name)
+	host(t, w, "ip addr add 10.1.2.1/24 dev veth1")
+	host(t, w, "ip addr add fd00::1/64 dev veth1 nodad")
+	host(t, w, "ip link set veth1 up")
+	cont(t, w, "ip addr add 10.1.2.5/24 dev eth0")
+	cont(t, w, "ip addr add fd00::5/64 dev eth0 nodad")
+	cont(t, w, "ip link set eth0 up")
+	cont(t, w, "ip route add default via 10.1.2.1")
+	cont(t, w, "ip route add default via fd00::1")
+}
+
+func TestPublishLaw(t *testing.T) {
+	w := newWorld(t)
+	wire(t, w)
+	host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0")
+	p := Publish{Owner: owner, To4: pfx("10.1.2.5/24"), To6: pfx("fd00::5/64"), SNAT: true, Ports: []PortMapping{
+		{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
+		{Protocol: "udp", HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 53, ContainerPort: 53},
+		{Protocol: "sctp", HostIP: netip.MustParseAddr("2001:db8::1"), HostPort: 9, ContainerPort: 9},
+	}, Conditions6: []string{"ip6", "saddr", "!=", "{", "fd01::/64,", "fd02::/64", "}"}}
+	where := func(t testing.TB, name string) string {
+		return regexp.MustCompile(name + `_where_[0-9a-f]{12}`).FindString(nftState(t, w))
+	}
+	breakElem := func(set, key string) func(*testing.T) {
+		return func(t *testing.T) {
+			if strings.HasSuffix(set, "where") {
+				set = where(t, strings.TrimSuffix(set, "_where"))
+			}
+			nft(t, w, "delete element inet fairlead "+set+" { "+key+" }")
+		}
+	}
+	other := func(set, key, data string) func(*testing.T) {
+		return func(t *testing.T) {
+			old := regexp.MustCompile(key + ` comment "([^"]*)"`).FindStringSubmatch(nftState(t, w))
+			nft(t, w, "delete element inet fairlead "+set+" { "+key+" }; add element inet fairlead "+set+" { "+key+" comment \""+old[1]+"\" : "+data+" }")
+		}
+	}
+	nftLaw(t, w, p,
+		breaker{"any", breakElem("publish_ip_any", "tcp . 8080"), "nft element inet fairlead publish_ip_any { tcp . 8080 : 10.1.2.5 . 80 } is missing"},
+		breaker{"exact", breakElem("publish_ip", "192.0.2.1 . udp . 53"), "nft element inet fairlead publish_ip { 192.0.2.1 . udp . 53 : 10.1.2.5 . 53 } is missing"},
+		breaker{"exact6", breakElem("publish_ip6_where", "2001:db8::1 . sctp . 9"), "{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"},
+		breaker{"any6", breakElem("publish_ip6_any_where", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"},
+		breaker{"address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"},
+		breaker{"port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"},
+		breaker{"somebody else's", func(t *testing.T) {
+			nft(t, w, "delete element inet fairlead publish_ip_any { tcp . 8080 }; add element inet fairlead publish_ip_any { tcp . 8080 comment \"mine\" : 1.2.3.4 . 5 }")
+		}, `belongs to "mine"`},
+		breaker{"claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"},
+		breaker{"hairpin", breakElem("hairpin_ip", "10.1.2.5 . tcp . 80"), "nft element inet fairlead hairpin_ip { 10.1.2.5 . tcp . 80 : jump hairpin_ip_"},
+		breaker{"hairpin6", breakElem("hairpin_ip6", "fd00::5 . tcp . 80"), "nft element inet fairlead hairpin_ip6 { fd00::5 . tcp . 80 : jump hairpin_ip6_"},
+		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"},
+		breaker{"conditions", func(t *testing.T) { nft(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`},
+		breaker{"where", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`},
+		breaker{"publish", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"at any address`},
+		breaker{"guard", func(t *testing.T) { nft(t, w, "flush chain inet fairlead guard") }, `"127/8 from outside`},
+		breaker{"flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead output "published ports`},
+		breaker{"delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"},
+		breaker{"sysctl", func(t *testing.T) { host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0") }, "net/ipv4/conf/veth1/route_localnet is 0, want 1"},
+	)
+}
