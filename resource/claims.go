@@ -10,7 +10,7 @@ import (
 
 // A slot is one port of the host: a family, the conditions, a protocol and a number.
 type slot struct {
-	ports
+	portMaps
 	proto byte
 	port  uint16
 }

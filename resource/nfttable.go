@@ -112,9 +112,9 @@ func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
 	return set(t, "spoofcheck", kernel.NFTIfname), set(t, "allowed", kernel.NFTIfname, kernel.NFTEther)
 }
 
-// ports are the maps of published ports of one family and, where there are conditions, of one set of
+// portMaps are the maps of published ports of one family and, where there are conditions, of one set of
 // conditions, which its name is a hash of.
-type ports struct {
+type portMaps struct {
 	v6    bool
 	where string
 	exact *kernel.NFTSet // host address . protocol . port, asked first
@@ -125,13 +125,13 @@ type ports struct {
 	claims *kernel.NFTSet
 }
 
-func portsOf(t *kernel.NFTTable, v6 bool, where string) ports {
+func portsOf(t *kernel.NFTTable, v6 bool, where string) portMaps {
 	suffix := ""
 	if where != "" {
 		suffix = "_where_" + where
 	}
 	a := address(v6)
-	p := ports{v6: v6, where: where,
+	p := portMaps{v6: v6, where: where,
 		exact:  set(t, "publish_"+ip(v6)+suffix, a, kernel.NFTProto, kernel.NFTService),
 		any:    set(t, "publish_"+ip(v6)+"_any"+suffix, kernel.NFTProto, kernel.NFTService),
 		claims: set(t, "claims_"+ip(v6)+suffix, kernel.NFTProto, kernel.NFTService, kernel.NFTMark),
@@ -143,7 +143,7 @@ func portsOf(t *kernel.NFTTable, v6 bool, where string) ports {
 	return p
 }
 
-func (p ports) rules() []*kernel.NFTRule {
+func (p portMaps) rules() []*kernel.NFTRule {
 	return []*kernel.NFTRule{
 		kernel.NewNFTRule("at one address").DNAT(p.v6, false, p.exact),
 		kernel.NewNFTRule("at any address").DNAT(p.v6, true, p.any),
@@ -151,15 +151,7 @@ func (p ports) rules() []*kernel.NFTRule {
 }
 
 // chain is where the conditions jump to.
-func (p ports) chain() string { return "publish_" + ip(p.v6) + "_where_" + p.where }
-
-// of is the map for a host address.
-func (p ports) of(host netip.Addr) *kernel.NFTSet {
-	if host.IsUnspecified() {
-		return p.any
-	}
-	return p.exact
-}
+func (p portMaps) chain() string { return "publish_" + ip(p.v6) + "_where_" + p.where }
 
 // setNamed is the set that an entry of owners names. The sets under conditions are found by their names.
 func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
@@ -175,7 +167,7 @@ func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
 }
 
 // portsNamed are the maps that one of the two that lead somewhere belongs to.
-func portsNamed(t *kernel.NFTTable, name string) (ports, bool) {
+func portsNamed(t *kernel.NFTTable, name string) (portMaps, bool) {
 	base, where, _ := strings.Cut(name, "_where_")
 	base, ok := strings.CutPrefix(strings.TrimSuffix(base, "_any"), "publish_")
 	return portsOf(t, base == "ip6", where), ok
