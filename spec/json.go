@@ -54,7 +54,7 @@ func parse(src []byte) (node, *syntaxError) {
 		return node{}, err
 	}
 	if p.space(); p.pos < len(src) {
-		return node{}, p.odd("nothing may follow the end of the document")
+		return node{}, p.odd("the end of the document")
 	}
 	return n, nil
 }
@@ -78,10 +78,10 @@ func (p *parser) peek() byte {
 	return 0
 }
 
-// odd says what is wrong with the next character, where want is what should be there.
+// odd says what is wrong with the next character, where want is expected.
 func (p *parser) odd(want string) *syntaxError {
 	if p.pos >= len(p.src) {
-		return &syntaxError{p.pos, "the text ends too early: " + want}
+		return &syntaxError{p.pos, "the text ends where " + want + " is expected"}
 	}
 	r, _ := utf8.DecodeRune(p.src[p.pos:])
 	rest := p.src[p.pos:]
@@ -90,13 +90,13 @@ func (p *parser) odd(want string) *syntaxError {
 	case bytes.HasPrefix(rest, []byte("//")), bytes.HasPrefix(rest, []byte("/*")), r == '#':
 		msg = "JSON has no comments"
 	case r == '<' || r == '…' || bytes.HasPrefix(rest, []byte("...")):
-		msg = fmt.Sprintf("%s is a placeholder: %s", word(rest), want)
+		msg = fmt.Sprintf("%s is a placeholder where %s is expected", word(rest), want)
 	case r == '\'' || r == '“' || r == '”' || r == '‘' || r == '’' || r == '„':
 		msg = fmt.Sprintf("%q is no quotation mark of JSON: write \"", r)
 	case r == '"' || r == '{' || r == '[' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z':
-		msg = fmt.Sprintf("%s cannot stand here: %s", word(rest), want)
+		msg = fmt.Sprintf("%s where %s is expected", word(rest), want)
 	default:
-		msg = fmt.Sprintf("%q cannot stand here: %s", r, want)
+		msg = fmt.Sprintf("%q where %s is expected", r, want)
 	}
 	return &syntaxError{p.pos, msg}
 }
@@ -175,7 +175,7 @@ func (p *parser) badValue(c byte) *syntaxError {
 		}
 		return &syntaxError{p.pos, fmt.Sprintf("%s is no JSON value: a string stands in quotation marks", w)}
 	}
-	return p.odd("a value has to")
+	return p.odd("a value")
 }
 
 func (p *parser) object(n *node, depth int) *syntaxError {
@@ -194,7 +194,7 @@ func (p *parser) object(n *node, depth int) *syntaxError {
 			case c == ',':
 				return &syntaxError{p.pos, "there is one comma too many"}
 			}
-			return p.odd("a key in quotation marks has to")
+			return p.odd("a key in quotation marks")
 		}
 		m := member{at: p.pos}
 		if err := p.str(); err != nil {
@@ -206,7 +206,7 @@ func (p *parser) object(n *node, depth int) *syntaxError {
 			if c == 0 && p.pos == len(p.src) {
 				return p.unclosed("object", n.start)
 			}
-			return p.odd(fmt.Sprintf("a colon has to follow the key %q", m.key))
+			return p.odd(fmt.Sprintf("the colon after the key %q", m.key))
 		}
 		p.pos++
 		if p.peek() == 0 && p.pos == len(p.src) {
@@ -263,7 +263,7 @@ func (p *parser) next(closing byte, container, item string, start int) (done boo
 	case c == '"' || c == '{' || c == '[':
 		return false, &syntaxError{p.pos, fmt.Sprintf("a comma is missing before this %s", item)}
 	}
-	return false, p.odd(fmt.Sprintf("a comma or %c has to", closing))
+	return false, p.odd(fmt.Sprintf("a comma or %c", closing))
 }
 
 func (p *parser) unclosed(what string, start int) *syntaxError {
