@@ -1,0 +1,254 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Allocate gives o an address from each set: the one that it asks for, the one that it had in an earlier
+// boot, or the next one in order. If it fails, what it took is given back, and what o held before is left.
+func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
+	if len(s.Sets) == 0 {
+		return nil, noRanges()
+	}
+	want, err := ipam.Assign(s.Sets, s.Requested)
+	if err != nil {
+		return nil, err
+	}
+	d, err := s.open(ctx, o.Network, true)
+	if err != nil {
+		return nil, err
+	}
+	defer d.close()
+	c := &call{Store: s, d: d, o: o}
+	if err := c.lookAtOwn(); err != nil {
+		return nil, err
+	}
+	var ips []spec.IP
+	for i, set := range s.Sets {
+		a, err := c.address(i, set, want[i])
+		if err != nil {
+			return nil, errors.Join(err, c.undo())
+		}
+		r, _ := set.Find(a)
+		ips = append(ips, spec.IP{Address: netip.PrefixFrom(a, r.Subnet.Bits()), Gateway: r.Gateway})
+	}
+	c.settle()
+	return &spec.Result{IPs: ips}, nil
+}
+
+func noRanges() error {
+	return spec.Errorf(spec.CodeConfig, "ipam: has no range: give it a subnet, or ranges")
+}
+
+func exhausted(code spec.Code, d *directory, set ipam.Set) error {
+	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use", set.Path, ipam.ErrExhausted, set, d.x.used(set), set.Size())
+}
+
+// A call is one Allocate on its way.
+type call struct {
+	*Store
+	d       *directory
+	o       spec.Owner
+	own     []slot // what o held before
+	former  []slot // … in an earlier boot
+	adopted []slot // … and keeps
+	made    []slot
+}
+
+// lookAtOwn finds what o holds already.
+func (c *call) lookAtOwn() error {
+	for _, t := range []string{text(c.o), oldText(c.o)} {
+		found, err := c.d.held(t)
+		if err != nil {
+			return err
+		}
+		for _, l := range found {
+			if c.outlived(c.d, c.o.Network, l) {
+				c.former = append(c.former, l)
+			} else {
+				c.own = append(c.own, l)
+			}
+		}
+	}
+	return nil
+}
+
+// address finds o's address of set i.
+func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error) {
+	for _, l := range c.own {
+		// As in the reference, who asks for a second address of a set by name gets it.
+		if _, ok := set.Find(l.addr); ok && (!want.IsValid() || want == l.addr) {
+			return l.addr, fmt.Errorf("%s holds %s already (%s): ADD twice without a DEL", c.o, l.addr, set.Path)
+		}
+	}
+	for _, l := range c.former {
+		if r, ok := set.Find(l.addr); ok && l.addr != r.Gateway && (!want.IsValid() || want == l.addr) {
+			c.adopted = append(c.adopted, l)
+			return l.addr, nil
+		}
+	}
+	if want.IsValid() {
+		return want, c.take(i, want)
+	}
+	return c.next(i, set)
+}
+
+// take makes a lease for an address that was asked for.
+func (c *call) take(i int, a netip.Addr) error {
+	var err error
+	for range 3 { // a lease that is nobody's any more goes first
+		if err = c.put(i, a); !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		l, rerr := c.d.read(a)
+		switch {
+		case errors.Is(rerr, fs.ErrNotExist):
+		case errors.Is(rerr, errGarbage):
+			err = c.d.removeGarbage(a)
+		case rerr != nil:
+			return spec.Errorf(spec.CodeIO, "requested address %s: %w", a, rerr)
+		default:
+			s, known := c.d.entry(a, l.text)
+			if !known || !c.outlived(c.d, c.o.Network, s) {
+				return spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", a, holder(l.text))
+			}
+			err = c.reclaim(s)
+		}
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return err
+}
+
+// next makes a lease for the next free address of set i.
+func (c *call) next(i int, set ipam.Set) (netip.Addr, error) {
+	reclaimed := false
+	for {
+		a, ok := c.d.x.free(set.After(c.d.last(i)), c.d.now, c.Cooldown)
+		if !ok && !reclaimed {
+			for _, l := range c.stale(c.d, c.o.Network, set) {
+				if err := c.reclaim(l); err != nil {
+					return a, err
+				}
+			}
+			reclaimed = true
+			continue
+		}
+		if !ok {
+			return a, exhausted(spec.CodeTryAgain, c.d, set)
+		}
+		err := c.put(i, a)
+		switch {
+		case !errors.Is(err, fs.ErrExist):
+			return a, err
+		case c.d.fresh:
+			c.d.x.mark(a, taken)
+		default: // the index is wrong
+			if err := c.d.scan(); err != nil {
+				return a, spec.Errorf(spec.CodeIO, "%w", err)
+			}
+		}
+	}
+}
+
+// put makes the lease file of a. All that can fail comes before the step that makes it visible. The index
+// has the owner first and the address last, so that a call that is killed leaves no address that only the
+// index takes for used.
+func (c *call) put(i int, a netip.Addr) error {
+	f, err := c.d.draft(text(c.o))
+	if err != nil {
+		return spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	defer f.discard()
+	if err := c.d.setLast(i, a); err != nil {
+		return spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	l := slot{key: keyOf("lease", text(c.o)), addr: a, boot: c.d.boot, netns: netnsOf(c.Netns), stamp: f.stamp, kind: kindLease}
+	c.d.x.add(l)
+	if err := c.d.publish(f, a); err != nil {
+		c.d.x.remove(l.key, a)
+		return spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	c.d.x.mark(a, taken)
+	c.made = append(c.made, l)
+	return nil
+}
+
+// undo gives back what this call took.
+func (c *call) undo() error {
+	var errs []error
+	for _, l := range c.made {
+		errs = append(errs, c.d.drop(l, 0))
+	}
+	return errors.Join(errs...)
+}
+
+// settle writes down that the adopted leases are of this boot, and removes those that no set has room for.
+func (c *call) settle() {
+	for _, l := range c.former {
+		if !slices.Contains(c.adopted, l) {
+			if err := c.reclaim(l); err != nil {
+				c.d.log.Warn("a former lease stays", "cause", err)
+			}
+			continue
+		}
+		c.d.log.Info("kept the address of an earlier boot", "owner", c.o.String(), "address", l.addr)
+		l.boot, l.netns = c.d.boot, netnsOf(c.Netns)
+		c.d.x.add(l)
+	}
+}
+
+// reclaim removes a lease that outlived its container.
+func (c *call) reclaim(l slot) error {
+	c.d.log.Info("removed a lease of an earlier boot", "network", c.o.Network, "address", l.addr)
+	return c.d.drop(l, 0)
+}
+
+// outlived reports whether l is of an earlier boot, so that its container cannot live. Where the boot
+// was not written down, as for a lease that the reference made, the runtime's cache has to say it.
+func (s *Store) outlived(d *directory, network string, l slot) bool {
+	f, err := d.read(l.addr)
+	if err != nil || keyOf("lease", f.text) != l.key || f.stamp != l.stamp || d.boot == 0 {
+		return false
+	}
+	if l.boot != 0 {
+		return l.boot != d.boot
+	}
+	return vanished(s.results(), network, f.text)
+}
+
+// stale returns the leases of set that outlived their containers.
+func (s *Store) stale(d *directory, network string, set ipam.Set) (found []slot) {
+	d.x.all(func(l slot) {
+		if l.kind != kindLease || l.boot == d.boot {
+			return
+		}
+		if _, ok := set.Find(l.addr); ok && s.outlived(d, network, l) {
+			found = append(found, l)
+		}
+	})
+	return found
+}
+
+// entry is what the index knows of the lease file of a.
+func (d *directory) entry(a netip.Addr, text string) (slot, bool) {
+	for _, s := range d.x.lookup(keyOf("lease", text)) {
+		if s.kind == kindLease && s.addr == a {
+			return s, true
+		}
+	}
+	return slot{}, false
+}
+
+// holder is the owner that a lease file names, for people.
+func holder(text string) string { return strings.Replace(text, "\r\n", " ", 1) }

@@ -1,0 +1,67 @@
+package disk
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// thisBoot is a number for the time since the kernel started; 0 if the kernel does not say.
+func thisBoot() uint64 {
+	fd, err := unix.Open("/proc/sys/kernel/random/boot_id", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0
+	}
+	defer unix.Close(fd)
+	var b [64]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil || n == 0 {
+		return 0
+	}
+	return number("boot " + strings.TrimSpace(string(b[:n])))
+}
+
+// clockNow is now, on a clock that nobody sets.
+func clockNow() clock {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 1
+	}
+	return clock(ts.Sec*10+ts.Nsec/100_000_000) + 1
+}
+
+// netnsOf is the device and inode of a namespace, 0 where there is none.
+func netnsOf(path string) uint64 {
+	var st unix.Stat_t
+	if path == "" || unix.Stat(path, &st) != nil {
+		return 0
+	}
+	return st.Dev<<32 | st.Ino&0xffffffff
+}
+
+// vanished reports whether the runtime's cache of results says that the owner which a lease names lived
+// in a namespace that is gone. It takes nothing less for proof: not the age of a file, for it says when
+// the lease was made and not whether its container lives; not a path that is still there but no
+// namespace, for the mount may be one that this process does not see.
+func vanished(results, network, text string) bool {
+	containerID, ifName, ok := strings.Cut(text, "\r\n")
+	if !ok || strings.ContainsRune(text, '/') {
+		return false
+	}
+	b, err := os.ReadFile(filepath.Join(results, network+"-"+containerID+"-"+ifName))
+	if err != nil {
+		return false
+	}
+	var entry struct{ Kind, ContainerID, IfName, NetworkName, Netns string }
+	if json.Unmarshal(b, &entry) != nil || entry.Kind != "cniCacheV1" || !filepath.IsAbs(entry.Netns) ||
+		entry.NetworkName != network || entry.ContainerID != containerID || entry.IfName != ifName {
+		return false // names with dashes share a file name
+	}
+	_, err = os.Stat(entry.Netns)
+	return errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,335 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+)
+
+// A directory is a network's, with its lock held. Names in it are reached through its descriptor, so that
+// one call is about one directory, whatever becomes of the path.
+type directory struct {
+	path  string
+	fd    int
+	lock  int
+	log   *slog.Logger
+	rest  time.Duration // how long a released address rests
+	boot  uint64
+	now   clock
+	lasts []string // what the last_reserved_ip files say, as far as they were read
+
+	x     *index
+	fresh bool // x was made from the directory by this call
+	dirty bool // something that x is signed with was changed
+}
+
+// indexDir holds the indexes and what is being written. No network has this name, for names begin with a
+// letter or a digit; and it is on the directory's own file system, which link(2) needs.
+const indexDir = ".fairlead"
+
+// openDirectory opens and locks the directory at path. Without create it is nil if there is none.
+func openDirectory(ctx context.Context, path string, create bool) (*directory, error) {
+	for {
+		d := &directory{path: path, fd: -1, lock: -1}
+		var err error
+		d.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		switch {
+		case errors.Is(err, unix.ENOENT) && !create:
+			return nil, nil
+		case errors.Is(err, unix.ENOENT):
+			if err := os.MkdirAll(path, 0o755); err != nil {
+				return nil, err
+			}
+			continue
+		case err != nil:
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		gone, err := d.takeLock(ctx)
+		if err == nil && !gone {
+			return d, nil
+		}
+		d.closeFiles()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// takeLock takes the lock that the reference takes. gone says that the directory was removed meanwhile,
+// and the lock with it, so that it keeps nobody out.
+func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
+	name := filepath.Join(d.path, "lock")
+	d.lock, err = unix.Openat(d.fd, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
+	if errors.Is(err, unix.ENOENT) {
+		return true, nil
+	}
+	if err != nil {
+		return false, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	if err := flock(ctx, d.lock); err != nil {
+		if errors.As(err, &errAbandoned{}) {
+			d.lock = -1
+		}
+		return false, &fs.PathError{Op: "lock", Path: name, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(d.lock, &st); err != nil {
+		return false, &fs.PathError{Op: "stat", Path: name, Err: err}
+	}
+	return st.Nlink == 0, nil
+}
+
+// flock waits for the lock as long as ctx allows.
+func flock(ctx context.Context, fd int) error {
+	err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
+	if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		return err
+	}
+	var settled atomic.Bool // by whom: the waiter who has the lock, or ctx
+	got := make(chan error, 1)
+	go func() {
+		err := unix.Flock(fd, unix.LOCK_EX)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Flock(fd, unix.LOCK_EX)
+		}
+		if !settled.CompareAndSwap(false, true) {
+			unix.Close(fd) // nobody waits any more
+		}
+		got <- err
+	}()
+	select {
+	case err := <-got:
+		return err
+	case <-ctx.Done():
+		if settled.CompareAndSwap(false, true) {
+			return errAbandoned{ctx.Err()}
+		}
+		return <-got
+	}
+}
+
+// errAbandoned is the end of a wait for a lock. The waiting thread closes the descriptor.
+type errAbandoned struct{ error }
+
+func (e errAbandoned) Unwrap() error { return e.error }
+
+func (d *directory) closeFiles() {
+	for _, fd := range []int{d.fd, d.lock} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// close signs the index, if it needs to be, and gives the lock back.
+func (d *directory) close() {
+	if d.x != nil {
+		if d.dirty {
+			d.sign()
+		}
+		d.x.store.close()
+	}
+	d.closeFiles()
+}
+
+// errGarbage says that a lease file holds nothing that names an owner, such as what a crash leaves.
+var errGarbage = errors.New("names no owner")
+
+// A lease is a lease file as it is on disk.
+type lease struct {
+	text  string // who holds it, without surrounding white space
+	stamp uint64 // which file it is
+}
+
+// read reads the lease file of a. Whatever else has its name is an error, and stays.
+func (d *directory) read(a netip.Addr) (lease, error) {
+	name := a.String()
+	fail := func(op string, err error) (lease, error) {
+		return lease{}, &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
+	}
+	fd, err := unix.Openat(d.fd, name, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fail("open", err)
+	}
+	defer unix.Close(fd)
+	stamp, err := stampOf(fd)
+	if err != nil {
+		return fail("stat", err)
+	}
+	var b [4096]byte // a container ID may be long
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		return fail("read", err)
+	}
+	text := strings.TrimSpace(string(b[:n]))
+	if garbage(text) {
+		return fail("read", errGarbage)
+	}
+	return lease{text, stamp}, nil
+}
+
+// garbage reports whether text cannot be the names of a container and an interface: nothing at all, or
+// the zeros and odd bytes of a file that was cut off from its content.
+func garbage(text string) bool {
+	return text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool {
+		return r < ' ' && r != '\r' && r != '\n' && r != '\t' || r == 0x7f
+	})
+}
+
+// stampOf tells a file from any other that ever had its name. The time of its last change tells it from
+// one that got the same inode; it says nothing about its age.
+func stampOf(fd int) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return 0, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, errors.New("is not a regular file")
+	}
+	return number(fmt.Sprintf("file %d %d.%09d", st.Ino, st.Mtim.Sec, st.Mtim.Nsec)), nil
+}
+
+// unlink removes the lease file of a.
+func (d *directory) unlink(a netip.Addr) error {
+	d.dirty = true
+	err := unix.Unlinkat(d.fd, a.String(), 0)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return &fs.PathError{Op: "remove", Path: filepath.Join(d.path, a.String()), Err: err}
+	}
+	return nil
+}
+
+// A draft is a lease file that has no name yet.
+type draft struct {
+	fd    int
+	tmp   string // where the file system knows no nameless files
+	stamp uint64
+}
+
+// draft writes a lease file. It gets its name in one step, so that no other process ever sees a torn one,
+// and a call that is killed leaves nothing.
+func (d *directory) draft(text string) (draft, error) {
+	fd, err := unix.Openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) {
+		return d.namedDraft(text) // overlayfs before 6.3, NFS
+	}
+	if err != nil {
+		return draft{}, &fs.PathError{Op: "create a file in", Path: d.path, Err: err}
+	}
+	return fillDraft(draft{fd: fd}, text)
+}
+
+// namedDraft writes a lease file outside the directory, where the reference would read it.
+func (d *directory) namedDraft(text string) (draft, error) {
+	tmp := indexPath(d.path) + "+"
+	// Never truncated: a call that was killed may have left it as a second name of a lease.
+	if err := unix.Unlink(tmp); err != nil && !errors.Is(err, unix.ENOENT) {
+		return draft{}, &fs.PathError{Op: "remove", Path: tmp, Err: err}
+	}
+	if err := os.MkdirAll(filepath.Dir(tmp), 0o700); err != nil {
+		return draft{}, err
+	}
+	fd, err := unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return draft{}, &fs.PathError{Op: "create", Path: tmp, Err: err}
+	}
+	return fillDraft(draft{fd: fd, tmp: tmp}, text)
+}
+
+func fillDraft(f draft, text string) (draft, error) {
+	n, err := unix.Write(f.fd, []byte(text))
+	if err == nil && n < len(text) {
+		err = unix.ENOSPC
+	}
+	if err == nil {
+		f.stamp, err = stampOf(f.fd)
+	}
+	if err != nil {
+		f.discard()
+		return draft{}, fmt.Errorf("write a lease: %w", err)
+	}
+	return f, nil
+}
+
+func (f draft) discard() {
+	unix.Close(f.fd)
+	if f.tmp != "" {
+		unix.Unlink(f.tmp)
+	}
+}
+
+// publish gives f the name of a. It is an error that is fs.ErrExist if a has a file already.
+func (d *directory) publish(f draft, a netip.Addr) error {
+	d.dirty = true
+	from := f.tmp
+	if from == "" {
+		from = "/proc/self/fd/" + strconv.Itoa(f.fd)
+	}
+	if err := unix.Linkat(unix.AT_FDCWD, from, d.fd, a.String(), unix.AT_SYMLINK_FOLLOW); err != nil {
+		return &fs.PathError{Op: "create", Path: filepath.Join(d.path, a.String()), Err: err}
+	}
+	return nil
+}
+
+// last is what last_reserved_ip.i says.
+func (d *directory) last(i int) netip.Addr {
+	d.readLasts(i + 1)
+	a, _ := netip.ParseAddr(strings.TrimSpace(d.lasts[i]))
+	return a.Unmap()
+}
+
+func (d *directory) readLasts(n int) {
+	for i := len(d.lasts); i < n; i++ {
+		var b [64]byte
+		got := 0
+		if fd, err := unix.Openat(d.fd, lastName(i), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+			got, _ = unix.Read(fd, b[:])
+			unix.Close(fd)
+		}
+		d.lasts = append(d.lasts, string(b[:max(got, 0)]))
+	}
+}
+
+// setLast writes last_reserved_ip.i. It is not truncated first: with the discard option a file system
+// tells the disk about each freed block, and waits.
+func (d *directory) setLast(i int, a netip.Addr) error {
+	d.readLasts(i + 1)
+	d.dirty = true
+	fail := func(op string, err error) error {
+		return &fs.PathError{Op: op, Path: filepath.Join(d.path, lastName(i)), Err: err}
+	}
+	fd, err := unix.Openat(d.fd, lastName(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return fail("open", err)
+	}
+	defer unix.Close(fd)
+	text := a.String()
+	if _, err := unix.Pwrite(fd, []byte(text), 0); err != nil {
+		return fail("write", err)
+	}
+	if len(d.lasts[i]) > len(text) {
+		if err := unix.Ftruncate(fd, int64(len(text))); err != nil {
+			return fail("truncate", err)
+		}
+	}
+	d.lasts[i] = text
+	return nil
+}
+
+func lastName(i int) string { return "last_reserved_ip." + strconv.Itoa(i) }
+
+func indexPath(dir string) string {
+	return filepath.Join(filepath.Dir(dir), indexDir, filepath.Base(dir))
+}

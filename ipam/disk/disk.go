@@ -1,0 +1,277 @@
+// Package disk keeps leases in a directory of the host, in the format of the reference's host-local, and
+// finds an owner's lease or a free address without reading the others.
+package disk
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A Store is an ipam.Allocator over one folder with a directory for each network. Other processes may
+// work on the directory at the same time, the reference's host-local included.
+//
+// Release and Sweep need nothing but DataDir.
+type Store struct {
+	DataDir   string        // default: /var/lib/cni/networks
+	Sets      []ipam.Set    // complete; an owner gets an address from each
+	Requested []netip.Addr  // what the owner asks for
+	Cooldown  time.Duration // for how long a released address rests while others are free
+	Netns     string        // the path of the owner's namespace, written down beside the lease
+	Results   string        // the runtime's cache of results; default: /var/lib/cni/results
+	Log       *slog.Logger  // default: slog.Default()
+}
+
+var _ ipam.Allocator = (*Store)(nil)
+
+func (s *Store) open(ctx context.Context, network string, create bool) (*directory, error) {
+	path, err := s.path(network)
+	if err != nil {
+		return nil, err
+	}
+	d, err := openDirectory(ctx, path, create)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+	}
+	if d == nil {
+		return nil, nil
+	}
+	d.rest, d.boot, d.now, d.log = s.Cooldown, thisBoot(), clockNow(), s.Log
+	if d.log == nil {
+		d.log = slog.Default()
+	}
+	if err := d.ready(len(s.Sets)); err != nil {
+		d.close()
+		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+	}
+	return d, nil
+}
+
+// path is where the network's leases are.
+func (s *Store) path(network string) (string, error) {
+	if network == "" || strings.ContainsRune("._-", rune(network[0])) || strings.ContainsAny(network, "/\x00") {
+		return "", spec.Errorf(spec.CodeConfig, "name: %q cannot name a network", network)
+	}
+	dir := s.DataDir
+	if dir == "" {
+		dir = "/var/lib/cni/networks"
+	}
+	return filepath.Join(dir, network), nil
+}
+
+// text is the content of o's lease files.
+func text(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) + "\r\n" + o.IfName }
+
+// oldText is what former versions of the reference wrote: the container, whatever the interface.
+func oldText(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) }
+
+// held returns the leases whose files say text. Entries of the index that the files do not bear out are
+// dropped.
+func (d *directory) held(text string) ([]slot, error) {
+	var found []slot
+	for _, s := range d.x.lookup(keyOf("lease", text)) {
+		l, err := d.read(s.addr)
+		switch {
+		case err == nil && l.text == text:
+			found = append(found, s)
+		case err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGarbage):
+			d.x.remove(s.key, s.addr)
+		default:
+			return nil, spec.Errorf(spec.CodeIO, "%w", err)
+		}
+	}
+	return found, nil
+}
+
+// drop removes a lease file and what the index knows of it. word is what becomes of the address.
+func (d *directory) drop(s slot, word uint32) error {
+	if err := d.unlink(s.addr); err != nil {
+		return spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	d.x.remove(s.key, s.addr)
+	d.x.mark(s.addr, word)
+	return nil
+}
+
+// Release removes the leases of o (clauses P12, P13). A network that was never used stays so.
+func (s *Store) Release(ctx context.Context, o spec.Owner) error {
+	d, err := s.open(ctx, o.Network, false)
+	if d == nil {
+		return err
+	}
+	defer d.close()
+	found, err := d.held(text(o))
+	if err == nil && len(found) == 0 {
+		found, err = d.held(oldText(o))
+	}
+	errs := []error{err}
+	for _, l := range found {
+		errs = append(errs, d.drop(l, uint32(d.now)))
+	}
+	return errors.Join(errs...)
+}
+
+// Sweep removes the leases of network whose owner is none of valid (clause P22). A lease in the old
+// format is valid if its container is.
+func (s *Store) Sweep(ctx context.Context, network string, valid []spec.Owner) error {
+	d, err := s.open(ctx, network, false)
+	if d == nil {
+		return err
+	}
+	defer d.close()
+	if !d.fresh { // here the truth is worth more than the time
+		if err := d.scan(); err != nil {
+			return spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+		}
+	}
+	keep := map[key]bool{}
+	for _, o := range valid {
+		keep[keyOf("lease", text(o))] = true
+		keep[keyOf("lease", oldText(o))] = true
+	}
+	var dead []slot
+	d.x.all(func(l slot) {
+		if l.kind == kindLease && !keep[l.key] {
+			dead = append(dead, l)
+		}
+	})
+	var errs []error
+	for _, l := range dead {
+		d.log.Info("removed the lease of an attachment that is gone", "network", network, "address", l.addr)
+		errs = append(errs, d.drop(l, uint32(d.now)))
+	}
+	return errors.Join(errs...)
+}
+
+// Verify compares the lease files with the addresses of prev that are of this store's sets (clause P15).
+// It takes no lock, for a lease file appears and disappears in one step.
+func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
+	path, err := s.path(o.Network)
+	if err != nil {
+		return err
+	}
+	if prev == nil {
+		return spec.Errorf(spec.CodeConfig, "prevResult: is missing, and CHECK compares with it")
+	}
+	var errs []error
+	ours := 0
+	d := &directory{path: path}
+	d.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(d.fd)
+	}
+	for _, ip := range prev.IPs {
+		a := ip.Address.Addr().Unmap()
+		if _, ok := s.find(a); !ok {
+			continue
+		}
+		ours++
+		if d.fd >= 0 {
+			var l lease
+			if l, err = d.read(a); err == nil && l.text != text(o) && l.text != oldText(o) {
+				errs = append(errs, spec.Errorf(spec.CodeUnknown, "lease %s: is held by %s", a, holder(l.text)))
+			}
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			errs = append(errs, spec.Errorf(spec.CodeUnknown, "lease %s: is missing in %s", a, path))
+		case err != nil:
+			errs = append(errs, spec.Errorf(spec.CodeIO, "lease %s: %w", a, err))
+		}
+	}
+	if ours == 0 {
+		return spec.Errorf(spec.CodeUnknown, "no address of prevResult is of %s", describe(s.Sets))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) find(a netip.Addr) (ipam.Range, bool) {
+	for _, set := range s.Sets {
+		if r, ok := set.Find(a); ok {
+			return r, true
+		}
+	}
+	return ipam.Range{}, false
+}
+
+func describe(sets []ipam.Set) string {
+	names := make([]string, len(sets))
+	for i, s := range sets {
+		names[i] = s.String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// Status is nil if each set has an address left, or one that an earlier boot left behind (clause P21).
+// Addresses that rest count.
+func (s *Store) Status(ctx context.Context, network string) error {
+	if len(s.Sets) == 0 {
+		return noRanges()
+	}
+	d, err := s.open(ctx, network, false)
+	if err != nil {
+		return spec.Errorf(spec.CodeUnavailable, "%w", err)
+	}
+	if d == nil {
+		return s.writable()
+	}
+	defer d.close()
+	var errs []error
+	for i, set := range s.Sets {
+		if _, ok := d.x.free(set.After(d.last(i)), d.now, 0); ok || len(s.stale(d, network, set)) > 0 {
+			continue
+		}
+		errs = append(errs, exhausted(spec.CodeUnavailable, d, set))
+	}
+	return errors.Join(errs...)
+}
+
+// writable reports whether the network's directory could be made.
+func (s *Store) writable() error {
+	dir, err := s.path("x")
+	for err == nil {
+		dir = filepath.Dir(dir)
+		err = unix.Access(dir, unix.W_OK|unix.X_OK)
+		if err == nil || dir == "/" || !errors.Is(err, unix.ENOENT) {
+			break
+		}
+		err = nil
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeUnavailable, "%w", &fs.PathError{Op: "write to", Path: dir, Err: err})
+	}
+	return nil
+}
+
+// Room counts the addresses that are left in all sets together, and all that they have.
+func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count, err error) {
+	for _, set := range s.Sets {
+		size = size.Add(set.Size())
+	}
+	d, err := s.open(ctx, network, false)
+	if d == nil {
+		return size, size, err
+	}
+	defer d.close()
+	free = size
+	for _, set := range s.Sets {
+		free = free.Sub(d.x.used(set))
+	}
+	return free, size, nil
+}
+
+func (s *Store) results() string {
+	if s.Results != "" {
+		return s.Results
+	}
+	return "/var/lib/cni/results"
+}

@@ -1,0 +1,434 @@
+package disk
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+)
+
+// The index is one file of pages: a header, a hash table of buckets of one page each, and blocks. A
+// bucket's slots say which address an owner has (kindLease) and where an address's block is (kindBlock). A
+// block holds a word for each of 1024 neighbouring addresses: taken, or when it was given back. So an
+// owner's lease is one page away, and a run of taken addresses is passed over without asking the
+// directory. All of it is a hint that a scan of the directory can make anew, save slot.boot and slot.netns.
+const (
+	pageSize = 4096
+	slotSize = 64
+	perPage  = pageSize / slotSize
+	perBlock = pageSize / 4
+
+	kindFree  = 0
+	kindLease = 1
+	kindBlock = 2
+
+	taken = ^uint32(0) // any other word but 0 is a time of release
+	magic = "fairlead ipam 1\n"
+
+	fewBuckets  = 8
+	mostBuckets = 1 << 22
+)
+
+// A key stands for what a lease file says, which is how the index knows owners.
+type key [16]byte
+
+func keyOf(kind, text string) key {
+	sum := sha256.Sum256([]byte(kind + "\x00" + text))
+	return key(sum[:16])
+}
+
+// number is text as a number that is never 0.
+func number(text string) uint64 {
+	k := keyOf("number", text)
+	return binary.LittleEndian.Uint64(k[:]) | 1
+}
+
+// A slot is one entry of the hash table.
+type slot struct {
+	key   key
+	addr  netip.Addr
+	boot  uint64 // the boot in which the lease was made; 0: not known
+	netns uint64 // device and inode of the container's namespace; 0: not known
+	stamp uint64 // the lease file that boot and netns were written down for
+	kind  uint32
+	page  uint32 // where a block is
+}
+
+func (s slot) encode() []byte {
+	b := make([]byte, slotSize)
+	copy(b, s.key[:])
+	a := s.addr.As16()
+	copy(b[16:], a[:])
+	binary.LittleEndian.PutUint64(b[32:], s.boot)
+	binary.LittleEndian.PutUint64(b[40:], s.netns)
+	binary.LittleEndian.PutUint64(b[48:], s.stamp)
+	binary.LittleEndian.PutUint32(b[56:], s.kind)
+	binary.LittleEndian.PutUint32(b[60:], s.page)
+	return b
+}
+
+func decodeSlot(b []byte) slot {
+	return slot{
+		key:   key(b[:16]),
+		addr:  netip.AddrFrom16([16]byte(b[16:32])).Unmap(),
+		boot:  binary.LittleEndian.Uint64(b[32:]),
+		netns: binary.LittleEndian.Uint64(b[40:]),
+		stamp: binary.LittleEndian.Uint64(b[48:]),
+		kind:  binary.LittleEndian.Uint32(b[56:]),
+		page:  binary.LittleEndian.Uint32(b[60:]),
+	}
+}
+
+// A header says what the rest of the index is true of.
+type header struct {
+	boot    uint64 // the boot in which the directory was scanned
+	inode   uint64 // the network's directory, and when it was changed last
+	mtime   int64
+	lasts   uint32 // how many last_reserved_ip files were looked at, and what they said
+	digest  key
+	buckets uint32
+	pages   uint32
+}
+
+func (h header) encode() []byte {
+	b := make([]byte, 96)
+	copy(b, magic)
+	binary.LittleEndian.PutUint64(b[16:], h.boot)
+	binary.LittleEndian.PutUint64(b[24:], h.inode)
+	binary.LittleEndian.PutUint64(b[32:], uint64(h.mtime))
+	binary.LittleEndian.PutUint32(b[40:], h.lasts)
+	copy(b[44:], h.digest[:])
+	binary.LittleEndian.PutUint32(b[60:], h.buckets)
+	binary.LittleEndian.PutUint32(b[64:], h.pages)
+	sum := keyOf("header", string(b[:68]))
+	copy(b[68:], sum[:])
+	return b
+}
+
+func decodeHeader(b []byte) (h header, ok bool) {
+	sum := keyOf("header", string(b[:68]))
+	if string(b[:16]) != magic || !bytes.Equal(b[68:84], sum[:]) {
+		return header{}, false
+	}
+	h = header{
+		boot:    binary.LittleEndian.Uint64(b[16:]),
+		inode:   binary.LittleEndian.Uint64(b[24:]),
+		mtime:   int64(binary.LittleEndian.Uint64(b[32:])),
+		lasts:   binary.LittleEndian.Uint32(b[40:]),
+		digest:  key(b[44:60]),
+		buckets: binary.LittleEndian.Uint32(b[60:]),
+		pages:   binary.LittleEndian.Uint32(b[64:]),
+	}
+	pow2 := h.buckets > 0 && h.buckets&(h.buckets-1) == 0
+	return h, pow2 && h.buckets <= mostBuckets && h.pages > h.buckets
+}
+
+// An index is open on its file, or in memory only where the file cannot be written.
+type index struct {
+	header
+	path  string
+	store store
+	extra []slot // what the table has no room for
+	err   error  // the first thing that went wrong: the file is not to be signed then
+}
+
+// newIndex is an empty index in memory, made for n leases.
+func newIndex(path string, boot uint64, n int) *index {
+	x := &index{path: path}
+	x.boot, x.buckets = boot, fewBuckets
+	for int(x.buckets)*perPage/2 < n && x.buckets < mostBuckets {
+		x.buckets *= 2
+	}
+	x.pages = 1 + x.buckets
+	x.store = &memory{}
+	return x
+}
+
+// openIndex reads the index at path, which need not be true any more. It is nil if there is none that
+// can be read.
+func openIndex(path string) *index {
+	f, size, err := openFile(path)
+	if err != nil {
+		return nil
+	}
+	x := &index{path: path, store: f}
+	var p [pageSize]byte
+	ok := f.readPage(0, &p) == nil
+	if ok {
+		x.header, ok = decodeHeader(p[:])
+	}
+	if !ok || size < int64(1+x.buckets)*pageSize {
+		f.close()
+		return nil
+	}
+	return x
+}
+
+func (x *index) note(err error) {
+	if x.err == nil {
+		x.err = err
+	}
+}
+
+func (x *index) page(n uint32) (p [pageSize]byte) {
+	x.note(x.store.readPage(n, &p))
+	return p
+}
+
+func (x *index) write(page uint32, at int, b []byte) {
+	x.note(x.store.write(int64(page)*pageSize+int64(at), b))
+}
+
+func (x *index) bucket(k key) uint32 {
+	return 1 + binary.LittleEndian.Uint32(k[:])&(x.buckets-1)
+}
+
+// lookup returns the slots of a key.
+func (x *index) lookup(k key) (found []slot) {
+	p := x.page(x.bucket(k))
+	for i := range perPage {
+		if b := p[i*slotSize:][:slotSize]; key(b[:16]) == k {
+			if s := decodeSlot(b); s.kind != kindFree {
+				found = append(found, s)
+			}
+		}
+	}
+	for _, s := range x.extra {
+		if s.key == k {
+			found = append(found, s)
+		}
+	}
+	return found
+}
+
+// insert puts s in, in the place of a slot of the same key and address where there is one. It reports
+// whether the bucket has room.
+func (x *index) insert(s slot) bool {
+	n := x.bucket(s.key)
+	p := x.page(n)
+	at := -1
+	for i := range perPage {
+		old := decodeSlot(p[i*slotSize:][:slotSize])
+		if old.kind == kindFree && at < 0 || old.kind == s.kind && old.key == s.key && old.addr == s.addr {
+			at = i
+		}
+	}
+	if at < 0 {
+		return false
+	}
+	if s.kind == kindBlock && s.page == 0 {
+		s.page = x.pages
+		x.pages++
+	}
+	x.write(n, at*slotSize, s.encode())
+	return true
+}
+
+// add inserts s and makes room for it if need be.
+func (x *index) add(s slot) {
+	if x.insert(s) {
+		return
+	}
+	x.grow()
+	if !x.insert(s) {
+		x.extra = append(x.extra, s)
+		x.note(errors.New("more addresses of one owner than the index holds"))
+	}
+}
+
+// remove takes a lease out.
+func (x *index) remove(k key, a netip.Addr) {
+	n := x.bucket(k)
+	p := x.page(n)
+	for i := range perPage {
+		if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind == kindLease && s.key == k && s.addr == a {
+			x.write(n, i*slotSize, make([]byte, slotSize))
+		}
+	}
+}
+
+// all calls f with every slot.
+func (x *index) all(f func(slot)) {
+	for n := range x.buckets {
+		p := x.page(1 + n)
+		for i := range perPage {
+			if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind != kindFree {
+				f(s)
+			}
+		}
+	}
+	for _, s := range x.extra {
+		f(s)
+	}
+}
+
+// grow makes the table wider. It happens when a bucket's 64 slots are full, so once in a long while, and
+// costs as much as writing the index anew. Where buckets are all but empty, one owner fills one, and
+// growing would not help.
+func (x *index) grow() {
+	var slots []slot
+	x.all(func(s slot) { slots = append(slots, s) })
+	for width := x.buckets * 2; width <= mostBuckets && int(width)*perPage/8 <= len(slots); width *= 2 {
+		wide := &index{path: x.path, header: x.header, store: &memory{}, err: x.err, extra: x.extra}
+		wide.buckets, wide.pages = width, 1+width
+		if wide.fill(slots, x) {
+			wide.save()
+			x.store.close()
+			*x = *wide
+			return
+		}
+	}
+}
+
+// fill puts the slots of from in, and the blocks that they speak of.
+func (x *index) fill(slots []slot, from *index) bool {
+	for _, s := range slots {
+		if s.kind == kindBlock {
+			p := from.page(s.page)
+			s.page = x.pages
+			x.pages++
+			x.write(s.page, 0, p[:])
+		}
+		if !x.insert(s) {
+			return false
+		}
+	}
+	return true
+}
+
+// save moves an index from memory to its file. Where that fails it goes on in memory, for this call.
+func (x *index) save() {
+	m, ok := x.store.(*memory)
+	if !ok {
+		return
+	}
+	x.inode, x.mtime = 0, 0 // true of nothing until it is signed
+	x.write(0, 0, x.header.encode())
+	f, err := m.save(x.path, x.pages)
+	x.note(err)
+	if err == nil {
+		x.store = f
+	}
+}
+
+// base is the first address of a's block.
+func base(a netip.Addr) netip.Addr {
+	b := a.As16()
+	b[15] = 0
+	b[14] &^= byte(perBlock>>8 - 1)
+	out := netip.AddrFrom16(b)
+	if a.Is4() {
+		return out.Unmap()
+	}
+	return out
+}
+
+// place is the position of a in its block.
+func place(a netip.Addr) int {
+	b := a.As16()
+	return int(binary.BigEndian.Uint16(b[14:])) % perBlock
+}
+
+// block is the page of a's block, or 0.
+func (x *index) block(a netip.Addr) uint32 {
+	for _, s := range x.lookup(keyOf("block", base(a).String())) {
+		if s.kind == kindBlock && s.page > x.buckets {
+			return s.page
+		}
+	}
+	return 0
+}
+
+// mark writes down what became of a.
+func (x *index) mark(a netip.Addr, word uint32) {
+	n := x.block(a)
+	if n == 0 {
+		if word == 0 {
+			return
+		}
+		from := base(a)
+		x.add(slot{key: keyOf("block", from.String()), addr: from, kind: kindBlock})
+		if n = x.block(a); n == 0 {
+			return // add said why
+		}
+	}
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], word)
+	x.write(n, place(a)*4, b[:])
+}
+
+// word is what became of a: 0 nothing, taken, or when it was released.
+func (x *index) word(a netip.Addr) uint32 {
+	n := x.block(a)
+	if n == 0 {
+		return 0
+	}
+	p := x.page(n)
+	return binary.LittleEndian.Uint32(p[place(a)*4:])
+}
+
+// free finds an address that is not taken: the first one in order that has rested since its release, or,
+// where there is none, the one that has rested longest.
+func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (netip.Addr, bool) {
+	var tired netip.Addr
+	var since uint32
+	for _, sp := range order {
+		for a := sp.First; a.IsValid() && !sp.Last.Less(a); a = ipam.Plus(base(a), perBlock-1).Next() {
+			from, end := base(a), perBlock-1
+			if from == base(sp.Last) {
+				end = place(sp.Last)
+			}
+			var p [pageSize]byte // no block: nothing there is taken
+			if n := x.block(a); n != 0 {
+				p = x.page(n)
+			}
+			for i := place(a); i <= end; i++ {
+				word := binary.LittleEndian.Uint32(p[i*4:])
+				if word == taken {
+					continue
+				}
+				at := ipam.Plus(from, uint64(i))
+				switch {
+				case at == sp.Gateway:
+				case word == 0 || now.since(word) >= rest:
+					return at, true
+				case !tired.IsValid() || word < since:
+					tired, since = at, word
+				}
+			}
+		}
+	}
+	return tired, tired.IsValid()
+}
+
+// used counts the taken addresses of set.
+func (x *index) used(set ipam.Set) ipam.Count {
+	var n uint64
+	x.all(func(s slot) {
+		if s.kind != kindBlock {
+			return
+		}
+		p := x.page(s.page)
+		for i := range perBlock {
+			if binary.LittleEndian.Uint32(p[i*4:]) != taken {
+				continue
+			}
+			a := ipam.Plus(s.addr, uint64(i))
+			if r, ok := set.Find(a); ok && a != r.Gateway {
+				n++
+			}
+		}
+	})
+	return ipam.CountOf(n)
+}
+
+// A clock is a time of this boot in tenths of a second, beginning with 1.
+type clock uint32
+
+func (c clock) since(word uint32) time.Duration {
+	return time.Duration(int64(c)-int64(word)) * (time.Second / 10)
+}

@@ -1,0 +1,121 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// A store is where an index's pages are. What lies past the end reads as zeros.
+type store interface {
+	readPage(n uint32, p *[pageSize]byte) error
+	write(off int64, b []byte) error
+	close()
+}
+
+// A file is a store on disk. It is a bare descriptor: os.File would ask the poller to watch it.
+type file int
+
+func openFile(path string) (file, int64, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return -1, 0, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return -1, 0, err
+	}
+	return file(fd), st.Size, nil
+}
+
+func (f file) readPage(n uint32, p *[pageSize]byte) error {
+	got, err := unix.Pread(int(f), p[:], int64(n)*pageSize)
+	if err != nil {
+		got = 0
+		err = fmt.Errorf("read the index: %w", err)
+	}
+	clear(p[got:])
+	return err
+}
+
+func (f file) write(off int64, b []byte) error {
+	n, err := unix.Pwrite(int(f), b, off)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return fmt.Errorf("write the index: %w", err)
+	}
+	return nil
+}
+
+func (f file) close() { unix.Close(int(f)) }
+
+// A memory is a store that is not on disk yet.
+type memory struct{ b []byte }
+
+func (m *memory) readPage(n uint32, p *[pageSize]byte) error {
+	got := 0
+	if off := int(n) * pageSize; off < len(m.b) {
+		got = copy(p[:], m.b[off:])
+	}
+	clear(p[got:])
+	return nil
+}
+
+func (m *memory) write(off int64, b []byte) error {
+	if end := int(off) + len(b); end > len(m.b) {
+		m.b = append(m.b, make([]byte, end-len(m.b))...)
+	}
+	copy(m.b[off:], b)
+	return nil
+}
+
+func (m *memory) close() {}
+
+// save writes m beside path and renames it into place, so that a killed call leaves the old index or the
+// new one. Pages of zeros become holes.
+func (m *memory) save(path string, pages uint32) (file, error) {
+	tmp := path + "~"
+	fd, err := unix.Open(tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: tmp, Err: err}
+	}
+	f := file(fd)
+	err = unix.Ftruncate(fd, int64(pages)*pageSize)
+	for from := 0; from < len(m.b) && err == nil; {
+		to := from
+		for to < len(m.b) && !blank(m.page(to)) {
+			to += len(m.page(to))
+		}
+		if to > from {
+			err = f.write(int64(from), m.b[from:to])
+			from = to
+			continue
+		}
+		from += len(m.page(from))
+	}
+	if err == nil {
+		err = unix.Rename(tmp, path)
+	}
+	if err != nil {
+		f.close()
+		return -1, fmt.Errorf("write %s: %w", path, errors.Join(err, unix.Unlink(tmp)))
+	}
+	return f, nil
+}
+
+func (m *memory) page(off int) []byte { return m.b[off:min(off+pageSize, len(m.b))] }
+
+func blank(p []byte) bool {
+	for _, c := range p {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
