@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -178,7 +179,8 @@ func TestAddFails(t *testing.T) {
 	}
 }
 
-// The caller's time has run out, and still all is taken back.
+// The caller's time has run out, and still all is taken back; a plugin that hangs in that does not stop the
+// others.
 //
 // clause: R5 R12
 func TestAddDeadline(t *testing.T) {
@@ -186,9 +188,11 @@ func TestAddDeadline(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	w.Stderr = &trigger{text: "hanging", f: cancel}
-	_, err := w.Add(ctx, chain(t, "1.0.0", three, map[string]map[string]order{"second": {"ADD": {Hang: true}}}), web(t))
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "plugin second") {
-		t.Errorf("%v: want the context's error, and the plugin's name", err)
+	w.Grace, w.Rollback = 20*time.Millisecond, time.Second
+	_, err := w.Add(ctx, chain(t, "1.0.0", three, map[string]map[string]order{
+		"second": {"ADD": {Hang: true}}, "third": {"DEL": {Hang: true}}}), web(t))
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "plugin second") || !strings.Contains(err.Error(), "plugin third") {
+		t.Errorf("%v: want the context's error, and the plugins' names", err)
 	}
 	w.expect("ADD first, ADD second, DEL third, DEL second, DEL first")
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -20,6 +21,9 @@ const (
 	DefaultLockDir  = "/run/cni/fairlead" // dies with the boot, as the locks do
 )
 
+// DefaultRollback is how long each plugin may take to take back a failed ADD.
+const DefaultRollback = 30 * time.Second
+
 // A Runtime runs plugins. Only PluginDirs has to be set. Its methods may be called concurrently.
 type Runtime struct {
 	PluginDirs []string  // where plugins are looked for; the first match wins (clause R11)
@@ -27,6 +31,14 @@ type Runtime struct {
 	LockDir    string    // default DefaultLockDir
 	Stderr     io.Writer // receives the plugins' stderr, and warnings; nil is nowhere
 	Env        []string  // what plugins find beside the protocol's variables; nil is our own environment
+
+	// Grace is what a plugin has to clean up when its caller's time has run out: first SIGTERM, then, Grace
+	// later, SIGKILL. Default invoke.DefaultGrace.
+	Grace time.Duration
+
+	// Rollback is what each plugin has to take back a failed ADD, whatever the caller's deadline. Default
+	// DefaultRollback.
+	Rollback time.Duration
 
 	waiting queue
 }
@@ -152,6 +164,8 @@ func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment) error {
 		return op.failed(err)
 	case cached == nil:
 		return op.failed(ErrNotAttached)
+	case cached.noResult != nil:
+		return op.failed(cached.noResult)
 	}
 	op.inherit(cached)
 	now, err := identity(a.Netns)

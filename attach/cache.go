@@ -32,7 +32,8 @@ type Cached struct {
 	// are then what its name suggests, and a dash in one of them misleads.
 	Bare bool
 
-	seen string // which namespace ADD saw, see identity
+	seen     string // which namespace ADD saw, see identity
+	noResult error  // the file is an attachment, and its result cannot be read
 }
 
 // Owner is whose attachment it is.
@@ -130,7 +131,7 @@ func read(path string) (*Cached, error) {
 	}
 	if len(e.Result) > 0 {
 		if c.Result, err = spec.DecodeResult(e.Result, ""); err != nil {
-			return nil, fmt.Errorf("%s: %w: result: %w", path, errCorrupt, err)
+			c.noResult = fmt.Errorf("%s: result: %w", path, err)
 		}
 	}
 	return c, nil
@@ -212,13 +213,20 @@ const corruptSuffix = ".corrupt"
 // List is what the cache holds of a network, of all networks where it is empty, sorted by file; and what
 // is wrong with the files that hold no attachment. A cache that does not exist is empty.
 func (r *Runtime) List(network string) ([]Cached, []error) {
+	list, problems, err := r.list(network)
+	if err != nil {
+		return nil, []error{err}
+	}
+	return list, problems
+}
+
+// list is List, and apart from its problems the error of a cache that cannot be listed at all.
+func (r *Runtime) list(network string) (list []Cached, problems []error, err error) {
 	dir := r.resultsDir()
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, []error{fmt.Errorf("list attachments: %w", err)}
+		return nil, nil, fmt.Errorf("list attachments: %w", err)
 	}
-	var list []Cached
-	var problems []error
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
 		c, err := read(path)
@@ -234,11 +242,14 @@ func (r *Runtime) List(network string) ([]Cached, []error) {
 		case c.Bare:
 			c.guess(f.Name(), network)
 		}
+		if c.noResult != nil {
+			problems = append(problems, c.noResult)
+		}
 		if network == "" || c.Network == network {
 			list = append(list, *c)
 		}
 	}
-	return list, problems
+	return list, problems, nil
 }
 
 // guess reads the names of a bare result off its file.

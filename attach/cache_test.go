@@ -103,18 +103,19 @@ func TestCacheOfReference(t *testing.T) {
 	var got []string
 	for _, c := range cached {
 		got = append(got, fmt.Sprintf("%s netns=%v args=%v caps=%d ips=%d bare=%v config=%d",
-			c.Owner(), c.Netns == ns, c.Args, len(c.Capabilities), len(c.Result.IPs), c.Bare, len(c.Config)))
+			c.Owner(), c.Netns == ns, c.Args, len(c.Capabilities), ips(c.Result), c.Bare, len(c.Config)))
 	}
 	want := []string{
 		"lan/bare/eth0 netns=false args=[] caps=0 ips=1 bare=true config=0",
 		"lan/bare1/eth0 netns=false args=[] caps=0 ips=1 bare=true config=0",
 		"lan/db/eth0 netns=true args=[[IgnoreUnknown 1] [K8S_POD_NAME db-0]] caps=1 ips=2 bare=false config=150",
+		"lan/odd/eth0 netns=true args=[] caps=0 ips=-1 bare=false config=2",
 		"my-lan/db/eth0 netns=true args=[] caps=0 ips=1 bare=false config=94",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("list\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if len(problems) != 2 || !strings.Contains(fmt.Sprint(problems), "lan-torn-eth0") || !strings.Contains(fmt.Sprint(problems), "README") {
+	if len(problems) != 3 || !strings.Contains(fmt.Sprint(problems), "lan-odd-eth0: result") || !strings.Contains(fmt.Sprint(problems), "lan-torn-eth0") || !strings.Contains(fmt.Sprint(problems), "README") {
 		t.Errorf("problems %v", problems)
 	}
 	if c, _ := w.List("my-lan"); len(c) != 1 || c[0].Network != "my-lan" {
@@ -134,7 +135,11 @@ func TestCacheOfReference(t *testing.T) {
 	if c := w.told()[0]; !strings.Contains(string(c.Stdin), `"hostPort":9007199254740993`) || c.Env["CNI_ARGS"] != "IgnoreUnknown=1;K8S_POD_NAME=db-0" {
 		t.Errorf("CHECK was told %v %s", c.Env, c.Stdin)
 	}
-	for _, id := range []string{"db", "bare", "torn"} {
+	odd := attach.Attachment{ContainerID: "odd", Netns: ns, IfName: "eth0"}
+	if err := w.Check(bounded(t), l, odd); err == nil || !strings.Contains(err.Error(), "result") {
+		t.Errorf("CHECK without a result: %v", err)
+	}
+	for _, id := range []string{"db", "bare", "torn", "odd"} {
 		if err := w.Del(bounded(t), l, attach.Attachment{ContainerID: id, Netns: ns, IfName: "eth0"}); err != nil {
 			t.Errorf("DEL of %s: %v", id, err)
 		}
@@ -151,7 +156,14 @@ func TestCacheOfReference(t *testing.T) {
 	if got := w.results(); slices.Contains(got, "lan-db-eth0") || !slices.Contains(got, "lan-bare-eth0") || !slices.Contains(got, "my-lan-db-eth0") {
 		t.Errorf("after GC of lan: %q", got)
 	}
-	w.expect("DEL first")
+	w.expect("DEL first, DEL first")
+}
+
+func ips(r *spec.Result) int {
+	if r == nil {
+		return -1
+	}
+	return len(r.IPs)
 }
 
 // The reference joins names that may hold dashes by dashes. Whose a file is, its content says.

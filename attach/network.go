@@ -73,15 +73,14 @@ func (op *operation) gc(ctx context.Context) error {
 // deleteStale deletes the remembered attachments that are not valid, with what ADD was told. An entry
 // whose DEL fails stays for the next GC; one that does not say whose it is belongs to nobody's GC.
 func (op *operation) deleteStale(ctx context.Context) error {
-	cached, problems := op.r.List(op.l.Name)
-	var errs []error
-	for _, p := range problems {
-		if errors.Is(p, errCorrupt) {
-			op.r.warn("%v", p)
-			continue
-		}
-		errs = append(errs, op.failed(p))
+	cached, problems, err := op.r.list(op.l.Name)
+	if err != nil {
+		return op.failed(err)
 	}
+	for _, p := range problems {
+		op.r.warn("%v", p) // nothing says that it is of this network
+	}
+	var errs []error
 	for _, c := range cached {
 		if c.Bare || slices.Contains(op.valid, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}) {
 			continue
@@ -176,7 +175,7 @@ func (r *Runtime) versions(ctx context.Context, l *spec.List, typ string) ([]spe
 		return nil, err
 	}
 	return invoke.Versions(ctx, path, invoke.Call{
-		Type: typ, Network: l.Name, Path: r.PluginDirs, Env: r.Env, Stderr: r.Stderr,
+		Type: typ, Network: l.Name, Path: r.PluginDirs, Env: r.Env, Stderr: r.Stderr, Grace: r.Grace,
 	})
 }
 

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,9 +14,6 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// rollbackTime bounds the roll-back of a failed ADD, which the end of the caller's context does not stop.
-const rollbackTime = 30 * time.Second
-
 // An operation is one verb on one attachment, or on a network.
 type operation struct {
 	r       *Runtime
@@ -27,8 +25,9 @@ type operation struct {
 	version spec.Version // that the plugins are spoken to in
 	seen    string       // ADD: which namespace it is
 	valid   []spec.Attachment
-	refused bool // a plugin answered that it does not speak version
-	tried   bool // another version than the newest
+	refused bool          // a plugin answered that it does not speak version
+	tried   bool          // another version than the newest
+	each    time.Duration // what each plugin has, beside ctx; 0 is no bound
 	unlock  []func()
 }
 
@@ -175,12 +174,12 @@ func (op *operation) check(ctx context.Context, prev *spec.Result) error {
 	return nil
 }
 
-// rollback takes a failed ADD back. It has its own time: where the caller's has run out, it is needed
-// most.
+// rollback takes a failed ADD back. It has its own time, for where the caller's has run out it is needed
+// most; and each plugin has its own, for one that hangs must not cost the others theirs.
 func (op *operation) rollback(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTime)
-	defer cancel()
-	return op.del(ctx, nil, op.r.netnsForDel(op.a.Netns, op.seen), true)
+	op.each = cmp.Or(op.r.Rollback, DefaultRollback)
+	defer func() { op.each = 0 }()
+	return op.del(context.WithoutCancel(ctx), nil, op.r.netnsForDel(op.a.Netns, op.seen), true)
 }
 
 // detach runs DEL of all plugins, and forgets the attachment when they have succeeded.
@@ -228,10 +227,15 @@ func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netn
 	if err != nil {
 		return nil, op.failed(fmt.Errorf("plugin %s: request: %w", conf.Type, err))
 	}
+	if op.each > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, op.each)
+		defer cancel()
+	}
 	stdout, err := invoke.Run(ctx, path, invoke.Call{
 		Command: verb, ContainerID: op.owner.ContainerID, Netns: netns, IfName: op.owner.IfName,
 		Args: op.args, Path: op.r.PluginDirs, Env: op.r.Env, Stdin: stdin,
-		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.Stderr,
+		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.Stderr, Grace: op.r.Grace,
 	})
 	var doc *spec.Error
 	if errors.As(err, &doc) && doc.Code == spec.CodeVersion {

@@ -38,6 +38,7 @@ type ExecError struct {
 
 	causes []error
 	doc    *spec.Error
+	ended  error // of the context
 }
 
 func (x *execution) failure(ctx context.Context, err error) *ExecError {
@@ -64,7 +65,7 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 	if e.doc != nil && e.Status != 0 {
 		e.causes = append(e.causes, e.doc)
 	}
-	if ctx.Err() != nil {
+	if e.ended = ctx.Err(); e.ended != nil {
 		e.causes = append(e.causes, context.Cause(ctx))
 	}
 	var exit *exec.ExitError
@@ -127,13 +128,14 @@ func (e *ExecError) end() string {
 		ran = e.Ran.Round(10 * time.Microsecond)
 	}
 	late := ""
-	for _, cause := range e.causes {
-		if errors.Is(cause, context.DeadlineExceeded) {
-			late = " and past its deadline"
-		}
+	switch {
+	case errors.Is(e.ended, context.DeadlineExceeded):
+		late = ", past its deadline"
+	case e.ended != nil:
+		late = ", its caller having given up"
 	}
 	switch {
-	case e.Signal == syscall.SIGKILL && late == "":
+	case e.Signal == syscall.SIGKILL && e.ended == nil:
 		return fmt.Sprintf("killed after %v (no caller asked for it; out of memory?)", ran)
 	case e.Signal != 0:
 		return fmt.Sprintf("ended by signal %q after %v%s", e.Signal, ran, late)

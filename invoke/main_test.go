@@ -2,6 +2,7 @@ package invoke_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/invoke"
 )
 
 // TestMain lets this binary be every plugin of the tests: plugin makes a link to it, and the name of the
@@ -60,6 +63,11 @@ func behaviours() map[string]func() int {
 		"stubborn": func() int { return wait(false) },
 		"family":   family,
 		"leaver":   leaver,
+		"runtime": func() int {
+			_, err := invoke.Run(context.Background(), filepath.Join(filepath.Dir(os.Args[0]), "orderly"), invoke.Call{Stderr: os.Stderr})
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		},
 		"group": func() int {
 			fmt.Printf(`{"pid":%d,"group":%d}`, os.Getpid(), syscall.Getpgrp())
 			return 0

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -56,15 +57,21 @@ const (
 //
 // When ctx ends, the plugin gets SIGTERM and, c.Grace later, SIGKILL. A plugin that a runtime runs leads
 // a process group of its own and the whole group gets the signals: its delegates end with it, and an
-// interrupt from a terminal reaches the runtime alone, which then decides. No death signal ties the
-// plugin to its caller: a plugin that finishes its work leaves a better state than one killed in the
-// middle.
+// interrupt from a terminal reaches the runtime alone, which then decides. When the caller's process
+// dies, the plugin gets SIGTERM too: nobody would learn what it did, and the locks that keep others away
+// are gone.
 //
 // Every failure is an *ExecError.
 func Run(ctx context.Context, path string, c Call) (stdout []byte, err error) {
 	x := execution{call: c, path: path, start: time.Now()}
 	done := make(chan error)
-	go func() { done <- x.run(ctx) }() // a caller's locked thread may be in another namespace (clause R11)
+	go func() {
+		// The caller's own thread may be locked into another namespace (clause R11). This one is kept
+		// until the plugin has ended, for the signal of the caller's death is that of the thread's.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		done <- x.run(ctx)
+	}()
 	if err := <-done; err != nil {
 		return nil, x.failure(ctx, err)
 	}
@@ -86,11 +93,16 @@ type execution struct {
 // so this is the one place that waits by the clock, for at most busyFor.
 func (x *execution) run(ctx context.Context) error {
 	giveUp := time.Now().Add(busyFor)
+	var busy error
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
 		err := x.once(ctx)
-		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(giveUp) {
+		switch {
+		case x.state == nil && busy != nil && ctx.Err() != nil:
+			return busy // that is why there was no time left
+		case !errors.Is(err, syscall.ETXTBSY) || time.Now().After(giveUp):
 			return err
 		}
+		busy = err
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -111,7 +123,7 @@ func (x *execution) once(ctx context.Context) error {
 	cmd.Env = environment(x.call)
 	cmd.Stdin = bytes.NewReader(x.call.Stdin)
 	cmd.Stdout, cmd.Stderr = &x.stdout, &x.stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !x.call.Delegate}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !x.call.Delegate, Pdeathsig: syscall.SIGTERM}
 	signal := func(s syscall.Signal) error {
 		if x.call.Delegate {
 			return cmd.Process.Signal(s)
