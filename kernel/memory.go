@@ -26,6 +26,10 @@ func (m Memory) file(kind string, o spec.Owner) string {
 	return filepath.Join(m.Dir, kind+"."+hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:]))
 }
 
+// unfinished is what the file of a record is called while it is written. It has a name of the record's own, so
+// that Forget finds what a killed Remember left.
+const unfinished = ".new"
+
 // Remember stores v under (kind, o), in one step.
 func (m Memory) Remember(kind string, o spec.Owner, v any) error {
 	b, err := json.Marshal(v)
@@ -35,16 +39,11 @@ func (m Memory) Remember(kind string, o spec.Owner, v any) error {
 	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(m.Dir, ".tmp-*")
-	if err != nil {
+	file := m.file(kind, o)
+	if err := os.WriteFile(file+unfinished, b, 0o600); err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name())
-	_, err = tmp.Write(b)
-	if err := errors.Join(err, tmp.Close()); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), m.file(kind, o))
+	return os.Rename(file+unfinished, file)
 }
 
 // Recall reads what was stored under (kind, o). A torn record counts as none.
@@ -61,10 +60,13 @@ func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
 
 // Forget removes what was stored under (kind, o); nothing stored is no error.
 func (m Memory) Forget(kind string, o spec.Owner) error {
-	if err := os.Remove(m.file(kind, o)); !errors.Is(err, fs.ErrNotExist) {
-		return err
+	var errs []error
+	for _, file := range []string{m.file(kind, o), m.file(kind, o) + unfinished} {
+		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // Records is what is stored under kind for the network, by owner.
@@ -108,7 +110,7 @@ func (m Memory) Sweep(network string, keep func(owner [8]byte) bool) error {
 	n := NetworkHash(network)
 	var errs []error
 	for _, e := range entries {
-		f := strings.Split(e.Name(), ".")
+		f := strings.Split(strings.TrimSuffix(e.Name(), unfinished), ".")
 		if len(f) != 3 || f[1] != hex.EncodeToString(n[:]) {
 			continue
 		}

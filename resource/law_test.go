@@ -16,8 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
-
 // owner is the attachment that most tests are about.
 var owner = spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
 

@@ -103,8 +103,10 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 // the bridge.
 func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 	var ours ports
-	if ok, err := w.Memory.Recall(portRecord, p.Owner, &ours); !ok {
+	if ok, err := w.Memory.Recall(portRecord, p.Owner, &ours); err != nil {
 		return err
+	} else if !ok {
+		return w.Memory.Forget(portRecord, p.Owner) // half a record, of a call that was killed
 	}
 	var errs []error
 	for link, master := range ours {
