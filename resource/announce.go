@@ -32,7 +32,7 @@ func (a Announce) String() string {
 	for i, p := range a.Addrs {
 		s[i] = p.Addr().String()
 	}
-	return line("announce", strings.Join(s, ", "), "on cont/"+a.Link, opt("through host/"+a.Port, a.Port))
+	return line("announce", strings.Join(s, ", "), "on cont/"+a.Link, flag("through host/"+a.Port, a.Port != ""))
 }
 
 // Ensure implements plan.Resource. It lets the kernel send, for which it changes the link's address to what it

@@ -28,6 +28,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 	return errors.Join(
 		SweepNFT(ctx, w, network, keep),
 		SweepLinks(ctx, w, network, keep, keepName),
+		SweepLinks(ctx, w, network, keep, keepName),
 		w.Memory.Sweep(network, keep),
 	)
 }

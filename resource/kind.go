@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -30,14 +29,14 @@ func (k Kind) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify reports a link of another type.
 func (k Kind) Verify(_ context.Context, w *kernel.World) error {
-	l, err := look(Iface{k.Where, k.Link}, w)
+	_, l, err := k.Where.link(w, k.Link)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, kernel.ErrNoLink):
 		return nil
 	case err != nil:
 		return err
-	case l.Type() != k.Kind:
-		return spec.Errorf(spec.CodeConfig, "%s is a link of type %s on this host; name another, or remove it (ip link delete %s)", k.Link, l.Type(), k.Link)
+	case l.Kind != k.Kind:
+		return spec.Errorf(spec.CodeConfig, "%s is a link of type %s on this host; name another, or remove it (ip link delete %s)", k.Link, l.Kind, k.Link)
 	}
 	return nil
 }

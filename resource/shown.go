@@ -1,10 +1,8 @@
 package resource
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/vishvananda/netlink"
@@ -12,22 +10,22 @@ import (
 
 // Shown is the MAC and the MTU that the kernel shows of a link.
 func Shown(f Iface, w *kernel.World) (mac string, mtu int, err error) {
-	l, err := look(f, w)
+	_, l, err := f.Where.link(w, f.Name)
 	if err != nil {
 		return "", 0, err
 	}
-	return l.Attrs().HardwareAddr.String(), l.Attrs().MTU, nil
+	return l.MAC.String(), l.MTU, nil
 }
 
 // Addresses are those that the kernel shows on a link, without the link-local ones.
 func Addresses(f Iface, w *kernel.World) ([]netip.Prefix, error) {
-	l, err := look(f, w)
-	if err != nil {
-		return nil, err
-	}
 	ns, err := f.Where.ns(w)
 	if err != nil {
 		return nil, err
+	}
+	l, err := ns.LinkByName(f.Name)
+	if err != nil {
+		return nil, fmt.Errorf("link %s%s: %w", f.Where, f.Name, err)
 	}
 	addrs, err := ns.AddrList(l, netlink.FAMILY_ALL)
 	if err != nil {
@@ -43,33 +41,18 @@ func Addresses(f Iface, w *kernel.World) ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// Look is the type of a link on the host and the name of its master. A missing link is os.ErrNotExist.
-func Look(w *kernel.World, name string) (kind, master string, err error) {
-	l, err := look(Iface{Host, name}, w)
-	if err != nil || l.Attrs().MasterIndex == 0 {
+// Look is the type of a link on the host, which is there or not, and the name of its master.
+func Look(w *kernel.World, name string) (kind, master string, there bool, err error) {
+	l, err := w.Host.Link(name)
+	if err != nil {
+		return "", "", false, gone(err)
+	}
+	if l.Master != 0 {
+		m, err := w.Host.LinkAt(l.Master)
 		if err != nil {
-			return "", "", err
+			return "", "", false, gone(err)
 		}
-		return l.Type(), "", nil
+		master = m.Name
 	}
-	m, err := w.Host.LinkByIndex(l.Attrs().MasterIndex)
-	if err != nil {
-		return "", "", fmt.Errorf("look up the master of host/%s: %w", name, err)
-	}
-	return l.Type(), m.Attrs().Name, nil
-}
-
-func look(f Iface, w *kernel.World) (netlink.Link, error) {
-	ns, err := f.Where.ns(w)
-	if err != nil {
-		return nil, err
-	}
-	l, err := ns.LinkByName(f.Name)
-	if errors.As(err, new(netlink.LinkNotFoundError)) {
-		err = os.ErrNotExist
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up link %s%s: %w", f.Where, f.Name, err)
-	}
-	return l, nil
+	return l.Kind, master, true, nil
 }

@@ -14,6 +14,9 @@ type Up struct {
 
 func (u Up) String() string { return "link " + u.Where.String() + u.Link + " up" }
 
+// Ifaces implements Linker.
+func (u Up) Ifaces() []Iface { return []Iface{{u.Where, u.Link}} }
+
 // Ensure implements plan.Resource.
 func (u Up) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	ns, l, err := u.Where.link(w, u.Link)
@@ -35,6 +38,15 @@ func (u Up) Verify(ctx context.Context, w *kernel.World) error {
 	var d drift
 	d.want("state", "up", state(l))
 	return d.err()
+}
+
+// Remove implements plan.Remover: the link is set down.
+func (u Up) Remove(ctx context.Context, w *kernel.World) error {
+	ns, err := u.Where.ns(w)
+	if err != nil {
+		return err
+	}
+	return gone(ns.SetLink(u.Link, kernel.LinkChange{Down: true}))
 }
 
 // state is a link's state in a word.

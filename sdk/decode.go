@@ -17,9 +17,11 @@ import (
 // without regard to case, null leaves the default, the last of two equal keys wins.
 type decoder struct {
 	unknown []unknownKey
+	top     string // the top-level key that is being read
 }
 
 type unknownKey struct {
+	top  string   // "ipam"
 	path string   // "ipam.ranges[0][1].subnte"
 	key  string   // "subnte"
 	know []string // what would have been understood there
@@ -120,6 +122,9 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 	fields := map[string]reflect.Value{}
 	collect(v, fields)
 	for _, k := range sorted(members) {
+		if path == "" {
+			d.top = k
+		}
 		name, known := k, true
 		if _, exact := fields[k]; !exact {
 			name, known = fold(fields, k)
@@ -128,7 +133,7 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 			}
 		}
 		if !known {
-			d.unknown = append(d.unknown, unknownKey{join(path, k), k, sorted(fields)})
+			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, sorted(fields)})
 			continue
 		}
 		if err := d.value(join(path, k), members[k], fields[name]); err != nil {
@@ -217,9 +222,7 @@ func decode(conf *spec.Conf, into any, allocator bool) ([]unknownKey, error) {
 	}
 	var own []unknownKey
 	for _, u := range d.unknown {
-		top, _, nested := strings.Cut(u.path, ".")
-		top, _, _ = strings.Cut(top, "[")
-		if allocator && top == "ipam" && nested || !allocator && !everybodys(top) {
+		if allocator && strings.EqualFold(u.top, "ipam") && u.path != u.top || !allocator && !everybodys(u.top) {
 			own = append(own, u)
 		}
 	}

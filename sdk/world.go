@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -113,12 +112,11 @@ func (r *Request) hostSide() []string {
 func (c *call) lookUpHostLinks() error {
 	c.r.HostLinks = nil
 	for _, name := range c.r.hostSide() {
-		kind, master, err := resource.Look(c.w, name)
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-		case err != nil:
+		kind, master, there, err := resource.Look(c.w, name)
+		if err != nil {
 			return err
-		default:
+		}
+		if there {
 			c.r.HostLinks = append(c.r.HostLinks, HostLink{name, kind, master})
 		}
 	}
