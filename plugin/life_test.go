@@ -116,7 +116,7 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 	cmd.Stdin = strings.NewReader(conf)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME=eth0", "CNI_PATH="+r.dir+":/usr/lib/cni")
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME=eth0", "CNI_PATH="+r.dir)
 	err := cmd.Run()
 	if err != nil {
 		var e spec.Error
