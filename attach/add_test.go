@@ -188,7 +188,7 @@ func TestAddDeadline(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	w.Stderr = &trigger{text: "hanging", f: cancel}
-	w.Grace, w.Rollback = 20*time.Millisecond, time.Second
+	w.Grace, w.Rollback = 20*time.Millisecond, 2*time.Second
 	_, err := w.Add(ctx, chain(t, "1.0.0", three, map[string]map[string]order{
 		"second": {"ADD": {Hang: true}}, "third": {"DEL": {Hang: true}}}), web(t))
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "plugin second") || !strings.Contains(err.Error(), "plugin third") {
@@ -483,12 +483,13 @@ func TestVersionSelection(t *testing.T) {
 	})
 }
 
-// 16 containers come and go at once, and one container sixteen times.
+// 16 containers come and go at once, and one container sixteen times: there each plugin is alone.
 //
 // clause: R8 P20
 func TestParallel(t *testing.T) {
 	w := newWorld(t)
 	l := chain(t, "1.0.0", three[:1], nil)
+	w.Env = append(w.Env, "ALONE="+t.TempDir())
 	var group sync.WaitGroup
 	ns := nstest.NewNS(t)
 	for i := range 16 {

@@ -1,6 +1,7 @@
 package attach_test
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -236,38 +238,41 @@ func TestCacheLongNames(t *testing.T) {
 	}
 }
 
-// A reader finds whole files, however fast they come and go.
+// No reader can find half a file: it comes into its directory by a rename, complete.
 func TestCacheWholeFiles(t *testing.T) {
 	w := newWorld(t)
+	dir := filepath.Join(w.CacheDir, "results")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(fd)
+	if _, err := syscall.InotifyAddWatch(fd, dir, syscall.IN_CREATE|syscall.IN_MODIFY|syscall.IN_MOVED_TO|syscall.IN_DELETE); err != nil {
+		t.Fatal(err)
+	}
 	l := chain(t, "1.0.0", three[:1], nil)
 	a := web(t)
-	a.Capabilities = map[string]any{"filler": strings.Repeat("x", 1<<20)}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for range 20 {
-			if _, err := w.Add(bounded(t), l, a); err != nil {
-				t.Error(err)
-			}
-			if err := w.Del(bounded(t), l, a); err != nil {
-				t.Error(err)
-			}
-		}
-	}()
-	for seen := 0; ; {
-		c, problems := w.List("")
-		if len(problems) > 0 {
-			t.Errorf("problems %v", problems)
-		}
-		seen += len(c)
-		select {
-		case <-done:
-			if seen == 0 {
-				t.Error("the reader never saw the attachment")
-			}
-			return
-		default:
-		}
+	if _, err := w.Add(bounded(t), l, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Del(bounded(t), l, a); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 4<<10)
+	n, err := syscall.Read(fd, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []uint32
+	for b = b[:n]; len(b) >= syscall.SizeofInotifyEvent; {
+		events = append(events, binary.NativeEndian.Uint32(b[4:]))
+		b = b[syscall.SizeofInotifyEvent+binary.NativeEndian.Uint32(b[12:]):]
+	}
+	if want := []uint32{syscall.IN_MOVED_TO, syscall.IN_DELETE}; !slices.Equal(events, want) {
+		t.Errorf("events %#x, want %#x: moved here, deleted", events, want)
 	}
 }
 

@@ -65,6 +65,13 @@ func plugin() int {
 	if c.Type == "old" && !slices.Contains(speaks, conf.CNIVersion) {
 		return fail(1, "incompatible CNI versions")
 	}
+	if dir := os.Getenv("ALONE"); dir != "" {
+		mark := filepath.Join(dir, c.Env["CNI_CONTAINERID"])
+		if err := os.Mkdir(mark, 0o700); err != nil {
+			return fail(102, "not alone: "+err.Error())
+		}
+		defer os.Remove(mark)
+	}
 	if do, ok := conf.Do[c.Command]; ok {
 		return do.follow()
 	}

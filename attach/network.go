@@ -49,18 +49,18 @@ func (r *Runtime) GC(ctx context.Context, l *spec.List, valid []spec.Attachment)
 	}
 	defer unlock()
 	op.valid = valid
-	errs := []error{op.deleteStale(ctx)}
-	if op.version.AtLeast(spec.V110) {
-		err := op.gc(ctx)
-		if op.older(ctx) && op.version.AtLeast(spec.V110) {
-			err = op.gc(ctx)
-		}
-		errs = append(errs, err)
+	stale := op.deleteStale(ctx)
+	err = op.gc(ctx)
+	if op.older(ctx) {
+		err = op.gc(ctx)
 	}
-	return errors.Join(errs...)
+	return errors.Join(stale, err)
 }
 
 func (op *operation) gc(ctx context.Context) error {
+	if !op.version.AtLeast(spec.V110) {
+		return nil
+	}
 	var errs []error
 	for _, conf := range op.l.Plugins {
 		if _, err := op.run(ctx, "GC", conf, "", nil); err != nil {
@@ -128,20 +128,17 @@ func (r *Runtime) Status(ctx context.Context, l *spec.List) error {
 	if err != nil {
 		return err
 	}
-	if !op.version.AtLeast(spec.V110) {
-		return nil
-	}
 	err = op.status(ctx)
 	if op.older(ctx) {
-		err = nil
-		if op.version.AtLeast(spec.V110) {
-			err = op.status(ctx)
-		}
+		err = op.status(ctx)
 	}
 	return err
 }
 
 func (op *operation) status(ctx context.Context) error {
+	if !op.version.AtLeast(spec.V110) {
+		return nil
+	}
 	for _, conf := range op.l.Plugins {
 		if _, err := op.run(ctx, "STATUS", conf, "", nil); err != nil {
 			return err

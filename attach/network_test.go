@@ -165,6 +165,44 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// A verb that one plugin does not speak in the highest version is said again in one that all speak; there,
+// GC and STATUS may not exist.
+//
+// clause: V9 V10
+func TestVersionSelectionWithoutAdd(t *testing.T) {
+	ask := ", VERSION first, VERSION old"
+	for versions, want := range map[string][3]string{ // the calls of DEL, STATUS, GC
+		`"1.1.0","0.4.0"`: {"DEL old" + ask + ", DEL old, DEL first", "STATUS first, STATUS old" + ask, "GC first, GC old" + ask},
+		`"0.4.0"`:         {"DEL old, DEL first", "", ""},
+	} {
+		w := newWorld(t)
+		l := list(t, `{"cniVersion":"0.4.0","cniVersions":[`+versions+`],"name":"lan","plugins":[{"type":"first"},{"type":"old"}]}`)
+		if err := w.Del(bounded(t), l, attach.Attachment{ContainerID: "web", IfName: "eth0"}); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		w.expect(want[0])
+		if err := w.Status(bounded(t), l); err != nil {
+			t.Errorf("STATUS: %v", err)
+		}
+		w.expect(want[1])
+		if err := w.GC(bounded(t), l, []spec.Attachment{}); err != nil {
+			t.Errorf("GC: %v", err)
+		}
+		w.expect(want[2])
+	}
+	// Of a network that cannot be, nothing is asked.
+	w := newWorld(t)
+	for _, l := range []*spec.List{chain(t, "9.9.9", three, nil), {Name: "../lan", CNIVersion: spec.V110}} {
+		for verb, err := range map[string]error{"STATUS": w.Status(bounded(t), l), "GC": w.GC(bounded(t), l, []spec.Attachment{})} {
+			var doc *spec.Error
+			if !errors.As(err, &doc) {
+				t.Errorf("%s: %v, want an error with a code", verb, err)
+			}
+		}
+	}
+	w.expect("")
+}
+
 // clause: V1 V10
 func TestVersionsAndValidate(t *testing.T) {
 	w := newWorld(t)
