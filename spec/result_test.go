@@ -238,6 +238,16 @@ func TestResultJSON(t *testing.T) {
 	if err != nil || !strings.Contains(string(b), `"ip4"`) {
 		t.Errorf("%s, %v", b, err)
 	}
+	odd, err := DecodeResult([]byte(`{"interfaces":[{"name":"é\u2028\"\\\u0001<&>","sandbox":"~ \u007f"}]}`), V040)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = odd.Encode(V040); err != nil || !json.Valid(b) || !strings.Contains(string(b), `<&>`) {
+		t.Errorf("%s, %v", b, err)
+	}
+	if again, err := DecodeResult(b, ""); err != nil || again.Interfaces[0] != odd.Interfaces[0] {
+		t.Errorf("%+v, %v", again, err)
+	}
 	var routes []Route // as ipam.routes in a configuration
 	if err := json.Unmarshal([]byte(`[{"dst":"10.0.0.0/8","GW":"10.1.2.1","table":0}]`), &routes); err != nil || *routes[0].Table != 0 || !routes[0].GW.IsValid() {
 		t.Errorf("%+v, %v", routes, err)
