@@ -55,6 +55,9 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 		Stdout:      x.stdout.kept[:min(len(x.stdout.kept), excerpt)],
 		Stderr:      x.stderr.kept,
 	}
+	if c.Command == "VERSION" { // it is about no container, whatever the environment pretends
+		e.ContainerID, e.IfName = "", ""
+	}
 	if x.state != nil {
 		e.Status = x.state.ExitCode()
 		if ws, ok := x.state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -143,6 +146,10 @@ func (e *ExecError) end() string {
 		return fmt.Sprintf("exit status %d after %v%s", e.Status, ran, late)
 	case errors.Is(e, os.ErrPermission):
 		return "could not be started (is it executable?)"
+	case errors.Is(e, os.ErrNotExist):
+		if _, err := os.Stat(e.Path); err == nil {
+			return "could not be started (the interpreter or loader that it names is missing)"
+		}
 	}
 	return "could not be started"
 }

@@ -1,0 +1,65 @@
+package attach_test
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// clause: V10 V3
+func TestVersionSelection(t *testing.T) {
+	for _, tc := range []struct {
+		name, list string
+		version    string // that ADD's result has
+		calls      string
+	}{
+		{"one version, nobody is asked", `"cniVersion":"0.4.0","plugins":[{"type":"first"},{"type":"old"}]`, "0.4.0", "ADD first, ADD old"},
+		{"the highest", `"cniVersion":"0.4.0","cniVersions":["0.4.0","1.0.0"],"plugins":[{"type":"first"}]`, "1.0.0", "ADD first"},
+		{"not above ours", `"cniVersion":"0.4.0","cniVersions":["1.0.0","7.0.0"],"plugins":[{"type":"first"}]`, "1.0.0", "ADD first"},
+		{"that all speak", `"cniVersion":"0.4.0","cniVersions":["0.4.0","1.1.0"],"plugins":[{"type":"first"},{"type":"old"}]`, "0.4.0",
+			"ADD first, ADD old, VERSION first, VERSION old, DEL old, DEL first, ADD first, ADD old"},
+		{"none that all speak", `"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"plugins":[{"type":"first"},{"type":"old"}]`, "",
+			"ADD first, ADD old, VERSION first, VERSION old, DEL old, DEL first"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			a := web(t)
+			l := list(t, `{"name":"lan",`+tc.list+`}`)
+			result, err := w.Add(bounded(t), l, a)
+			if (err == nil) != (tc.version != "") || err == nil && string(result.CNIVersion) != tc.version {
+				t.Errorf("%+v, %v, want version %s", result, err, tc.version)
+			}
+			w.expect(tc.calls)
+			if tc.version == "" {
+				return
+			}
+			// CHECK and DEL speak the version of ADD and need not ask again.
+			if err := errors.Join(w.Check(bounded(t), l, a), w.Del(bounded(t), l, a)); err != nil {
+				t.Error(err)
+			}
+			for _, c := range w.told() {
+				var conf struct {
+					CNIVersion string
+					PrevResult struct{ CNIVersion string }
+				}
+				if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+					t.Fatal(err)
+				}
+				if conf.CNIVersion != tc.version || conf.PrevResult.CNIVersion != tc.version {
+					t.Errorf("%v: version %s, prevResult's %s, want %s", c, conf.CNIVersion, conf.PrevResult.CNIVersion, tc.version)
+				}
+			}
+		})
+	}
+	t.Run("a version that does not exist", func(t *testing.T) {
+		w := newWorld(t)
+		_, err := w.Add(bounded(t), chain(t, "9.9.9", three[:1], nil), web(t))
+		var doc *spec.Error
+		if !errors.As(err, &doc) || doc.Code != spec.CodeVersion {
+			t.Errorf("%v: want code 1", err)
+		}
+		w.expect("")
+	})
+}
