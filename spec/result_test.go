@@ -263,6 +263,25 @@ func TestResultJSON(t *testing.T) {
 	}
 }
 
+func TestResultParts(t *testing.T) {
+	type parts struct {
+		I Interface `json:"i"`
+		A IP        `json:"a"`
+	}
+	const doc = `{"i":{"name":"eth0","mtu":1400,"pciID":"p"},"a":{"interface":0,"address":"10.1.2.3/24","gateway":"10.1.2.1"}}`
+	var p parts
+	if err := json.Unmarshal([]byte(doc), &p); err != nil {
+		t.Fatal(err)
+	}
+	sameBytes(t, marshal(t, p), []byte(doc))
+	wantError(t, json.Unmarshal([]byte(`{"a":{"address":5}}`), &p), "address: is the number 5")
+	for _, v := range []any{IP{}, Route{}} {
+		if b, err := json.Marshal(v); err == nil {
+			t.Errorf("%T without an address is %s", v, b)
+		}
+	}
+}
+
 func TestClone(t *testing.T) {
 	doc := sections(t, "testdata/conversions.txtar")["1.1.0 to 1.1.0"]
 	r, err := DecodeResult([]byte(doc), V110)
