@@ -75,7 +75,8 @@ func rows() []row {
 			"invoke":   "delegation is the sdk's",
 			"*":        "a plugin file is its essence",
 		}},
-		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin"}, map[string]string{
+		// It reads through kernel what a person should know: whose chains are in the way, what is left.
+		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "kernel"}, map[string]string{
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",
 			"*":        "the command is a user of the runtime's side like any other",

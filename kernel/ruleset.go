@@ -1,0 +1,81 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// A BaseChain is a chain that the kernel itself calls, whoever made it.
+type BaseChain struct {
+	Family   byte // unix.NFPROTO_INET, …
+	Table    string
+	Name     string
+	Type     string // filter, nat, route
+	Hook     uint32 // unix.NF_INET_FORWARD, …
+	Priority int32
+	Drops    bool // what no rule decides about is dropped
+	Rules    int
+}
+
+// String is "inet firewalld filter_FORWARD", as nft(8) names it.
+func (c BaseChain) String() string {
+	family := map[byte]string{
+		unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet",
+		unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_ARP: "arp", unix.NFPROTO_NETDEV: "netdev",
+	}[c.Family]
+	return family + " " + c.Table + " " + c.Name
+}
+
+// BaseChains reads the base chains of all tables of all families.
+func (n *NFT) BaseChains() (all []BaseChain, err error) {
+	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
+		hook := attr(body, unix.NFTA_CHAIN_HOOK)
+		if hook == nil {
+			return
+		}
+		all = append(all, BaseChain{
+			Family:   family,
+			Table:    text(attr(body, unix.NFTA_CHAIN_TABLE)),
+			Name:     text(attr(body, unix.NFTA_CHAIN_NAME)),
+			Type:     text(attr(body, unix.NFTA_CHAIN_TYPE)),
+			Hook:     attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
+			Priority: int32(attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
+			Drops:    attr(body, unix.NFTA_CHAIN_POLICY) != nil && attr32(body, unix.NFTA_CHAIN_POLICY) == 0, // NF_DROP
+			Rules:    int(attr32(body, unix.NFTA_CHAIN_USE)),                                                 // nothing else can refer to a base chain
+		})
+	})
+	return all, err
+}
+
+// Elements counts the elements of every set and map there is, whoever made them.
+func (n *NFT) Elements() (count int, err error) {
+	var sets []*NFTSet
+	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
+		t := &NFTTable{Family: family, Name: text(attr(body, unix.NFTA_SET_TABLE))}
+		sets = append(sets, &NFTSet{Table: t, Name: text(attr(body, unix.NFTA_SET_NAME))})
+	})
+	for _, s := range sets {
+		all, lerr := n.List(s)
+		count, err = count+len(all), errors.Join(err, lerr)
+	}
+	return count, err
+}
+
+// dumpAll dumps the objects of one kind in all families.
+func (n *NFT) dumpAll(op uint16, each func(family byte, body []byte)) error {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	r := n.c.requests()
+	r.begin(nftMsg(op), unix.NLM_F_DUMP, nfgenmsg(unix.NFPROTO_UNSPEC)...)
+	err := n.c.dump(r, func(body []byte) {
+		if len(body) >= 4 {
+			each(body[0], body[4:])
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("list nf_tables: %w", err)
+	}
+	return nil
+}
