@@ -3,21 +3,152 @@
 package cli
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // Main runs the command line args (without the program's name) and returns the exit status. Version is
 // what `fairlead version` answers.
 func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
-	return exitUsage
+	a := &app{ctx: context.Background(), version: version, stdin: stdin, stdout: stdout, stderr: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	if err := root.ExecuteContext(a.ctx); err != nil {
+		var sig interrupted
+		switch {
+		case !a.ran && !errors.As(err, new(*failure)):
+			err = usage("%w", err) // cobra's own: it ran nothing
+		case errors.As(context.Cause(a.ctx), &sig):
+			err = sig // whatever else came of it
+		}
+		return a.report(err)
+	}
+	return a.status
 }
 
-// The exit statuses.
-const (
-	exitOK       = 0
-	exitFailure  = 1
-	exitUsage    = 2
-	exitDrift    = 3 // check found something missing or changed
-	exitNotFound = 4 // no such network, network namespace or attachment
-	exitTryAgain = 5 // a passing condition (the protocol's code 11)
-)
+// An app is one run of the program.
+type app struct {
+	version               string
+	stdin, stdout, stderr *os.File
+	output                string          // of -o
+	ran                   bool            // the command line was understood
+	status                int             // exit status where there is no error
+	ctx                   context.Context // of the command that runs
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fairlead",
+		Short: "Container networking: a command on a network, and what is attached where",
+		Long: `fairlead runs a command on a network of its own, attaches and detaches network namespaces by the Container
+Network Interface, and says what is attached and what would be done.
+
+  fairlead run -p 8080:80 -- COMMAND    COMMAND on the default network, port 8080 of the host published
+  fairlead add NET NETNS                attach the network namespace NETNS to the network NET
+  fairlead ls                           what is attached
+  fairlead demo                         see it work, in a throw-away host`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Version:       a.version,
+	}
+	root.SetVersionTemplate("fairlead {{.Version}}\n")
+	root.SetFlagErrorFunc(misused)
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "how to answer: text or json")
+	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
+		if a.output != "text" && a.output != "json" {
+			return fmt.Errorf("-o %s: want text or json", a.output)
+		}
+		a.ran = true
+		if c.GroupID == "attach" {
+			a.ctx = interruptible(c.Context())
+			c.SetContext(a.ctx)
+		}
+		return nil
+	}
+	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	root.AddGroup(
+		&cobra.Group{ID: "run", Title: "A command on a network:"},
+		&cobra.Group{ID: "attach", Title: "A network namespace on a network (environment as of cnitool, see fairlead help environment):"},
+		&cobra.Group{ID: "look", Title: "What there is:"})
+	root.SetHelpCommandGroupID("look")
+	root.SetCompletionCommandGroupID("look")
+	root.AddCommand(
+		a.runCommand(), a.guardCommand(), a.hostCommand(), a.hostInsideCommand(),
+		a.demoCommand(), a.demoInsideCommand(), a.serveCommand(), a.fetchCommand(),
+		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.versionCommand(),
+		a.lsCommand(), a.netCommand(), a.planCommand(),
+		a.environmentTopic(), a.pluginsCommand())
+	return root
+}
+
+// json reports whether the answer is to be a document.
+func (a *app) json() bool { return a.output == "json" }
+
+// style is for what is printed to f.
+func (a *app) style(f *os.File) style {
+	return style{on: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)}
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// note says something on stderr that is no failure.
+func (a *app) note(format string, args ...any) {
+	fmt.Fprintf(a.stderr, "fairlead: "+format+"\n", args...)
+}
+
+// interrupted is why a context ended: a signal asked this program to.
+type interrupted struct{ sig syscall.Signal }
+
+func (i interrupted) Error() string { return "interrupted by " + unix.SignalName(i.sig) }
+
+// interruptible ends the context at the first signal to end, so that what was begun is taken back.
+func interruptible(ctx context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(ctx)
+	sigs := make(chan os.Signal, 1)
+	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signal.Notify(sigs, s)
+		}
+	}
+	go func() { cancel(interrupted{(<-sigs).(syscall.Signal)}) }()
+	return ctx
+}
+
+// operands is for cobra's Args: it says what is missing by its name. Optional ones are in brackets.
+func operands(names string) cobra.PositionalArgs {
+	want := strings.Fields(names)
+	return func(c *cobra.Command, args []string) error {
+		for i, name := range want {
+			if i >= len(args) && !strings.HasPrefix(name, "[") {
+				return misused(c, fmt.Errorf("%s is missing", name))
+			}
+		}
+		if len(args) > len(want) {
+			return misused(c, fmt.Errorf("%q is one argument too many", args[len(want)]))
+		}
+		return nil
+	}
+}
+
+// misused is an error in how c was called.
+func misused(c *cobra.Command, err error) error {
+	_, name, _ := strings.Cut(c.CommandPath(), " ")
+	if name != "" {
+		name += ": "
+	}
+	return fail(exitUsage, "Usage: "+c.UseLine(), "%s%w", name, err)
+}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// The exit statuses.
+const (
+	exitOK       = 0
+	exitFailure  = 1
+	exitUsage    = 2
+	exitDrift    = 3 // check found something missing or changed
+	exitNotFound = 4 // no such network, network namespace or attachment
+	exitTryAgain = 5 // a passing condition (the protocol's code 11)
+
+	exitNotExecutable = 126 // run: as a shell says it of a command
+	exitNoCommand     = 127
+	exitSignal        = 128 // and the signal's number
+)
+
+// A failure is an error whose exit status and way out are known where it arises.
+type failure struct {
+	exit int
+	hint string // what to do next
+	err  error
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+func fail(exit int, hint, format string, args ...any) error {
+	return &failure{exit, hint, fmt.Errorf(format, args...)}
+}
+
+func usage(format string, args ...any) error {
+	return fail(exitUsage, "`fairlead help` lists the commands, `fairlead COMMAND --help` says what one takes.", format, args...)
+}
+
+// explain is the exit status for err and what to do next. This is the one place that knows.
+func explain(err error) (exit int, hint string) {
+	var f *failure
+	var sig interrupted
+	var file *spec.FileError
+	var doc *spec.Error
+	switch {
+	case errors.As(err, &f):
+		return f.exit, f.hint
+	case errors.As(err, &sig):
+		return exitSignal + int(sig.sig), "What was begun has been taken back."
+	case errors.Is(err, spec.ErrNotFound):
+		return exitNotFound, "`fairlead net ls` lists the networks, and what is wrong with their files; NETCONFPATH names their directory."
+	case errors.Is(err, attach.ErrNotAttached):
+		return exitNotFound, "`fairlead ls` lists what is attached."
+	case errors.Is(err, attach.ErrAttached):
+		return exitFailure, "Detach it first (`fairlead del`), or choose another interface with -i."
+	case errors.Is(err, invoke.ErrNotFound):
+		return exitFailure, "Set CNI_PATH to the directories that have the plugins; unset, the usual ones and fairlead's own plugins are used."
+	case errors.As(err, &file):
+		return exitFailure, "Correct the file; `fairlead net ls` reads all of them again."
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY):
+		return exitTryAgain, "Try again in a moment."
+	case errors.As(err, &doc):
+		return explainCode(doc.Code)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
+		return exitFailure, hintPrivilege
+	}
+	return exitFailure, "Nothing else is known of it; `fairlead ls` shows what is attached."
+}
+
+const hintPrivilege = "Use sudo; or, to try it without, a throw-away host of your own: `fairlead host`."
+
+func explainCode(c spec.Code) (exit int, hint string) {
+	switch c {
+	case spec.CodeTryAgain:
+		return exitTryAgain, "This passes: try again. `fairlead status NET` says when the network can serve."
+	case spec.CodeUnknown:
+		return exitNotFound, "`fairlead ls` lists what is attached."
+	case spec.CodeVersion:
+		return exitFailure, "Change cniVersion in the network's configuration; `fairlead version NET` says what each plugin speaks."
+	case spec.CodeUnsupported, spec.CodeConfig, spec.CodeDecode:
+		return exitFailure, "Correct the network's configuration; `fairlead net ls` says in which file it is."
+	case spec.CodeEnvironment:
+		return exitFailure, "Look at the arguments, CNI_ARGS and CAP_ARGS; see `fairlead help environment`."
+	case spec.CodeNetns:
+		return exitFailure, "Give a network namespace of its own: `ip netns add NAME`, then NAME."
+	case spec.CodeUnavailable, spec.CodeLimited:
+		return exitFailure, "The network serves no new attachment until that is mended."
+	}
+	return exitFailure, "The plugin's own words are all that is known; its stderr is above."
+}
+
+// A report is an error as -o json prints it.
+type report struct {
+	Error string    `json:"error"`
+	Hint  string    `json:"hint,omitempty"`
+	Code  spec.Code `json:"code,omitempty"` // of the protocol
+	Exit  int       `json:"exit"`
+}
+
+// report says err and what to do next on stderr, and returns the exit status.
+func (a *app) report(err error) int {
+	exit, hint := explain(err)
+	if a.json() {
+		r := report{Error: err.Error(), Hint: hint, Exit: exit}
+		var doc *spec.Error
+		if errors.As(err, &doc) {
+			r.Code = doc.Code
+		}
+		printJSON(a.stderr, r)
+		return exit
+	}
+	s := a.style(a.stderr)
+	fmt.Fprintf(a.stderr, "%s %s\n", s.bad("fairlead:"), indent(err.Error()))
+	if hint != "" {
+		fmt.Fprintf(a.stderr, "  %s\n", hint)
+	}
+	return exit
+}
+
+// indent sets off all lines but the first, as joined errors have them.
+func indent(text string) string {
+	return strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n          ")
+}

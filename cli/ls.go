@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A listed is an attachment as ls prints it.
+type listed struct {
+	attached
+	State     string         `json:"state"` // alive, gone
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls [NET]", GroupID: "look", Args: operands("[NET]"),
+		Short: "List what is attached, by whichever runtime",
+		Long: `List the attachments that the cache of this host remembers, of all networks or of NET: those of fairlead, and
+those of containerd, podman and every other program that uses the reference library. An attachment is gone
+when its network namespace is; fairlead gc removes what it left.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			list, problems := (&attach.Runtime{}).List(strings.Join(args, ""))
+			doc := struct {
+				Attachments []listed `json:"attachments"`
+				Problems    []string `json:"problems,omitempty"`
+			}{Attachments: []listed{}}
+			for _, c := range list {
+				doc.Attachments = append(doc.Attachments, describe(c))
+			}
+			for _, p := range problems {
+				doc.Problems = append(doc.Problems, p.Error())
+			}
+			if len(problems) > 0 {
+				a.status = exitFailure
+			}
+			if a.json() {
+				return printJSON(a.stdout, doc)
+			}
+			s := a.style(a.stdout)
+			t := table{{"NETWORK", "CONTAINER", "INTERFACE", "ADDRESSES", "NETNS", "STATE"}}
+			for _, l := range doc.Attachments {
+				state := s.good(l.State)
+				if l.State != alive {
+					state = s.doubt(l.State)
+				}
+				var addrs []string
+				for _, p := range l.Addresses {
+					addrs = append(addrs, p.String())
+				}
+				t = append(t, []string{l.Network, l.ContainerID, l.IfName, strings.Join(addrs, " "), l.Netns, state})
+			}
+			if len(t) > 1 {
+				t.print(a.stdout, s)
+			} else {
+				fmt.Fprintln(a.stdout, "nothing is attached")
+			}
+			for _, p := range doc.Problems {
+				a.note("%s", p)
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeNetworks,
+	}
+}
+
+const (
+	alive = "alive"
+	gone  = "gone"
+)
+
+func describe(c attach.Cached) listed {
+	l := listed{attached{c.Network, c.ContainerID, c.IfName, c.Netns}, alive, []netip.Prefix{}}
+	if isNetns(c.Netns) != nil {
+		l.State = gone
+	}
+	if c.Result != nil {
+		for _, ip := range c.Result.IPs {
+			if own(c, ip) {
+				l.Addresses = append(l.Addresses, ip.Address)
+			}
+		}
+	}
+	return l
+}
+
+// own reports whether an address of c's result is one of its interface, and not of a link on the host.
+func own(c attach.Cached, ip spec.IP) bool {
+	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(c.Result.Interfaces) {
+		return true
+	}
+	return c.Result.Interfaces[*ip.Interface].Name == c.IfName
+}
+
+// A netInfo is a network as net ls prints it.
+type netInfo struct {
+	Name       string        `json:"name"`
+	CNIVersion spec.Version  `json:"cniVersion"`
+	Plugins    []string      `json:"plugins"`
+	File       string        `json:"file"` // empty: built in
+	Attached   int           `json:"attached"`
+	Warnings   []fileProblem `json:"warnings,omitempty"`
+}
+
+// A fileProblem is what is wrong with a file, and where.
+type fileProblem struct {
+	File    string `json:"file"`
+	Line    int    `json:"line,omitempty"`
+	Column  int    `json:"column,omitempty"`
+	Problem string `json:"problem"`
+}
+
+func problem(err error) fileProblem {
+	var f *spec.FileError
+	if errors.As(err, &f) {
+		return fileProblem{f.File, f.Line, f.Column, f.Err.Error()}
+	}
+	return fileProblem{Problem: err.Error()}
+}
+
+func (a *app) netCommand() *cobra.Command {
+	net := &cobra.Command{Use: "net", GroupID: "look", Short: "The networks that are configured"}
+	net.AddCommand(&cobra.Command{
+		Use: "ls", Args: operands(""),
+		Short: "List the networks, the file that defines each, and what is wrong with their files",
+		RunE: func(c *cobra.Command, args []string) error {
+			lists, problems := spec.LoadDir(confDir())
+			doc := struct {
+				Networks []netInfo     `json:"networks"`
+				Problems []fileProblem `json:"problems,omitempty"`
+			}{Networks: []netInfo{}}
+			if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == defaultNetwork }) {
+				l, err := spec.ParseList(defaultList(ipv6Here()))
+				if err != nil {
+					return err
+				}
+				lists = append(lists, l)
+			}
+			cached, _ := (&attach.Runtime{}).List("")
+			for _, l := range lists {
+				i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
+				for _, p := range l.Plugins {
+					i.Plugins = append(i.Plugins, p.Type)
+				}
+				for _, c := range cached {
+					if c.Network == l.Name {
+						i.Attached++
+					}
+				}
+				for _, w := range l.Warnings {
+					i.Warnings = append(i.Warnings, problem(w))
+				}
+				doc.Networks = append(doc.Networks, i)
+			}
+			for _, p := range problems {
+				doc.Problems = append(doc.Problems, problem(p))
+				a.status = exitFailure
+			}
+			if a.json() {
+				return printJSON(a.stdout, doc)
+			}
+			t := table{{"NETWORK", "CNI", "PLUGINS", "ATTACHED", "FILE"}}
+			for i, n := range doc.Networks {
+				file := "built in"
+				if n.File != "" {
+					file = filepath.Clean(n.File)
+				}
+				t = append(t, []string{n.Name, string(n.CNIVersion), (&network{List: lists[i]}).types(), fmt.Sprint(n.Attached), file})
+			}
+			t.print(a.stdout, a.style(a.stdout))
+			for _, l := range lists {
+				for _, w := range l.Warnings {
+					a.note("warning: %v", w)
+				}
+			}
+			for _, p := range problems {
+				a.note("%s", indent(p.Error()))
+			}
+			return nil
+		},
+	})
+	return net
+}

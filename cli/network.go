@@ -1,0 +1,214 @@
+package cli
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// stateDir holds what a `fairlead run` in progress has to remember. It dies with the boot, as its
+// namespaces do.
+const stateDir = "/run/fairlead"
+
+// pluginDirs are where distributions and orchestrators put plugins, in the order that they are searched.
+func pluginDirs() []string {
+	return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/usr/local/lib/cni", "/usr/local/libexec/cni"}
+}
+
+// confDir is the directory of the network configurations.
+func confDir() string {
+	if dir := os.Getenv("NETCONFPATH"); dir != "" {
+		return dir
+	}
+	return "/etc/cni/net.d"
+}
+
+// A network is a list and where its plugins come from.
+type network struct {
+	*spec.List
+	builtIn bool
+}
+
+// defaultNetwork is the name of the network that is there without any configuration.
+const defaultNetwork = "fairlead"
+
+// network finds the network of that name. A file that defines the default network comes before the one
+// that is built in.
+func (a *app) network(name string) (*network, error) {
+	if err := spec.ValidName(name); err != nil {
+		return nil, usage("network %q: %w", name, err)
+	}
+	l, err := spec.Load(confDir(), name)
+	switch {
+	case err == nil:
+		for _, w := range l.Warnings {
+			a.note("warning: %v", w)
+		}
+		return &network{List: l}, nil
+	case name == defaultNetwork && errors.Is(err, spec.ErrNotFound):
+		l, err := spec.ParseList(defaultList(ipv6Here()))
+		return &network{List: l, builtIn: true}, err
+	}
+	return nil, err
+}
+
+// The default network's addresses keep out of the way of podman (10.88.0.0/16 and upwards), Docker (172.17
+// and upwards), flannel and kubeadm (10.244), k3s (10.42) and libvirt (192.168.122).
+const (
+	defaultBridge  = "fairlead0"
+	defaultSubnet4 = "10.87.0.0/16"
+	defaultSubnet6 = "fdfa:171e:ad::/64"
+)
+
+// defaultList is the default network: a bridge that reaches the outside by masquerade, and published ports.
+func defaultList(ipv6 bool) []byte {
+	type object = map[string]any
+	ranges := [][]object{{{"subnet": defaultSubnet4}}}
+	if ipv6 {
+		ranges = append(ranges, []object{{"subnet": defaultSubnet6}})
+	}
+	b, err := json.Marshal(object{
+		"cniVersion": "1.1.0",
+		"name":       defaultNetwork,
+		"plugins": []object{
+			{"type": "bridge", "bridge": defaultBridge, "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": object{"type": "host-local", "ranges": ranges}},
+			{"type": "portmap", "capabilities": object{"portMappings": true}},
+		},
+	})
+	if err != nil {
+		panic(err) // maps, texts and booleans
+	}
+	return b
+}
+
+// ipv6Here reports whether the kernel has IPv6 (a boot with ipv6.disable=1 has not).
+func ipv6Here() bool {
+	_, err := os.Stat("/proc/net/if_inet6")
+	return err == nil
+}
+
+// runtime is what runs n's plugins.
+func (a *app) runtime(n *network) (*attach.Runtime, error) {
+	dirs, itself := search(n)
+	if itself {
+		own, err := ownPlugins()
+		if err != nil {
+			return nil, fmt.Errorf("make a plugin directory of fairlead itself: %w", err)
+		}
+		dirs = append(dirs, own)
+	}
+	return &attach.Runtime{PluginDirs: dirs, Stderr: a.stderr}, nil
+}
+
+// search is where n's plugins are looked for. Where CNI_PATH does not say it, these are the usual
+// directories, and then, if they lack one, this program, which is every plugin of its own. The built-in
+// network is written for the latter.
+func search(n *network) (dirs []string, itself bool) {
+	if path := os.Getenv("CNI_PATH"); path != "" {
+		return filepath.SplitList(path), false
+	}
+	if n.builtIn {
+		return nil, true
+	}
+	for _, dir := range pluginDirs() {
+		if st, err := os.Stat(dir); err == nil && st.IsDir() {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs, !installed(n, dirs)
+}
+
+// installed reports whether dirs have all plugins of n, so that none of our own is needed.
+func installed(n *network, dirs []string) bool {
+	has := func(typ string) bool {
+		return typ == "" || slices.ContainsFunc(dirs, func(dir string) bool {
+			_, err := os.Stat(filepath.Join(dir, typ))
+			return err == nil
+		})
+	}
+	for _, p := range n.Plugins {
+		if !has(p.Type) || !has(p.IPAMType) {
+			return false
+		}
+	}
+	return true
+}
+
+// ownPlugins is a plugin directory whose entries are links to this program. It is made once for a program
+// file and then left, for others may be looking at it.
+func ownPlugins() (dir string, err error) {
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	if !isSelf(exe) {
+		exe = fmt.Sprintf("/proc/%d/exe", os.Getpid()) // the file was replaced, or lies below another mount
+	}
+	state := stateDir
+	if os.Geteuid() != 0 && os.Getenv("XDG_RUNTIME_DIR") != "" {
+		state = filepath.Join(os.Getenv("XDG_RUNTIME_DIR"), "fairlead")
+	}
+	sum := sha256.Sum256([]byte(exe))
+	dir = filepath.Join(state, "plugins-"+hex.EncodeToString(sum[:4]))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	for _, p := range plugin.All() {
+		// Not to /proc/self/exe, which would be another's program where its plugin looks for a delegate.
+		if err := os.Symlink(exe, filepath.Join(dir, p.Name)); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	return dir, nil
+}
+
+// whole is the list as one document, with what a drop-in folder added.
+func whole(l *spec.List) (json.RawMessage, error) {
+	plugins := []spec.Object{}
+	for _, p := range l.Plugins {
+		plugins = append(plugins, p.Object)
+	}
+	return json.Marshal(map[string]any{
+		"cniVersion": l.CNIVersion, "cniVersions": l.CNIVersions, "name": l.Name, "plugins": plugins,
+		"disableCheck": l.DisableCheck, "disableGC": l.DisableGC, "loadOnlyInlinedPlugins": true,
+	})
+}
+
+// capabilities are all that n's plugins declare, in order.
+func (n *network) capabilities() []string {
+	var names []string
+	for name, on := range n.Capabilities() {
+		if on {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// publishes reports whether n has a plugin that publishes ports.
+func (n *network) publishes() bool { return slices.Contains(n.capabilities(), "portMappings") }
+
+// types are n's plugins, in order.
+func (n *network) types() string {
+	var types []string
+	for _, p := range n.Plugins {
+		t := p.Type
+		if p.IPAMType != "" {
+			t += "+" + p.IPAMType
+		}
+		types = append(types, t)
+	}
+	return strings.Join(types, ", ")
+}

@@ -1,0 +1,242 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A step is what one plugin of a list would do.
+type step struct {
+	Type      string   `json:"type"`
+	Path      string   `json:"path,omitempty"`   // of the program that would run
+	Opaque    string   `json:"opaque,omitempty"` // why what it would do cannot be said
+	IPAM      string   `json:"ipam,omitempty"`
+	Addresses []string `json:"addresses,omitempty"` // examples of what the IPAM plugin may give
+	Resources []string `json:"resources,omitempty"` // in the words of ip(8) and nft(8), in order of creation
+}
+
+func (a *app) planCommand() *cobra.Command {
+	var f attachmentFlags
+	c := &cobra.Command{
+		Use: "plan NET [NETNS]", GroupID: "look", Args: operands("NET [NETNS]"),
+		Short: "Say what add would make, and make nothing",
+		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. Addresses are examples,
+for the allocator is not asked. Plugins that are another program are opaque: nobody but they knows what they do.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				args = append(args, filepath.Join(netnsDir, "example"))
+			}
+			t, err := a.target(f, args)
+			if err != nil {
+				return err
+			}
+			steps, err := t.plan()
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(a.stdout, struct {
+					attached
+					Plugins []step `json:"plugins"`
+				}{t.document(), steps})
+			}
+			s := a.style(a.stdout)
+			root := &tree{text: fmt.Sprintf("%s %s", s.bold(t.Name), s.dim("attaches "+t.IfName+" of "+t.Netns))}
+			for _, st := range steps {
+				node := root.add("%s %s", s.bold(st.Type), s.dim(st.Path))
+				if st.Opaque != "" {
+					node.add("%s", s.doubt("opaque: "+st.Opaque))
+				}
+				if st.IPAM != "" {
+					ipam := node.add("address from %s", st.IPAM)
+					for _, addr := range st.Addresses {
+						ipam.add("such as %s", addr)
+					}
+				}
+				for _, r := range st.Resources {
+					node.add("%s", r)
+				}
+			}
+			root.print(a.stdout, s)
+			return nil
+		},
+		ValidArgsFunction: a.completeTarget,
+	}
+	f.register(c)
+	return c
+}
+
+// plan asks each plugin of the list that is ours, in this process, for its plan.
+func (t *target) plan() ([]step, error) {
+	all := plugin.All()
+	var prev *spec.Result
+	var steps []step
+	dirs, itself := search(t.network)
+	for _, p := range t.Plugins {
+		st := step{Type: p.Type, IPAM: p.IPAMType}
+		var err error
+		i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.Type })
+		st.Path, err = invoke.Find(p.Type, dirs)
+		switch {
+		case err != nil && i >= 0 && itself:
+			st.Path = "fairlead itself"
+		case err != nil:
+			return nil, err
+		case i < 0:
+			st.Opaque = "no plugin of fairlead"
+		case !isSelf(st.Path):
+			st.Opaque = "another program than fairlead, which would do:"
+		}
+		if i >= 0 {
+			var want plan.Plan
+			if want, prev, err = t.planOne(all[i], p, prev); err != nil {
+				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
+			}
+			for _, r := range want {
+				st.Resources = append(st.Resources, r.String())
+			}
+			if p.IPAMType != "" {
+				for _, ip := range prev.IPs {
+					st.Addresses = append(st.Addresses, ip.Address.String())
+				}
+			}
+		}
+		steps = append(steps, st)
+	}
+	return steps, nil
+}
+
+// planOne is what one plugin wants, and the result that the next one would be given.
+func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, prev *spec.Result) (plan.Plan, *spec.Result, error) {
+	raw, err := t.request(conf)
+	if err != nil {
+		return nil, nil, err
+	}
+	if conf, err = spec.ParseConf(raw); err != nil {
+		return nil, nil, err
+	}
+	conf.PrevResult = prev
+	owner := spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
+	r, err := p.NewRequest("ADD", owner, t.Netns, conf, t.Args)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.IPs, r.Routes = example(conf)
+	want, err := p.Plan(conf, r)
+	if err != nil || conf.IPAMType == "" && prev != nil {
+		return want, prev, err
+	}
+	res := &spec.Result{CNIVersion: conf.CNIVersion, Interfaces: []spec.Interface{{Name: t.IfName, Sandbox: t.Netns}}, Routes: r.Routes}
+	for _, ip := range r.IPs {
+		own := 0
+		ip.Interface = &own
+		res.IPs = append(res.IPs, ip)
+	}
+	return want, res, nil
+}
+
+// request is what the plugin would get on stdin, but for prevResult.
+func (t *target) request(conf *spec.Conf) ([]byte, error) {
+	o := conf.Object
+	if err := o.Set("name", t.Name); err != nil {
+		return nil, err
+	}
+	if err := o.Set("cniVersion", t.CNIVersion); err != nil {
+		return nil, err
+	}
+	given := map[string]any{}
+	for name, value := range t.Capabilities {
+		if conf.Capabilities[name] {
+			given[name] = value
+		}
+	}
+	if len(given) > 0 {
+		if err := o.Set("runtimeConfig", given); err != nil {
+			return nil, err
+		}
+	}
+	return o.MarshalJSON()
+}
+
+// example is what the IPAM plugin of a configuration may answer, as far as that can be read off it.
+func example(conf *spec.Conf) (ips []spec.IP, routes []spec.Route) {
+	raw, ok := conf.Object.Get("ipam")
+	if !ok {
+		return nil, nil
+	}
+	type pool struct {
+		Subnet  netip.Prefix
+		Gateway netip.Addr
+	}
+	var ipam struct {
+		pool
+		Ranges    [][]pool
+		Addresses []struct {
+			Address netip.Prefix
+			Gateway netip.Addr
+		}
+		Routes []struct {
+			Dst netip.Prefix
+			GW  netip.Addr
+		}
+	}
+	if json.Unmarshal(raw, &ipam) != nil {
+		return nil, nil // the plugin will say what is wrong
+	}
+	if ipam.Subnet.IsValid() {
+		ipam.Ranges = append([][]pool{{ipam.pool}}, ipam.Ranges...)
+	}
+	for _, set := range ipam.Ranges {
+		if len(set) == 0 || !set[0].Subnet.IsValid() {
+			continue
+		}
+		p := set[0]
+		if !p.Gateway.IsValid() {
+			p.Gateway = p.Subnet.Masked().Addr().Next()
+		}
+		ips = append(ips, spec.IP{Address: netip.PrefixFrom(p.Gateway.Next(), p.Subnet.Bits()), Gateway: p.Gateway})
+	}
+	for _, a := range ipam.Addresses {
+		ips = append(ips, spec.IP{Address: a.Address, Gateway: a.Gateway})
+	}
+	for _, r := range ipam.Routes {
+		routes = append(routes, spec.Route{Dst: r.Dst, GW: r.GW})
+	}
+	return ips, routes
+}
+
+// isSelf reports whether the program at path is this one, or a copy of it.
+func isSelf(path string) bool {
+	a, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return false
+	}
+	return os.SameFile(a, b) || a.Size() == b.Size() && head(path) == head("/proc/self/exe")
+}
+
+// head is the beginning of a program, which holds its build ID: a hash of all that went into it.
+func head(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return path
+	}
+	defer f.Close()
+	b := make([]byte, 8192)
+	n, _ := f.Read(b)
+	return string(b[:n])
+}

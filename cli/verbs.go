@@ -1,0 +1,287 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// target is what a verb in the manner of cnitool is about.
+type target struct {
+	*network
+	attach.Attachment
+	runtime *attach.Runtime
+}
+
+// attachmentFlags are the flags that name an attachment beside NET and NETNS.
+type attachmentFlags struct{ ifName, containerID string }
+
+func (f *attachmentFlags) register(c *cobra.Command) {
+	c.Flags().StringVarP(&f.ifName, "ifname", "i", "", "name of the interface in the namespace (default $CNI_IFNAME, else eth0)")
+	c.Flags().StringVar(&f.containerID, "container-id", "", "container ID (default: cnitool's, made from the path of NETNS)")
+}
+
+// containerID is the ID that cnitool makes from the absolute path of a network namespace.
+func containerID(path string) string {
+	sum := sha512.Sum512([]byte(path))
+	return "cnitool-" + hex.EncodeToString(sum[:10])
+}
+
+// target reads NET, NETNS, the flags and the environment.
+func (a *app) target(f attachmentFlags, args []string) (*target, error) {
+	n, err := a.network(args[0])
+	if err != nil {
+		return nil, err
+	}
+	t := &target{network: n}
+	if t.Netns, err = netnsPath(args[1]); err != nil {
+		return nil, err
+	}
+	t.IfName = cmp.Or(f.ifName, os.Getenv("CNI_IFNAME"), "eth0")
+	if err := spec.ValidIfName(t.IfName); err != nil {
+		return nil, usage("interface %q: %w", t.IfName, err)
+	}
+	t.ContainerID = cmp.Or(f.containerID, containerID(t.Netns))
+	if err := spec.ValidContainerID(t.ContainerID); err != nil {
+		return nil, usage("--container-id %q: %w", t.ContainerID, err)
+	}
+	if s := os.Getenv("CNI_ARGS"); s != "" {
+		if t.Args, err = spec.ParseArgs(s); err != nil {
+			return nil, usage("CNI_ARGS=%s: %w", s, err)
+		}
+	}
+	if s := os.Getenv("CAP_ARGS"); s != "" {
+		d := json.NewDecoder(strings.NewReader(s))
+		d.UseNumber() // they go to plugins as they came
+		if err := d.Decode(&t.Capabilities); err != nil {
+			return nil, usage("CAP_ARGS: want a JSON object: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// ready also finds the plugins, and the namespace where it has to be there.
+func (a *app) ready(f attachmentFlags, args []string, there bool) (*target, error) {
+	t, err := a.target(f, args)
+	if err != nil {
+		return nil, err
+	}
+	if there {
+		if err := t.there(); err != nil {
+			return nil, err
+		}
+	}
+	t.runtime, err = a.runtime(t.network)
+	return t, err
+}
+
+// there says that the namespace of ADD and CHECK does not exist.
+func (t *target) there() error {
+	err := isNetns(t.Netns)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fail(exitNotFound, "`ip netns` lists those with a name; `ip netns add NAME` makes one.", "%w", err)
+	}
+	return err
+}
+
+// An attached is an attachment as -o json prints it.
+type attached struct {
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifname"`
+	Netns       string `json:"netns"`
+}
+
+func (t *target) document() attached {
+	return attached{t.Name, t.ContainerID, t.IfName, t.Netns}
+}
+
+func (a *app) addCommand() *cobra.Command {
+	var f attachmentFlags
+	c := &cobra.Command{
+		Use: "add NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
+		Short: "Attach a network namespace to a network, and print the result",
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := a.ready(f, args, true)
+			if err != nil {
+				return err
+			}
+			res, err := t.runtime.Add(c.Context(), t.List, t.Attachment)
+			if err != nil {
+				return err
+			}
+			b, err := res.Encode(res.CNIVersion)
+			if err != nil {
+				return err
+			}
+			var out bytes.Buffer
+			if err := json.Indent(&out, bytes.TrimSpace(b), "", "    "); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.stdout, out.String())
+			return err
+		},
+	}
+	f.register(c)
+	c.ValidArgsFunction = a.completeTarget
+	return c
+}
+
+func (a *app) delCommand() *cobra.Command {
+	var f attachmentFlags
+	var goOn bool
+	c := &cobra.Command{
+		Use: "del NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
+		Short: "Detach a network namespace; what is gone already is no error",
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := a.ready(f, args, false)
+			if err != nil {
+				return err
+			}
+			var options []attach.DelOption
+			if goOn {
+				options = append(options, attach.DelContinue())
+			}
+			if err := t.runtime.Del(c.Context(), t.List, t.Attachment, options...); err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(a.stdout, t.document())
+			}
+			return nil
+		},
+	}
+	f.register(c)
+	c.Flags().BoolVar(&goOn, "continue", false, "go on past a plugin that fails, so that the others give back what they hold")
+	c.ValidArgsFunction = a.completeTarget
+	return c
+}
+
+// A checked is the answer of check.
+type checked struct {
+	attached
+	OK    bool     `json:"ok"`
+	Drift []string `json:"drift,omitempty"`
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	var f attachmentFlags
+	c := &cobra.Command{
+		Use: "check NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
+		Short: "Compare an attachment with what add made; exit status 3 where they differ",
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := a.ready(f, args, true)
+			if err != nil {
+				return err
+			}
+			err = t.runtime.Check(c.Context(), t.List, t.Attachment)
+			found, ok := drift(err)
+			if !ok {
+				return err
+			}
+			if len(found) > 0 {
+				a.status = exitDrift
+			}
+			if a.json() {
+				return printJSON(a.stdout, checked{t.document(), len(found) == 0, found})
+			}
+			if len(found) > 0 {
+				return fail(exitDrift, fmt.Sprintf("`fairlead del %[1]s %[2]s` and `fairlead add %[1]s %[2]s` make it anew.", args[0], args[1]), "%w", err)
+			}
+			return nil
+		},
+	}
+	f.register(c)
+	c.ValidArgsFunction = a.completeTarget
+	return c
+}
+
+// drift are the differences that a plugin's CHECK found; ok is false where it found none because it could
+// not look. The codes of the specification are reasons for not having looked; a difference has one of the
+// plugin's own, or none.
+func drift(err error) (found []string, ok bool) {
+	var doc *spec.Error
+	switch {
+	case err == nil:
+		return nil, true
+	case !errors.As(err, &doc) || doc.Code < 100 && doc.Code != 0:
+		return nil, false
+	}
+	for line := range strings.Lines(doc.Msg) {
+		found = append(found, strings.TrimSpace(line))
+	}
+	return found, true
+}
+
+// A readiness is the answer of status.
+type readiness struct {
+	Network string    `json:"network"`
+	Ready   bool      `json:"ready"`
+	Code    spec.Code `json:"code,omitempty"`
+	Reason  string    `json:"reason,omitempty"`
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "status NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
+		Short: "Ask whether a network could serve an add",
+		RunE: func(c *cobra.Command, args []string) error {
+			n, rt, err := a.networkAndRuntime(args[0])
+			if err != nil {
+				return err
+			}
+			err = rt.Status(c.Context(), n.List)
+			var doc *spec.Error
+			if err != nil && !errors.As(err, &doc) {
+				return err
+			}
+			if a.json() {
+				r := readiness{Network: n.Name, Ready: err == nil}
+				if err != nil {
+					r.Code, r.Reason = doc.Code, doc.Msg
+					a.status, _ = explain(err)
+				}
+				return printJSON(a.stdout, r)
+			}
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(a.stdout, n.Name, "is", a.style(a.stdout).good("ready"))
+			return err
+		},
+		ValidArgsFunction: a.completeTarget,
+	}
+}
+
+func (a *app) networkAndRuntime(name string) (*network, *attach.Runtime, error) {
+	n, err := a.network(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	rt, err := a.runtime(n)
+	return n, rt, err
+}
+
+// completeTarget completes NET and NETNS.
+func (a *app) completeTarget(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) == 0 {
+		return a.completeNetworks(c, args, word)
+	}
+	entries, _ := os.ReadDir(netnsDir)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, cobra.ShellCompDirectiveDefault
+}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A spoken is what a plugin of a network answers to VERSION.
+type spoken struct {
+	Type     string         `json:"type"`
+	Path     string         `json:"path"`
+	Versions []spec.Version `json:"versions"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version [NET [NETNS]]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
+		Short: "Say fairlead's version; or which versions the plugins of a network speak",
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				if a.json() {
+					return printJSON(a.stdout, struct {
+						Version     string         `json:"version"`
+						CNIVersions []spec.Version `json:"cniVersions"`
+					}{a.version, spec.Versions()})
+				}
+				fmt.Fprintf(a.stdout, "fairlead %s, CNI %s\n", a.version, join(spec.Versions()))
+				return nil
+			}
+			n, rt, err := a.networkAndRuntime(args[0])
+			if err != nil {
+				return err
+			}
+			speak, err := rt.Versions(c.Context(), n.List)
+			if err != nil {
+				return err
+			}
+			doc := struct {
+				Network string       `json:"network"`
+				Version spec.Version `json:"version"` // that the network runs in
+				Plugins []spoken     `json:"plugins"`
+			}{Network: n.Name, Plugins: []spoken{}}
+			var all [][]spec.Version
+			for _, p := range n.Plugins {
+				path, _ := invoke.Find(p.Type, rt.PluginDirs)
+				doc.Plugins = append(doc.Plugins, spoken{p.Type, path, speak[p.Type]})
+				all = append(all, speak[p.Type])
+			}
+			if doc.Version, err = spec.Select(n.List, all...); err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(a.stdout, doc)
+			}
+			fmt.Fprintf(a.stdout, "%s runs in %s\n", doc.Network, doc.Version)
+			t := table{{"PLUGIN", "SPEAKS", "FILE"}}
+			for _, p := range doc.Plugins {
+				t = append(t, []string{p.Type, join(p.Versions), p.Path})
+			}
+			t.print(a.stdout, a.style(a.stdout))
+			return nil
+		},
+		ValidArgsFunction: a.completeTarget,
+	}
+}
+
+func join(vs []spec.Version) string {
+	var s []string
+	for _, v := range vs {
+		s = append(s, string(v))
+	}
+	return strings.Join(s, " ")
+}
