@@ -1,0 +1,291 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// runFlags is the command line of `fairlead run`.
+type runFlags struct {
+	nets, publish, dns, search []string
+	name                       string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:     "run [flags] -- COMMAND [ARGUMENT...]",
+		Short:   "Run a command in a network namespace of its own, attached to networks",
+		GroupID: "run",
+		Long: `Run COMMAND in a network namespace of its own, which ip(8) knows by the ID, attached to the networks that
+--net names: eth0 to the first, eth1 to the second and so on. Without --net it is the default network, a
+bridge (` + defaultBridge + `, ` + defaultSubnet4 + ` and ` + defaultSubnet6 + `) that reaches the outside by masquerade.
+
+When COMMAND ends, everything is taken down, and what it left running is ended. So it is when fairlead is
+killed. COMMAND's exit status is passed through, 128 and more for a signal. Signals sent to fairlead are
+forwarded; COMMAND stays in the terminal's foreground, with its standard input, output and error.`,
+		Example: `  fairlead run -p 8080:80 -- busybox httpd -f -h /srv
+  fairlead run --net lan --dns 192.0.2.53 -- sh`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return misused(c, errors.New("COMMAND is missing"))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			a.status, err = a.run(c.Context(), f, args)
+			return err
+		},
+	}
+	flags := c.Flags()
+	flags.SetInterspersed(false) // what follows COMMAND is COMMAND's
+	flags.StringArrayVar(&f.nets, "net", nil, "attach to this network, instead of the default one (repeatable)")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish a port: [HOSTIP:]HOSTPORT:PORT[/udp] (repeatable)")
+	flags.StringArrayVar(&f.dns, "dns", nil, "name server for COMMAND, instead of the networks' (repeatable)")
+	flags.StringArrayVar(&f.search, "dns-search", nil, "domain to complete names with, instead of the networks' (repeatable)")
+	flags.StringVar(&f.name, "name", "", "ID of the container and name of its network namespace (default: made up)")
+	c.RegisterFlagCompletionFunc("net", a.completeNetworks)
+	return c
+}
+
+// A wanted attachment of a run: the network, and what is asked of it.
+type wanted struct {
+	*network
+	runtime      *attach.Runtime
+	ifName       string
+	capabilities map[string]any
+}
+
+// wants reads the flags: everything that can be wrong with them is found before anything is made.
+func (a *app) wants(f runFlags) ([]wanted, error) {
+	for _, s := range f.dns {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return nil, usage("--dns %s: want the address of a name server", s)
+		}
+	}
+	if f.name != "" {
+		if err := spec.ValidContainerID(f.name); err != nil || len(f.name) > 64 {
+			return nil, usage("--name %s: want at most 64 letters, digits, dots, dashes and underscores", f.name)
+		}
+	}
+	var ports []portMapping
+	for _, s := range f.publish {
+		p, err := parsePorts(s)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, p...)
+	}
+	names := f.nets
+	if len(names) == 0 {
+		names = []string{defaultNetwork}
+	}
+	var ws []wanted
+	for i, name := range names {
+		n, err := a.network(name)
+		if err != nil {
+			return nil, err
+		}
+		rt, err := a.runtime(n)
+		if err != nil {
+			return nil, err
+		}
+		w := wanted{network: n, runtime: rt, ifName: "eth" + strconv.Itoa(i)}
+		if len(ports) > 0 && n.publishes() {
+			w.capabilities = map[string]any{"portMappings": ports}
+			ports = nil // by the first that can
+		}
+		ws = append(ws, w)
+	}
+	if len(ports) > 0 {
+		return nil, fail(exitUsage, `Add {"type": "portmap", "capabilities": {"portMappings": true}} to its plugins.`,
+			"-p %s: no plugin of %s publishes ports", ports[0], names[0])
+	}
+	return ws, nil
+}
+
+// run runs argv and returns its exit status.
+func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
+	runtime.LockOSThread() // no thread that enters the command's namespaces shall be the process's first
+	ws, err := a.wants(f)
+	if err != nil {
+		return 0, err
+	}
+	if err := findCommand(argv[0]); err != nil {
+		return 0, err
+	}
+	if err := privileged(); err != nil {
+		return 0, err
+	}
+	sigs := signals()
+	a.takeDownDead(ctx)
+
+	ns, err := newNetns()
+	if err != nil {
+		return 0, err
+	}
+	defer ns.Close()
+	r, err := newRecord(f.name, ns, ws)
+	if err != nil {
+		return 0, err
+	}
+	g, err := startGuard(r, ns, a.stderr)
+	if err != nil {
+		return 0, errors.Join(err, os.Remove(r.path()))
+	}
+	defer g.dismiss() // last, when the record is gone
+	p := &process{argv: argv, netns: r.Netns, stdio: [3]*os.File{a.stdin, a.stdout, a.stderr}}
+	if err := bindNetns(ns, r.Netns); err != nil {
+		return 0, errors.Join(inUse(r.ID, err), os.Remove(r.path()))
+	}
+	status, err := a.runOn(ctx, r, ws, f, p, sigs)
+	if down := r.takeDown(context.WithoutCancel(ctx), a.stderr); down != nil {
+		err = errors.Join(err, fail(exitFailure, "The next `fairlead run` tries again.", "%w", down))
+	}
+	return status, err
+}
+
+// runOn attaches the namespace and runs the command in it.
+func (a *app) runOn(ctx context.Context, r *record, ws []wanted, f runFlags, p *process, sigs <-chan os.Signal) (int, error) {
+	dns, err := a.attachAll(ctx, r, ws, sigs)
+	if err != nil {
+		return 0, err
+	}
+	if len(f.dns) > 0 {
+		dns.Nameservers = f.dns
+	}
+	if len(f.search) > 0 {
+		dns.Search, dns.Domain = f.search, ""
+	}
+	content, note := resolvConf(dns, etcResolv, systemdResolv)
+	if note != "" {
+		a.note("%s", note)
+	}
+	if content != nil {
+		p.resolv = filepath.Join(r.files(), "resolv.conf")
+		if err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644)); err != nil {
+			return 0, err
+		}
+	}
+	if err := p.start(); err != nil {
+		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
+			return 0, fail(exitNotExecutable, "It is no program for this machine, or names an interpreter that is not there.", "%w", err)
+		}
+		return 0, err
+	}
+	for {
+		select {
+		case s := <-sigs:
+			if !typed(s) {
+				p.cmd.Process.Signal(s) // if it has ended, it has heard enough
+			}
+		case err := <-p.done:
+			return exitStatus(err)
+		}
+	}
+}
+
+// attachAll attaches the namespace to every network and returns what they say together of names. A signal
+// to end is heeded meanwhile.
+func (a *app) attachAll(ctx context.Context, r *record, ws []wanted, sigs <-chan os.Signal) (dns spec.DNS, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done, idle := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(idle)
+		for {
+			select {
+			case s := <-sigs:
+				if ends(s) {
+					cancel(interrupted{s.(syscall.Signal)})
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	defer func() {
+		close(done)
+		<-idle
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause // whatever else came of it
+		}
+		cancel(nil)
+	}()
+	for i, w := range ws {
+		at := r.attachment(i)
+		at.Capabilities = w.capabilities
+		res, err := w.runtime.Add(ctx, w.List, at)
+		if err != nil {
+			return dns, fmt.Errorf("attach %s to %s: %w", r.ID, w.Name, err)
+		}
+		mergeDNS(&dns, res.DNS)
+		if w.builtIn {
+			a.noteObstacles()
+		}
+	}
+	return dns, nil
+}
+
+// newRecord records what is going to be made, under a name that no run has.
+func newRecord(name string, ns *os.File, ws []wanted) (*record, error) {
+	st, err := ns.Stat()
+	if err != nil {
+		return nil, err
+	}
+	r := &record{ID: name, Inode: st.Sys().(*syscall.Stat_t).Ino, dir: runDir(), held: true}
+	for _, w := range ws {
+		list, err := whole(w.List)
+		if err != nil {
+			return nil, err
+		}
+		r.Attachments = append(r.Attachments, recorded{list, w.runtime.PluginDirs, w.ifName})
+	}
+	for {
+		if name == "" {
+			var b [4]byte
+			rand.Read(b[:])
+			r.ID = "run-" + hex.EncodeToString(b[:])
+		}
+		r.Netns = filepath.Join(netnsDir, r.ID)
+		if err := r.create(); err == nil || name != "" || !errors.Is(err, fs.ErrExist) {
+			return r, inUse(r.ID, err)
+		}
+	}
+}
+
+func inUse(id string, err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return fail(exitFailure, "Choose another --name; `ip netns` and `fairlead ls` list those in use.", "%s is in use: %w", id, err)
+	}
+	return err
+}
+
+// privileged says what is missing where this process may not make links and namespaces.
+func privileged() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	const need = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN
+	if data[0].Effective&need == need {
+		return nil
+	}
+	return fail(exitFailure, hintPrivilege,
+		"an ordinary user cannot make links and network namespaces on this host (CAP_NET_ADMIN and CAP_SYS_ADMIN are missing)")
+}
