@@ -1,0 +1,188 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// A throw-away host is a set of namespaces with empty state directories: what is made in it touches nothing
+// of the machine and dies with it. An ordinary user gets a user namespace too.
+
+func (a *app) hostCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",
+		Short: "Run a command, or a shell, in a throw-away host of its own",
+		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of its
+own, with empty /run, /var/lib/cni, /etc/cni and /opt/cni. Whatever is made in it dies with COMMAND, and the
+machine stays as it was. An ordinary user needs no sudo where user namespaces are allowed.`,
+		Example: `  fairlead host -- fairlead run -p 8080:80 -- COMMAND
+  fairlead host`,
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if len(args) == 0 {
+				args = []string{"/bin/sh"}
+				if sh := os.Getenv("SHELL"); sh != "" {
+					args[0] = sh
+				}
+			}
+			if err := findCommand(args[0]); err != nil {
+				return err
+			}
+			a.status, err = a.inHost(args)
+			return err
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+const hostName = "become-a-host" // a command of ours that `fairlead help` does not list
+
+// inHost runs argv in a throw-away host and returns its exit status.
+func (a *app) inHost(argv []string) (int, error) {
+	runtime.LockOSThread() // the signal at our death follows the thread
+	cmd := exec.Command("/proc/self/exe", append([]string{hostName, "--"}, argv...)...)
+	cmd.Args[0] = "fairlead"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.stdin, a.stdout, a.stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		Pdeathsig:  unix.SIGKILL,
+	}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	// What the command leaves running becomes our child when its parent ends.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 0, os.NewSyscallError("prctl subreaper", err)
+	}
+	// The terminal's keys reach the command too, which decides what they mean.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGQUIT)
+	others := make(chan os.Signal, 1)
+	signal.Notify(others, unix.SIGTERM, unix.SIGHUP)
+	if err := cmd.Start(); err != nil {
+		return 0, fail(exitFailure, hintUserns, "make a throw-away host: %w", err)
+	}
+	go func() {
+		for s := range others {
+			cmd.Process.Signal(s)
+		}
+	}()
+	err := cmd.Wait()
+	endChildren()
+	return exitStatus(err)
+}
+
+const hintUserns = "It takes root, or user namespaces: see user.max_user_namespaces, kernel.unprivileged_userns_clone and " +
+	"kernel.apparmor_restrict_unprivileged_userns in sysctl(8)."
+
+// endChildren ends every process that descends from this one.
+func endChildren() {
+	me := strconv.Itoa(os.Getpid())
+	for endAll(func(pid string) bool { return parent(pid) == me }) {
+		for { // one that is not waited for stays a child, and would be found again
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
+				break
+			}
+		}
+	}
+}
+
+// hostInsideCommand is the first process of a throw-away host: it furnishes it and becomes the command.
+func (a *app) hostInsideCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: hostName, Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := furnish(); err != nil {
+				return fail(exitFailure, hintUserns, "furnish a throw-away host: %w", err)
+			}
+			path, err := exec.LookPath(args[0])
+			if err != nil {
+				return err
+			}
+			return &fs.PathError{Op: "run", Path: path, Err: syscall.Exec(path, args, os.Environ())}
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+func furnish() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("make mounts private", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
+		return &fs.PathError{Op: "mount over", Path: "/run", Err: err}
+	}
+	for _, dir := range []string{"/run/netns", "/run/lock", "/run/.scratch"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"/var/lib/cni", "/etc/cni", "/opt/cni"} {
+		if err := empty(dir); err != nil {
+			return err
+		}
+	}
+	showSys("/run/.scratch")
+	if err := unix.Sethostname([]byte("throw-away")); err != nil {
+		return os.NewSyscallError("sethostname", err)
+	}
+	return setUp("lo")
+}
+
+// empty makes dir an empty directory of this host. Where the machine has none, its parent is covered by a
+// directory that shows the same entries, and dir: nothing is made on the machine.
+func empty(dir string) error {
+	if st, err := os.Stat(dir); err == nil && st.IsDir() {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
+			return &fs.PathError{Op: "mount over", Path: dir, Err: err}
+		}
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return err
+	}
+	was := filepath.Join("/run/.scratch", parent)
+	if err := os.MkdirAll(was, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(parent, was, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return &fs.PathError{Op: "bind", Path: parent, Err: err}
+	}
+	if err := unix.Mount("tmpfs", parent, "tmpfs", 0, "mode=0755"); err != nil {
+		return &fs.PathError{Op: "mount over", Path: parent, Err: err}
+	}
+	for _, e := range entries {
+		if err := os.Symlink(filepath.Join(was, e.Name()), filepath.Join(parent, e.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return os.MkdirAll(dir, 0o755)
+}
+
+// parent is the process that a process has for its parent.
+func parent(pid string) string {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return ""
+	}
+	// 4711 (a name (with anything)) S 1 …
+	if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 1 {
+		return string(f[1])
+	}
+	return ""
+}
