@@ -12,7 +12,7 @@ import (
 
 // Attach a container to a network, look what it got, and detach it.
 func Example() {
-	furnish() // puts the configuration, the plugin and the namespace there
+	defer furnish()() // puts the configuration, the plugin and the namespace there
 
 	runtime := attach.Runtime{PluginDirs: []string{"/opt/cni/bin"}}
 	list, err := spec.Load("/etc/cni/net.d", "lan")
@@ -31,7 +31,7 @@ func Example() {
 	// Output: 10.1.2.3/24
 }
 
-func furnish() {
+func furnish() (remove func()) {
 	check := func(err error) {
 		if err != nil {
 			panic(err)
@@ -45,4 +45,8 @@ func furnish() {
 	check(os.WriteFile("/etc/cni/net.d/10-lan.conflist",
 		[]byte(`{"cniVersion": "1.0.0", "name": "lan", "plugins": [{"type": "bridge"}]}`), 0o644))
 	check(nstest.MakeNS("/run/netns/example"))
+	return func() {
+		check(nstest.RemoveNS("/run/netns/example"))
+		check(os.Remove("/opt/cni/bin/bridge"))
+	}
 }

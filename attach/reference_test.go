@@ -18,10 +18,11 @@ func TestReferencePlugins(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "bridge")); err != nil {
 		t.Skipf("containernetworking-plugins is not installed: %v", err)
 	}
+	leases := t.TempDir()
 	for name, tc := range map[string]struct{ list, link, address string }{
 		"loopback": {`{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}`, "lo", "127.0.0.1/8"},
 		"a chain": {`{"cniVersion":"1.0.0","name":"lan","plugins":[
-			{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","subnet":"10.1.2.0/24"}},
+			{"type":"bridge","bridge":"cni0","ipam":{"type":"host-local","subnet":"10.1.2.0/24","dataDir":"` + leases + `"}},
 			{"type":"tuning","capabilities":{"mac":true}}]}`, "eth0", "10.1.2.2/24"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,8 +57,8 @@ func TestReferencePlugins(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if leases, err := filepath.Glob("/var/lib/cni/networks/lan/10.*"); err != nil || len(leases) > 0 {
-				t.Errorf("leases %q, %v", leases, err)
+			if left, err := filepath.Glob(leases + "/lan/10.*"); err != nil || len(left) > 0 {
+				t.Errorf("leases %q, %v", left, err)
 			}
 		})
 	}
