@@ -111,7 +111,7 @@ func answer(all []Plugin, p Plugin, e environment) (spec.Version, []byte, error)
 	}
 	e.stdin = stdin
 	conf, err := spec.ParseConf(stdin)
-	if err != nil {
+	if err != nil && (conf == nil || e.Command != "DEL") { // DEL does without an unreadable result (clause P12)
 		return versionOf(stdin), nil, err
 	}
 	version := conf.CNIVersion.Or010()

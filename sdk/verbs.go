@@ -185,10 +185,10 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		}
 		res.Routes = append(res.Routes, rt)
 	}
-	if c.dns.Nameservers != nil || c.dns.Domain != "" || c.dns.Search != nil || c.dns.Options != nil {
+	if !c.dns.Empty() {
 		res.DNS = c.dns
 	}
-	if d := c.conf.DNS; d != nil && (d.Nameservers != nil || d.Domain != "" || d.Search != nil || d.Options != nil) {
+	if d := c.conf.DNS; d != nil && !d.Empty() {
 		res.DNS = *d // clause C11: the configuration's own word replaces the allocator's
 	}
 	return res, nil
