@@ -188,8 +188,8 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	if !c.dns.Empty() {
 		res.DNS = c.dns
 	}
-	if d := c.conf.DNS; d != nil && !d.Empty() {
-		res.DNS = *d // clause C11: the configuration's own word replaces the allocator's
+	if d := c.conf.DNS; d != nil && (d.Nameservers != nil || d.Domain != "" || d.Search != nil || d.Options != nil) {
+		res.DNS = *d // clause C11: the configuration's own word, an empty list too, replaces the allocator's
 	}
 	return res, nil
 }
