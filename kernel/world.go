@@ -61,7 +61,7 @@ func Open(path string) (*NS, error) {
 	ns := &NS{Path: path}
 	p := path
 	if p == "" {
-		p = "/proc/self/ns/net"
+		p = "/proc/thread-self/ns/net" // the main thread, which /proc/self shows, may be inside a container
 	}
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	switch {

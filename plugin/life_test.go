@@ -37,18 +37,44 @@ type chain struct {
 // A breaker damages a living attachment so that CHECK has to say it.
 type breaker struct {
 	what string
-	run  func(t *testing.T, netns string)
+	run  func(*testing.T, *attachment)
 	say  string // a regular expression for CHECK's message
 }
 
 const hostLocal = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`
 
-func in(args ...string) func(*testing.T, string) {
-	return func(t *testing.T, netns string) { nstest.RunIn(t, netns, args[0], args[1:]...) }
+// in and host run a command in the container's namespace and on the host. IP4 and IP6 stand for the
+// attachment's addresses, NET for the network.
+func in(args ...string) func(*testing.T, *attachment) {
+	return func(t *testing.T, a *attachment) {
+		args := a.fill(args)
+		nstest.RunIn(t, a.netns, args[0], args[1:]...)
+	}
 }
 
-func host(args ...string) func(*testing.T, string) {
-	return func(t *testing.T, _ string) { nstest.Run(t, args[0], args[1:]...) }
+func host(args ...string) func(*testing.T, *attachment) {
+	return func(t *testing.T, a *attachment) {
+		args := a.fill(args)
+		nstest.Run(t, args[0], args[1:]...)
+	}
+}
+
+func (a *attachment) fill(args []string) []string {
+	var out []string
+	for _, s := range args {
+		out = append(out, a.text(s))
+	}
+	return out
+}
+
+func (a *attachment) text(s string) string {
+	ip := map[bool]string{}
+	if res, err := spec.DecodeResult(a.prev, spec.V110); err == nil {
+		for _, i := range res.IPs {
+			ip[i.Address.Addr().Is4()] = i.Address.Addr().String()
+		}
+	}
+	return strings.NewReplacer("IP4", ip[true], "IP6", ip[false], "NET", a.network).Replace(s)
 }
 
 var chains = []chain{
@@ -56,15 +82,15 @@ var chains = []chain{
 		{"lo down", in("ip", "link", "set", "lo", "down"), "lo.*down"},
 	}},
 	{"bridge", []string{`"type":"bridge","isGateway":true,"ipMasq":true,"macspoofchk":true,"mtu":1400,` + hostLocal}, []breaker{
-		{"address gone", in("ip", "addr", "del", "10.77.0.2/24", "dev", "eth0"), `addr cont/eth0 10\.77\.0\.2/24`},
-		{"IPv6 address gone", in("ip", "addr", "del", "fd00:77::2/64", "dev", "eth0"), `addr cont/eth0 fd00:77::2/64`},
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24`},
+		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64`},
 		{"route gone", in("ip", "route", "del", "default"), `route.*default|0\.0\.0\.0/0`},
 		{"link down", in("ip", "link", "set", "eth0", "down"), `eth0.*down`},
 		{"gateway's address gone", host("ip", "addr", "del", "10.77.0.1/24", "dev", "cni0"), `10\.77\.0\.1`},
 		{"forwarding off", host("sh", "-c", "echo 0 > /proc/sys/net/ipv4/ip_forward"), `forward`},
 		{"bridge gone", host("ip", "link", "del", "cni0"), `cni0`},
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
-		{"reservation gone", host("rm", "/var/lib/cni/networks/life/10.77.0.2"), `10\.77\.0\.2`},
+		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
 	}},
 	{"bridge-l2", []string{`"type":"bridge","bridge":"br2"`}, []breaker{
 		{"not a port any more", host("sh", "-c", "ip link set $(ip -br link show master br2 | cut -d@ -f1) nomaster"), `master`},
@@ -96,13 +122,13 @@ func newRunner(t *testing.T, c chain) *runner {
 }
 
 type attachment struct {
-	id, netns string
-	prev      json.RawMessage
+	id, netns, network string
+	prev               json.RawMessage
 }
 
 // run asks one verb of one plugin of the chain; wrap is a command to run it under.
 func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...string) (json.RawMessage, error) {
-	conf := `{"cniVersion":"1.1.0","name":"life",` + r.chain.plugins[i] + extra
+	conf := `{"cniVersion":"1.1.0","name":"` + r.network() + `",` + r.chain.plugins[i] + extra
 	if a.prev != nil {
 		conf += `,"prevResult":` + string(a.prev)
 	}
@@ -136,7 +162,10 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 	return out.Bytes(), nil
 }
 
+func (r *runner) network() string { return "life-" + r.chain.name }
+
 func (r *runner) add(a *attachment, wrap ...string) error {
+	a.network, a.prev = r.network(), nil
 	for i := range r.chain.plugins {
 		out, err := r.run(i, "ADD", a, "", wrap...)
 		if err != nil {
@@ -244,9 +273,10 @@ func TestLife(t *testing.T) {
 			for _, b := range c.breaks {
 				a := fresh("c1")
 				r.must("add", r.add(a))
-				b.run(t, a.netns)
-				if err := r.check(a); err == nil || !regexp.MustCompile(b.say).MatchString(err.Error()) {
-					t.Errorf("%s: check says %v, want %q", b.what, err, b.say)
+				b.run(t, a)
+				say := a.text(b.say)
+				if err := r.check(a); err == nil || !regexp.MustCompile(say).MatchString(err.Error()) {
+					t.Errorf("%s: check says %v, want %q", b.what, err, say)
 				} else {
 					t.Logf("%s: %v", b.what, err)
 				}

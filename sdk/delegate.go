@@ -82,10 +82,14 @@ func (o *outside) run(ctx context.Context, verb string) ([]byte, error) {
 
 func (o *outside) add(ctx context.Context) (*spec.Result, error) {
 	out, err := o.run(ctx, "ADD")
-	if err != nil {
-		return nil, err
+	if err == nil {
+		var res *spec.Result
+		if res, err = spec.DecodeResult(out, o.c.conf.CNIVersion); err == nil {
+			return res, nil
+		}
 	}
-	return spec.DecodeResult(out, o.c.conf.CNIVersion)
+	// Who knows how far it came (clause I3). An allocator of this program fails as a whole.
+	return nil, errors.Join(err, o.del(context.WithoutCancel(ctx)))
 }
 
 func (o *outside) quiet(ctx context.Context, verb string) error {

@@ -58,7 +58,7 @@ func report(conf *spec.Conf, verb string, unknown []unknownKey) error {
 }
 
 // add makes the attachment, or nothing.
-func (c *call) add(ctx context.Context) (res *spec.Result, err error) {
+func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	want, err := c.want()
 	if err != nil {
 		return nil, err
@@ -79,8 +79,8 @@ func (c *call) add(ctx context.Context) (res *spec.Result, err error) {
 	}
 	tx := plan.Begin(c.w)
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, tx.Rollback(ctx), c.forget())
+		if failed != nil {
+			failed = errors.Join(failed, tx.Rollback(ctx), c.forget())
 		}
 	}()
 	if c.p.shape == makesLinks {
@@ -93,18 +93,17 @@ func (c *call) add(ctx context.Context) (res *spec.Result, err error) {
 	}
 	if c.ipam != nil {
 		got, err := c.ipam.add(ctx)
-		defer func() {
-			if err != nil { // clause I3; the addresses go back before the links do, which dhcp needs
-				err = errors.Join(err, c.ipam.del(context.WithoutCancel(ctx)))
-			}
-		}()
 		if err != nil {
 			return nil, err
 		}
+		defer func() {
+			if failed != nil { // the addresses go back before the links do, which dhcp needs
+				failed = errors.Join(failed, c.ipam.del(context.WithoutCancel(ctx)))
+			}
+		}()
 		if want, err = c.readdress(ctx, tx, got); err != nil {
 			return nil, err
 		}
-		return c.result(ctx, want)
 	}
 	return c.result(ctx, want)
 }
