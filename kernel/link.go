@@ -115,7 +115,7 @@ func parseLink(b []byte) *Link {
 		case unix.IFLA_IFALIAS:
 			l.Alias = text(v)
 		case unix.IFLA_OPERSTATE:
-			l.Operational = l.Up && (v[0] == operUp || v[0] == operUnknown)
+			l.Operational = l.Up && len(v) > 0 && (v[0] == operUp || v[0] == operUnknown)
 		case unix.IFLA_LINK:
 			l.Peer = int(u32(v))
 		case unix.IFLA_LINK_NETNSID:

@@ -85,7 +85,7 @@ func answer(kind, flags uint16, data []byte) error {
 	}
 	words := ""
 	if flags&unix.NLM_F_ACK_TLVS != 0 {
-		data = data[4:]
+		data = data[min(4, len(data)):]
 		if kind == unix.NLMSG_ERROR { // the request comes first, or its header
 			n := unix.SizeofNlMsghdr
 			if flags&unix.NLM_F_CAPPED == 0 {
