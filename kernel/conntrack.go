@@ -128,8 +128,8 @@ func (ns *NS) ForgetUDP(host netip.Addr, port uint16, to netip.AddrPort) error {
 		}
 		// Others' traffic to that port only passes through here.
 		if _, known := local[dst]; !known && host.IsUnspecified() {
-			routes, err := ns.RouteGet(dst.AsSlice())
-			local[dst] = err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+			route, err := ns.RouteTo(dst)
+			local[dst] = err == nil && route.Type == Local
 		}
 		return local[dst] || dst == host
 	})

@@ -6,8 +6,8 @@ import "golang.org/x/sys/unix"
 // and does not tell.
 func (ns *NS) Cookie() (cookie uint64) {
 	const soNetnsCookie = 71 // SO_NETNS_COOKIE
-	for _, s := range ns.sockets {
-		cookie, _ = unix.GetsockoptUint64(s.Socket.GetFd(), unix.SOL_SOCKET, soNetnsCookie)
+	if c, err := ns.conn(unix.NETLINK_ROUTE); err == nil {
+		cookie, _ = unix.GetsockoptUint64(c.fd, unix.SOL_SOCKET, soNetnsCookie)
 	}
 	return cookie
 }

@@ -244,7 +244,21 @@ func (ns *NS) DelGroup(group uint32) error {
 }
 
 // ID is the number that ns has for another namespace, or -1 where it has none yet.
-func (ns *NS) ID(other *NS) (int, error) { return ns.GetNetNsIdByFd(int(other.FD)) }
+func (ns *NS) ID(other *NS) (int, error) {
+	req := ns.Request(unix.RTM_GETNSID, 0)
+	req.AddData(nl.NewRtGenMsg())
+	req.AddData(attrU32(unix.NETNSA_FD, uint32(other.FD)))
+	msgs, err := ns.Call(req, unix.RTM_NEWNSID)
+	id := -1
+	if err == nil && len(msgs) > 0 {
+		attrs(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
+			if kind == unix.NETNSA_NSID {
+				id = int(int32(u32(v)))
+			}
+		})
+	}
+	return id, err
+}
 
 func bit(on bool) []byte {
 	if on {

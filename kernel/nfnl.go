@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A conn is a netlink socket that speaks what the netlink library has no words for: nf_tables,
-// ctnetlink, sock_diag. Requests are answered before sendto returns, so nothing here waits.
+// A conn is a netlink socket. Requests are answered before sendto returns, so nothing here waits.
 type conn struct {
 	mu  sync.Mutex
 	fd  int
@@ -45,6 +44,10 @@ func (ns *NS) conn(proto int) (*conn, error) {
 		unix.Close(c.fd)
 		return nil, os.NewSyscallError("setsockopt", err)
 	}
+	if proto == unix.NETLINK_ROUTE {
+		// Before Linux 4.20 there is no strict checking, and a dump tells more than it is asked for.
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	}
 	if ns.conns == nil {
 		ns.conns = map[int]*conn{}
 	}
@@ -65,7 +68,10 @@ func (ns *NS) closeConns() {
 func (c *conn) send(r *requests) error {
 	r.end()
 	c.seq = r.next - 1
-	b := r.buffer
+	return c.write(r.buffer)
+}
+
+func (c *conn) write(b []byte) error {
 	// A container with a thousand ports is more than the default buffer takes. Not being allowed to
 	// raise it is said by sendto.
 	if len(b) > 200<<10 {
@@ -120,9 +126,7 @@ func (c *conn) dump(r *requests, each func(body []byte)) error {
 	var failed error
 	err := c.receive(r.first, func(m message) bool {
 		switch m.typ {
-		case unix.NLMSG_DONE:
-			return false
-		case unix.NLMSG_ERROR:
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
 			failed = m.err()
 			return false
 		}
@@ -139,9 +143,12 @@ type message struct {
 	body       []byte
 }
 
-// err is what an NLMSG_ERROR says: nil for an acknowledgement.
+// err is what an NLMSG_ERROR, or the NLMSG_DONE of a dump, says: nil for an acknowledgement.
 func (m message) err() error {
 	if len(m.body) < 4 {
+		if m.typ == unix.NLMSG_DONE {
+			return nil
+		}
 		return errors.New("netlink: truncated message")
 	}
 	code := -int32(binary.NativeEndian.Uint32(m.body))
@@ -149,7 +156,10 @@ func (m message) err() error {
 		return nil
 	}
 	errno := syscall.Errno(code)
-	const head = 4 + unix.SizeofNlMsghdr // the answer holds the header of the request
+	head := 4
+	if m.typ == unix.NLMSG_ERROR { // the answer holds the header of the request
+		head += unix.SizeofNlMsghdr
+	}
 	if m.flags&unix.NLM_F_ACK_TLVS != 0 && len(m.body) > head {
 		if words := attr(m.body[head:], unix.NLMSGERR_ATTR_MSG); words != nil {
 			return fmt.Errorf("%w (%s)", errno, text(words))

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 
@@ -30,6 +31,7 @@ const (
 	ByRA      = unix.RTPROT_RA // the Protocol of a route that a router advertised
 	ByBoot    = unix.RTPROT_BOOT
 	Unicast   = unix.RTN_UNICAST
+	Local     = unix.RTN_LOCAL
 )
 
 // The families of a RouteFilter.
@@ -67,6 +69,9 @@ func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
 	}
 	var list []Route
 	for _, m := range msgs {
+		if len(m) >= unix.SizeofRtMsg && u32(m[8:])&unix.RTM_F_CLONED != 0 {
+			continue // not a route, but what one destination learnt (its path's MTU)
+		}
 		for _, r := range parseRoute(m) {
 			if (f.Table == 0 || r.Table == f.Table) && (f.Link == 0 || r.Link == f.Link) && (f.Protocol == 0 || r.Protocol == f.Protocol) {
 				list = append(list, r)
@@ -76,8 +81,22 @@ func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
 	return list, nil
 }
 
+// RouteTo is the route that packets to dst take.
+func (ns *NS) RouteTo(dst netip.Addr) (Route, error) {
+	req := ns.Request(unix.RTM_GETROUTE, 0)
+	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(dst), Dst_len: uint8(dst.BitLen())}})
+	req.AddData(attrIP(unix.RTA_DST, dst))
+	msgs, err := ns.Call(req, unix.RTM_NEWROUTE)
+	if err == nil && len(msgs) > 0 {
+		if list := parseRoute(msgs[0]); len(list) > 0 {
+			return list[0], nil
+		}
+	}
+	return Route{}, fmt.Errorf("route to %v: %w", dst, cmp.Or(err, error(unix.ENETUNREACH)))
+}
+
 func parseRoute(b []byte) []Route {
-	if len(b) < unix.SizeofRtMsg || u32(b[8:])&unix.RTM_F_CLONED != 0 {
+	if len(b) < unix.SizeofRtMsg {
 		return nil
 	}
 	r := Route{Table: int(b[4]), Protocol: b[5], Scope: b[6], Type: b[7], OnLink: u32(b[8:])&unix.RTNH_F_ONLINK != 0}

@@ -94,8 +94,9 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		parseLink(b)
 		parseRoute(b)
-		_ = answer(unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, b)
-		_ = answer(unix.NLMSG_DONE, unix.NLM_F_ACK_TLVS, b)
+		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE} {
+			_ = message{typ: typ, flags: unix.NLM_F_ACK_TLVS, body: b}.err()
+		}
 	})
 }
 

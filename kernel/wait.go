@@ -53,6 +53,7 @@ func (ns *NS) Await(ctx context.Context, limit time.Duration, groups []uint, don
 
 // The groups that Await can listen to.
 const (
-	LinkEvents     = unix.RTNLGRP_LINK
-	IPv6AddrEvents = unix.RTNLGRP_IPV6_IFADDR
+	LinkEvents      = unix.RTNLGRP_LINK
+	IPv6AddrEvents  = unix.RTNLGRP_IPV6_IFADDR
+	IPv6RouteEvents = unix.RTNLGRP_IPV6_ROUTE
 )

@@ -9,8 +9,6 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -38,18 +36,14 @@ func (w *World) Close() {
 	w.Container.Close()
 }
 
-// An NS is an open network namespace: a descriptor, an rtnetlink socket inside it and, from the first
-// sysctl on, a thread in it. Nobody else's thread ever enters it.
+// An NS is an open network namespace: a descriptor and, from their first use on, netlink sockets and a thread
+// inside it. Nobody else's thread ever enters it.
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
 	FD   netns.NsHandle
 
-	*netlink.Handle                          // the library's calls, on a socket of this namespace
-	sockets         map[int]*nl.SocketHandle // for requests of our own, see Request
-	buf             []byte                   // what Call receives into
-
 	connMu sync.Mutex
-	conns  map[int]*conn // of other protocols, see conn
+	conns  map[int]*conn // one a protocol, see conn
 
 	mu   sync.Mutex
 	work chan func() // to the thread inside, started by Do
@@ -76,30 +70,6 @@ func Open(path string) (*NS, error) {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open netns %s: %w", p, ErrNotNamespace)
 	}
-	open := func() error {
-		s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		ns.sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}
-		ns.Handle, err = netlink.NewHandle(unix.NETLINK_ROUTE)
-		if err != nil {
-			return fmt.Errorf("open rtnetlink socket: %w", err)
-		}
-		// Before Linux 4.20 there is no strict checking, and a dump tells more than it is asked for.
-		_ = ns.Handle.SetStrictCheck(true)
-		_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-		return s.SetExtAck(true) // ask for the kernel's own words on a failure
-	}
-	if path == "" {
-		err = open()
-	} else {
-		err = ns.Do(open)
-	}
-	if err != nil {
-		ns.Close()
-		return nil, err
-	}
 	return ns, nil
 }
 
@@ -114,12 +84,6 @@ func (ns *NS) Close() {
 	if ns.work != nil {
 		close(ns.work)
 		ns.work = nil
-	}
-	if ns.Handle != nil {
-		ns.Handle.Close()
-	}
-	for _, s := range ns.sockets {
-		s.Close()
 	}
 	if ns.FD >= 0 {
 		unix.Close(int(ns.FD))
@@ -156,14 +120,6 @@ func (ns *NS) Do(fn func() error) error {
 	done := make(chan error)
 	ns.work <- func() { done <- fn() }
 	return <-done
-}
-
-// Request is an empty rtnetlink request of type proto on a socket of this namespace, for what the
-// library's own calls cannot say in one message. Call sends it.
-func (ns *NS) Request(proto, flags int) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(proto, flags)
-	req.Sockets = ns.sockets
-	return req
 }
 
 // Inode identifies a namespace on this boot: device and inode of its nsfs file.

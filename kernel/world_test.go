@@ -25,7 +25,7 @@ func TestOpen(t *testing.T) {
 	if Same(host, cont) || !Same(host, host) {
 		t.Error("Same does not tell two namespaces apart")
 	}
-	links, err := cont.LinkList()
+	links, err := cont.Links()
 	if err != nil || len(links) == 0 {
 		t.Errorf("links of a new namespace: %v, %v", links, err)
 	}

@@ -85,39 +85,38 @@ func (a Announce) wait(ctx context.Context, w *kernel.World) error {
 			return fmt.Errorf("wait for link %s%s to carry packets: %w", end.Where, end.Name, err)
 		}
 	}
-	return a.usable(ctx, w.Container)
+	for _, p := range a.Addrs {
+		if err := usable(ctx, w.Container, a.Link, p.Addr()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// usable waits until the kernel has no doubt left about the IPv6 addresses.
-func (a Announce) usable(ctx context.Context, ns *kernel.NS) error {
-	ours := map[netip.Addr]bool{}
-	for _, p := range a.Addrs {
-		if p.Addr().Is6() {
-			ours[p.Addr()] = true
-		}
-	}
-	if len(ours) == 0 {
+// usable waits until the kernel takes packets to an IPv6 address of a link for its own. It does not at once, even
+// where it asks nobody: a worker of its adds the route.
+func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr) error {
+	if !addr.Is6() {
 		return nil
 	}
-	l, err := ns.Link(a.Link)
-	if err != nil {
-		return err
-	}
-	err = ns.Await(ctx, dadLimit, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
+	err := ns.Await(ctx, dadLimit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents}, func() (bool, error) {
+		if r, err := ns.RouteTo(addr); err == nil && r.Type == kernel.Local {
+			return true, nil
+		}
+		l, err := ns.Link(link)
+		if err != nil {
+			return false, err
+		}
 		list, err := ns.Addrs(l.Index)
-		for _, h := range list {
-			switch {
-			case !ours[h.Prefix.Addr()]:
-			case h.DADFailed:
-				return false, fmt.Errorf("address %v: somebody else on the link has it", h.Prefix)
-			case h.Tentative:
-				return false, nil
+		for _, have := range list {
+			if have.Prefix.Addr() == addr && have.DADFailed {
+				return false, errors.New("somebody else on the link has it")
 			}
 		}
-		return true, err
+		return false, err
 	})
 	if err != nil {
-		return fmt.Errorf("wait for the addresses of link %s: %w", a.Link, err)
+		return fmt.Errorf("wait for address %v of %s: %w", addr, link, err)
 	}
 	return nil
 }

@@ -46,7 +46,11 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	// A bridge that somebody else made may still take the least address of its ports, and its containers
 	// would lose their gateway when that changes. Setting it pins it, even to what it is.
-	if err := w.Host.SetLink(g.Link, kernel.LinkChange{MAC: l.MAC}); err != nil {
+	err = w.Host.SetLink(g.Link, kernel.LinkChange{MAC: l.MAC})
+	if err == nil {
+		err = usable(ctx, w.Host, g.Link, g.Prefix.Addr())
+	}
+	if err != nil {
 		return false, errors.Join(err, w.Host.DelAddr(l.Index, kernel.Addr{Prefix: g.Prefix}), g.restore(w, l, conflicts))
 	}
 	return true, nil

@@ -187,13 +187,18 @@ func linkState(t testing.TB, w *kernel.World) string {
 			}
 			for _, m := range list {
 				dst, _ := m["dst"].(string)
-				if len(m) == 0 || strings.HasPrefix(dst, "fe80") || strings.HasPrefix(dst, "ff00") || strings.HasPrefix(dst, "multicast") {
+				own := what[:2] == "-6" && m["table"] == "local" // made and deleted by a worker of the kernel
+				if len(m) == 0 || own || strings.HasPrefix(dst, "fe80") || strings.HasPrefix(dst, "multicast") {
 					continue
 				}
 				if info, ok := m["addr_info"].([]any); ok {
 					var global []any
 					for _, a := range info {
-						if a.(map[string]any)["scope"] != "link" {
+						a := a.(map[string]any)
+						for _, k := range []string{"tentative", "valid_life_time", "preferred_life_time"} {
+							delete(a, k)
+						}
+						if a["scope"] != "link" {
 							global = append(global, a)
 						}
 					}
@@ -204,7 +209,7 @@ func linkState(t testing.TB, w *kernel.World) string {
 				} else {
 					delete(m, "flags")
 				}
-				for _, k := range []string{"operstate", "linkinfo", "qdisc"} {
+				for _, k := range []string{"operstate", "linkinfo", "qdisc", "expires"} {
 					delete(m, k)
 				}
 				line, _ := json.Marshal(m)

@@ -132,7 +132,7 @@ func TestContainerAsRouter(t *testing.T) {
 	o := owner
 	believed := func(t *testing.T, w *kernel.World) {
 		t.Helper()
-		err := w.Host.Await(t.Context(), patience, []uint{unix.RTNLGRP_IPV6_ROUTE, kernel.IPv6AddrEvents}, func() (bool, error) {
+		err := w.Host.Await(t.Context(), patience, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
 			ra := hostRA(t, w)
 			return strings.Contains(ra, "default via fe80") && strings.Contains(ra, "2001:db8:bad:"), nil
 		})
@@ -187,7 +187,7 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 		host(t, w, "ip -6 route add 2001:db8:1::/48 dev daemon0 proto ra")
 		must(t, w, Announce{Link: "r0", Port: "up0"})
 		advertise(t, w.Container, "r0")
-		if err := w.Host.Await(t.Context(), patience, []uint{unix.RTNLGRP_IPV6_ROUTE}, func() (bool, error) {
+		if err := w.Host.Await(t.Context(), patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
 			return strings.Contains(hostRA(t, w), "default"), nil
 		}); err != nil {
 			t.Fatalf("no default route to begin with: %v", err)
@@ -214,7 +214,7 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 	// And goes on to believe its router.
 	host(t, w, "ip -6 route del default")
 	advertise(t, w.Container, "r0")
-	if err := w.Host.Await(t.Context(), patience, []uint{unix.RTNLGRP_IPV6_ROUTE}, func() (bool, error) {
+	if err := w.Host.Await(t.Context(), patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
 		return strings.Contains(hostRA(t, w), "default"), nil
 	}); err != nil {
 		t.Errorf("does not come back: %v", err)

@@ -385,11 +385,11 @@ func (p Publish) localnet(w *kernel.World, pub *published, write bool) (wrote bo
 	if !pub.local {
 		return false, nil
 	}
-	routes, err := w.Host.RouteGet(p.To4.Addr().AsSlice())
-	if err != nil || len(routes) == 0 || routes[0].Gw != nil {
+	route, err := w.Host.RouteTo(p.To4.Addr())
+	if err != nil || route.Via.IsValid() {
 		return false, nil // not behind a link of this host
 	}
-	l, err := w.Host.LinkAt(routes[0].LinkIndex)
+	l, err := w.Host.LinkAt(route.Link)
 	if err != nil {
 		return false, err
 	}

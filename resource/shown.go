@@ -5,7 +5,6 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/vishvananda/netlink"
 )
 
 // Shown is the MAC and the MTU that the kernel shows of a link.
@@ -19,23 +18,18 @@ func Shown(f Iface, w *kernel.World) (mac string, mtu int, err error) {
 
 // Addresses are those that the kernel shows on a link, without the link-local ones.
 func Addresses(f Iface, w *kernel.World) ([]netip.Prefix, error) {
-	ns, err := f.Where.ns(w)
+	ns, l, err := f.Where.link(w, f.Name)
 	if err != nil {
 		return nil, err
 	}
-	l, err := ns.LinkByName(f.Name)
+	addrs, err := ns.Addrs(l.Index)
 	if err != nil {
-		return nil, fmt.Errorf("link %s%s: %w", f.Where, f.Name, err)
-	}
-	addrs, err := ns.AddrList(l, netlink.FAMILY_ALL)
-	if err != nil {
-		return nil, fmt.Errorf("list addresses of %s%s: %w", f.Where, f.Name, err)
+		return nil, fmt.Errorf("%s%s: %w", f.Where, f.Name, err)
 	}
 	var ps []netip.Prefix
 	for _, a := range addrs {
-		ip, ok := netip.AddrFromSlice(a.IP)
-		if bits, _ := a.Mask.Size(); ok && !ip.Unmap().IsLinkLocalUnicast() {
-			ps = append(ps, netip.PrefixFrom(ip.Unmap(), bits))
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			ps = append(ps, a.Prefix)
 		}
 	}
 	return ps, nil
