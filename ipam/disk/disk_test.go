@@ -2,24 +2,37 @@ package disk
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
-	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		child()
+		return
+	}
+	nstest.Main(m)
+}
 
 func sets(t testing.TB, subnets ...string) []ipam.Set {
 	t.Helper()
 	var in []ipam.Set
-	for _, s := range subnets {
-		in = append(in, ipam.Set{Path: "ipam", Ranges: []ipam.Range{{Subnet: netip.MustParsePrefix(s)}}})
+	for i, s := range subnets {
+		in = append(in, ipam.Set{Path: fmt.Sprintf("ipam.ranges[%d]", i), Ranges: []ipam.Range{{Subnet: netip.MustParsePrefix(s)}}})
 	}
 	out, err := ipam.Complete(in)
 	if err != nil {
@@ -30,34 +43,595 @@ func sets(t testing.TB, subnets ...string) []ipam.Set {
 
 func owner(id string) spec.Owner { return spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"} }
 
-// clause: P12 P21
-func TestFillAndEmpty(t *testing.T) {
-	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29", "fd00::/64")}
-	ctx := context.Background()
-	ids := []string{"a", "b", "c", "d", "e"}
-	for i, id := range ids {
-		r, err := s.Allocate(ctx, owner(id))
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// add allocates and returns the addresses as text.
+func add(t testing.TB, s *Store, id string) []string {
+	t.Helper()
+	r, err := s.Allocate(context.Background(), owner(id))
+	if err != nil {
+		t.Fatalf("ADD %s: %v", id, err)
+	}
+	var got []string
+	for _, ip := range r.IPs {
+		got = append(got, ip.Address.Addr().String())
+	}
+	return got
+}
+
+func del(t testing.TB, s *Store, id string) {
+	t.Helper()
+	if err := s.Release(context.Background(), owner(id)); err != nil {
+		t.Fatalf("DEL %s: %v", id, err)
+	}
+}
+
+// leases reads the directory as it is: address to content.
+func leases(t testing.TB, dataDir string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(dataDir, "net"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	m := map[string]string{}
+	for _, e := range entries {
+		if _, err := netip.ParseAddr(e.Name()); err != nil {
+			if e.Name() != "lock" && !strings.HasPrefix(e.Name(), "last_reserved_ip.") {
+				t.Errorf("the directory has a stray file %s", e.Name())
+			}
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dataDir, "net", e.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := netip.AddrFrom4([4]byte{10, 1, 0, byte(2 + i)})
-		if got := r.IPs[0].Address; got != netip.PrefixFrom(want, 29) {
-			t.Errorf("%s: got %s, want %s", id, got, want)
+		m[e.Name()] = string(b)
+	}
+	return m
+}
+
+// put writes a lease file as somebody else would.
+func put(t testing.TB, dataDir, name, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dataDir, "net"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dataDir, "net", name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// audit holds the index against the directory: where it counts as true, it has to be, to the last lease
+// and address. It returns whether it counts.
+func audit(t testing.TB, s *Store) bool {
+	t.Helper()
+	path := filepath.Join(s.DataDir, "net")
+	d, err := openDirectory(context.Background(), path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d == nil {
+		return false
+	}
+	defer d.closeFiles()
+	d.boot, d.log = thisBoot(), testLog(t)
+	d.x = openIndex(indexPath(path))
+	if d.x == nil {
+		return false
+	}
+	defer d.x.store.close()
+	d.readLasts(int(d.x.lasts))
+	if !d.true() {
+		return false
+	}
+	inFiles, inIndex := map[string]string{}, map[string]string{}
+	for name, text := range leases(t, s.DataDir) {
+		inFiles[name] = fmt.Sprint(keyOf("lease", strings.TrimSpace(text)))
+	}
+	words := 0
+	d.x.all(func(l slot) {
+		switch l.kind {
+		case kindLease:
+			if _, err := os.Lstat(filepath.Join(path, l.addr.String())); err == nil {
+				inIndex[l.addr.String()] = fmt.Sprint(l.key)
+			}
+		case kindBlock:
+			p := d.x.page(l.page)
+			for i := range perBlock {
+				if binary.LittleEndian.Uint32(p[i*4:]) == taken {
+					words++
+					if a := ipam.Plus(l.addr, uint64(i)); inFiles[a.String()] == "" {
+						t.Errorf("the index takes %s for used, and it is not", a)
+					}
+				}
+			}
+		}
+	})
+	if len(inIndex) != len(inFiles) || words != len(inFiles) {
+		t.Errorf("the index has %d leases and %d used addresses, the directory %d", len(inIndex), words, len(inFiles))
+	}
+	for name, k := range inFiles {
+		if inIndex[name] != k {
+			t.Errorf("%s: the index has another owner than the file", name)
 		}
 	}
-	if _, err := s.Allocate(ctx, owner("f")); !errors.Is(err, ipam.ErrExhausted) {
-		t.Errorf("ADD to a full range: %v", err)
+	return true
+}
+
+func TestFillAndEmpty(t *testing.T) {
+	for where, dataDir := range map[string]string{"disk": t.TempDir(), "tmpfs": "/var/lib/cni/networks", "to be made": filepath.Join(t.TempDir(), "a/b")} {
+		t.Run(where, func(t *testing.T) {
+			s := &Store{DataDir: dataDir, Sets: sets(t, "10.1.0.0/29", "fd00::/64"), Log: testLog(t)}
+			ctx := context.Background()
+			ids := []string{"a", "b", "c", "d", "e"}
+			for i, id := range ids {
+				want := []string{fmt.Sprintf("10.1.0.%d", i+2), fmt.Sprintf("fd00::%d", i+2)}
+				if got := add(t, s, id); !slices.Equal(got, want) {
+					t.Errorf("%s: got %s, want %s", id, got, want)
+				}
+				if !audit(t, s) {
+					t.Error("the index does not count")
+				}
+			}
+			// clause: P8 P21
+			t.Run("exhausted", func(t *testing.T) {
+				_, err := s.Allocate(ctx, owner("f"))
+				const want = "ipam.ranges[0]: no address is left in 10.1.0.1-10.1.0.6: 5 of 5 are in use"
+				if e := spec.AsError(err, 0); !errors.Is(err, ipam.ErrExhausted) || e.Code != spec.CodeTryAgain || e.Msg != want {
+					t.Errorf("ADD: code %d, %v", e.Code, err)
+				}
+				err = s.Status(ctx, "net")
+				if e := spec.AsError(err, 0); !errors.Is(err, ipam.ErrExhausted) || e.Code != spec.CodeUnavailable || e.Msg != want {
+					t.Errorf("STATUS: code %d, %v", e.Code, err)
+				}
+				if n := len(leases(t, dataDir)); n != 10 {
+					t.Errorf("%d leases after a refused ADD, want 10", n)
+				}
+			})
+			if free, size, err := s.Room(ctx, "net"); free.String() != "18446744073709551609" || size.String() != "18446744073709551619" || err != nil {
+				t.Errorf("room: %s of %s, %v", free, size, err)
+			}
+			// clause: P12 P13
+			t.Run("DEL", func(t *testing.T) {
+				bare := &Store{DataDir: dataDir} // DEL may come without the ranges
+				for _, id := range ids {
+					del(t, bare, id)
+					del(t, bare, id)
+				}
+				if got := leases(t, dataDir); len(got) > 0 {
+					t.Errorf("left: %v", got)
+				}
+				if !audit(t, s) {
+					t.Error("the index does not count")
+				}
+			})
+			if err := s.Status(ctx, "net"); err != nil {
+				t.Errorf("STATUS of an empty range: %v", err)
+			}
+		})
 	}
-	if err := s.Status(ctx, "net"); !errors.Is(err, ipam.ErrExhausted) {
-		t.Errorf("STATUS of a full range: %v", err)
-	}
-	for _, id := range ids {
-		if err := errors.Join(s.Release(ctx, owner(id)), s.Release(ctx, owner(id))); err != nil {
+}
+
+// The files are what the reference makes, to the byte.
+func TestFormat(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00:9::/64"), Log: testLog(t)}
+	s.Requested = []netip.Addr{addr("10.1.0.200"), addr("fd00:9::0:ab")}
+	add(t, s, "ctr1")
+	s.Requested = []netip.Addr{addr("10.1.0.7")}
+	add(t, s, "ctr2") // a shorter last_reserved_ip than before
+	for name, want := range map[string]struct {
+		mode fs.FileMode
+		text string
+	}{
+		"10.1.0.200":         {0o600, "ctr1\r\neth0"},
+		"fd00:9::ab":         {0o600, "ctr1\r\neth0"},
+		"10.1.0.7":           {0o600, "ctr2\r\neth0"},
+		"fd00:9::ac":         {0o600, "ctr2\r\neth0"},
+		"last_reserved_ip.0": {0o600, "10.1.0.7"},
+		"last_reserved_ip.1": {0o600, "fd00:9::ac"},
+		"lock":               {0o750, ""},
+		".":                  {fs.ModeDir | 0o755, ""},
+	} {
+		path := filepath.Join(s.DataDir, "net", name)
+		st, err := os.Stat(path)
+		if err != nil {
 			t.Error(err)
+			continue
+		}
+		if st.Mode() != want.mode {
+			t.Errorf("%s: mode %s, want %s", name, st.Mode(), want.mode)
+		}
+		if st.IsDir() {
+			continue
+		}
+		if b, err := os.ReadFile(path); err != nil || string(b) != want.text {
+			t.Errorf("%s: %q, want %q", name, b, want.text)
 		}
 	}
-	entries, err := os.ReadDir(filepath.Join(s.DataDir, "net"))
-	if err != nil || len(entries) != 3 {
-		t.Errorf("left: %v, %v; want lock and two last_reserved_ip", entries, err)
+	if got := leases(t, s.DataDir); len(got) != 4 {
+		t.Errorf("%d leases, want 4: %v", len(got), got)
+	}
+}
+
+// clause: R10
+func TestTwice(t *testing.T) {
+	ctx := context.Background()
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+	add(t, s, "a")
+	before := leases(t, s.DataDir)
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+		t.Errorf("ADD twice: %v", err)
+	}
+	s.Requested = []netip.Addr{addr("10.1.0.2")}
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+		t.Errorf("ADD twice for one address: %v", err)
+	}
+	// What the first set gave before the second refused is given back.
+	s.Requested = []netip.Addr{addr("10.1.0.77")}
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds fd00::2 already") {
+		t.Errorf("ADD twice for another address of one set: %v", err)
+	}
+	if after := leases(t, s.DataDir); fmt.Sprint(before) != fmt.Sprint(after) {
+		t.Errorf("a refused ADD changed the leases: %v, then %v", before, after)
+	}
+	// As in the reference, further addresses can be had by name.
+	s.Requested = []netip.Addr{addr("10.1.0.77"), addr("fd00::77")}
+	add(t, s, "a")
+	s.Requested = nil
+	other := spec.Owner{Network: "net", ContainerID: "a", IfName: "eth1"}
+	if _, err := s.Allocate(ctx, other); err != nil {
+		t.Errorf("another interface of the container: %v", err)
+	}
+	if !audit(t, s) {
+		t.Error("the index does not count")
+	}
+	del(t, s, "a")
+	if got := leases(t, s.DataDir); len(got) != 2 || got["10.1.0.78"] != "a\r\neth1" {
+		t.Errorf("left: %v, want eth1's", got)
+	}
+}
+
+// clause: K5 P11
+func TestRequested(t *testing.T) {
+	ctx := context.Background()
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+	s.Requested = []netip.Addr{addr("fd00::9"), addr("10.1.0.9"), addr("10.1.0.9")}
+	if got := add(t, s, "a"); !slices.Equal(got, []string{"10.1.0.9", "fd00::9"}) {
+		t.Errorf("got %s", got)
+	}
+	_, err := s.Allocate(ctx, owner("b"))
+	if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeTryAgain || e.Msg != "requested address 10.1.0.9 is in use by a eth0" {
+		t.Errorf("an address in use: %v", err)
+	}
+	s.Requested = []netip.Addr{addr("10.1.0.10"), addr("fd00::9")}
+	if _, err := s.Allocate(ctx, owner("b")); err == nil {
+		t.Error("the second address is in use, and ADD succeeds")
+	}
+	if got := leases(t, s.DataDir); len(got) != 2 {
+		t.Errorf("a refused ADD left %v", got)
+	}
+	// The cursor follows what was asked for.
+	s.Requested = []netip.Addr{addr("10.1.0.200")}
+	add(t, s, "c")
+	s.Requested = nil
+	if got := add(t, s, "d"); got[0] != "10.1.0.201" {
+		t.Errorf("after 10.1.0.200 came %s", got[0])
+	}
+	// An empty file in the way is nobody's.
+	put(t, s.DataDir, "10.1.0.50", "")
+	s.Requested = []netip.Addr{addr("10.1.0.50")}
+	if got := add(t, s, "e"); got[0] != "10.1.0.50" {
+		t.Errorf("got %s", got)
+	}
+	// … even one that became empty behind the index's back.
+	put(t, s.DataDir, "10.1.0.50", "\x00\x00\x00")
+	if got := add(t, s, "f"); got[0] != "10.1.0.50" {
+		t.Errorf("got %s", got)
+	}
+	audit(t, s)
+}
+
+// clause: P14 P15 P17
+func TestVerify(t *testing.T) {
+	ctx := context.Background()
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+	prev, err := s.Allocate(ctx, owner("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Verify(ctx, owner("a"), prev); err != nil {
+		t.Errorf("right after ADD: %v", err)
+	}
+	more := &spec.Result{IPs: append([]spec.IP{{Address: netip.MustParsePrefix("192.0.2.1/24")}}, prev.IPs...)}
+	if err := s.Verify(ctx, owner("a"), more); err != nil {
+		t.Errorf("an address that another allocator gave: %v", err)
+	}
+	elsewhere := &Store{DataDir: s.DataDir, Sets: sets(t, "10.9.0.0/24")}
+	for what, got := range map[string]error{
+		"no prevResult":                      s.Verify(ctx, owner("a"), nil),
+		"is held by a eth0":                  s.Verify(ctx, owner("b"), prev),
+		"no address of prevResult":           elsewhere.Verify(ctx, owner("a"), prev),
+		"lease 10.1.0.2: is missing":         s.Verify(ctx, spec.Owner{Network: "new", ContainerID: "a", IfName: "eth0"}, prev),
+		"no address of prevResult is of 10.": s.Verify(ctx, owner("a"), &spec.Result{}),
+	} {
+		if what == "no prevResult" {
+			what = "prevResult: is missing"
+		}
+		if got == nil || !strings.Contains(got.Error(), what) {
+			t.Errorf("want %q, got %v", what, got)
+		}
+	}
+	put(t, s.DataDir, "fd00::2", "")
+	if err := s.Verify(ctx, owner("a"), prev); !errors.Is(err, errGarbage) {
+		t.Errorf("an empty lease: %v", err)
+	}
+	put(t, s.DataDir, "fd00::2", "a")
+	if err := s.Verify(ctx, owner("a"), prev); err != nil {
+		t.Errorf("the old format: %v", err)
+	}
+	if err := os.Remove(filepath.Join(s.DataDir, "net", "10.1.0.2")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Verify(ctx, owner("a"), prev); err == nil || !strings.Contains(err.Error(), "lease 10.1.0.2: is missing") {
+		t.Errorf("a lease that is gone: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(s.DataDir, "new")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("CHECK made a directory: %v", err)
+	}
+}
+
+// Files of former versions of the reference name a container and no interface.
+func TestOldFormat(t *testing.T) {
+	ctx := context.Background()
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	put(t, s.DataDir, "10.1.0.2", "a")
+	put(t, s.DataDir, "10.1.0.3", "b\n")
+	put(t, s.DataDir, "10.1.0.4", "b\r\neth0")
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+		t.Errorf("ADD twice: %v", err)
+	}
+	if got := add(t, s, "c"); got[0] != "10.1.0.5" {
+		t.Errorf("got %s", got)
+	}
+	del(t, s, "b")
+	if got := leases(t, s.DataDir); len(got) != 3 || got["10.1.0.3"] != "b\n" {
+		t.Errorf("the new format goes first: %v", got)
+	}
+	del(t, s, "b")
+	del(t, s, "a")
+	if got := leases(t, s.DataDir); len(got) != 1 {
+		t.Errorf("left: %v", got)
+	}
+	audit(t, s)
+}
+
+// clause: P22
+func TestSweep(t *testing.T) {
+	ctx := context.Background()
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+	bare := &Store{DataDir: s.DataDir, Log: testLog(t)}
+	if err := bare.Sweep(ctx, "net", nil); err != nil {
+		t.Errorf("GC of a network that was never used: %v", err)
+	}
+	for _, id := range []string{"a", "b", "c"} {
+		add(t, s, id)
+	}
+	put(t, s.DataDir, "10.1.0.100", "")
+	put(t, s.DataDir, "10.1.0.101", "\x00\x00\x00\x00\x00\x00")
+	put(t, s.DataDir, "10.1.0.102", "b")
+	put(t, s.DataDir, "10.1.0.103", "gone")
+	put(t, s.DataDir, "10.1.0.104", "gone\r\neth0")
+	put(t, s.DataDir, "10.1.0.105", "b\r\neth1")
+	put(t, s.DataDir, "172.16.0.1", "gone\r\neth0") // of ranges that the network had before
+	if err := bare.Sweep(ctx, "net", []spec.Owner{owner("b"), owner("z")}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"10.1.0.3": "b\r\neth0", "fd00::3": "b\r\neth0", "10.1.0.102": "b"}
+	if got := leases(t, s.DataDir); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("left: %v, want %v", got, want)
+	}
+	if !audit(t, s) {
+		t.Error("the index does not count")
+	}
+	// A file may lose its content without a change of the directory.
+	if err := os.Truncate(filepath.Join(s.DataDir, "net", "10.1.0.3"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := bare.Sweep(ctx, "net", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := leases(t, s.DataDir); len(got) > 0 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// clause: P12
+func TestNeverUsed(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	s := &Store{DataDir: dir, Sets: sets(t, "10.1.0.0/24")}
+	if err := errors.Join(s.Release(ctx, owner("a")), s.Sweep(ctx, "net", nil), s.Status(ctx, "net")); err != nil {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("they made %v, %v", entries, err)
+	}
+	for _, name := range []string{"", ".", "..", "a/b", ".fairlead", "_x", "a\x00"} {
+		if err := s.Release(ctx, spec.Owner{Network: name, ContainerID: "a", IfName: "eth0"}); err == nil {
+			t.Errorf("a network called %q: no error", name)
+		}
+	}
+}
+
+// Released addresses rest while there are others, and then the one that rested longest is first.
+func TestCooldown(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29"), Cooldown: time.Hour, Log: testLog(t)}
+	for _, id := range []string{"a", "b", "c"} {
+		add(t, s, id) // .2 .3 .4
+	}
+	del(t, s, "b")
+	release(t, s, "10.1.0.3", 100)
+	del(t, s, "a")
+	release(t, s, "10.1.0.2", 50)
+	for _, step := range []struct{ id, want string }{{"d", "10.1.0.5"}, {"e", "10.1.0.6"}, {"f", "10.1.0.3"}, {"g", "10.1.0.2"}} {
+		if got := add(t, s, step.id); got[0] != step.want {
+			t.Errorf("%s got %s, want %s", step.id, got[0], step.want)
+		}
+	}
+	if _, err := s.Allocate(context.Background(), owner("h")); !errors.Is(err, ipam.ErrExhausted) {
+		t.Errorf("all are in use: %v", err)
+	}
+	del(t, s, "c")
+	if err := s.Status(context.Background(), "net"); err != nil {
+		t.Errorf("STATUS counts an address that rests: %v", err)
+	}
+	s.Requested = []netip.Addr{addr("10.1.0.4")}
+	if got := add(t, s, "i"); got[0] != "10.1.0.4" {
+		t.Errorf("asked for an address that rests: got %s", got)
+	}
+	s.Requested = nil
+	// Somebody else's release counts too, and time passes.
+	if err := os.Remove(filepath.Join(s.DataDir, "net", "10.1.0.4")); err != nil {
+		t.Fatal(err)
+	}
+	del(t, s, "d")
+	release(t, s, "10.1.0.5", 36001)
+	if got := add(t, s, "j"); got[0] != "10.1.0.5" {
+		t.Errorf("an hour later: got %s", got)
+	}
+	audit(t, s)
+}
+
+// release puts the release of an address some tenths of a second back.
+func release(t *testing.T, s *Store, a string, ago uint32) {
+	t.Helper()
+	x := openIndex(indexPath(filepath.Join(s.DataDir, "net")))
+	if x == nil {
+		t.Fatal("no index")
+	}
+	defer x.store.close()
+	now := uint32(clockNow())
+	if now <= ago {
+		t.Skipf("this host is up for %d tenths of a second only", now)
+	}
+	if was := x.word(addr(a)); was == 0 || was == taken {
+		t.Fatalf("%s is not released: %d", a, was)
+	}
+	x.mark(addr(a), now-ago)
+	if x.err != nil {
+		t.Fatal(x.err)
+	}
+}
+
+// Many addresses of one owner are more than a bucket of the index holds.
+func TestOneOwnerManyAddresses(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	for i := range 100 {
+		s.Requested = []netip.Addr{ipam.Plus(addr("10.1.0.10"), uint64(i))}
+		add(t, s, "a")
+	}
+	if n := len(leases(t, s.DataDir)); n != 100 {
+		t.Fatalf("%d leases", n)
+	}
+	s.Requested = nil
+	if got := add(t, s, "b"); got[0] != "10.1.0.110" {
+		t.Errorf("got %s", got)
+	}
+	del(t, s, "a")
+	if got := leases(t, s.DataDir); len(got) != 1 {
+		t.Errorf("%d left", len(got))
+	}
+	audit(t, s)
+}
+
+// The index grows with the leases, IPv6 addresses far apart included.
+func TestGrowth(t *testing.T) {
+	s := &Store{DataDir: "/var/lib/cni/networks", Sets: sets(t, "10.1.0.0/16", "fd00::/64"), Log: testLog(t)}
+	const n = 1500
+	for i := range n {
+		s.Requested = nil
+		if i%3 == 0 {
+			s.Requested = []netip.Addr{ipam.Plus(addr("fd00::"), uint64(i+1)<<40)}
+		}
+		add(t, s, fmt.Sprint("c", i))
+	}
+	if !audit(t, s) {
+		t.Error("the index does not count")
+	}
+	for i := range n {
+		del(t, s, fmt.Sprint("c", i))
+	}
+	if got := leases(t, s.DataDir); len(got) != 0 || !audit(t, s) {
+		t.Errorf("%d left", len(got))
+	}
+}
+
+// A lock that somebody else holds is waited for as long as the caller allows.
+func TestLock(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	add(t, s, "a")
+	fd, err := unix.Open(filepath.Join(s.DataDir, "net", "lock"), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Flock(fd, unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if _, err := s.Allocate(ctx, owner("b")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "net/lock") {
+		t.Errorf("got %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Allocate(context.Background(), owner("c"))
+		done <- err
+	}()
+	// While c waits, or before, the directory is removed and made anew.
+	if err := os.RemoveAll(filepath.Join(s.DataDir, "net")); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fd)
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if got := leases(t, s.DataDir); len(got) != 1 {
+		t.Errorf("leases: %v", got)
+	}
+	audit(t, s)
+}
+
+// Where the file system makes no nameless files, a lease is written outside the directory.
+func TestNamedDraft(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	add(t, s, "a")
+	d, err := s.open(context.Background(), "net", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	for _, want := range []error{nil, fs.ErrExist, nil} {
+		a := addr("10.1.0.9")
+		f, err := d.namedDraft("b\r\neth0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := leases(t, s.DataDir); len(got) > 2 {
+			t.Errorf("visible before its time: %v", got)
+		}
+		if err := d.publish(f, a); !errors.Is(err, want) {
+			t.Errorf("got %v, want %v", err, want)
+		}
+		if want != nil { // as if killed here: the name stays, and the next call must not write to that file
+			f.discard()
+			if err := d.unlink(a); err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		unix.Close(f.fd)
+		if got := leases(t, s.DataDir)[a.String()]; got != "b\r\neth0" {
+			t.Errorf("%s says %q", a, got)
+		}
 	}
 }

@@ -1,0 +1,127 @@
+package disk
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+)
+
+// base is the first address of a's block.
+func base(a netip.Addr) netip.Addr {
+	b := a.As16()
+	b[15] = 0
+	b[14] &^= byte(perBlock>>8 - 1)
+	out := netip.AddrFrom16(b)
+	if a.Is4() {
+		return out.Unmap()
+	}
+	return out
+}
+
+// place is the position of a in its block.
+func place(a netip.Addr) int {
+	b := a.As16()
+	return int(binary.BigEndian.Uint16(b[14:])) % perBlock
+}
+
+// block is the page of a's block, or 0.
+func (x *index) block(a netip.Addr) uint32 {
+	for _, s := range x.lookup(keyOf("block", base(a).String())) {
+		if s.kind == kindBlock && s.page > x.buckets {
+			return s.page
+		}
+	}
+	return 0
+}
+
+// mark writes down what became of a.
+func (x *index) mark(a netip.Addr, word uint32) {
+	n := x.block(a)
+	if n == 0 {
+		if word == 0 {
+			return
+		}
+		from := base(a)
+		x.add(slot{key: keyOf("block", from.String()), addr: from, kind: kindBlock})
+		if n = x.block(a); n == 0 {
+			return // add said why
+		}
+	}
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], word)
+	x.write(n, place(a)*4, b[:])
+}
+
+// word is what became of a: 0 nothing, taken, or when it was released.
+func (x *index) word(a netip.Addr) uint32 {
+	n := x.block(a)
+	if n == 0 {
+		return 0
+	}
+	p := x.page(n)
+	return binary.LittleEndian.Uint32(p[place(a)*4:])
+}
+
+// free finds an address that is not taken: the first one in order that has rested since its release, or,
+// where there is none, the one that has rested longest.
+func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (netip.Addr, bool) {
+	var tired netip.Addr
+	var since uint32
+	for _, sp := range order {
+		for a := sp.First; a.IsValid() && !sp.Last.Less(a); a = ipam.Plus(base(a), perBlock-1).Next() {
+			from, end := base(a), perBlock-1
+			if from == base(sp.Last) {
+				end = place(sp.Last)
+			}
+			var p [pageSize]byte // no block: nothing there is taken
+			if n := x.block(a); n != 0 {
+				p = x.page(n)
+			}
+			for i := place(a); i <= end; i++ {
+				word := binary.LittleEndian.Uint32(p[i*4:])
+				if word == taken {
+					continue
+				}
+				at := ipam.Plus(from, uint64(i))
+				switch {
+				case at == sp.Gateway:
+				case word == 0 || now.since(word) >= rest:
+					return at, true
+				case !tired.IsValid() || word < since:
+					tired, since = at, word
+				}
+			}
+		}
+	}
+	return tired, tired.IsValid()
+}
+
+// used counts the taken addresses of set.
+func (x *index) used(set ipam.Set) ipam.Count {
+	var n uint64
+	x.all(func(s slot) {
+		if s.kind != kindBlock {
+			return
+		}
+		p := x.page(s.page)
+		for i := range perBlock {
+			if binary.LittleEndian.Uint32(p[i*4:]) != taken {
+				continue
+			}
+			a := ipam.Plus(s.addr, uint64(i))
+			if r, ok := set.Find(a); ok && a != r.Gateway {
+				n++
+			}
+		}
+	})
+	return ipam.CountOf(n)
+}
+
+// A clock is a time of this boot in tenths of a second, beginning with 1.
+type clock uint32
+
+func (c clock) since(word uint32) time.Duration {
+	return time.Duration(int64(c)-int64(word)) * (time.Second / 10)
+}

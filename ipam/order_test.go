@@ -1,0 +1,137 @@
+package ipam
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+// walk is every address in the order in which they are tried.
+func walk(s Set, last netip.Addr) (order []netip.Addr) {
+	for _, sp := range s.After(last) {
+		for a := sp.First; !sp.Last.Less(a); a = a.Next() {
+			if a != sp.Gateway {
+				order = append(order, a)
+			}
+		}
+	}
+	return order
+}
+
+func TestOrder(t *testing.T) {
+	sets, err := Complete([]Set{{"ipam.ranges[0]", []Range{
+		rng("10.1.0.0/29", "", "", ""),
+		rng("10.2.0.0/24", "10.2.0.8", "10.2.0.10", "10.2.0.9"),
+		rng("10.3.0.0/24", "10.3.0.1", "10.3.0.1", ""), // its own gateway, and nothing else
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(texts ...string) (as []netip.Addr) {
+		for _, s := range texts {
+			as = append(as, addr(s))
+		}
+		return as
+	}
+	all := list("10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", "10.2.0.8", "10.2.0.10")
+	for last, first := range map[string]int{"": 0, "192.0.2.1": 0, "fd00::1": 0, "10.1.0.1": 0, "10.1.0.4": 3, "10.1.0.6": 5, "10.2.0.9": 6, "10.2.0.10": 0, "10.3.0.1": 0} {
+		want := slices.Concat(all[first:], all[:first])
+		if got := walk(sets[0], addr(last)); !slices.Equal(got, want) {
+			t.Errorf("after %q:\ngot  %s\nwant %s", last, got, want)
+		}
+	}
+}
+
+// Whatever was given out last, each address comes up once and the gateways never.
+func TestOrderIsComplete(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		var in []Range
+		for i := range 1 + r.IntN(4) {
+			from, n := r.IntN(200), r.IntN(50)
+			base := netip.AddrFrom4([4]byte{10, byte(i), 0, 0})
+			in = append(in, Range{netip.PrefixFrom(base, 24), Plus(base, uint64(from)), Plus(base, uint64(from+n)), Plus(base, uint64(r.IntN(256)))})
+		}
+		sets, err := Complete([]Set{{"ipam.ranges[0]", in}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := sets[0]
+		last := netip.AddrFrom4([4]byte{10, byte(r.IntN(5)), 0, byte(r.IntN(256))})
+		got := walk(s, last)
+		if n := CountOf(uint64(len(got))); n != s.Size() {
+			t.Errorf("%s after %s: %s addresses of %s", s, last, n, s.Size())
+		}
+		seen := map[netip.Addr]bool{}
+		for _, a := range got {
+			if seen[a] {
+				t.Errorf("%s after %s: %s comes up twice", s, last, a)
+			}
+			seen[a] = true
+		}
+		if _, ok := s.Find(last); ok && seen[last] && got[len(got)-1] != last {
+			t.Errorf("%s: %s was last, and does not come last", s, last)
+		}
+	}
+}
+
+// clause: K5 K11 K12
+func TestAssign(t *testing.T) {
+	sets, err := Complete([]Set{
+		{"ipam.ranges[0]", []Range{rng("10.1.0.0/24", "", "", "")}},
+		{"ipam.ranges[1]", []Range{rng("fd00::/64", "", "", "")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		ask       []string
+		v4, v6    string
+		wantError string
+	}{
+		{ask: nil},
+		{ask: []string{"10.1.0.9"}, v4: "10.1.0.9"},
+		{ask: []string{"fd00::9", "10.1.0.9"}, v4: "10.1.0.9", v6: "fd00::9"},
+		{ask: []string{"10.1.0.9/16", "10.1.0.9"}, v4: "10.1.0.9"},
+		{ask: []string{"10.1.0.9", "10.1.0.10"}, wantError: "requested address 10.1.0.10: ipam.ranges[0] (10.1.0.1-10.1.0.254) gives one address, and 10.1.0.9 is asked for too"},
+		{ask: []string{"10.1.0.1"}, wantError: "requested address 10.1.0.1 is the gateway of 10.1.0.0/24"},
+		{ask: []string{"10.2.0.1"}, wantError: "requested address 10.2.0.1 is in no range; there is 10.1.0.1-10.1.0.254, fd00::1-fd00::ffff:ffff:ffff:ffff"},
+		{ask: []string{"10.1.0.255"}, wantError: "requested address 10.1.0.255 is in no range; there is 10.1.0.1-10.1.0.254, fd00::1-fd00::ffff:ffff:ffff:ffff"},
+	} {
+		var ask []netip.Addr
+		for _, s := range tc.ask {
+			a, err := ParseRequest(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ask = append(ask, a)
+		}
+		got, err := Assign(sets, ask)
+		switch {
+		case tc.wantError != "":
+			if err == nil || err.Error() != tc.wantError {
+				t.Errorf("%q: got  %v\nwant %s", tc.ask, err, tc.wantError)
+			}
+		case err != nil:
+			t.Errorf("%q: %v", tc.ask, err)
+		case got[0] != addr(tc.v4) || got[1] != addr(tc.v6):
+			t.Errorf("%q: got %s", tc.ask, got)
+		}
+	}
+}
+
+func FuzzParseRequest(f *testing.F) {
+	for _, s := range []string{"10.1.0.5", "10.1.0.5/24", "fd00::5/64", "::ffff:10.0.0.1", "10.1.0.5/33", "fe80::1%eth0", "010.0.0.1", "", "/", "1.2.3.4/"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		a, err := ParseRequest(s)
+		if err != nil {
+			return
+		}
+		if again, err := ParseRequest(a.String()); err != nil || again != a || a.Zone() != "" || a.Is4In6() {
+			t.Errorf("%q is %s, which is %s, %v", s, a, again, err)
+		}
+	})
+}
