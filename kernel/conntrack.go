@@ -30,10 +30,11 @@ const (
 // A tuple is what flows have in common in one direction. Zero fields match any.
 type tuple struct{ src, dst netip.AddrPort }
 
-// bits are the filter's bits for the fields that are given.
+// bits are the filter's bits for the fields that are given. IPv6 addresses are left out: the kernel's filter
+// takes those for a match that differ.
 func (t tuple) bits() (bits uint32) {
 	for i, p := range []netip.AddrPort{t.src, t.dst} {
-		if p.Addr().IsValid() {
+		if p.Addr().Is4() {
 			bits |= bySrc << i
 		}
 		if p.Port() != 0 {
@@ -128,8 +129,8 @@ func (ns *NS) ForgetUDP(host netip.Addr, port uint16, to netip.AddrPort) error {
 		}
 		// Others' traffic to that port only passes through here.
 		if _, known := local[dst]; !known && host.IsUnspecified() {
-			route, err := ns.RouteTo(dst)
-			local[dst] = err == nil && route.Type == Local
+			r, err := ns.RouteTo(dst)
+			local[dst] = err == nil && r.Type == Local
 		}
 		return local[dst] || dst == host
 	})
@@ -142,16 +143,18 @@ func (ns *NS) ForgetUDPTo(port uint16, to netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	// From 6.8 on the kernel deletes by a filter. Before, this is an incomplete tuple, which is an error,
-	// and never "delete all".
-	c.mu.Lock()
-	r := c.requests()
-	r.begin(ctDelete, unix.NLM_F_ACK, ctFamily(to.Addr().Is6())...)
-	r.filter(orig, reply)
-	err = c.confirm(r)
-	c.mu.Unlock()
-	if err == nil {
-		return nil
+	if to.Addr().Is4() {
+		// From 6.8 on the kernel deletes by a filter. Before, this is an incomplete tuple, which is an
+		// error, and never "delete all".
+		c.mu.Lock()
+		r := c.requests()
+		r.begin(ctDelete, unix.NLM_F_ACK, ctFamily(false)...)
+		r.filter(orig, reply)
+		err = c.confirm(r)
+		c.mu.Unlock()
+		if err == nil {
+			return nil
+		}
 	}
 	return ns.forget(to.Addr().Is6(), orig, reply, func(tuple, tuple) bool { return true })
 }

@@ -207,6 +207,11 @@ func (b *NFTBatch) addSet(s *NFTSet, id uint32) {
 		typ, size := typeOf(s.Key)
 		r.u32(unix.NFTA_SET_KEY_TYPE, typ)
 		r.u32(unix.NFTA_SET_KEY_LEN, uint32(size))
+		if len(s.Key) == 1 && s.Key[0] == NFTIfname {
+			// nft(8) prints names the wrong way round unless it is told their byte order: type 0, 4 bytes,
+			// and 1 for the host's.
+			r.attr(unix.NFTA_SET_USERDATA, append([]byte{0, 4}, binary.NativeEndian.AppendUint32(nil, 1)...)...)
+		}
 		if !s.isMap() {
 			return
 		}

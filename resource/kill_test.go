@@ -40,7 +40,7 @@ func addOnce() error {
 	}
 	w := &kernel.World{Host: h, Container: c, Memory: kernel.Memory{Dir: os.Getenv(killMe + "_MEMORY")}}
 	fmt.Println("open") // from here on it may be killed
-	for _, r := range killPlan() {
+	for _, r := range killPlans[os.Getenv(killMe)]() {
 		if _, err := r.Ensure(context.Background(), w); err != nil {
 			return err
 		}
@@ -48,6 +48,8 @@ func addOnce() error {
 	fmt.Println("done")
 	return nil
 }
+
+var killPlans = map[string]func() plan.Plan{"links": killPlan, "filter": killFilterPlan}
 
 func killPlan() plan.Plan {
 	addr := netip.MustParsePrefix("10.1.0.2/16")
@@ -62,6 +64,36 @@ func killPlan() plan.Plan {
 	}
 }
 
+// runKilled kills an addition some time after it has begun, or lets it end where after is negative.
+func runKilled(t *testing.T, w *kernel.World, which string, after time.Duration) (took time.Duration) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), killMe+"="+which, killMe+"_HOST="+w.Host.Path, killMe+"_CONT="+w.Container.Path, killMe+"_MEMORY="+w.Memory.Dir)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if after >= 0 {
+		for time.Since(begin) < after { // a timer is too coarse for this
+		}
+		_ = cmd.Process.Kill()
+	}
+	_, _ = out.Read(make([]byte, 5))
+	took = time.Since(begin)
+	if err := cmd.Wait(); err != nil && after < 0 {
+		t.Fatal(err)
+	}
+	return took
+}
+
 // An addition that is killed at any moment leaves nothing that removing, or a sweep, does not find.
 //
 // clause: P11 P12 P22
@@ -72,34 +104,7 @@ func TestKilledAddition(t *testing.T) {
 	must(t, w, p[0], p[1])
 	before := linkState(t, w)
 
-	// run kills the addition some time after it has begun, or lets it end where after is negative.
-	run := func(after time.Duration) (took time.Duration) {
-		cmd := exec.Command("/proc/self/exe")
-		cmd.Env = append(os.Environ(), killMe+"=1", killMe+"_HOST="+w.Host.Path, killMe+"_CONT="+w.Container.Path, killMe+"_MEMORY="+w.Memory.Dir)
-		cmd.Stderr = os.Stderr
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := out.Read(make([]byte, 5)); err != nil {
-			t.Fatal(err)
-		}
-		begin := time.Now()
-		if after >= 0 {
-			for time.Since(begin) < after { // a timer is too coarse for this
-			}
-			_ = cmd.Process.Kill()
-		}
-		_, _ = out.Read(make([]byte, 5))
-		took = time.Since(begin)
-		if err := cmd.Wait(); err != nil && after < 0 {
-			t.Fatal(err)
-		}
-		return took
-	}
+	run := func(after time.Duration) time.Duration { return runKilled(t, w, "links", after) }
 	remove := []func() error{
 		func() error { return p.Remove(t.Context(), w) },
 		func() error { return p.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}) },

@@ -184,7 +184,7 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
 			return err
 		}
-		wrote, err := p.localnet(w, pub, true)
+		wrote, err := p.openPaths(w, pub)
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,10 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 // publish writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
 // of another container is an error if he lives, and loses all that he published if not.
 func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []flow, fresh []claimed, err error) {
-	me, link := kernel.OwnerHash(o), hostEnd(w, o.IfName)
+	me, link := kernel.OwnerHash(o), uint32(0)
+	if l := hostEnd(w, o.IfName); l != nil {
+		link = uint32(l.Index)
+	}
 	have, err := f.entries(me, kindPublish)
 	if err != nil {
 		return nil, nil, err
@@ -324,8 +327,8 @@ func (p Publish) Verify(_ context.Context, w *kernel.World) error {
 			return err
 		}
 		d = append(d, more...)
-		if _, err := p.localnet(w, pub, false); err != nil {
-			d.add(err)
+		for _, path := range p.paths(w, pub) {
+			d.add(path.err)
 		}
 		return d.err()
 	})
@@ -377,54 +380,4 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 // Remove implements plan.Remover. It needs only the owner.
 func (p Publish) Remove(_ context.Context, w *kernel.World) error {
 	return remove(w, inetTable(), p.Owner, kindPublish)
-}
-
-// localnet lets packets from 127.0.0.1 out by the link that leads to the container, and their answers in.
-// It stays: others may be behind the same link.
-func (p Publish) localnet(w *kernel.World, pub *published, write bool) (wrote bool, err error) {
-	if !pub.local {
-		return false, nil
-	}
-	route, err := w.Host.RouteTo(p.To4.Addr())
-	if err != nil || route.Via.IsValid() {
-		return false, nil // not behind a link of this host
-	}
-	l, err := w.Host.LinkAt(route.Link)
-	if err != nil {
-		return false, err
-	}
-	key := "net/ipv4/conf/" + l.Name + "/route_localnet"
-	if write {
-		return w.Host.SetSysctls(kernel.Setting{Key: key, Value: "1"})
-	}
-	v, err := w.Host.Sysctl(key)
-	if err == nil && v != "1" {
-		err = fmt.Errorf("sysctl %s is %s, want 1", key, v)
-	}
-	return false, err
-}
-
-// hostEnd is the index of the host end of the container's veth pair, or 0. A veth dies with its
-// namespace, and indexes are not used again, so a claim whose host end is gone is nobody's.
-func hostEnd(w *kernel.World, ifname string) uint32 {
-	if w.Container == nil {
-		return 0
-	}
-	l, err := w.Container.Link(ifname)
-	if err != nil || l.Kind != "veth" {
-		return 0
-	}
-	h, err := w.Host.LinkAt(l.Peer)
-	if err != nil || h.Kind != "veth" || h.Peer != l.Index {
-		return 0
-	}
-	return uint32(h.Index)
-}
-
-func vanished(w *kernel.World, link uint32) bool {
-	if link == 0 {
-		return false
-	}
-	_, err := w.Host.LinkAt(int(link))
-	return errors.Is(err, kernel.ErrNoLink)
 }
