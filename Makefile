@@ -15,14 +15,15 @@ help: ## say what there is
 
 # The entries are hard links to one file: a symbolic link would dangle in a plugin directory that got a
 # copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
+# The linker writes through a mapping, which leaves the file in small pages in memory; one that was copied
+# starts a tenth faster.
 build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copied to /opt/cni/bin
-	@mkdir -p $(BIN)
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/.fairlead ./cmd/fairlead
-	@mv -f $(BIN)/.fairlead $(BIN)/fairlead
-	@rm -rf $(BIN)/cni && mkdir $(BIN)/cni
+	@rm -rf $(BIN)/cni $(BIN)/tmp && mkdir -p $(BIN)/cni $(BIN)/tmp
+	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/tmp/ ./cmd/...
+	@cp $(BIN)/tmp/fairlead $(BIN)/tmp/copy && mv -f $(BIN)/tmp/copy $(BIN)/fairlead && cp $(BIN)/tmp/cni $(BIN)/tmp/copy
 	@names=$$($(BIN)/fairlead plugins) && test -n "$$names" && \
-	  for name in $$names; do ln $(BIN)/fairlead $(BIN)/cni/$$name || exit; done && \
-	  echo "$(BIN)/cni:" $$names
+	  for name in $$names; do ln $(BIN)/tmp/copy $(BIN)/cni/$$name || exit; done && \
+	  rm -r $(BIN)/tmp && echo "$(BIN)/cni:" $$names
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages

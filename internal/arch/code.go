@@ -26,6 +26,7 @@ func calls() []restriction {
 func variables() map[string]string {
 	return map[string]string{
 		"cmd/fairlead version": "set by the linker (make build)",
+		"cmd/cni version":      "set by the linker (make build)",
 	}
 }
 

@@ -52,6 +52,9 @@ func TestEntries(t *testing.T) {
 		entries = append(entries, e.Name())
 	}
 	slices.Sort(names)
+	if first, err := os.ReadDir(bin); err != nil || len(first) != 2 {
+		t.Errorf("bin has %v beside cni and fairlead: %v", first, err)
+	}
 	if len(names) == 0 || !slices.Equal(names, entries) {
 		t.Fatalf("bin/cni has %q, the program is %q", entries, names)
 	}
@@ -88,33 +91,37 @@ func TestEntries(t *testing.T) {
 	})
 }
 
-// The program runs wherever the kernel does, says which version it is, and is the same bytes whenever and
-// wherever it is built.
-func TestProgram(t *testing.T) {
-	bin := build(t)
-	path := filepath.Join(bin, "fairlead")
-	f, err := elf.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for _, p := range f.Progs {
-		if p.Type == elf.PT_INTERP {
-			t.Error("the program is not static")
-		}
-	}
-	if out := run(t, path, "--version"); !strings.Contains(out, "v0-test") {
+// The programs run wherever the kernel does, say which version they are, and are the same bytes whenever
+// and wherever they are built.
+func TestPrograms(t *testing.T) {
+	bin, again := build(t), build(t)
+	if out := run(t, filepath.Join(bin, "fairlead"), "--version"); !strings.Contains(out, "v0-test") {
 		t.Errorf("fairlead --version says %q", out)
 	}
-	one, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
+	if out := run(t, filepath.Join(bin, "cni/bridge")); !strings.Contains(out, "v0-test") {
+		t.Errorf("bridge says %q", out)
 	}
-	two, err := os.ReadFile(filepath.Join(build(t), "fairlead"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(one, two) {
-		t.Error("two builds of one tree differ")
+	for _, name := range []string{"fairlead", "cni/bridge"} {
+		f, err := elf.Open(filepath.Join(bin, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range f.Progs {
+			if p.Type == elf.PT_INTERP {
+				t.Errorf("%s is not static", name)
+			}
+		}
+		f.Close()
+		one, err := os.ReadFile(filepath.Join(bin, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		two, err := os.ReadFile(filepath.Join(again, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(one, two) {
+			t.Errorf("two builds of %s differ", name)
+		}
 	}
 }

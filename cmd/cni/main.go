@@ -1,0 +1,31 @@
+// Command cni is the CNI plugins of this project without its command line, in one program: called by a
+// plugin's name it is that plugin. A plugin is started for each call, and what a command line links
+// would be a seventh of that start (docs/architecture.md).
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+)
+
+// version is stamped by the build.
+var version = "devel"
+
+func main() {
+	name, all := filepath.Base(os.Args[0]), plugin.All()
+	for _, p := range all {
+		if p.Name == name {
+			os.Exit(sdk.Serve(all, name, version))
+		}
+	}
+	fmt.Fprintf(os.Stderr, "%s is no plugin; give this file one of these names:", name)
+	for _, p := range all {
+		fmt.Fprintf(os.Stderr, " %s", p.Name)
+	}
+	fmt.Fprintln(os.Stderr)
+	os.Exit(2)
+}
