@@ -38,7 +38,25 @@ func own() map[string]shape {
 		Module + "/resource.MTU": {words: `number, or "auto"`, schema: map[string]any{
 			"anyOf": []any{map[string]any{"type": "integer"}, map[string]any{"enum": []any{"auto", ""}}},
 		}},
+		Module + "/plugin/hostlocal.duration": {words: `duration such as "30s", or seconds`, schema: map[string]any{
+			"type": []any{"string", "number"},
+		}},
+		Module + "/spec.Route":     {words: "object", kind: "object", fields: route()},
 		"encoding/json.RawMessage": {words: "anything"},
+	}
+}
+
+// route is spec.Route as the specification writes it.
+func route() []field {
+	number := shape{words: "number", kind: "integer"}
+	return []field{
+		{"dst", "destination, as a subnet", shape{words: "subnet", kind: "string"}},
+		{"gw", "next hop; default: the gateway of the address of its family", shape{words: "address", kind: "string"}},
+		{"mtu", "of the route, in bytes", number},
+		{"advmss", "TCP's maximum segment size to advertise", number},
+		{"priority", "the metric; default 0", number},
+		{"table", "number of the routing table; default main", number},
+		{"scope", "number of the scope: 0 universe, 253 link, 254 host", number},
 	}
 }
 
@@ -204,13 +222,20 @@ func (r *reader) fields(t reflect.Type, st *ast.StructType, pkg string) (fields 
 				fields = append(fields, s.fields...)
 				continue
 			}
-			fields = append(fields, field{key, comment(f), s})
+			fields = append(fields, field{key, comment(f, rf.Name), s})
 		}
 	}
 	return fields, nil
 }
 
-// comment is what the source says of a field, above it or behind it, on one line.
-func comment(f *ast.Field) string {
-	return strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
+// comment is what the source says of a field, above it or behind it, on one line, without the name of the
+// field that Go's comments begin with.
+func comment(f *ast.Field, name string) string {
+	text := strings.Join(strings.Fields(f.Doc.Text()+" "+f.Comment.Text()), " ")
+	for _, verb := range []string{" is ", " are "} {
+		if rest, ok := strings.CutPrefix(text, name+verb); ok {
+			return rest
+		}
+	}
+	return text
 }

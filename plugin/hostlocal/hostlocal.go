@@ -20,7 +20,7 @@ var Plugin = sdk.Allocator("host-local", "gives out addresses from ranges of thi
 
 type conf struct {
 	IPAM struct {
-		Type            string         `json:"type"`
+		Type            string         `json:"type"` // host-local
 		ipam.Range                     // a lone range
 		Ranges          [][]ipam.Range `json:"ranges"`          // an address from each outer list; the inner one is a pool of ranges
 		Routes          []spec.Route   `json:"routes"`          // put in the result
@@ -29,12 +29,12 @@ type conf struct {
 		ReleaseCooldown duration       `json:"releaseCooldown"` // how long a released address rests while others are free; default 30s
 	} `json:"ipam"`
 	RuntimeConfig struct {
-		IPs      []string       `json:"ips"`
-		IPRanges [][]ipam.Range `json:"ipRanges"`
+		IPs      []string       `json:"ips"`      // addresses that are wanted, with or without a prefix (clause K5)
+		IPRanges [][]ipam.Range `json:"ipRanges"` // further ranges, which come first (clause K2)
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			IPs []string `json:"ips"`
+			IPs []string `json:"ips"` // the same as runtimeConfig.ips; beats the IP of CNI_ARGS
 		} `json:"cni"`
 	} `json:"args"`
 }
