@@ -48,6 +48,22 @@ func ParseRequest(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
+// ParseRequests reads a list of them. Empty ones ask for nothing.
+func ParseRequests(list []string) ([]netip.Addr, error) {
+	var asked []netip.Addr
+	for _, s := range list {
+		if s == "" {
+			continue
+		}
+		a, err := ParseRequest(s)
+		if err != nil {
+			return nil, err
+		}
+		asked = append(asked, a)
+	}
+	return asked, nil
+}
+
 // Assign says which of the requested addresses each set is to give: the first that is of it, or none. It
 // is an error if one is left over. The same address asked for twice is one request.
 func Assign(sets []Set, requested []netip.Addr) ([]netip.Addr, error) {

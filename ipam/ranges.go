@@ -11,17 +11,13 @@ import (
 // A Range is a run of addresses of one subnet. A configuration may say the subnet alone; Complete fills
 // in the rest.
 type Range struct {
-	// Subnet is where the addresses come from, and the prefix that they are given out with.
+	// where the addresses come from, and the prefix that they are given out with
 	Subnet netip.Prefix `json:"subnet"`
-
-	// RangeStart is the first address to give out. Default: the one after the subnet's own.
+	// the first address to give out; default: the one after the subnet's own
 	RangeStart netip.Addr `json:"rangeStart"`
-
-	// RangeEnd is the last address to give out. Default: IPv4, the one before the broadcast address;
-	// IPv6, the last of the subnet.
+	// the last address to give out; default: the one before the broadcast address, with IPv6 the last of all
 	RangeEnd netip.Addr `json:"rangeEnd"`
-
-	// Gateway is put in the result and never given out. Default: the one after the subnet's own.
+	// put in the result, and never given out; default: the address after the subnet's own
 	Gateway netip.Addr `json:"gateway"`
 }
 

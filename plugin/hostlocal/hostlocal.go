@@ -3,11 +3,9 @@ package hostlocal
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/ipam/disk"
@@ -22,63 +20,44 @@ type conf struct {
 	IPAM struct {
 		Type            string         `json:"type"` // host-local
 		ipam.Range                     // a lone range
-		Ranges          [][]ipam.Range `json:"ranges"`          // an address from each outer list; the inner one is a pool of ranges
+		Ranges          [][]ipam.Range `json:"ranges"`          // an address from each outer list; an inner one is a pool of ranges of one family
 		Routes          []spec.Route   `json:"routes"`          // put in the result
 		DataDir         string         `json:"dataDir"`         // where the leases are kept; default /var/lib/cni/networks
 		ResolvConf      string         `json:"resolvConf"`      // a resolv.conf to make the result's dns from
-		ReleaseCooldown duration       `json:"releaseCooldown"` // how long a released address rests while others are free; default 30s
+		ReleaseCooldown duration       `json:"releaseCooldown"` // how long a released address rests while others are free: "30s", or a number of seconds; default 30s
 	} `json:"ipam"`
 	RuntimeConfig struct {
-		IPs      []string       `json:"ips"`      // addresses that are wanted, with or without a prefix (clause K5)
-		IPRanges [][]ipam.Range `json:"ipRanges"` // further ranges, which come first (clause K2)
+		IPs      []string       `json:"ips"`      // addresses to give, with or without a prefix, of which the range's counts; at most one of each outer list
+		IPRanges [][]ipam.Range `json:"ipRanges"` // like ipam.ranges, and before them
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			IPs []string `json:"ips"` // the same as runtimeConfig.ips; beats the IP of CNI_ARGS
+			IPs []string `json:"ips"` // further addresses to give; without them IP of CNI_ARGS is one
 		} `json:"cni"`
 	} `json:"args"`
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	l := local{&disk.Store{DataDir: c.IPAM.DataDir, Cooldown: 30 * time.Second, Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
+	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or30s(), Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
 	if r.Verb == "DEL" || r.Verb == "GC" {
-		return l, nil // who holds what is known without the ranges
-	}
-	if c.IPAM.ReleaseCooldown.set {
-		l.Cooldown = c.IPAM.ReleaseCooldown.Duration
+		return &l, nil // who holds what is known without the ranges
 	}
 	var err error
 	if l.Sets, err = ipam.Complete(c.sets()); err != nil {
 		return nil, err
 	}
-	if !r.Version.AtLeast(spec.V030) {
-		for i, s := range l.Sets {
-			for _, before := range l.Sets[:i] {
-				if s.Is4() == before.Is4() {
-					return nil, spec.Errorf(spec.CodeConfig, "%s: cniVersion %s can say one address of a family, and %s gives one too", s.Path, r.Version, before.Path)
-				}
-			}
-		}
+	if err := sayable(l.Sets, r.Version); err != nil {
+		return nil, err
 	}
-	asked := append(c.RuntimeConfig.IPs, c.Args.CNI.IPs...)
-	if ip, ok := r.Arg("IP"); ok && len(c.Args.CNI.IPs) == 0 && ip != "" {
-		asked = append(asked, ip)
-	}
-	for _, s := range asked {
-		a, err := ipam.ParseRequest(s)
-		if err != nil {
-			return nil, err
-		}
-		l.Requested = append(l.Requested, a)
-	}
-	return l, nil
+	l.Requested, err = c.requested(r)
+	return &l, err
 }
 
 // sets are the pools, in the order that numbers their last_reserved_ip files.
 func (c conf) sets() []ipam.Set {
 	var sets []ipam.Set
-	add := func(path string, list [][]ipam.Range) {
-		for i, ranges := range list {
+	add := func(path string, lists [][]ipam.Range) {
+		for i, ranges := range lists {
 			sets = append(sets, ipam.Set{Path: path + "[" + strconv.Itoa(i) + "]", Ranges: ranges})
 		}
 	}
@@ -90,14 +69,35 @@ func (c conf) sets() []ipam.Set {
 	return sets
 }
 
+// sayable refuses what a result of before 0.3.0 has no room for.
+func sayable(sets []ipam.Set, v spec.Version) error {
+	for i, s := range sets {
+		for _, before := range sets[:i] {
+			if s.Is4() == before.Is4() && !v.AtLeast(spec.V030) {
+				return spec.Errorf(spec.CodeConfig, "%s: cniVersion %s can say one address of a family, and %s gives one too", s.Path, v, before.Path)
+			}
+		}
+	}
+	return nil
+}
+
+// requested are the addresses that somebody asks for, in any of three ways.
+func (c conf) requested(r *sdk.Request) ([]netip.Addr, error) {
+	asked := append(c.RuntimeConfig.IPs, c.Args.CNI.IPs...)
+	if ip, ok := r.Arg("IP"); ok && len(c.Args.CNI.IPs) == 0 { // args beats CNI_ARGS (clause K11)
+		asked = append(asked, ip)
+	}
+	return ipam.ParseRequests(asked)
+}
+
 // local is the store, and what the result has beside addresses.
 type local struct {
-	*disk.Store
+	disk.Store
 	routes     []spec.Route
 	resolvConf string
 }
 
-func (l local) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
+func (l *local) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	var dns spec.DNS
 	if l.resolvConf != "" {
 		text, err := os.ReadFile(l.resolvConf)
@@ -112,32 +112,4 @@ func (l local) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error)
 	}
 	res.Routes, res.DNS = l.routes, dns
 	return res, nil
-}
-
-// duration is "30s", or a number of seconds.
-type duration struct {
-	time.Duration
-	set bool
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (d *duration) UnmarshalJSON(b []byte) (err error) {
-	var text string
-	var n float64
-	switch {
-	case json.Unmarshal(b, &n) == nil:
-		d.Duration = time.Duration(n * float64(time.Second))
-	case json.Unmarshal(b, &text) != nil:
-		return fmt.Errorf("want a duration such as \"30s\", or seconds")
-	case text == "":
-		return nil
-	default:
-		if d.Duration, err = time.ParseDuration(text); err != nil {
-			return fmt.Errorf("want a duration such as \"30s\", or seconds")
-		}
-	}
-	if d.set = true; d.Duration < 0 {
-		return fmt.Errorf("want 0 or more")
-	}
-	return nil
 }
