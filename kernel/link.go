@@ -22,6 +22,7 @@ type Link struct {
 	Up          bool // set up
 	Operational bool // up and able to carry packets
 	Promisc     bool // as somebody asked for; what a bridge does to its ports does not count
+	ARPNotify   bool // a new address of the link is announced by ARP
 	Master      int  // index of the bridge, bond or vrf that it belongs to, or zero
 	Group       uint32
 	Alias       string
@@ -42,6 +43,9 @@ const (
 	operUp       = 6 // IF_OPER_UP
 	operUnknown  = 0 // IF_OPER_UNKNOWN: of lo and of tunnels, which have no carrier to watch
 	skipStats    = 8 // RTEXT_FILTER_SKIP_STATS: half of the answer, and nobody here reads them
+
+	inetConf  = 1  // IFLA_INET_CONF
+	arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY
 )
 
 // Link is the link of that name.
@@ -50,6 +54,25 @@ func (ns *NS) Link(name string) (*Link, error) {
 		return nil, fmt.Errorf("link %q: %w", name, ErrNoLink)
 	}
 	return ns.getLink(name, 0, attrText(unix.IFLA_IFNAME, name))
+}
+
+// Index is the index of the link of that name: Link for a tenth of the price.
+func (ns *NS) Index(name string) (int, error) {
+	ifr, err := unix.NewIfreq(name)
+	if err != nil || name == "" {
+		return 0, fmt.Errorf("link %q: %w", name, ErrNoLink)
+	}
+	c, err := ns.conn(unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, err
+	}
+	if err = unix.IoctlIfreq(c.fd, unix.SIOCGIFINDEX, ifr); is(err, unix.ENODEV) {
+		err = ErrNoLink
+	}
+	if err != nil {
+		return 0, fmt.Errorf("link %s: %w", name, err)
+	}
+	return int(ifr.Uint32()), nil
 }
 
 // LinkAt is the link of that index.
@@ -120,6 +143,17 @@ func parseLink(b []byte) *Link {
 			l.Peer = int(u32(v))
 		case unix.IFLA_LINK_NETNSID:
 			l.PeerAway, l.PeerNS = true, int(int32(u32(v)))
+		case unix.IFLA_AF_SPEC:
+			attrs(v, func(family uint16, v []byte) {
+				if family != unix.AF_INET {
+					return
+				}
+				attrs(v, func(kind uint16, v []byte) {
+					if kind == inetConf && len(v) >= 4*arpNotify { // an array that counts from 1
+						l.ARPNotify = u32(v[4*(arpNotify-1):]) != 0
+					}
+				})
+			})
 		case unix.IFLA_LINKINFO:
 			attrs(v, l.parseInfo)
 		}
@@ -161,6 +195,10 @@ type LinkChange struct {
 	Group    uint32
 	Master   int         // the index of a bridge; -1 takes the link off the one that it is a port of
 	Port     *BridgePort // the link has to be a port already: the kernel takes this before the master
+
+	// ARPNotify is the one sysctl that a message can set, which costs a tenth of the file. The kernel takes it
+	// after MAC, so what is to be announced is set in another message.
+	ARPNotify bool
 }
 
 // SetLink changes the link of that name, in one message.
@@ -190,6 +228,11 @@ func (ns *NS) SetLink(name string, c LinkChange) error {
 	}
 	if c.Master != 0 {
 		req.AddData(attrU32(unix.IFLA_MASTER, uint32(max(c.Master, 0))))
+	}
+	if c.ARPNotify {
+		inet := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		inet.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(arpNotify, nl.Uint32Attr(1))
+		req.AddData(inet)
 	}
 	if c.Port != nil {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)

@@ -25,11 +25,11 @@ func (a Addr) String() string {
 
 // Ensure implements plan.Resource.
 func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	ns, l, err := a.Where.link(w, a.Link)
+	ns, index, err := a.Where.index(w, a.Link)
 	if err != nil {
 		return false, err
 	}
-	err = ns.AddAddr(l.Index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(), NoPrefixRoute: a.NoPrefixRoute})
+	err = ns.AddAddr(index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(), NoPrefixRoute: a.NoPrefixRoute})
 	if errors.Is(err, fs.ErrExist) {
 		return false, nil
 	}
@@ -39,11 +39,11 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 // Verify implements plan.Resource. An address that the kernel still asks its neighbours about is no drift; one
 // that somebody else has is.
 func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
-	ns, l, err := a.Where.link(w, a.Link)
+	ns, index, err := a.Where.index(w, a.Link)
 	if err != nil {
 		return err
 	}
-	list, err := ns.Addrs(l.Index)
+	list, err := ns.Addrs(index)
 	if err != nil {
 		return err
 	}

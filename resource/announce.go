@@ -42,12 +42,10 @@ func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := a.wait(ctx, w); err != nil || len(a.Addrs) == 0 {
+	if err := a.wait(ctx, w, l); err != nil || len(a.Addrs) == 0 {
 		return false, err
 	}
-	changed, err := ns.SetSysctls(
-		kernel.Setting{Key: "net/ipv4/conf/" + a.Link + "/arp_notify", Value: "1", Optional: true},
-		kernel.Setting{Key: "net/ipv6/conf/" + a.Link + "/ndisc_notify", Value: "1", Optional: true})
+	changed, err := a.notify(ns, l)
 	if err == nil {
 		err = ns.SetLink(a.Link, kernel.LinkChange{MAC: l.MAC})
 	}
@@ -59,36 +57,65 @@ func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return changed, nil
 }
 
+// notify makes the kernel announce each address of the link when the link's own changes.
+func (a Announce) notify(ns *kernel.NS, l *kernel.Link) (changed bool, err error) {
+	has6, has4 := false, false
+	for _, p := range a.Addrs {
+		has6, has4 = has6 || p.Addr().Is6(), has4 || p.Addr().Is4()
+	}
+	if has4 && !l.ARPNotify {
+		if err := ns.SetLink(a.Link, kernel.LinkChange{ARPNotify: true}); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	if has6 {
+		c, err := ns.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/" + a.Link + "/ndisc_notify", Value: "1", Optional: true})
+		return changed || c, err
+	}
+	return changed, nil
+}
+
 // wait waits until both ends carry packets, for until then the kernel drops what the host sends, and until
 // the addresses are beyond doubt.
-func (a Announce) wait(ctx context.Context, w *kernel.World) error {
-	for _, end := range []Iface{{Container, a.Link}, {Host, a.Port}} {
-		if end.Name == "" {
-			continue
-		}
-		ns, err := end.Where.ns(w)
-		if err != nil {
+func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) error {
+	if !l.Up {
+		return fmt.Errorf("link %v%s is down", Container, a.Link)
+	}
+	// The host's end first: as a rule the other one has been dealt with when it is.
+	if a.Port != "" {
+		if err := carrier(ctx, Host, w.Host, a.Port); err != nil {
 			return err
 		}
-		var l *kernel.Link
-		err = ns.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
-			l, err = ns.Link(end.Name)
-			if err == nil && !l.Up {
-				err = fmt.Errorf("link %s%s is down", end.Where, end.Name)
-			}
-			return err == nil && l.Operational && (l.Port == nil || l.Port.Forwarding), err
-		})
-		switch {
-		case errors.Is(err, context.DeadlineExceeded) && l.Operational:
-			slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", end.Name)
-		case err != nil:
-			return fmt.Errorf("wait for link %s%s to carry packets: %w", end.Where, end.Name, err)
+	}
+	if !l.Operational {
+		if err := carrier(ctx, Container, w.Container, a.Link); err != nil {
+			return err
 		}
 	}
 	for _, p := range a.Addrs {
 		if err := usable(ctx, w.Container, a.Link, p.Addr()); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// carrier waits until a link carries packets and, where it is a port of a bridge, that forwards them.
+func carrier(ctx context.Context, where Where, ns *kernel.NS, name string) error {
+	var l *kernel.Link
+	err := ns.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, func() (ok bool, err error) {
+		l, err = ns.Link(name)
+		if err == nil && !l.Up {
+			err = errors.New("is down")
+		}
+		return err == nil && l.Operational && (l.Port == nil || l.Port.Forwarding), err
+	})
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && l.Operational:
+		slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", name)
+	case err != nil:
+		return fmt.Errorf("wait for link %v%s to carry packets: %w", where, name, err)
 	}
 	return nil
 }
@@ -103,11 +130,11 @@ func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr) er
 		if r, err := ns.RouteTo(addr); err == nil && r.Type == kernel.Local {
 			return true, nil
 		}
-		l, err := ns.Link(link)
+		index, err := ns.Index(link)
 		if err != nil {
 			return false, err
 		}
-		list, err := ns.Addrs(l.Index)
+		list, err := ns.Addrs(index)
 		for _, have := range list {
 			if have.Prefix.Addr() == addr && have.DADFailed {
 				return false, errors.New("somebody else on the link has it")

@@ -23,7 +23,7 @@ func (g Gateway) String() string {
 
 // Ensure implements plan.Resource.
 func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	l, there, conflicts, err := g.look(w)
+	index, there, conflicts, err := g.look(w)
 	if err != nil || there && (len(conflicts) == 0 || !g.Force) {
 		return false, err
 	}
@@ -32,44 +32,47 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	// The old one goes first: as the first of its subnet it would take the new one with it.
 	for i, c := range conflicts {
-		if err := w.Host.DelAddr(l.Index, c); err != nil {
-			return false, errors.Join(err, g.restore(w, l, conflicts[:i]))
+		if err := w.Host.DelAddr(index, c); err != nil {
+			return false, errors.Join(err, g.restore(w, index, conflicts[:i]))
 		}
 	}
 	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
 	// the first container's first packet would find no gateway.
 	if !there || len(conflicts) > 0 {
-		err = w.Host.AddAddr(l.Index, kernel.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
+		err = w.Host.AddAddr(index, kernel.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
 		if err != nil && !there {
-			return false, errors.Join(err, g.restore(w, l, conflicts))
+			return false, errors.Join(err, g.restore(w, index, conflicts))
 		}
 	}
 	// A bridge that somebody else made may still take the least address of its ports, and its containers
 	// would lose their gateway when that changes. Setting it pins it, even to what it is.
-	err = w.Host.SetLink(g.Link, kernel.LinkChange{MAC: l.MAC})
+	l, err := w.Host.LinkAt(index)
+	if err == nil {
+		err = w.Host.SetLink(g.Link, kernel.LinkChange{MAC: l.MAC})
+	}
 	if err == nil {
 		err = usable(ctx, w.Host, g.Link, g.Prefix.Addr())
 	}
 	if err != nil {
-		return false, errors.Join(err, w.Host.DelAddr(l.Index, kernel.Addr{Prefix: g.Prefix}), g.restore(w, l, conflicts))
+		return false, errors.Join(err, w.Host.DelAddr(index, kernel.Addr{Prefix: g.Prefix}), g.restore(w, index, conflicts))
 	}
 	return true, nil
 }
 
-func (g Gateway) restore(w *kernel.World, l *kernel.Link, list []kernel.Addr) error {
+func (g Gateway) restore(w *kernel.World, index int, list []kernel.Addr) error {
 	var errs []error
 	for _, a := range list {
-		errs = append(errs, w.Host.AddAddr(l.Index, a))
+		errs = append(errs, w.Host.AddAddr(index, a))
 	}
 	return errors.Join(errs...)
 }
 
-// look is the bridge, whether it has the address, and the addresses that are in the way of it.
-func (g Gateway) look(w *kernel.World) (l *kernel.Link, there bool, conflicts []kernel.Addr, err error) {
-	if l, err = w.Host.Link(g.Link); err != nil {
+// look is the bridge's index, whether it has the address, and the addresses that are in the way of it.
+func (g Gateway) look(w *kernel.World) (index int, there bool, conflicts []kernel.Addr, err error) {
+	if index, err = w.Host.Index(g.Link); err != nil {
 		return
 	}
-	list, err := w.Host.Addrs(l.Index)
+	list, err := w.Host.Addrs(index)
 	if err != nil {
 		return
 	}

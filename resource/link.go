@@ -19,6 +19,16 @@ func (w Where) link(k *kernel.World, name string) (*kernel.NS, *kernel.Link, err
 	return ns, l, err
 }
 
+// index is the index of the link of that name, and the namespace that it is in.
+func (w Where) index(k *kernel.World, name string) (*kernel.NS, int, error) {
+	ns, err := w.ns(k)
+	if err != nil {
+		return nil, 0, err
+	}
+	i, err := ns.Index(name)
+	return ns, i, err
+}
+
 // bridge is the bridge of that name on the host.
 func bridge(w *kernel.World, name string) (*kernel.Link, error) {
 	l, err := w.Host.Link(name)

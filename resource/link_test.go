@@ -514,7 +514,7 @@ func TestAddr(t *testing.T) {
 	t.Run("somebody else has it", func(t *testing.T) {
 		a := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:1::1/64")}
 		must(t, w, Addr{Where: Host, Link: kernel.LinkName("veth", owner), Prefix: a.Prefix, NoDAD: true}, a)
-		err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix}, Port: kernel.LinkName("veth", owner)}.wait(t.Context(), w)
+		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix}, Port: kernel.LinkName("veth", owner)}.Ensure(t.Context(), w)
 		if err == nil || !strings.Contains(err.Error(), "somebody else on the link has it") {
 			t.Errorf("announce: %v", err)
 		}

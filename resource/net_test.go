@@ -233,7 +233,6 @@ func TestReadOnlySysctls(t *testing.T) {
 	}
 	for _, r := range []plan.Resource{
 		Sysctl{Key: "net.ipv4.conf.eth0.rp_filter", Value: "1"}, Forwarding{}, EnableIPv6{Link: "eth0", NoDAD: true},
-		Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}},
 	} {
 		if changed, err := r.Ensure(t.Context(), w); changed || err != nil {
 			t.Errorf("%v: changed %v, error %v", r, changed, err)
@@ -242,6 +241,7 @@ func TestReadOnlySysctls(t *testing.T) {
 	if _, err := (Sysctl{Key: "net.ipv4.conf.eth0.rp_filter", Value: "2"}).Ensure(t.Context(), w); !errors.Is(err, unix.EROFS) {
 		t.Errorf("another value: %v", err)
 	}
+	must(t, w, Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")}})
 	o := owner
 	o.IfName = "eth1"
 	must(t, w, testVeth(o, "cni0")) // a port hears no router advertisements whatever accept_ra says

@@ -46,18 +46,18 @@ func (r Route) String() string {
 // Ensure implements plan.Resource. A default route that another link holds at the same metric is left
 // as it is and nothing is changed (P25): Present tells whether the route is there.
 func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	ns, l, err := r.Where.link(w, r.Link)
+	ns, index, err := r.Where.index(w, r.Link)
 	if err != nil {
 		return false, err
 	}
-	k := kernel.Route{Dst: r.Dst, Via: r.Via, Src: r.Src, Link: l.Index, Priority: r.Priority, Table: r.table(),
+	k := kernel.Route{Dst: r.Dst, Via: r.Via, Src: r.Src, Link: index, Priority: r.Priority, Table: r.table(),
 		Scope: uint8(r.Scope), OnLink: r.OnLink, MTU: r.MTU, AdvMSS: r.AdvMSS, Protocol: kernel.ByBoot}
 	if !r.HasScope && !r.Via.IsValid() && r.Dst.Addr().Is4() {
 		k.Scope = kernel.ScopeLink
 	}
 	err = ns.AddRoute(k, r.Dst.Bits() == 0)
 	if r.Dst.Bits() == 0 && errors.Is(err, fs.ErrExist) {
-		if holder, err := r.holder(ns, l.Index); err != nil {
+		if holder, err := r.holder(ns, index); err != nil {
 			return false, err
 		} else if holder != "" {
 			slog.Info("a default route is there already, and this one is left out", "route", r.String(), "held", holder)
@@ -121,11 +121,11 @@ func (r Route) metric() int {
 // find is the route as the kernel has it, or nil. Without a table of its own it may be in any: a later plugin
 // of the chain moves routes to a table of its own (P16).
 func (r Route) find(w *kernel.World) (*kernel.Route, error) {
-	ns, l, err := r.Where.link(w, r.Link)
+	ns, index, err := r.Where.index(w, r.Link)
 	if err != nil {
 		return nil, err
 	}
-	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.Table, Link: l.Index})
+	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.Table, Link: index})
 	if err != nil {
 		return nil, err
 	}
