@@ -25,6 +25,7 @@ type record struct {
 
 	dir  string
 	lock *os.File
+	made int  // attachments that are there, or may be: the first ones
 	held bool // this process holds the namespace, so that its inode cannot become another's
 }
 
@@ -107,19 +108,20 @@ func read(path string, f *os.File) (*record, error) {
 	if err != nil || r.path() != path {
 		return nil, fmt.Errorf("%s: not the record of a run: %w", path, err)
 	}
+	r.made = len(r.Attachments) // nobody knows how far it came
 	return r, nil
 }
 
 // takeDown ends what still runs in the namespace, detaches it, last network first, and removes it and the
-// record. What is gone already is no error. A record that could not be worked off stays, for the next run
-// tries again.
+// record. What is gone already is no error. A record that could not be worked off stays, so that the next
+// run tries again.
 func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 	mine := inode(r.Netns) == r.Inode
 	if mine || r.held {
 		killInside(r.Inode)
 	}
 	var errs []error
-	for i := len(r.Attachments) - 1; i >= 0; i-- {
+	for i := r.made - 1; i >= 0; i-- {
 		at := r.Attachments[i]
 		l, err := spec.ParseList(at.List)
 		if err != nil {
@@ -166,7 +168,7 @@ func (a *app) takeDownDead(ctx context.Context) {
 		}
 		a.note("taking down %s, which a killed run left", r.ID)
 		if err := r.takeDown(ctx, a.stderr); err != nil {
-			a.note("%s", indent(err.Error()))
+			a.note("%s\n  The next run tries again, as long as there is %s.", indent(err.Error()), path)
 		}
 		r.lock.Close()
 	}

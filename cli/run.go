@@ -230,9 +230,10 @@ func (a *app) attachAll(ctx context.Context, r *record, ws []wanted, sigs <-chan
 		at := r.attachment(i)
 		at.Capabilities = w.capabilities
 		res, err := w.runtime.Add(ctx, w.List, at)
-		if err != nil {
+		if err != nil { // and taken back
 			return dns, fmt.Errorf("attach %s to %s: %w", r.ID, w.Name, err)
 		}
+		r.made = i + 1
 		mergeDNS(&dns, res.DNS)
 		if w.builtIn {
 			a.noteObstacles()

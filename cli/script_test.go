@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"errors"
+	"flag"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	// The scripts share one host, and testscript would run them side by side.
+	if err := flag.Set("test.parallel", "1"); err != nil {
+		panic(err)
+	}
+	nstest.Main(m)
+}
+
+// TestScript runs the real program in a throw-away host, with ip(8) and nft(8) as witnesses. The scripts
+// share the host and run one after the other; each has to leave it as it was.
+func TestScript(t *testing.T) {
+	bin := filepath.Dir(program(t))
+	// An ordinary user's PATH often lacks the directories where ip and nft live.
+	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			bare(t.Fatalf)
+			e.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+			e.Setenv("NETCONFPATH", e.WorkDir+"/net.d")
+			e.Setenv("REFERENCE", "/usr/lib/cni") // Debian's package of the reference plugins
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":        exits,
+			"nothing-left": nothingLeft,
+		},
+	})
+}
+
+// program is the program, built for this test.
+func program(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "fairlead")
+	build := exec.Command("go", "build", "-o", path, "../cmd/fairlead")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
+
+// exits STATUS PROGRAM ARGUMENT... is exec for an exit status of its own.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) < 2 || neg {
+		ts.Fatalf("usage: exits STATUS PROGRAM [ARGUMENT...]")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	err = ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
+}
+
+// nothingLeft fails if anything of an attachment is left on the host. Bridges and what always stands in a
+// table are shared and may stay, but empty.
+func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
+	var left []string
+	bridges := witness(ts.Fatalf, "ip", "-br", "link", "show", "type", "bridge")
+	for line := range strings.Lines(witness(ts.Fatalf, "ip", "-br", "link")) {
+		if name := strings.Fields(line)[0]; name != "lo" && !strings.Contains(bridges, name+" ") {
+			left = append(left, "link "+strings.TrimSpace(line))
+		}
+	}
+	if rules := witness(ts.Fatalf, "nft", "list", "ruleset"); strings.Contains(rules, "elements = {") {
+		left = append(left, rules)
+	}
+	left = append(left, stateFiles(ts.Fatalf)...)
+	if len(left) > 0 {
+		ts.Fatalf("left:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// bare takes away what a script left, so that the next one can be understood by itself.
+func bare(fatal func(string, ...any)) {
+	for _, f := range stateFiles(fatal) {
+		unix.Unmount(f, unix.MNT_DETACH)
+		os.RemoveAll(f)
+	}
+	for line := range strings.Lines(witness(fatal, "ip", "-br", "link")) {
+		if name, _, _ := strings.Cut(strings.Fields(line)[0], "@"); name != "lo" {
+			exec.Command("ip", "link", "del", name).Run() // its peer may have taken it along
+		}
+	}
+	witness(fatal, "nft", "flush", "ruleset")
+	for _, dir := range []string{"/run/fairlead", "/var/lib/cni/networks"} {
+		if err := os.RemoveAll(dir); err != nil {
+			fatal("%v", err)
+		}
+	}
+}
+
+// stateFiles are the files of attachments: not those of an allocator for itself.
+func stateFiles(fatal func(string, ...any)) (left []string) {
+	for _, pattern := range []string{"/run/netns/*", "/run/fairlead/run/*", "/var/lib/cni/results/*", "/var/lib/cni/networks/*/*"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			fatal("%v", err)
+		}
+		for _, f := range files {
+			if !strings.HasPrefix(pattern, "/var/lib/cni/networks") || net.ParseIP(filepath.Base(f)) != nil {
+				left = append(left, f)
+			}
+		}
+	}
+	return left
+}
+
+func witness(fatal func(string, ...any), name string, args ...string) string {
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		fatal("%s %q: %v\n%s", name, args, err, out)
+	}
+	return string(out)
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A key of the terminal reaches the command once, for it stays in the terminal's foreground; and the
+// terminal is the command's to read.
+func TestTerminal(t *testing.T) {
+	fairlead := program(t)
+	conf := t.TempDir()
+	list := `{"cniVersion": "1.0.0", "name": "lan", "plugins": [{"type": "bridge", "bridge": "lan0"}]}`
+	if err := os.WriteFile(filepath.Join(conf, "lan.conflist"), []byte(list), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	master, tty := openTerminal(t)
+	cmd := exec.Command(fairlead, "run", "--net", "lan", "--", "sh", "-c", `
+		n=0
+		trap 'n=$((n+1))' INT
+		echo ready
+		until read word; do :; done
+		trap 'echo heard $word $n; exit 0' USR1
+		kill -USR1 $PPID # what was sent before it has been forwarded when this comes back
+		while :; do sleep 1000 & wait $!; done`)
+	cmd.Env = append(os.Environ(), "NETCONFPATH="+conf, "CNI_PATH=/usr/lib/cni", "NO_COLOR=1")
+	cmd.Stdin, cmd.Stderr = tty, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewScanner(stdout)
+	if !out.Scan() || out.Text() != "ready" {
+		t.Fatalf("%q, want ready", out.Text())
+	}
+	if _, err := master.WriteString("\x03word\n"); err != nil {
+		t.Fatal(err)
+	}
+	if !out.Scan() || out.Text() != "heard word 1" {
+		t.Errorf("%q, want one interrupt", out.Text())
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Colours are for terminals whose user has not said no.
+func TestColour(t *testing.T) {
+	_, tty := openTerminal(t)
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for _, c := range []struct {
+		to            *os.File
+		noColor, term string
+		want          bool
+	}{
+		{tty, "", "xterm", true},
+		{tty, "1", "xterm", false},
+		{tty, "", "dumb", false},
+		{file, "", "xterm", false},
+	} {
+		t.Setenv("NO_COLOR", c.noColor)
+		t.Setenv("TERM", c.term)
+		text := (&app{}).style(c.to).good("ok")
+		if strings.Contains(text, "\x1b[") != c.want {
+			t.Errorf("NO_COLOR=%s TERM=%s: %q", c.noColor, c.term, text)
+		}
+	}
+}
+
+// openTerminal is a pseudo-terminal.
+func openTerminal(t *testing.T) (master, tty *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { master.Close() })
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tty.Close() })
+	return master, tty
+}
