@@ -19,6 +19,7 @@ type machine struct {
 	Cores                 int
 	Reference             string // its version
 	Iptables              string // the variant that the reference uses: it decides much of its time
+	Scheduling            string
 	Rounds                int
 	LoadBefore, LoadAfter string
 }
@@ -27,7 +28,7 @@ func machineFacts(o options) machine {
 	return machine{
 		Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(),
 		Reference: referenceVersion(o.reference), Iptables: says("iptables", "-V"),
-		Rounds: o.rounds, LoadBefore: loadAverage(),
+		Scheduling: scheduling(), Rounds: o.rounds, LoadBefore: loadAverage(),
 	}
 }
 
@@ -39,6 +40,7 @@ func (m machine) facts() [][2]string {
 		{"Go", m.Go},
 		{"reference", m.Reference},
 		{"iptables of the reference", m.Iptables},
+		{"scheduling", m.Scheduling},
 		{"containers measured for each line", strconv.Itoa(m.Rounds)},
 		{"load average before and after", m.LoadBefore + " and " + m.LoadAfter},
 	}
@@ -83,6 +85,18 @@ func cpu() string {
 		}
 	}
 	return runtime.GOARCH
+}
+
+// scheduling says whether other load on the machine could get in between: the plugins inherit it.
+func scheduling() string {
+	attr, err := unix.SchedGetAttr(0, 0)
+	switch {
+	case err != nil:
+		return err.Error()
+	case attr.Policy == unix.SCHED_FIFO || attr.Policy == unix.SCHED_RR:
+		return "real-time, so that other load stays behind"
+	}
+	return "as any process"
 }
 
 func loadAverage() string {

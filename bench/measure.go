@@ -123,6 +123,13 @@ func measure(o options, c benchCase, present load) (lines []line, err error) {
 			}
 		}
 		l.Ratio = ratio(l.Reference.Median, l.Ours.Median)
+		for _, p := range c.Plugins {
+			part := p["type"].(string)
+			if t, ok := took[verb+" "+part]; ok {
+				ours, reference := summarise(t[0]), summarise(t[1])
+				l.Parts = append(l.Parts, line{Case: part, Verb: verb, Ours: ours, Reference: reference, Ratio: ratio(reference.Median, ours.Median)})
+			}
+		}
 		lines = append(lines, l)
 	}
 	return lines, nil

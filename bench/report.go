@@ -54,6 +54,7 @@ type line struct {
 	Ours, Reference summary
 	Ratio           float64 // the reference's median to ours: how many times faster we are
 	Fails           []string
+	Parts           []line // by plugin, of a chain of several
 }
 
 // A start is the cost of a process that does nothing else.
@@ -76,16 +77,25 @@ const allowed = 1.4
 func (r report) rows() (head []string, rows [][]string) {
 	head = []string{"chain", "present", "verb", "ours, ms", "reference, ms", "times faster"}
 	for _, l := range r.Lines {
-		faster := fmt.Sprintf("%.1f", l.Ratio)
-		if l.Ratio >= 100 {
-			faster = fmt.Sprintf("%.0f", l.Ratio)
-		}
+		faster := times(l.Ratio)
 		if len(l.Fails) > 0 {
 			faster = "- (see below)"
 		}
 		rows = append(rows, []string{l.Case, l.Present.String(), l.Verb, l.Ours.String(), l.Reference.String(), faster})
+		for _, p := range l.Parts {
+			if len(l.Fails) == 0 {
+				rows = append(rows, []string{"", "", "- " + p.Case, p.Ours.String(), p.Reference.String(), times(p.Ratio)})
+			}
+		}
 	}
 	return head, rows
+}
+
+func times(ratio float64) string {
+	if ratio >= 100 {
+		return fmt.Sprintf("%.0f", ratio)
+	}
+	return fmt.Sprintf("%.1f", ratio)
 }
 
 // fails are the failures, each once.
@@ -179,6 +189,9 @@ func (r report) verdict() string {
 func (r report) text() []byte {
 	var b bytes.Buffer
 	table := func(head []string, rows [][]string) {
+		if len(rows) == 0 {
+			return
+		}
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 		for _, row := range append([][]string{head}, rows...) {
 			fmt.Fprintln(w, strings.Join(row, "\t"))
@@ -231,9 +244,9 @@ makes the bridge, the chains and the indexes comes first and is not counted. Sta
 	table(r.startRows())
 	fmt.Fprintf(&b, "%s\n\n## ADD, CHECK and DEL\n\n", r.verdict())
 	table(r.rows())
-	b.WriteString("### With what is present\n\n")
+	b.WriteString("### As more is present\n\n")
 	table(r.growth())
-	b.WriteString("### Expected of the design\n\n")
+	b.WriteString("### What the design expected\n\n")
 	table(r.expectations())
 	for _, f := range r.fails() {
 		fmt.Fprintf(&b, "- %s\n", f)

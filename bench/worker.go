@@ -25,7 +25,7 @@ type order struct {
 
 // An answer is what became of an order.
 type answer struct {
-	Took  map[string]time.Duration // by verb
+	Took  map[string]time.Duration // by verb, and by "verb plugin"
 	Fails map[string]string        // by verb; a failed CHECK ends nothing
 	Error string
 }
@@ -86,16 +86,24 @@ type attachment struct {
 	id, netns, ifName string
 }
 
-// add runs the chain in order.
-func (h host) add(a attachment) (result json.RawMessage, took time.Duration, err error) {
+// add runs the chain in order, and adds what each of it took.
+func (h host) add(a attachment, ans *answer) (result json.RawMessage, err error) {
 	for i := range h.c.Plugins {
 		var d time.Duration
 		if result, d, err = h.run("ADD", i, a, result); err != nil {
-			return nil, 0, err
+			return nil, err
 		}
-		took += d
+		h.count(ans, "ADD", i, d)
 	}
-	return result, took, nil
+	return result, nil
+}
+
+// count adds what the i-th plugin took for a verb.
+func (h host) count(ans *answer, verb string, i int, d time.Duration) {
+	ans.Took[verb] += d
+	if len(h.c.Plugins) > 1 {
+		ans.Took[verb+" "+h.c.Plugins[i]["type"].(string)] += d
+	}
 }
 
 // measure attaches, checks and detaches one container in a namespace of its own.
@@ -105,8 +113,8 @@ func (h host) measure(number int) (ans answer, err error) {
 		return ans, err
 	}
 	ans = answer{Took: map[string]time.Duration{}, Fails: map[string]string{}}
-	var result json.RawMessage
-	if result, ans.Took["ADD"], err = h.add(a); err != nil {
+	result, err := h.add(a, &ans)
+	if err != nil {
 		return ans, err
 	}
 	for i := range h.c.Plugins {
@@ -114,14 +122,14 @@ func (h host) measure(number int) (ans answer, err error) {
 		if err != nil {
 			ans.Fails["CHECK"] = err.Error()
 		}
-		ans.Took["CHECK"] += d
+		h.count(&ans, "CHECK", i, d)
 	}
 	for i := len(h.c.Plugins) - 1; i >= 0; i-- {
 		_, d, err := h.run("DEL", i, a, result)
 		if err != nil {
 			return ans, err
 		}
-		ans.Took["DEL"] += d
+		h.count(&ans, "DEL", i, d)
 	}
 	// The namespace stays until the host goes: its end would run beside the next measurement.
 	return ans, nil
@@ -142,7 +150,7 @@ func (h host) populate(l load) error {
 			}
 		}
 		a := attachment{1000 + n, fmt.Sprintf("present-%d", n), ns, fmt.Sprintf("eth%d", n%perNS)}
-		if _, _, err := h.add(a); err != nil {
+		if _, err := h.add(a, &answer{Took: map[string]time.Duration{}}); err != nil {
 			return err
 		}
 	}
