@@ -100,12 +100,19 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	wait := port
+	if port != r.LinkName("veth") {
+		wait = "" // a tap carries nothing before its hypervisor has opened it
+	}
 	p = append(p, links...)
+	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
+		p = append(p, resource.IPv6Off{Link: r.IfName})
+		if !c.DisableContainerInterface {
+			p = append(p, resource.Up{Link: r.IfName})
+		}
+	}
 	if c.MacSpoofChk || r.Verb == "DEL" {
 		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: r.MAC(c.mac(r))})
-	}
-	if c.IPv6 == "off" {
-		p = append(p, resource.IPv6Off{Link: r.IfName})
 	}
 	c.gateways(r)
 	if c.IsGateway {
@@ -118,10 +125,10 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.IPMasq || r.Verb == "DEL" {
 		p = append(p, resource.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: c.MasqExcept})
 	}
-	if !r.L3 && !c.DisableContainerInterface {
-		p = append(p, resource.Announce{Link: r.IfName, Port: port})
+	if !r.L3 && !c.DisableContainerInterface && wait != "" {
+		p = append(p, resource.Announce{Link: r.IfName, Port: wait})
 	}
-	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: port, NoDAD: !c.EnableDAD})...), nil
+	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, NoDAD: !c.EnableDAD})...), nil
 }
 
 // port is how the container gets on the bridge: by a cable of its own, or, where a plugin before this one
@@ -129,7 +136,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 func (c conf) port(r *sdk.Request) (name string, p plan.Plan, err error) {
 	pair := resource.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: r.LinkName("veth"), MTU: c.MTU, MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(),
-		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface,
+		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off",
 	}
 	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
 	if r.Verb == "DEL" {

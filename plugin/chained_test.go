@@ -1,0 +1,70 @@
+package plugin_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+// TestTap plugs a tap of a previous plugin, as a hypervisor has, into the bridge; DEL takes it off and
+// leaves it. A container's interface that another plugin made gets the addresses.
+//
+// clause: P18 P23
+func TestTap(t *testing.T) {
+	r := newRunner(t, chain{name: "tap", plugins: []string{`"type":"bridge","bridge":"br-tap"`}})
+	ns := nstest.NewNS(t)
+	nstest.Run(t, "ip", "tuntap", "add", "tap0", "mode", "tap")
+	nstest.Run(t, "ip", "link", "set", "tap0", "up")
+	nstest.RunIn(t, ns, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other")
+	nstest.RunIn(t, ns, "ip", "link", "set", "eth0", "up")
+	nstest.RunIn(t, ns, "ip", "link", "set", "other", "up")
+	prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"tap0","mac":"02:00:00:00:00:01"},{"name":"eth0","sandbox":%q}],"vendor":1}`, ns)
+	a := &attachment{id: "t", netns: ns, prev: []byte(prev)}
+	out, err := r.run(0, "ADD", a, "")
+	r.must("add", err)
+	for _, want := range []string{`"br-tap"`, `"tap0"`, `"vendor"`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the result lacks %s: %s", want, out)
+		}
+	}
+	if strings.Contains(string(out), `"veth`) || strings.Contains(nstest.Run(t, "ip", "-br", "link"), "veth") {
+		t.Errorf("a pair was made beside the tap: %s", out)
+	}
+	if s := nstest.Run(t, "ip", "-br", "link", "show", "master", "br-tap"); !strings.Contains(s, "tap0") {
+		t.Errorf("tap0 is no port: %s", s)
+	}
+	a.prev = out
+	r.must("check", r.check(a))
+	nstest.Run(t, "ip", "link", "set", "tap0", "nomaster")
+	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "tap0") {
+		t.Errorf("check of a tap that is no port any more: %v", err)
+	}
+	nstest.Run(t, "ip", "link", "set", "tap0", "master", "br-tap")
+	r.must("del without a result", r.del(&attachment{id: "t", netns: ns}))
+	if s := nstest.Run(t, "ip", "-br", "link", "show", "tap0"); s == "" || strings.Contains(nstest.Run(t, "ip", "-br", "link", "show", "master", "br-tap"), "tap0") {
+		t.Errorf("after DEL tap0 is %q", s)
+	}
+	r.must("del again", r.del(a))
+}
+
+// TestIPv6Off closes IPv6 in the container before its link is up (advisory CVE-2024-32473).
+func TestIPv6Off(t *testing.T) {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		t.Skip("this kernel has no IPv6: ", err)
+	}
+	r := newRunner(t, chain{name: "no6", plugins: []string{`"type":"bridge","bridge":"br-no6","ipv6":"off","ipam":{"type":"host-local","subnet":"10.66.0.0/24"}`}})
+	a := &attachment{id: "n", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	if s := nstest.RunIn(t, a.netns, "ip", "-6", "addr", "show", "dev", "eth0"); s != "" {
+		t.Errorf("IPv6 addresses with ipv6 off: %s", s)
+	}
+	r.must("check", r.check(a))
+	nstest.RunIn(t, a.netns, "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/eth0/disable_ipv6")
+	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "ipv6") {
+		t.Errorf("check with IPv6 opened again: %v", err)
+	}
+	r.must("del", r.del(a))
+}
