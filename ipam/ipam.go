@@ -30,3 +30,9 @@ type Allocator interface {
 	// Status returns nil if the next Allocate would be served.
 	Status(ctx context.Context, network string) error
 }
+
+// A Roomer is an Allocator that can count.
+type Roomer interface {
+	// Room is how many addresses of the network are left, and how many there are in all.
+	Room(ctx context.Context, network string) (free, size Count, err error)
+}

@@ -65,6 +65,29 @@ func (i inside) gc(ctx context.Context) error                  { return i.Sweep(
 func (i inside) status(ctx context.Context) error              { return i.Status(ctx, i.c.conf.Name) }
 func (i inside) needsLink() bool                               { return false }
 
+// Room is how many addresses the configuration's IPAM plugin, or p itself, has left for the network, and of
+// how many. Ok is false where that is another program, or one that cannot count.
+func (p Plugin) Room(ctx context.Context, all []Plugin, conf *spec.Conf) (free, size ipam.Count, ok bool, err error) {
+	for _, q := range append([]Plugin{p}, all...) {
+		if !q.Allocates() || q.Name != conf.IPAMType && q.Name != conf.Type {
+			continue
+		}
+		r, err := q.NewRequest("STATUS", spec.Owner{Network: conf.Name}, "", conf, nil)
+		if err != nil {
+			return free, size, false, err
+		}
+		a, _, err := q.open(conf, r)
+		if err != nil {
+			return free, size, false, err
+		}
+		if c, can := a.(ipam.Roomer); can {
+			free, size, err = c.Room(ctx, conf.Name)
+			return free, size, err == nil, err
+		}
+	}
+	return free, size, false, nil
+}
+
 // outside is somebody else's program.
 type outside struct {
 	path string
