@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha512"
 	"encoding/hex"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -230,6 +232,8 @@ type readiness struct {
 	Ready   bool      `json:"ready"`
 	Code    spec.Code `json:"code,omitempty"`
 	Reason  string    `json:"reason,omitempty"`
+
+	Addresses []room `json:"addresses,omitempty"` // what the allocators of this program have left
 }
 
 func (a *app) statusCommand() *cobra.Command {
@@ -247,7 +251,7 @@ func (a *app) statusCommand() *cobra.Command {
 				return err
 			}
 			if a.json() {
-				r := readiness{Network: n.Name, Ready: err == nil}
+				r := readiness{Network: n.Name, Ready: err == nil, Addresses: rooms(c.Context(), n.List)}
 				if err != nil {
 					r.Code, r.Reason = doc.Code, doc.Msg
 					a.status, _ = explain(err)
@@ -257,11 +261,38 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(a.stdout, n.Name, "is", a.style(a.stdout).good("ready"))
-			return err
+			fmt.Fprintln(a.stdout, n.Name, "is", a.style(a.stdout).good("ready"))
+			for _, r := range rooms(c.Context(), n.List) {
+				fmt.Fprintf(a.stdout, "%s has %s of %s addresses left\n", r.IPAM, r.Free, r.Size)
+			}
+			return nil
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
+}
+
+// A room is how many addresses an IPAM plugin has left.
+type room struct {
+	IPAM string `json:"ipam"`
+	Free string `json:"free"`
+	Size string `json:"size"`
+}
+
+// rooms asks the allocators that are this program's own; what another program has left, only it knows.
+func rooms(ctx context.Context, l *spec.List) []room {
+	all := plugin.All()
+	var rs []room
+	for _, conf := range l.Plugins {
+		for _, p := range all {
+			if p.Name != conf.Type || conf.IPAMType == "" {
+				continue
+			}
+			if free, size, ok, err := p.Room(ctx, all, conf); ok && err == nil {
+				rs = append(rs, room{conf.IPAMType, free.String(), size.String()})
+			}
+		}
+	}
+	return rs
 }
 
 func (a *app) networkAndRuntime(name string) (*network, *attach.Runtime, error) {
