@@ -62,7 +62,8 @@ func says(name string, args ...string) string {
 	if len(out) == 0 && err != nil {
 		return err.Error()
 	}
-	return first(string(out))
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
 }
 
 func kernelRelease() string {

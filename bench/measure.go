@@ -162,7 +162,7 @@ func startUp(o options) ([]start, error) {
 	took := make([][]time.Duration, len(programs))
 	for range rounds {
 		for i, p := range programs {
-			d, err := spawn(p.path)
+			_, d, err := spawn(p.path, []string{"CNI_COMMAND=VERSION"}, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -174,15 +174,4 @@ func startUp(o options) ([]start, error) {
 		programs[i].Ratio = ratio(programs[i].Took.Median, programs[0].Took.Median)
 	}
 	return programs, nil
-}
-
-func spawn(path string) (time.Duration, error) {
-	cmd := exec.Command(path)
-	cmd.Env = append(os.Environ(), "CNI_COMMAND=VERSION")
-	begin := time.Now()
-	err := cmd.Run()
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", path, err)
-	}
-	return time.Since(begin), nil
 }

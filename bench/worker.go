@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/invoke"
 )
 
 // An order is what the driver asks of a worker; the first one says the plugins and the case.
@@ -71,14 +69,14 @@ func (h host) run(verb string, i int, a attachment, prev json.RawMessage) (json.
 	if err != nil {
 		return nil, 0, err
 	}
-	typ := h.c.Plugins[i]["type"].(string)
-	call := invoke.Call{
-		Command: verb, ContainerID: a.id, Netns: a.netns, IfName: a.ifName, Path: []string{h.dir},
-		Env: os.Environ(), Stdin: conf, Type: typ, Network: "bench",
+	out, took, err := spawn(filepath.Join(h.dir, h.c.Plugins[i]["type"].(string)), []string{
+		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=" + a.ifName,
+		"CNI_PATH=" + h.dir, "CNI_ARGS=",
+	}, conf)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", verb, err)
 	}
-	start := time.Now()
-	out, err := invoke.Run(context.Background(), filepath.Join(h.dir, typ), call)
-	return out, time.Since(start), err
+	return out, took, err
 }
 
 type attachment struct {
@@ -177,9 +175,9 @@ func (h host) leases(n int) error {
 	return os.WriteFile(filepath.Join(dir, "last_reserved_ip.0"), []byte(ip), 0o600)
 }
 
-// first is the first line of s, cut to what a table can hold.
+// first is s on one line, cut to what a table can hold.
 func first(s string) string {
-	s, _, _ = strings.Cut(s, "\n")
+	s = strings.Join(strings.Fields(s), " ")
 	if len(s) > 300 {
 		s = s[:300] + "…"
 	}
