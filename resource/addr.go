@@ -31,7 +31,7 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	err = ns.AddAddr(index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(), NoPrefixRoute: a.NoPrefixRoute})
 	if errors.Is(err, fs.ErrExist) {
-		return false, nil
+		return false, a.Verify(ctx, w) // IPv6 has an address once, whatever the length
 	}
 	return err == nil, err
 }

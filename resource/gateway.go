@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -38,11 +39,9 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
 	// the first container's first packet would find no gateway.
-	if !there || len(conflicts) > 0 {
-		err = w.Host.AddAddr(index, kernel.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
-		if err != nil && !there {
-			return false, errors.Join(err, g.restore(w, index, conflicts))
-		}
+	err = w.Host.AddAddr(index, kernel.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return false, errors.Join(err, g.restore(w, index, conflicts))
 	}
 	// A bridge that somebody else made may still take the least address of its ports, and its containers
 	// would lose their gateway when that changes. Setting it pins it, even to what it is.

@@ -120,7 +120,7 @@ func TestKilledAddition(t *testing.T) {
 	if err := remove[0](); err != nil {
 		t.Fatal(err)
 	}
-	const n = 60
+	const n = 45
 	halfway := 0
 	for i := range n {
 		run(whole * time.Duration(i) / n)

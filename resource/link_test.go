@@ -88,7 +88,7 @@ func TestBridge(t *testing.T) {
 	})
 }
 
-// clause: P10 P12
+// clause: P10 P12 P14
 func TestVeth(t *testing.T) {
 	for name, master := range map[string]string{"bridged": "cni0", "point to point": ""} {
 		t.Run(name, func(t *testing.T) {
@@ -314,6 +314,33 @@ func TestVethRemove(t *testing.T) {
 	})
 }
 
+// clause: P20
+func TestTogether(t *testing.T) {
+	w := newWorld(t)
+	const n = 12
+	errs := make(chan error)
+	for i := range n {
+		c := *w
+		c.Container = openNS(t)
+		var err error
+		if c.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Host.Close)
+		o := spec.Owner{Network: "net", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"}
+		p := plan.Plan{Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00::1/64")}, Forwarding{V6: true}, testVeth(o, "cni0")}
+		go func() {
+			tx := plan.Begin(&c)
+			errs <- errors.Join(tx.Apply(t.Context(), p), p.Verify(t.Context(), &c))
+		}()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestFullBridge(t *testing.T) {
 	w := newWorld(t)
 	must(t, w, Bridge{Name: "cni0"})
@@ -488,6 +515,7 @@ func TestSweepLinks(t *testing.T) {
 	}
 }
 
+// clause: P14
 func TestAddr(t *testing.T) {
 	w := newWorld(t)
 	must(t, w, testVeth(owner, ""))
@@ -511,6 +539,13 @@ func TestAddr(t *testing.T) {
 			must(t, w, a)
 		}}.hold(t, w, a, breakers...)
 	}
+	t.Run("of another length", func(t *testing.T) {
+		must(t, w, Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:2::1/64"), NoDAD: true})
+		changed, err := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:2::1/48")}.Ensure(t.Context(), w)
+		if changed || err == nil || !strings.Contains(err.Error(), "prefix length is 64") {
+			t.Errorf("changed %v, error %v", changed, err)
+		}
+	})
 	t.Run("somebody else has it", func(t *testing.T) {
 		a := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:1::1/64")}
 		must(t, w, Addr{Where: Host, Link: kernel.LinkName("veth", owner), Prefix: a.Prefix, NoDAD: true}, a)

@@ -35,6 +35,7 @@ func attached(link string) plan.Plan {
 	}
 }
 
+// clause: P14
 func TestRoute(t *testing.T) {
 	w := newWorld(t)
 	must(t, w, attached("eth0")...)
@@ -110,8 +111,8 @@ func TestRoute(t *testing.T) {
 			t.Errorf("changed %v, error %v", changed, err)
 		}
 	})
+	// clause: P16
 	t.Run("moved to another table by a later plugin", func(t *testing.T) {
-		// clause: P16
 		r := Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.5.0/24"), Via: via4}
 		must(t, w, r)
 		cont(t, w, "ip route del 192.0.5.0/24")
@@ -183,6 +184,7 @@ func TestDefaultRouteOfAnotherNetwork(t *testing.T) {
 	}
 }
 
+// clause: P15
 func TestSysctl(t *testing.T) {
 	w := newWorld(t)
 	must(t, w, testVeth(owner, ""))
@@ -312,6 +314,7 @@ func TestIPv6OnAndOff(t *testing.T) {
 	}
 }
 
+// clause: P15
 func TestForwarding(t *testing.T) {
 	w := newWorld(t)
 	host(t, w, "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
@@ -319,6 +322,7 @@ func TestForwarding(t *testing.T) {
 	law(t, w, Forwarding{V6: true}, breaker{"off", on(w, "sysctl -qw net.ipv6.conf.all.forwarding=0"), "forwarding is false"})
 }
 
+// clause: P17
 func TestAnnounceWaits(t *testing.T) {
 	w := newWorld(t)
 	must(t, w, attached("eth0")...)

@@ -222,6 +222,8 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 }
 
 // Right after an addition the first packet of each side arrives, in both families.
+//
+// clause: P17
 func TestFirstPacket(t *testing.T) {
 	w := newWorld(t)
 	for i := range 10 {

@@ -84,7 +84,11 @@ func (e EnableIPv6) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return ns.SetSysctls(e.settings()...)
+	changed, err := ns.SetSysctls(e.settings()...)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", err)
+	}
+	return changed, err
 }
 
 // Verify implements plan.Resource.
