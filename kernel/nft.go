@@ -145,7 +145,6 @@ func elements(set *NFTSet, body []byte) (all []NFTElem) {
 			Set:     set,
 			Key:     slices.Clone(attr(v, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
 			Data:    slices.Clone(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-			Jump:    text(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)),
 			Comment: comment(attr(v, unix.NFTA_SET_ELEM_USERDATA)),
 		})
 	})
@@ -160,9 +159,7 @@ func (r *requests) elements(set *NFTSet, all []NFTElem) {
 		for _, e := range all {
 			r.nest(unix.NFTA_LIST_ELEM, func() {
 				r.value(unix.NFTA_SET_ELEM_KEY, e.Key)
-				if e.Jump != "" {
-					r.verdict(unix.NFTA_SET_ELEM_DATA, unix.NFT_JUMP, e.Jump)
-				} else if e.Data != nil {
+				if e.Data != nil {
 					r.value(unix.NFTA_SET_ELEM_DATA, e.Data)
 				}
 				r.comment(unix.NFTA_SET_ELEM_USERDATA, e.Comment)

@@ -114,15 +114,12 @@ func (r *NFTRule) bitwise(mask []byte) *NFTRule {
 	})
 }
 
-// lookup looks register 1 up in a set; dreg 0 is the verdict, and the result of a map goes over the key.
+// lookup looks register 1 up in a set; the result of a map goes over the key.
 func (r *NFTRule) lookup(set *NFTSet, not bool) *NFTRule {
 	return r.expr("lookup", func() {
 		r.str(unix.NFTA_LOOKUP_SET, set.Name)
 		r.u32(unix.NFTA_LOOKUP_SREG, reg(0))
-		switch {
-		case set.Verdict:
-			r.u32(unix.NFTA_LOOKUP_DREG, unix.NFT_REG_VERDICT)
-		case set.isMap():
+		if len(set.Data) > 0 {
 			r.u32(unix.NFTA_LOOKUP_DREG, reg(0))
 		}
 		if not {
@@ -236,9 +233,9 @@ func (r *NFTRule) Translated() *NFTRule {
 	}).bitwise(binary.NativeEndian.AppendUint32(nil, ctStatusDNAT)).cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
 }
 
-// Vmap is "ip saddr vmap @set", or daddr.
-func (r *NFTRule) Vmap(v6, dst bool, set *NFTSet) *NFTRule {
-	offset, size := address(v6, dst)
+// From is "ip saddr @set".
+func (r *NFTRule) From(v6 bool, set *NFTSet) *NFTRule {
+	offset, size := address(v6, false)
 	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
 }
 
@@ -253,8 +250,8 @@ func (r *NFTRule) keyed(v6, daddr bool) *NFTRule {
 	return r.meta(unix.NFT_META_L4PROTO, reg(word)).payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, reg(word+1))
 }
 
-// PortVmap is "ip daddr . meta l4proto . th dport vmap @set".
-func (r *NFTRule) PortVmap(v6 bool, set *NFTSet) *NFTRule {
+// To is "ip daddr . meta l4proto . th dport @set".
+func (r *NFTRule) To(v6 bool, set *NFTSet) *NFTRule {
 	return r.Family(v6).keyed(v6, true).lookup(set, false)
 }
 

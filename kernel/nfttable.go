@@ -86,7 +86,7 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 			answer: func(body []byte) {
 				b := body[4:]
 				odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType || attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
-					s.isMap() != (attr32(b, unix.NFTA_SET_FLAGS)&unix.NFT_SET_MAP != 0) ||
+					(len(s.Data) > 0) != (attr32(b, unix.NFTA_SET_FLAGS)&unix.NFT_SET_MAP != 0) ||
 					len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType || attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
 			}})
 	}
@@ -212,14 +212,10 @@ func (b *NFTBatch) addSet(s *NFTSet, id uint32) {
 			// and 1 for the host's.
 			r.attr(unix.NFTA_SET_USERDATA, append([]byte{0, 4}, binary.NativeEndian.AppendUint32(nil, 1)...)...)
 		}
-		if !s.isMap() {
+		if len(s.Data) == 0 {
 			return
 		}
 		r.u32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
-		if s.Verdict {
-			r.u32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
-			return
-		}
 		typ, size = typeOf(s.Data)
 		r.u32(unix.NFTA_SET_DATA_TYPE, typ)
 		r.u32(unix.NFTA_SET_DATA_LEN, uint32(size))

@@ -178,18 +178,9 @@ func (c *claimed) remove(which func(claim) bool) {
 	}
 }
 
-// A flow is what conntrack may remember of a UDP port that leads elsewhere now.
-type flow struct {
-	host   netip.Addr
-	port   uint16
-	to     netip.Addr // where it led, or leads
-	toPort uint16
-	added  bool
-}
-
 // lead writes into b how the claims change, and whom the maps lead to after that: whom they do, as long
 // as he claims it; else whoever has waited.
-func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []flow, err error) {
+func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []kernel.UDPFlow, err error) {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
@@ -220,14 +211,14 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []flow, err error) 
 			if e != nil {
 				b.Delete(*e)
 				if to := kernel.NFTFields(e.Set.Data, e.Data); c.proto == kernel.UDP && len(to) == 2 {
-					flows = append(flows, flow{host, c.port, to[0].(netip.Addr), to[1].(uint16), false})
+					flows = append(flows, kernel.UDPFlow{Host: host, Port: c.port, To: netip.AddrPortFrom(to[0].(netip.Addr), to[1].(uint16)), Gone: true})
 				}
 			}
 			if len(waiting) > 0 {
 				d := waiting[0]
 				b.Add(c.lead(d))
 				if c.proto == kernel.UDP {
-					flows = append(flows, flow{host, c.port, d.to, d.toPort, true})
+					flows = append(flows, kernel.UDPFlow{Host: host, Port: c.port, To: netip.AddrPortFrom(d.to, d.toPort)})
 				}
 			}
 		}
@@ -253,18 +244,9 @@ func (f filter) leads(c *claimed) (map[netip.Addr]*kernel.NFTElem, error) {
 	return at, err
 }
 
-// flush makes conntrack forget the flows of UDP ports that lead elsewhere now: a client that never
-// changes its port would keep an entry alive for ever. Failing at it is no reason to fail.
-func flush(w *kernel.World, flows []flow) {
-	for _, f := range flows {
-		var err error
-		if f.added {
-			err = w.Host.ForgetUDP(f.host, f.port, netip.AddrPortFrom(f.to, f.toPort))
-		} else {
-			err = w.Host.ForgetUDPTo(f.port, netip.AddrPortFrom(f.to, f.toPort))
-		}
-		if err != nil {
-			slog.Warn("conntrack keeps flows of a published port", "port", f.port, "error", err)
-		}
+// flush makes conntrack forget flows. Failing at it is no reason to fail.
+func flush(w *kernel.World, flows []kernel.UDPFlow) {
+	if err := w.Host.ForgetUDP(flows); err != nil {
+		slog.Warn("conntrack keeps flows of published UDP ports; their clients may have to change ports", "error", err)
 	}
 }

@@ -1,7 +1,6 @@
 package resource
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -295,36 +294,4 @@ func (p *conditionParser) port(dst bool, dash string) func(string) (matcher, err
 		}
 		return func(r *kernel.NFTRule, not bool) { r.Port(dst, not, uint16(from), uint16(to)) }, nil
 	}
-}
-
-// conditions adds what is missing in the chain of that name. It is as long as there are different
-// conditions on this host.
-func (f filter) conditions(want []*kernel.NFTRule) error {
-	if len(want) == 0 {
-		return nil
-	}
-	got, err := f.Rules(f.t, "conditions")
-	if err != nil {
-		return err
-	}
-	var b kernel.NFTBatch
-	for _, r := range want {
-		if !slices.Contains(got, r.Comment()) {
-			b.AddRule(f.t, "conditions", r)
-		}
-	}
-	return f.Commit(&b)
-}
-
-func (f filter) conditionsDrift(want []*kernel.NFTRule) (d drift, err error) {
-	if len(want) == 0 {
-		return nil, nil
-	}
-	got, err := f.Rules(f.t, "conditions")
-	for _, r := range want {
-		if !slices.Contains(got, r.Comment()) {
-			d.add(fmt.Errorf("nft rule %v conditions %q is missing", f.t, r.Comment()))
-		}
-	}
-	return d, err
 }

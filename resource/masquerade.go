@@ -15,8 +15,8 @@ import (
 // link that it leaves by. Traffic to the network's own prefixes, to multicast and to Except keeps its
 // source.
 //
-// An address stands once in a map to the chain of its network. The latest owner of an address has it:
-// who had it before is gone, for IPAM gave it away again.
+// An address stands in the set of its network, whose chain is made once. The latest owner of an address has
+// it: who had it before is gone, for IPAM gave it away again.
 type Masquerade struct {
 	Owner  spec.Owner
 	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown
@@ -33,11 +33,11 @@ func (m Masquerade) Ensure(_ context.Context, w *kernel.World) (changed bool, er
 		return false, nil
 	}
 	err = withFilter(w, inetTable(), func(f filter) error {
-		chains, want := m.want(f.t)
+		part, want := m.want(f.t)
 		if err := f.skeleton(); err != nil {
 			return err
 		}
-		if err := f.mend(f.part(chains)); err != nil {
+		if err := f.share(part); err != nil {
 			return err
 		}
 		changed, err = f.settle(m.Owner, kindMasquerade, want)
@@ -52,8 +52,8 @@ func (m Masquerade) Verify(_ context.Context, w *kernel.World) error {
 		return nil
 	}
 	return withFilter(w, inetTable(), func(f filter) error {
-		chains, want := m.want(f.t)
-		return f.verify(f.part(chains), m.Owner, kindMasquerade, want)
+		part, want := m.want(f.t)
+		return f.verify(part, m.Owner, kindMasquerade, want)
 	})
 }
 
@@ -62,8 +62,9 @@ func (m Masquerade) Remove(_ context.Context, w *kernel.World) error {
 	return remove(w, inetTable(), m.Owner, kindMasquerade)
 }
 
-// want are the chains of the network, one a family, and the elements that lead there.
-func (m Masquerade) want(t *kernel.NFTTable) (chains []*kernel.NFTChain, want []kernel.NFTElem) {
+// want are the chain and the set of the network, one of each family, and its own elements.
+func (m Masquerade) want(t *kernel.NFTTable) (p *part, want []kernel.NFTElem) {
+	p = newPart(t)
 	for _, v6 := range []bool{false, true} {
 		from := ofFamily(m.From, v6)
 		if len(from) == 0 {
@@ -81,25 +82,18 @@ func (m Masquerade) want(t *kernel.NFTTable) (chains []*kernel.NFTChain, want []
 		for _, p := range networks(ofFamily(m.Except, v6)) {
 			rules = append(rules, kernel.NewNFTRule("excepted").Family(v6).Prefix(true, false, p).Return())
 		}
-		c := chainOf("masquerade_"+ip(v6), append(rules, kernel.NewNFTRule("all else").Masquerade()))
-		chains = append(chains, c)
+		rules = append(rules, kernel.NewNFTRule("all else").Masquerade())
+		set := p.share("masquerading", "masquerade_"+ip(v6), func(s *kernel.NFTSet) *kernel.NFTRule {
+			return kernel.NewNFTRule("a network").From(v6, s)
+		}, rules)
 		for _, p := range from {
-			e := kernel.NFTElem{Set: masqueradeSet(t, v6), Key: kernel.NFTKey(p.Addr()), Jump: c.Name, Comment: tagOf(m.Owner)}
+			e := kernel.NFTElem{Set: set, Key: kernel.NFTKey(p.Addr()), Comment: tagOf(m.Owner)}
 			if !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, e) }) {
 				want = append(want, e)
 			}
 		}
 	}
-	return chains, want
-}
-
-// chainOf is a chain that is named after what it does, so that whoever wants the same shares it.
-func chainOf(prefix string, rules []*kernel.NFTRule) *kernel.NFTChain {
-	var all strings.Builder
-	for _, r := range rules {
-		all.WriteString(r.Code())
-	}
-	return &kernel.NFTChain{Name: prefix + "_" + kernel.ShortHash(all.String()), Rules: rules}
+	return p, want
 }
 
 // ofFamily are the prefixes of one family, each once.

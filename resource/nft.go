@@ -63,9 +63,67 @@ func (f filter) mend(t *kernel.NFTTable) error {
 	return f.Commit(fix)
 }
 
-// part is a piece of the table that some attachments share.
-func (f filter) part(chains []*kernel.NFTChain, sets ...*kernel.NFTSet) *kernel.NFTTable {
-	return &kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Chains: chains, Sets: sets}
+// A part is what some attachments share in a table: chains and sets that are named after a hash of what they
+// do, and the lines in chains of the skeleton that lead there. It is made once and stays.
+type part struct {
+	kernel.NFTTable
+	lines []wayIn
+}
+
+type wayIn struct {
+	chain string
+	rule  *kernel.NFTRule
+}
+
+func newPart(t *kernel.NFTTable) *part {
+	return &part{NFTTable: kernel.NFTTable{Family: t.Family, Name: t.Name}}
+}
+
+// share adds a chain for those that a set of its name has, and returns the set. A line in the chain from leads
+// there; way is what it looks up.
+func (p *part) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRule, rules []*kernel.NFTRule) *kernel.NFTSet {
+	var all strings.Builder
+	for _, r := range rules {
+		all.WriteString(r.Code())
+	}
+	c := &kernel.NFTChain{Name: prefix + "_" + kernel.ShortHash(all.String()), Rules: rules}
+	s := sharedSet(&p.NFTTable, c.Name)
+	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s)
+	p.lines = append(p.lines, wayIn{from, way(s).Jump(c.Name)})
+	return s
+}
+
+// share makes a part, where something of it is missing.
+func (f filter) share(p *part) error {
+	if err := f.mend(&p.NFTTable); err != nil {
+		return err
+	}
+	missing, err := f.missing(p)
+	if err != nil {
+		return err
+	}
+	var b kernel.NFTBatch
+	for _, l := range missing {
+		b.AddRule(f.t, l.chain, l.rule)
+	}
+	return f.Commit(&b)
+}
+
+// missing are the lines of a part that the table lacks. The chains are as long as there are different networks
+// and conditions on this host.
+func (f filter) missing(p *part) (missing []wayIn, err error) {
+	got := map[string][]string{}
+	for _, l := range p.lines {
+		if got[l.chain] == nil {
+			if got[l.chain], err = f.Rules(f.t, l.chain); err != nil {
+				return nil, err
+			}
+		}
+		if !slices.Contains(got[l.chain], l.rule.Comment()) {
+			missing = append(missing, l)
+		}
+	}
+	return missing, nil
 }
 
 // tagOf is the comment on an element of o.
@@ -95,7 +153,7 @@ func sameKey(a, b kernel.NFTElem) bool {
 	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key)
 }
 
-func sameData(a, b kernel.NFTElem) bool { return a.Jump == b.Jump && bytes.Equal(a.Data, b.Data) }
+func sameData(a, b kernel.NFTElem) bool { return bytes.Equal(a.Data, b.Data) }
 
 // An entry is what an owner has in owners: the place of one of its elements.
 type entry struct {
@@ -223,7 +281,7 @@ func (f filter) settle(o spec.Owner, kind uint32, want []kernel.NFTElem) (change
 
 // drop is Remove for every kind. Where there is nothing, it has read one set and is done. It returns the
 // flows that went to ports that are published no more.
-func (f filter) drop(hash [8]byte, kind uint32) ([]flow, error) {
+func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 	have, err := f.entries(hash, kind)
 	if err != nil || len(have) == 0 {
 		return nil, err
@@ -250,7 +308,7 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]flow, error) {
 
 // remove is Remove for an owner.
 func remove(w *kernel.World, t *kernel.NFTTable, o spec.Owner, kind uint32) error {
-	var flows []flow
+	var flows []kernel.UDPFlow
 	err := withFilter(w, t, func(f filter) (err error) {
 		flows, err = f.drop(kernel.OwnerHash(o), kind)
 		return err
@@ -282,22 +340,24 @@ func (f filter) settled(o spec.Owner, kind uint32, want []kernel.NFTElem) (d dri
 }
 
 // standing says what of the table and of a shared part of it is missing or different.
-func (f filter) standing(part *kernel.NFTTable) (d drift, err error) {
-	for _, t := range []*kernel.NFTTable{f.t, part} {
-		more, _, err := f.Diff(t)
-		if err != nil {
-			return nil, err
-		}
-		if d = append(d, more...); len(more) > 0 && t == f.t {
-			break // the part says the same again where the table is missing
-		}
+func (f filter) standing(p *part) (d drift, err error) {
+	found, _, err := f.Diff(f.t)
+	if err != nil || len(found) > 0 {
+		return found, err // the part would say the same again where the table is missing
 	}
-	return d, nil
+	if found, _, err = f.Diff(&p.NFTTable); err != nil {
+		return nil, err
+	}
+	missing, err := f.missing(p)
+	for _, l := range missing {
+		found = append(found, fmt.Errorf("nft rule %v %s %q is missing", f.t, l.chain, l.rule.Comment()))
+	}
+	return found, err
 }
 
 // verify is Verify for kinds whose elements nobody else can want.
-func (f filter) verify(part *kernel.NFTTable, o spec.Owner, kind uint32, want []kernel.NFTElem) error {
-	d, err := f.standing(part)
+func (f filter) verify(p *part, o spec.Owner, kind uint32, want []kernel.NFTElem) error {
+	d, err := f.standing(p)
 	if err != nil {
 		return err
 	}
@@ -347,7 +407,7 @@ func unavailable(err error) bool {
 func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	var errs []error
 	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
-		var flows []flow
+		var flows []kernel.UDPFlow
 		err := withFilter(w, t, func(f filter) error {
 			records, err := f.List(ownersSet(t))
 			if err != nil {

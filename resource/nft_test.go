@@ -22,8 +22,8 @@ func nftState(t testing.TB, w *kernel.World) string {
 // belong to them.
 var (
 	sharedChain = regexp.MustCompile(`(?m)^\tchain \w+_[0-9a-f]{12} \{\n(\t\t.*\n)*\t\}\n\n?`)
-	sharedMap   = regexp.MustCompile(`(?m)^\tmap \w+_[0-9a-f]{12} \{\n\t\ttype .*\n\t\}\n\n?`)
-	sharedRule  = regexp.MustCompile(`(?m)^.* jump publish_ip6?_where_.*\n`)
+	sharedMap   = regexp.MustCompile(`(?m)^\t(map|set) \w+_[0-9a-f]{12} \{\n\t\ttype .*\n\t\}\n\n?`)
+	sharedRule  = regexp.MustCompile(`(?m)^.* jump \w+_[0-9a-f]{12} .*\n`)
 )
 
 func elements(t testing.TB, w *kernel.World) string {
@@ -63,26 +63,24 @@ func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 func TestMasqueradeLaw(t *testing.T) {
 	w := newWorld(t)
 	m := Masquerade{Owner: owner, From: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}, Except: []netip.Prefix{pfx("192.0.2.0/24"), pfx("2001:db8::/32")}}
-	chain := func(t testing.TB, family string) string {
+	shared := func(t testing.TB, family string) string {
 		return regexp.MustCompile(`masquerade_` + family + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 	}
 	nftLaw(t, w, m,
-		breaker{"element", func(t *testing.T) { nft(t, w, "delete element inet fairlead masquerade_ip { 10.1.2.5 }") },
-			"nft element inet fairlead masquerade_ip { 10.1.2.5 : jump masquerade_ip_"},
-		breaker{"element6", func(t *testing.T) { nft(t, w, "delete element inet fairlead masquerade_ip6 { fd00::5 }") },
-			"nft element inet fairlead masquerade_ip6 { fd00::5 : jump masquerade_ip6_"},
-		breaker{"verdict", func(t *testing.T) {
-			e := strings.Split(strings.Split(nftState(t, w), "{ 10.1.2.5 comment \"")[1], "\"")[0]
-			nft(t, w, "delete element inet fairlead masquerade_ip { 10.1.2.5 }; add element inet fairlead masquerade_ip { 10.1.2.5 comment \""+e+"\" : jump user }")
-		}, "is jump user"},
+		breaker{"element", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip")+" { 10.1.2.5 }") },
+			"{ 10.1.2.5 } is missing"},
+		breaker{"element6", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip6")+" { fd00::5 }") },
+			"{ fd00::5 } is missing"},
 		breaker{"tag", func(t *testing.T) {
-			nft(t, w, "delete element inet fairlead masquerade_ip { 10.1.2.5 }; add element inet fairlead masquerade_ip { 10.1.2.5 comment \"mine\" : jump user }")
+			s := shared(t, "ip")
+			nft(t, w, "delete element inet fairlead "+s+" { 10.1.2.5 }; add element inet fairlead "+s+" { 10.1.2.5 comment \"mine\" }")
 		}, `belongs to "mine"`},
+		breaker{"line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`},
 		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"},
-		breaker{"chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+chain(t, "ip")) }, `"its own network`},
-		breaker{"chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+chain(t, "ip6")) }, `"multicast`},
+		breaker{"chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`},
+		breaker{"chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`},
 		breaker{"foreign rule", func(t *testing.T) { nft(t, w, "insert rule inet fairlead postrouting accept") }, "that is not ours"},
-		breaker{"flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "masquerade`},
+		breaker{"flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`},
 		breaker{"delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"},
 	)
 }
@@ -130,8 +128,8 @@ func TestPublishLaw(t *testing.T) {
 	}
 	breakElem := func(set, key string) func(*testing.T) {
 		return func(t *testing.T) {
-			if strings.HasSuffix(set, "where") {
-				set = where(t, strings.TrimSuffix(set, "_where"))
+			if prefix, ok := strings.CutSuffix(set, "*"); ok {
+				set = regexp.MustCompile(prefix + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 			}
 			nft(t, w, "delete element inet fairlead "+set+" { "+key+" }")
 		}
@@ -145,16 +143,17 @@ func TestPublishLaw(t *testing.T) {
 	nftLaw(t, w, p,
 		breaker{"any", breakElem("publish_ip_any", "tcp . 8080"), "nft element inet fairlead publish_ip_any { tcp . 8080 : 10.1.2.5 . 80 } is missing"},
 		breaker{"exact", breakElem("publish_ip", "192.0.2.1 . udp . 53"), "nft element inet fairlead publish_ip { 192.0.2.1 . udp . 53 : 10.1.2.5 . 53 } is missing"},
-		breaker{"exact6", breakElem("publish_ip6_where", "2001:db8::1 . sctp . 9"), "{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"},
-		breaker{"any6", breakElem("publish_ip6_any_where", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"},
+		breaker{"exact6", breakElem("publish_ip6_where*", "2001:db8::1 . sctp . 9"), "{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"},
+		breaker{"any6", breakElem("publish_ip6_any_where*", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"},
 		breaker{"address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"},
 		breaker{"port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"},
 		breaker{"somebody else's", func(t *testing.T) {
 			nft(t, w, "delete element inet fairlead publish_ip_any { tcp . 8080 }; add element inet fairlead publish_ip_any { tcp . 8080 comment \"mine\" : 1.2.3.4 . 5 }")
 		}, `belongs to "mine"`},
 		breaker{"claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"},
-		breaker{"hairpin", breakElem("hairpin_ip", "10.1.2.5 . tcp . 80"), "nft element inet fairlead hairpin_ip { 10.1.2.5 . tcp . 80 : jump hairpin_ip_"},
-		breaker{"hairpin6", breakElem("hairpin_ip6", "fd00::5 . tcp . 80"), "nft element inet fairlead hairpin_ip6 { fd00::5 . tcp . 80 : jump hairpin_ip6_"},
+		breaker{"hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"), "{ 10.1.2.5 . tcp . 80 } is missing"},
+		breaker{"hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"), "{ fd00::5 . tcp . 80 } is missing"},
+		breaker{"hairpin line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`},
 		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"},
 		breaker{"conditions", func(t *testing.T) { nft(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`},
 		breaker{"where", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`},

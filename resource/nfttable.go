@@ -29,19 +29,20 @@ func inetTable() *kernel.NFTTable {
 	}
 	publish := &kernel.NFTChain{Name: "publish", Rules: []*kernel.NFTRule{rule("under conditions").Jump("conditions")}}
 	post := &kernel.NFTChain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
-		Rules: []*kernel.NFTRule{rule("administrator").Jump("user")}}
+		Rules: []*kernel.NFTRule{rule("administrator").Jump("user"),
+			rule("published ports, back to where it came from").Translated().Jump("hairpin"), rule("out of a network").Jump("masquerading")}}
 	t.Sets = append(t.Sets, ownersSet(t))
 	for _, v6 := range []bool{false, true} {
 		p := portsOf(t, v6, "")
-		hairpin, masq := hairpinSet(t, v6), masqueradeSet(t, v6)
-		t.Sets = append(t.Sets, p.exact, p.any, p.claims, hairpin, masq)
+		t.Sets = append(t.Sets, p.exact, p.any, p.claims)
 		publish.Rules = append(publish.Rules, p.rules()...)
-		post.Rules = append(post.Rules, rule("back to where it came from").Translated().PortVmap(v6, hairpin), rule("masquerade").Vmap(v6, false, masq))
 	}
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	t.Chains = []*kernel.NFTChain{
 		{Name: "user", Open: true},
-		{Name: "conditions", Open: true},
+		{Name: "conditions", Open: true},   // a line for each set of conditions,
+		{Name: "hairpin", Open: true},      // for each network with published ports,
+		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
 		publish,
 		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
 		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*kernel.NFTRule{
@@ -95,17 +96,14 @@ func ownersSet(t *kernel.NFTTable) *kernel.NFTSet {
 	return set(t, "owners", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
 }
 
-func masqueradeSet(t *kernel.NFTTable, v6 bool) *kernel.NFTSet {
-	s := set(t, "masquerade_"+ip(v6), address(v6))
-	s.Verdict = true
-	return s
-}
-
-// hairpinSet holds container addresses and ports that something published leads to.
-func hairpinSet(t *kernel.NFTTable, v6 bool) *kernel.NFTSet {
-	s := set(t, "hairpin_"+ip(v6), address(v6), kernel.NFTProto, kernel.NFTService)
-	s.Verdict = true
-	return s
+// sharedSet is the set of those who share a chain, and has the chain's name: addresses that masquerade, or
+// container addresses and ports that something published leads to.
+func sharedSet(t *kernel.NFTTable, chain string) *kernel.NFTSet {
+	a := address(strings.Contains(chain, "_ip6_"))
+	if strings.HasPrefix(chain, "masquerade_") {
+		return set(t, chain, a)
+	}
+	return set(t, chain, a, kernel.NFTProto, kernel.NFTService)
 }
 
 func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
@@ -153,10 +151,13 @@ func (p portMaps) rules() []*kernel.NFTRule {
 // chain is where the conditions jump to.
 func (p portMaps) chain() string { return "publish_" + ip(p.v6) + "_where_" + p.where }
 
-// setNamed is the set that an entry of owners names. The sets under conditions are found by their names.
+// setNamed is the set that an entry of owners names.
 func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
 	if i := slices.IndexFunc(t.Sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
 		return t.Sets[i]
+	}
+	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") {
+		return sharedSet(t, name)
 	}
 	if p, ok := portsNamed(t, name); ok && strings.Contains(name, "_any_") {
 		return p.any

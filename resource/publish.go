@@ -58,8 +58,7 @@ func (m PortMapping) String() string {
 
 // published is what a Publish comes to in the table.
 type published struct {
-	part    *kernel.NFTTable // chains and sets that others share
-	where   []*kernel.NFTRule
+	part    *part
 	claims  []claimed        // one claim each, in after
 	hairpin []kernel.NFTElem // what is masqueraded on its way to the container
 	local   bool             // 127.0.0.1 is to work
@@ -74,7 +73,7 @@ func (p *published) places() (all []kernel.NFTElem) {
 }
 
 func (p Publish) want(t *kernel.NFTTable) (*published, error) {
-	pub := &published{part: &kernel.NFTTable{Family: t.Family, Name: t.Name}}
+	pub := &published{part: newPart(t)}
 	for _, v6 := range []bool{false, true} {
 		if err := p.wantFamily(t, v6, pub); err != nil {
 			return nil, err
@@ -100,13 +99,14 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 		pub.part.Sets = append(pub.part.Sets, ports.exact, ports.any, ports.claims)
 		pub.part.Chains = append(pub.part.Chains, &kernel.NFTChain{Name: ports.chain(), Rules: ports.rules()})
 		for _, r := range alternatives {
-			pub.where = append(pub.where, r.Jump(ports.chain()))
+			pub.part.lines = append(pub.part.lines, wayIn{"conditions", r.Jump(ports.chain())})
 		}
 	}
-	var hairpin *kernel.NFTChain
+	var hairpin *kernel.NFTSet
 	if p.SNAT || p.MasqAll {
-		hairpin = p.hairpinChain(to, v6)
-		pub.part.Chains = append(pub.part.Chains, hairpin)
+		hairpin = pub.part.share("hairpin", "hairpin_"+ip(v6), func(s *kernel.NFTSet) *kernel.NFTRule {
+			return kernel.NewNFTRule("a network").To(v6, s)
+		}, p.hairpinRules(to, v6))
 	}
 	for _, m := range p.Ports {
 		proto, ok := kernel.ParseProto(m.Protocol)
@@ -138,7 +138,7 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 			continue
 		}
 		pub.local = pub.local || !v6
-		e := kernel.NFTElem{Set: hairpinSet(t, v6), Key: kernel.NFTKey(to.Addr(), proto, m.ContainerPort), Jump: hairpin.Name, Comment: tagOf(p.Owner)}
+		e := kernel.NFTElem{Set: hairpin, Key: kernel.NFTKey(to.Addr(), proto, m.ContainerPort), Comment: tagOf(p.Owner)}
 		if !slices.ContainsFunc(pub.hairpin, func(h kernel.NFTElem) bool { return sameKey(h, e) }) {
 			pub.hairpin = append(pub.hairpin, e)
 		}
@@ -146,17 +146,17 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	return nil
 }
 
-// hairpinChain masquerades what the container would answer to directly, past the host that translated it.
-func (p Publish) hairpinChain(to netip.Prefix, v6 bool) *kernel.NFTChain {
+// hairpinRules masquerade what the container would answer to directly, past the host that translated it.
+func (p Publish) hairpinRules(to netip.Prefix, v6 bool) []*kernel.NFTRule {
 	if p.MasqAll {
-		return chainOf("hairpin_"+ip(v6), []*kernel.NFTRule{kernel.NewNFTRule("from anywhere").Masquerade()})
+		return []*kernel.NFTRule{kernel.NewNFTRule("from anywhere").Masquerade()}
 	}
 	rules := []*kernel.NFTRule{kernel.NewNFTRule("from its own network").Family(v6).Prefix(false, false, to.Masked()).Masquerade()}
 	if !v6 {
 		loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 		rules = append(rules, kernel.NewNFTRule("from this host").Family(v6).Prefix(false, false, loopback).Masquerade())
 	}
-	return chainOf("hairpin_"+ip(v6), rules)
+	return rules
 }
 
 // Ensure implements plan.Resource.
@@ -164,7 +164,7 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 	if len(p.Ports) == 0 {
 		return false, nil
 	}
-	var flows []flow
+	var flows []kernel.UDPFlow
 	var fresh []claimed
 	err = withFilter(w, inetTable(), func(f filter) error {
 		pub, err := p.want(f.t)
@@ -174,10 +174,7 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 		if err := f.skeleton(); err != nil { // with what keeps neighbours out of 127/8, before they could come in
 			return err
 		}
-		if err := f.mend(pub.part); err != nil {
-			return err
-		}
-		if err := f.conditions(pub.where); err != nil {
+		if err := f.share(pub.part); err != nil {
 			return err
 		}
 		var b kernel.NFTBatch
@@ -206,7 +203,7 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 
 // publish writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
 // of another container is an error if he lives, and loses all that he published if not.
-func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []flow, fresh []claimed, err error) {
+func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []kernel.UDPFlow, fresh []claimed, err error) {
 	me, link := kernel.OwnerHash(o), uint32(0)
 	if l := hostEnd(w, o.IfName); l != nil {
 		link = uint32(l.Index)
@@ -318,12 +315,8 @@ func (p Publish) Verify(_ context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		more, err := f.conditionsDrift(pub.where)
+		more, err := f.publishedDrift(p.Owner, pub)
 		if err != nil {
-			return err
-		}
-		d = append(d, more...)
-		if more, err = f.publishedDrift(p.Owner, pub); err != nil {
 			return err
 		}
 		d = append(d, more...)

@@ -43,7 +43,7 @@ func (s SpoofCheck) Verify(_ context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		return f.verify(f.part(nil), s.Owner, kindSpoofCheck, want)
+		return f.verify(newPart(f.t), s.Owner, kindSpoofCheck, want)
 	})
 }
 

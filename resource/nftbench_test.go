@@ -1,0 +1,107 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// crowd puts what n other attachments with a port each have into the table.
+func crowd(b *testing.B, w *kernel.World, n int) {
+	b.Helper()
+	skeleton(b, w)
+	err := withFilter(w, inetTable(), func(f filter) error {
+		for i := 0; i < n; {
+			var batch kernel.NFTBatch
+			for end := min(n, i+200); i < end; i++ {
+				o := spec.Owner{Network: "crowd", ContainerID: strconv.Itoa(i), IfName: "eth0"}
+				p := Publish{Owner: o, SNAT: true, Ports: []PortMapping{{Protocol: "tcp", HostPort: uint16(10000 + i), ContainerPort: 80}},
+					To4: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 16)}
+				m := Masquerade{Owner: o, From: []netip.Prefix{p.To4}}
+				pub, err := p.want(f.t)
+				if err != nil {
+					return err
+				}
+				part, elems := m.want(f.t)
+				if i == 0 {
+					if err := errors.Join(f.share(part), f.share(pub.part)); err != nil {
+						return err
+					}
+				}
+				if _, _, err := f.publish(w, &batch, o, pub); err != nil {
+					return err
+				}
+				f.replace(&batch, kernel.OwnerHash(o), nil, elems, nil)
+				f.record(&batch, o, kindMasquerade, nil, elems)
+			}
+			if err := f.Commit(&batch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// What an attachment costs does not depend on how many there are.
+func BenchmarkFilter(b *testing.B) {
+	for _, n := range []int{0, 25000} {
+		b.Run(fmt.Sprintf("present=%d", n), func(b *testing.B) {
+			w := newHost(b)
+			crowd(b, w, n)
+			p := plan.Plan{
+				Masquerade{Owner: owner, From: []netip.Prefix{pfx("10.1.2.5/24")}},
+				publishOf("c1", "net", "10.1.2.5/24", tcp("", 80), PortMapping{Protocol: "udp", HostPort: 81, ContainerPort: 53}),
+			}
+			remove := func(b *testing.B) {
+				if err := p.Remove(b.Context(), w); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for _, r := range p {
+				b.Run(fmt.Sprintf("%T/ensure", r), func(b *testing.B) {
+					for b.Loop() {
+						ensure(b, w, r)
+						b.StopTimer()
+						remove(b)
+						b.StartTimer()
+					}
+				})
+			}
+			b.Run("verify", func(b *testing.B) {
+				for _, r := range p {
+					ensure(b, w, r)
+				}
+				for b.Loop() {
+					if err := p.Verify(b.Context(), w); err != nil {
+						b.Fatal(err)
+					}
+				}
+				remove(b)
+			})
+			b.Run("remove", func(b *testing.B) {
+				for b.Loop() {
+					b.StopTimer()
+					for _, r := range p {
+						ensure(b, w, r)
+					}
+					b.StartTimer()
+					remove(b)
+				}
+			})
+			b.Run("remove nothing", func(b *testing.B) {
+				for b.Loop() {
+					remove(b)
+				}
+			})
+		})
+	}
+}
