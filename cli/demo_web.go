@@ -65,7 +65,7 @@ func greet(conn net.Conn, name string) {
 type fetched struct {
 	Server string        `json:"server"` // the name that it gave
 	Seen   string        `json:"seen"`   // the address that it saw us with
-	Took   time.Duration `json:"took"`
+	Took   time.Duration `json:"tookNanoseconds"`
 	Error  string        `json:"error,omitempty"`
 }
 

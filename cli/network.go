@@ -13,13 +13,14 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // stateDir holds what a `fairlead run` in progress has to remember. It dies with the boot, as its
 // namespaces do.
-const stateDir = "/run/fairlead"
+const stateDir = kernel.RunDir
 
 // pluginDirs are where distributions and orchestrators put plugins, in the order that they are searched.
 func pluginDirs() []string {
@@ -152,8 +153,12 @@ func ownPlugins() (dir string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if !isSelf(exe) {
-		exe = fmt.Sprintf("/proc/%d/exe", os.Getpid()) // the file was replaced, or lies below another mount
+	self, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	if file, err := os.Stat(exe); err != nil || !os.SameFile(file, self) {
+		exe = fmt.Sprintf("/proc/%d/exe", os.Getpid()) // it was replaced, or lies below another mount
 	}
 	state := stateDir
 	if os.Geteuid() != 0 && os.Getenv("XDG_RUNTIME_DIR") != "" {

@@ -1,12 +1,13 @@
 package cli
 
 import (
+	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -95,7 +96,7 @@ func (t *target) plan() ([]step, error) {
 			return nil, err
 		case i < 0:
 			st.Opaque = "no plugin of fairlead"
-		case !isSelf(st.Path):
+		case !ours(st.Path):
 			st.Opaque = "another program than fairlead, which would do:"
 		}
 		if i >= 0 {
@@ -216,27 +217,8 @@ func example(conf *spec.Conf) (ips []spec.IP, routes []spec.Route) {
 	return ips, routes
 }
 
-// isSelf reports whether the program at path is this one, or a copy of it.
-func isSelf(path string) bool {
-	a, err := os.Stat(path)
-	if err != nil {
-		return false
-	}
-	b, err := os.Stat("/proc/self/exe")
-	if err != nil {
-		return false
-	}
-	return os.SameFile(a, b) || a.Size() == b.Size() && head(path) == head("/proc/self/exe")
-}
-
-// head is the beginning of a program, which holds its build ID: a hash of all that went into it.
-func head(path string) string {
-	f, err := os.Open(path)
-	if err != nil {
-		return path
-	}
-	defer f.Close()
-	b := make([]byte, 8192)
-	n, _ := f.Read(b)
-	return string(b[:n])
+// ours reports whether the program at path is of this project, whatever its name and version.
+func ours(path string) bool {
+	info, err := buildinfo.ReadFile(path)
+	return err == nil && strings.HasPrefix(info.Path, "github.com/fairlead-cni/fairlead/cmd/")
 }

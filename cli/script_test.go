@@ -1,15 +1,20 @@
 package cli
 
 import (
+	"bufio"
+	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -26,6 +31,8 @@ func TestMain(m *testing.M) {
 
 // TestScript runs the real program in a throw-away host, with ip(8) and nft(8) as witnesses. The scripts
 // share the host and run one after the other; each has to leave it as it was.
+//
+// clause: C10 K1 P22 R6 R10
 func TestScript(t *testing.T) {
 	bin := filepath.Dir(program(t))
 	// An ordinary user's PATH often lacks the directories where ip and nft live.
@@ -37,6 +44,7 @@ func TestScript(t *testing.T) {
 			bare(t.Fatalf)
 			e.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 			e.Setenv("NETCONFPATH", e.WorkDir+"/net.d")
+			e.Setenv("FAIRLEAD", filepath.Join(bin, "fairlead"))
 			e.Setenv("REFERENCE", "/usr/lib/cni") // Debian's package of the reference plugins
 			return nil
 		},
@@ -47,14 +55,25 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// program is the program, built for this test.
+// build builds the program, once for all tests.
+var build = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "fairlead-test-")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "build", "-o", dir, "../cmd/fairlead")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return filepath.Join(dir, "fairlead"), nil
+})
+
 func program(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "fairlead")
-	build := exec.Command("go", "build", "-o", path, "../cmd/fairlead")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	path, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return path
 }
@@ -82,19 +101,43 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 // nothingLeft fails if anything of an attachment is left on the host. Bridges and what always stands in a
 // table are shared and may stay, but empty.
 func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
-	var left []string
-	bridges := witness(ts.Fatalf, "ip", "-br", "link", "show", "type", "bridge")
-	for line := range strings.Lines(witness(ts.Fatalf, "ip", "-br", "link")) {
-		if name := strings.Fields(line)[0]; name != "lo" && !strings.Contains(bridges, name+" ") {
-			left = append(left, "link "+strings.TrimSpace(line))
-		}
-	}
+	left := linksLeft(ts.Fatalf)
 	if rules := witness(ts.Fatalf, "nft", "list", "ruleset"); strings.Contains(rules, "elements = {") {
 		left = append(left, rules)
 	}
 	left = append(left, stateFiles(ts.Fatalf)...)
 	if len(left) > 0 {
 		ts.Fatalf("left:\n%s", strings.Join(left, "\n"))
+	}
+}
+
+// linksLeft are the links of containers. The kernel takes a while to take down what was in a namespace whose
+// last user has gone, and says when it has.
+func linksLeft(fatal func(string, ...any)) (left []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	monitor := exec.CommandContext(ctx, "ip", "monitor", "link")
+	events, err := monitor.StdoutPipe()
+	if err != nil {
+		fatal("%v", err)
+	}
+	if err := monitor.Start(); err != nil {
+		fatal("%v", err)
+	}
+	defer monitor.Wait()
+	defer cancel()
+	for in := bufio.NewScanner(events); ; {
+		left = nil
+		bridges := witness(fatal, "ip", "-br", "link", "show", "type", "bridge")
+		for line := range strings.Lines(witness(fatal, "ip", "-br", "link")) {
+			if name := strings.Fields(line)[0]; name != "lo" && !strings.Contains(bridges, name+" ") {
+				left = append(left, "link "+strings.TrimSpace(line))
+			}
+		}
+		if len(left) == 0 || ctx.Err() != nil {
+			return left
+		}
+		in.Scan() // or the time is over
 	}
 }
 
@@ -110,7 +153,7 @@ func bare(fatal func(string, ...any)) {
 		}
 	}
 	witness(fatal, "nft", "flush", "ruleset")
-	for _, dir := range []string{"/run/fairlead", "/var/lib/cni/networks"} {
+	for _, dir := range []string{"/run/cni/fairlead", "/var/lib/cni/networks"} {
 		if err := os.RemoveAll(dir); err != nil {
 			fatal("%v", err)
 		}
@@ -119,7 +162,7 @@ func bare(fatal func(string, ...any)) {
 
 // stateFiles are the files of attachments: not those of an allocator for itself.
 func stateFiles(fatal func(string, ...any)) (left []string) {
-	for _, pattern := range []string{"/run/netns/*", "/run/fairlead/run/*", "/var/lib/cni/results/*", "/var/lib/cni/networks/*/*"} {
+	for _, pattern := range []string{"/run/netns/*", "/run/cni/fairlead/run/*", "/var/lib/cni/results/*", "/var/lib/cni/networks/*/*"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			fatal("%v", err)
