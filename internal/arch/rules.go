@@ -123,8 +123,6 @@ func outside() []restriction {
 	return []restriction{
 		{"github.com/vishvananda/netlink", []string{"kernel", "resource"}, door},
 		{"github.com/vishvananda/netns", []string{"kernel"}, door},
-		{"github.com/google/nftables", []string{"kernel", "resource"}, door},
-		{"github.com/mdlayher/netlink", []string{"kernel"}, door},
 		{"golang.org/x/sys/unix", []string{
 			"kernel", "resource",
 			"invoke",      // process groups and signals of a plugin that hangs
