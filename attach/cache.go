@@ -2,6 +2,7 @@ package attach
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -134,7 +135,20 @@ func read(path string) (*Cached, error) {
 			c.noResult = fmt.Errorf("%s: result: %w", path, err)
 		}
 	}
+	c.Netns = cmp.Or(c.Netns, c.sandbox())
 	return c, nil
+}
+
+// sandbox is the namespace that the result names: libraries before 1.3 record it nowhere else.
+func (c *Cached) sandbox() string {
+	if c.Result != nil {
+		for _, i := range c.Result.Interfaces {
+			if i.Name == c.IfName && i.Sandbox != "" {
+				return i.Sandbox
+			}
+		}
+	}
+	return ""
 }
 
 // store writes the attachment. It is renamed into place, so that no reader finds half of it, and not

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -103,10 +104,15 @@ func (op *operation) deleteOne(ctx context.Context, o spec.Owner) error {
 	return op.former(c).detach(ctx, c, true)
 }
 
-// former is the DEL of what the cache has, with what ADD was told.
+// former is the DEL of what the cache has, with what ADD was told. The number of a process comes back as
+// somebody else's, so such a path is only believed where the cache knows which namespace it was.
 func (op *operation) former(c *Cached) *operation {
+	netns := c.Netns
+	if c.seen == "" && strings.HasPrefix(netns, "/proc/") {
+		netns = ""
+	}
 	return &operation{r: op.r, verb: "DEL", l: op.l, owner: c.Owner(), version: op.version,
-		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}}
+		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: netns}}
 }
 
 // stale tells whether the namespace that was attached is certainly not there any more.

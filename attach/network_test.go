@@ -3,8 +3,13 @@ package attach_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -31,6 +36,57 @@ func crowd(t *testing.T, l *spec.List) *world {
 	}
 	w.told()
 	return w
+}
+
+// `ctr run --cni` attaches /proc/PID/ns/net and sends no DEL. When the collector comes by, the process may
+// be another container's, and only what fairlead attached tells one from the other.
+//
+// clause: P12
+func TestGCProcessNamespace(t *testing.T) {
+	l := list(t, `{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"first"}]}`)
+	p := exec.Command("cat")
+	p.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
+	stdin, err := p.StdinPipe()
+	if err == nil {
+		err = p.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		stdin.Close()
+		p.Wait()
+	})
+	path := fmt.Sprintf("/proc/%d/ns/net", p.Process.Pid)
+	for _, tc := range []struct{ name, result, want string }{
+		{"the library's", fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"web","ifName":"eth0","networkName":"lan",
+			"result":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":%q}]}}`, path), ""},
+		{"fairlead's", "", path},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := newWorld(t)
+			if tc.result == "" {
+				if _, err := w.Add(bounded(t), l, attach.Attachment{ContainerID: "web", Netns: path, IfName: "eth0"}); err != nil {
+					t.Fatal(err)
+				}
+				w.told()
+			} else {
+				dir := filepath.Join(w.CacheDir, "results")
+				if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "lan-web-eth0"), []byte(tc.result), 0o600)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c, problems := w.List("lan"); len(c) != 1 || c[0].Netns != path || len(problems) > 0 {
+				t.Errorf("listed %+v, %v", c, problems)
+			}
+			if err := w.GC(bounded(t), l, []spec.Attachment{}); err != nil {
+				t.Fatal(err)
+			}
+			if calls := w.told(); len(calls) != 1 || calls[0].Env["CNI_NETNS"] != tc.want {
+				t.Errorf("told %v, want DEL with namespace %q", calls, tc.want)
+			}
+		})
+	}
 }
 
 // clause: R4 R9 V9
