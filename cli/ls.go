@@ -16,7 +16,7 @@ import (
 // A listed is an attachment as ls prints it.
 type listed struct {
 	attached
-	State     string         `json:"state"` // alive, gone
+	State     string         `json:"state"` // alive, gone, unknown
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
@@ -26,7 +26,8 @@ func (a *app) lsCommand() *cobra.Command {
 		Short: "List what is attached, by whichever runtime",
 		Long: `List the attachments that the cache of this host remembers, of all networks or of NET: those of fairlead, and
 those of containerd, podman and every other program that uses the reference library. An attachment is gone
-when its network namespace is; fairlead gc removes what it left.`,
+when its network namespace is; fairlead gc removes what it left. Its state is unknown where the program that
+attached it has not recorded the namespace.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			list, problems := (&attach.Runtime{}).List(strings.Join(args, ""))
 			doc := struct {
@@ -73,13 +74,17 @@ when its network namespace is; fairlead gc removes what it left.`,
 }
 
 const (
-	alive = "alive"
-	gone  = "gone"
+	alive   = "alive"
+	gone    = "gone"
+	unknown = "unknown"
 )
 
 func describe(c attach.Cached) listed {
 	l := listed{attached{c.Network, c.ContainerID, c.IfName, c.Netns}, alive, []netip.Prefix{}}
-	if isNetns(c.Netns) != nil {
+	switch {
+	case c.Netns == "":
+		l.State = unknown
+	case isNetns(c.Netns) != nil:
 		l.State = gone
 	}
 	if c.Result != nil {
