@@ -11,8 +11,10 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -39,6 +41,7 @@ func (a *app) demoInsideCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: demoName, Hidden: true, Args: operands(""),
 		RunE: func(c *cobra.Command, args []string) error {
+			runtime.LockOSThread() // the members get a signal when this thread dies
 			d := &demo{app: a, style: a.style(a.stdout)}
 			defer d.end()
 			if err := d.show(); err != nil {
@@ -100,6 +103,7 @@ func (d *demo) start(name string, flags []string, command ...string) (*member, e
 	args := append([]string{"run", "--name", name}, flags...)
 	m := &member{name: name, cmd: exec.Command("/proc/self/exe", append(append(args, "--", "/proc/self/exe"), command...)...)}
 	m.cmd.Stderr = &m.said
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	var err error
 	if m.in, err = m.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -51,6 +51,7 @@ func explain(err error) (exit int, hint string) {
 	var sig interrupted
 	var file *spec.FileError
 	var doc *spec.Error
+	var ran *invoke.ExecError
 	switch {
 	case errors.As(err, &f):
 		return f.exit, f.hint
@@ -70,10 +71,12 @@ func explain(err error) (exit int, hint string) {
 		return exitTryAgain, "Try again in a moment."
 	case errors.As(err, &doc):
 		return explainCode(doc.Code)
+	case errors.As(err, &ran):
+		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " + ran.Path
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
 		return exitFailure, hintPrivilege
 	}
-	return exitFailure, "Nothing else is known of it; `fairlead ls` shows what is attached."
+	return exitFailure, "If it stays when tried again, report it with this line and what `fairlead version` says."
 }
 
 const hintPrivilege = "Use sudo; or, to try it without, a throw-away host of your own: `fairlead host`."

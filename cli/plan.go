@@ -84,9 +84,12 @@ func (t *target) plan() ([]step, error) {
 	var prev *spec.Result
 	var steps []step
 	dirs, itself := search(t.network)
+	version, err := spec.Select(t.List)
+	if err != nil {
+		return nil, err
+	}
 	for _, p := range t.Plugins {
 		st := step{Type: p.Type, IPAM: p.IPAMType}
-		var err error
 		i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.Type })
 		st.Path, err = invoke.Find(p.Type, dirs)
 		switch {
@@ -101,7 +104,7 @@ func (t *target) plan() ([]step, error) {
 		}
 		if i >= 0 {
 			var want plan.Plan
-			if want, prev, err = t.planOne(all[i], p, prev); err != nil {
+			if want, prev, err = t.planOne(all[i], p, version, prev); err != nil {
 				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
 			}
 			for _, r := range want {
@@ -119,8 +122,8 @@ func (t *target) plan() ([]step, error) {
 }
 
 // planOne is what one plugin wants, and the result that the next one would be given.
-func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, prev *spec.Result) (plan.Plan, *spec.Result, error) {
-	raw, err := t.request(conf)
+func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, prev *spec.Result) (plan.Plan, *spec.Result, error) {
+	raw, err := t.request(conf, version)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -148,12 +151,12 @@ func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, prev *spec.Result) (plan
 }
 
 // request is what the plugin would get on stdin, but for prevResult.
-func (t *target) request(conf *spec.Conf) ([]byte, error) {
+func (t *target) request(conf *spec.Conf, version spec.Version) ([]byte, error) {
 	o := conf.Object
 	if err := o.Set("name", t.Name); err != nil {
 		return nil, err
 	}
-	if err := o.Set("cniVersion", t.CNIVersion); err != nil {
+	if err := o.Set("cniVersion", version); err != nil {
 		return nil, err
 	}
 	given := map[string]any{}

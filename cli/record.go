@@ -49,6 +49,11 @@ func (r *record) create() error {
 	}
 	// A file without a name until it is complete and locked: so a kill leaves no half of one.
 	fd, err := unix.Open(r.dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) { // some overlays; then a kill may leave one that nobody looks at
+		tmp := filepath.Join(r.dir, ".new-"+r.ID)
+		defer os.Remove(tmp)
+		fd, err = unix.Open(tmp, unix.O_CREAT|unix.O_TRUNC|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	}
 	if err != nil {
 		return &fs.PathError{Op: "create record in", Path: r.dir, Err: err}
 	}

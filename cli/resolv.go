@@ -38,12 +38,11 @@ const (
 // another namespace, so those are taken that systemd-resolved asks itself, or it is noted that names will
 // not resolve.
 func resolvConf(dns spec.DNS, etc, systemd string) (content []byte, note string) {
-	host, err := os.ReadFile(etc) // a host without one has no names either
+	host, _ := os.ReadFile(etc) // a host without one has no names either
 	servers, loopback := nameservers(host)
 	if len(servers) == 0 && len(loopback) > 0 {
-		if host, err = os.ReadFile(systemd); err == nil {
-			servers, _ = nameservers(host)
-		}
+		host, _ = os.ReadFile(systemd)
+		servers, _ = nameservers(host)
 	}
 	search := slices.Clone(dns.Search)
 	if dns.Domain != "" && !slices.Contains(search, dns.Domain) {

@@ -155,7 +155,8 @@ func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
 	}
 	status, err := a.runOn(ctx, r, ws, f, p, sigs)
 	if down := r.takeDown(context.WithoutCancel(ctx), a.stderr); down != nil {
-		err = errors.Join(err, fail(exitFailure, "The next `fairlead run` tries again.", "%w", down))
+		a.report(fail(exitFailure, "The next `fairlead run` tries again.", "%w", down))
+		status = max(status, exitFailure)
 	}
 	return status, err
 }
@@ -178,7 +179,8 @@ func (a *app) runOn(ctx context.Context, r *record, ws []wanted, f runFlags, p *
 	}
 	if content != nil {
 		p.resolv = filepath.Join(r.files(), "resolv.conf")
-		if err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644)); err != nil {
+		// Every user that the command becomes shall read it, whatever our umask is.
+		if err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644), os.Chmod(p.resolv, 0o644)); err != nil {
 			return 0, err
 		}
 	}
