@@ -7,8 +7,11 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
@@ -30,6 +33,7 @@ type answer struct {
 
 // work is one side's host: it obeys orders until there are no more.
 func work(in io.Reader, out io.Writer) error {
+	runtime.LockOSThread() // what it spawns inherits this thread's scheduling
 	dec, enc := json.NewDecoder(in), json.NewEncoder(out)
 	for {
 		var o order
@@ -52,9 +56,24 @@ func work(in io.Reader, out io.Writer) error {
 func obey(o order) (answer, error) {
 	h := host{dir: o.Dir, c: cases()[o.Case]}
 	if o.Populate != nil {
-		return answer{}, h.populate(*o.Populate)
+		return answer{}, calmly(func() error { return h.populate(*o.Populate) })
 	}
 	return h.measure(o.Measure)
+}
+
+// calmly runs f without real-time scheduling: it is not measured, and the machine has other work too.
+func calmly(f func() error) (err error) {
+	was, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		return err
+	}
+	if was.Policy != unix.SCHED_NORMAL {
+		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, unix.SchedSetAttr(0, was, 0)) }()
+	}
+	return f()
 }
 
 // A host runs chains of plugins as a runtime would.
