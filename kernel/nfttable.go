@@ -23,20 +23,16 @@ func named(table uint16, t *NFTTable, name uint16, what string) func(*requests) 
 
 // Supported is nil where the kernel has nf_tables, else what it says.
 func (n *NFT) Supported(t *NFTTable) error {
-	_, err := n.exists(t)
-	return err
+	return n.ask([]*question{t.question()})
 }
 
-func (n *NFT) exists(t *NFTTable) (bool, error) {
-	q := &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {},
-		fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
-	err := n.ask([]*question{q})
-	return q.found, err
+func (t *NFTTable) question() *question {
+	return &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {}, fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
 }
 
-// Intact looks at no more than how many rules and jumps each chain of t has: enough to see that somebody
-// flushed or deleted something. Diff sees everything.
-func (n *NFT) Intact(t *NFTTable) (bool, error) {
+// Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them:
+// enough to see that somebody flushed or deleted something. Diff sees everything.
+func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 	ok := true
 	var qs []*question
 	for _, c := range t.Chains {
@@ -44,7 +40,7 @@ func (n *NFT) Intact(t *NFTTable) (bool, error) {
 			continue
 		}
 		want := uint32(len(c.Rules))
-		for _, d := range t.Chains {
+		for _, d := range append(t.Chains, &NFTChain{Rules: more}) {
 			for _, r := range d.Rules {
 				if r.jumps == c.Name {
 					want++
@@ -67,15 +63,7 @@ func (n *NFT) Intact(t *NFTTable) (bool, error) {
 // words, and the transaction that mends it.
 func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 	fix = &NFTBatch{}
-	found, err := n.exists(t)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !found {
-		drift = append(drift, fmt.Errorf("nft table %v is missing", t))
-		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
-	}
-
+	table := t.question()
 	var qs []*question
 	odd := map[string]bool{} // what is there and is something else, which cannot be mended
 	for _, s := range t.Sets {
@@ -101,24 +89,22 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 						attr32(b, unix.NFTA_CHAIN_POLICY) != nfAccept)
 			}})
 	}
-	if found {
-		if err := n.ask(qs); err != nil {
-			return nil, nil, err
-		}
+	if err := n.ask(append(qs[:len(qs):len(qs)], table)); err != nil {
+		return nil, nil, err
 	}
 	for what, bad := range odd {
 		if bad {
 			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t, t))
 		}
 	}
-	if drift != nil && found {
+	if drift != nil {
 		return drift, nil, nil
 	}
-	defer func() {
-		if !found {
-			drift = drift[:1] // that everything in it is missing, too, is said by that
-		}
-	}()
+	if !table.found {
+		drift = append(drift, fmt.Errorf("nft table %v is missing", t))
+		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
+	}
 	for i, s := range t.Sets {
 		if !qs[i].found {
 			drift = append(drift, fmt.Errorf("nft set %v %s is missing", t, s.Name))

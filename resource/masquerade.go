@@ -34,10 +34,7 @@ func (m Masquerade) Ensure(_ context.Context, w *kernel.World) (changed bool, er
 	}
 	err = withFilter(w, inetTable(), func(f filter) error {
 		part, want := m.want(f.t)
-		if err := f.skeleton(); err != nil {
-			return err
-		}
-		if err := f.share(part); err != nil {
+		if err := f.ready(part); err != nil {
 			return err
 		}
 		changed, err = f.settle(m.Owner, kindMasquerade, want)

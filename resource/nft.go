@@ -41,14 +41,33 @@ func withFilter(w *kernel.World, t *kernel.NFTTable, fn func(filter) error) erro
 	return err
 }
 
-// skeleton makes what always stands in the table, where it is missing.
-func (f filter) skeleton() error {
+// ready makes what always stands in the table, and a part, where something of them is missing.
+func (f filter) ready(p *part) error {
+	all := &kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Chains: slices.Concat(f.t.Chains, p.Chains)}
+	var more []*kernel.NFTRule
+	for _, l := range p.lines {
+		more = append(more, l.rule)
+	}
 	if !f.again {
-		if ok, err := f.Intact(f.t); err != nil || ok {
+		if ok, err := f.Intact(all, more...); err != nil || ok {
 			return err
 		}
 	}
-	return f.mend(f.t)
+	if err := f.mend(f.t); err != nil {
+		return err
+	}
+	if err := f.mend(&p.NFTTable); err != nil {
+		return err
+	}
+	missing, err := f.missing(p)
+	if err != nil {
+		return err
+	}
+	var b kernel.NFTBatch
+	for _, l := range missing {
+		b.AddRule(f.t, l.chain, l.rule)
+	}
+	return f.Commit(&b)
 }
 
 // mend makes the chains and sets of t as they should be. They are for all attachments and stay.
@@ -91,22 +110,6 @@ func (p *part) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRu
 	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s)
 	p.lines = append(p.lines, wayIn{from, way(s).Jump(c.Name)})
 	return s
-}
-
-// share makes a part, where something of it is missing.
-func (f filter) share(p *part) error {
-	if err := f.mend(&p.NFTTable); err != nil {
-		return err
-	}
-	missing, err := f.missing(p)
-	if err != nil {
-		return err
-	}
-	var b kernel.NFTBatch
-	for _, l := range missing {
-		b.AddRule(f.t, l.chain, l.rule)
-	}
-	return f.Commit(&b)
 }
 
 // missing are the lines of a part that the table lacks. The chains are as long as there are different networks

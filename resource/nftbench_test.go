@@ -30,7 +30,7 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 				}
 				part, elems := m.want(f.t)
 				if i == 0 {
-					if err := errors.Join(f.share(part), f.share(pub.part)); err != nil {
+					if err := errors.Join(f.ready(part), f.ready(pub.part)); err != nil {
 						return err
 					}
 				}

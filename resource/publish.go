@@ -171,10 +171,7 @@ func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err e
 		if err != nil {
 			return err
 		}
-		if err := f.skeleton(); err != nil { // with what keeps neighbours out of 127/8, before they could come in
-			return err
-		}
-		if err := f.share(pub.part); err != nil {
+		if err := f.ready(pub.part); err != nil { // with what keeps neighbours out of 127/8, before they could come in
 			return err
 		}
 		var b kernel.NFTBatch

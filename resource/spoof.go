@@ -27,7 +27,7 @@ func (s SpoofCheck) Ensure(_ context.Context, w *kernel.World) (changed bool, er
 		if err != nil {
 			return err
 		}
-		if err := f.skeleton(); err != nil {
+		if err := f.ready(newPart(f.t)); err != nil {
 			return err
 		}
 		changed, err = f.settle(s.Owner, kindSpoofCheck, want)
