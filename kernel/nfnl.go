@@ -72,10 +72,10 @@ func (c *conn) send(r *requests) error {
 }
 
 func (c *conn) write(b []byte) error {
-	// A container with a thousand ports is more than the default buffer takes. Not being allowed to
-	// raise it is said by sendto.
-	if len(b) > 200<<10 {
-		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*len(b))
+	// A container with hundreds of ports is more than the default buffer takes. In a user namespace there is
+	// a limit to raising it, and sendto says so.
+	if len(b) > 200<<10 && unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 2*len(b)) != nil {
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 2*len(b))
 	}
 	for {
 		err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})

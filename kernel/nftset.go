@@ -204,7 +204,9 @@ func (s *NFTSet) CutNFTKey(line string) (key []byte, rest string, ok bool) {
 		var err error
 		switch t {
 		case NFTAddr, NFTAddr6:
-			f, err = netip.ParseAddr(word)
+			var a netip.Addr
+			a, err = netip.ParseAddr(word)
+			f, ok = a, a.BitLen() == 8*t.size() && a.Zone() == ""
 		case NFTProto:
 			f, ok = ParseProto(word)
 		case NFTService:
@@ -216,16 +218,16 @@ func (s *NFTSet) CutNFTKey(line string) (key []byte, rest string, ok bool) {
 			n, err = strconv.ParseUint(word, 0, 32)
 			f = uint32(n)
 		case NFTEther:
-			f, err = net.ParseMAC(word)
+			var mac net.HardwareAddr
+			mac, err = net.ParseMAC(word)
+			f, ok = mac, len(mac) == t.size()
 		case NFTIfname:
-			f = word
+			f, ok = word, word != "" && len(word) < t.size() && !strings.Contains(word, "\x00")
 		}
 		if err != nil || !ok {
 			return nil, "", false
 		}
 		fields = append(fields, f)
 	}
-	key = NFTKey(fields...)
-	_, size := typeOf(s.Key)
-	return key, line, len(key) == size
+	return NFTKey(fields...), line, true
 }

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,14 +19,17 @@ func (ns *NS) Listens(proto byte, host netip.Addr, port uint16) bool {
 	if host.Is6() {
 		family = unix.AF_INET6
 	}
-	// struct inet_diag_req_v2
-	req := []byte{family, proto, 0, 0}
-	req = binary.NativeEndian.AppendUint32(req, 0xffffffff) // any state
-	req = append(req, NFTKey(port)...)                      // its port and address
-	req = append(req, 0, 0)                                 // no peer
-	req = append(req, append(addr, make([]byte, 32-len(addr))...)...)
-	req = binary.NativeEndian.AppendUint32(req, 0)                  // on any link
-	req = binary.NativeEndian.AppendUint64(req, 0xffffffffffffffff) // INET_DIAG_NOCOOKIE
+	end, none := append(addr, make([]byte, 16-len(addr))...), make([]byte, 16)
+	ours, theirs := NFTKey(port), []byte{0, 0}
+	if proto == UDP {
+		// What is the socket's own end for TCP is the peer's for UDP, "for historical reasons".
+		ours, theirs, end, none = theirs, ours, none, end
+	}
+	// struct inet_diag_req_v2: family, protocol, in any state, ports, addresses, on any link, and no cookie
+	req := binary.NativeEndian.AppendUint32([]byte{family, proto, 0, 0}, 0xffffffff)
+	req = slices.Concat(req, ours, theirs, end, none)
+	req = binary.NativeEndian.AppendUint32(req, 0)
+	req = binary.NativeEndian.AppendUint64(req, 0xffffffffffffffff)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	r := c.requests()

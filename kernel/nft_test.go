@@ -1,0 +1,285 @@
+package kernel
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"golang.org/x/sys/unix"
+)
+
+func newNFT(t testing.TB) (*NFT, *NS) {
+	t.Helper()
+	ns, err := Open(nstest.NewNS(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ns.Close)
+	n, err := ns.NFT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n, ns
+}
+
+func mend(t testing.TB, n *NFT, table *NFTTable) {
+	t.Helper()
+	_, fix, err := n.Diff(table)
+	if err == nil {
+		err = n.Commit(fix)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if drift, _, err := n.Diff(table); len(drift) > 0 || err != nil {
+		t.Fatalf("after mending: %v, %v", drift, err)
+	}
+	if ok, err := n.Intact(table); !ok || err != nil {
+		t.Fatalf("after mending: intact %v, %v", ok, err)
+	}
+}
+
+// nft(8) prints every rule in the words that it would be written in.
+func TestNFTRuleWords(t *testing.T) {
+	n, ns := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	addrs := &NFTSet{Table: table, Name: "addrs", Key: []NFTType{NFTAddr}}
+	addrs6 := &NFTSet{Table: table, Name: "addrs6", Key: []NFTType{NFTAddr6}}
+	to := &NFTSet{Table: table, Name: "to", Key: []NFTType{NFTAddr, NFTProto, NFTService}}
+	exact := &NFTSet{Table: table, Name: "exact", Key: []NFTType{NFTAddr6, NFTProto, NFTService}, Data: []NFTType{NFTAddr6, NFTService}}
+	any := &NFTSet{Table: table, Name: "any", Key: []NFTType{NFTProto, NFTService}, Data: []NFTType{NFTAddr, NFTService}}
+	rule := func() *NFTRule { return NewNFTRule("") }
+	p := netip.MustParsePrefix
+	words := []struct {
+		rule *NFTRule
+		want string
+	}{
+		{rule().Family(false).Prefix(false, false, p("10.1.2.0/24")).Drop(), "ip saddr 10.1.2.0/24 drop"},
+		{rule().Family(false).Prefix(true, true, p("10.1.2.3/32")).Return(), "ip daddr != 10.1.2.3 return"},
+		{rule().Family(false).Prefix(true, false, p("224.0.0.0/4")).Return(), "ip daddr 224.0.0.0/4 return"},
+		{rule().Family(true).Prefix(false, true, p("fd00::/7")).Drop(), "ip6 saddr != fc00::/7 drop"},
+		{rule().Family(true).Prefix(true, false, p("2001:db8::/33")).Drop(), "ip6 daddr 2001:db8::/33 drop"},
+		{rule().Iifname(false, "eth0").Drop(), `iifname "eth0" drop`},
+		{rule().Iifname(true, "eth*").Drop(), `iifname != "eth*" drop`},
+		{rule().NotLo().Drop(), `iif != "lo" drop`},
+		{rule().Mark(false, 2, 0xffffffff).Drop(), "meta mark 0x00000002 drop"},
+		{rule().Mark(true, 2, 0xff).Drop(), "meta mark & 0x000000ff != 0x00000002 drop"},
+		{rule().Proto(true, UDP).Drop(), "meta l4proto != udp drop"},
+		{rule().Port(false, false, 53, 53).Drop(), "th sport 53 drop"},
+		{rule().Port(true, false, 1024, 2047).Drop(), "th dport 1024-2047 drop"},
+		{rule().Port(true, true, 1024, 2047).Drop(), "th dport != 1024-2047 drop"},
+		{rule().ToLocal().Jump("u"), "fib daddr type local jump u"},
+		{rule().Translated().Jump("u"), "ct status dnat jump u"},
+		{rule().From(false, addrs).Jump("u"), "ip saddr @addrs jump u"},
+		{rule().From(true, addrs6).Jump("u"), "ip6 saddr @addrs6 jump u"},
+		{rule().To(false, to).Jump("u"), "ip daddr . meta l4proto . th dport @to jump u"},
+	}
+	c := &NFTChain{Name: "c"}
+	for _, w := range words {
+		c.Rules = append(c.Rules, w.rule)
+	}
+	nat := &NFTChain{Name: "pre", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: -99, Rules: []*NFTRule{
+		NewNFTRule("one").DNAT(true, false, exact), NewNFTRule("two").DNAT(false, true, any)}}
+	post := &NFTChain{Name: "post", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 101, Rules: []*NFTRule{rule().Masquerade()}}
+	table.Sets = []*NFTSet{addrs, addrs6, to, exact, any}
+	table.Chains = []*NFTChain{{Name: "u", Open: true}, c, nat, post}
+	mend(t, n, table)
+	out := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset")
+	for _, w := range words {
+		if !strings.Contains(out, "\t"+w.want+" comment \" ") {
+			t.Errorf("no rule %q", w.want)
+		}
+	}
+	for _, w := range []string{
+		"type nat hook prerouting priority dstnat + 1; policy accept;",
+		`dnat ip6 to ip6 daddr . meta l4proto . th dport map @exact comment "one `,
+		`meta nfproto ipv4 dnat ip to meta l4proto . th dport map @any comment "two `,
+		"\tmasquerade comment",
+	} {
+		if !strings.Contains(out, w) {
+			t.Errorf("no %q", w)
+		}
+	}
+	if t.Failed() {
+		t.Log(out)
+	}
+}
+
+// A transaction happens as a whole or not at all, and the error says which part could not be.
+func TestNFTCommit(t *testing.T) {
+	n, ns := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	set := &NFTSet{Table: table, Name: "m", Key: []NFTType{NFTProto, NFTService}, Data: []NFTType{NFTAddr, NFTService}}
+	table.Sets = []*NFTSet{set}
+	mend(t, n, table)
+	elem := func(port uint16) NFTElem {
+		return NFTElem{Set: set, Key: NFTKey(uint8(TCP), port), Data: NFTKey(netip.MustParseAddr("10.0.0.1"), port), Comment: "port"}
+	}
+	var b NFTBatch
+	for port := range uint16(3000) {
+		b.Add(elem(port))
+	}
+	if err := n.Commit(&b); err != nil {
+		t.Fatal(err)
+	}
+	all, err := n.List(set)
+	if err != nil || len(all) != 3000 {
+		t.Fatalf("%d elements, %v", len(all), err)
+	}
+	before := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset")
+
+	b = NFTBatch{}
+	b.Delete(elem(7))
+	b.Add(elem(4000))
+	b.Add(elem(8))
+	err = n.Commit(&b)
+	if !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "nft add element inet t m { tcp . 4000 ") {
+		t.Errorf("adding what exists: %v", err)
+	}
+	b = NFTBatch{}
+	b.Add(elem(4000))
+	b.Delete(elem(5000))
+	if err = n.Commit(&b); !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "nft delete element inet t m { tcp . 5000 }") {
+		t.Errorf("deleting what does not exist: %v", err)
+	}
+	if after := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset"); after != before {
+		t.Error("a failed transaction changed something")
+	}
+
+	// Deleting and adding at one key in one transaction replaces.
+	b = NFTBatch{}
+	b.Delete(elem(7))
+	other := elem(7)
+	other.Data, other.Comment = NFTKey(netip.MustParseAddr("10.0.0.2"), uint16(9)), "other"
+	b.Add(other)
+	if err := n.Commit(&b); err != nil {
+		t.Fatal(err)
+	}
+	found, err := n.Get(elem(5000), elem(7), elem(8))
+	if err != nil || found[0] != nil || found[1] == nil || found[2] == nil {
+		t.Fatalf("%v, %v", found, err)
+	}
+	if got := found[1].String() + " " + found[1].Comment; got != "inet t m { tcp . 7 : 10.0.0.2 . 9 } other" {
+		t.Error(got)
+	}
+}
+
+// What was changed behind our back is seen, said and mended, and what we do not own stays.
+func TestNFTDiff(t *testing.T) {
+	n, ns := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	set := &NFTSet{Table: table, Name: "s", Key: []NFTType{NFTIfname}}
+	table.Sets = []*NFTSet{set}
+	table.Chains = []*NFTChain{{Name: "user", Open: true}, {Name: "pre", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: -300,
+		Rules: []*NFTRule{NewNFTRule("first").Jump("user"), NewNFTRule("second").NotLo().Drop()}}}
+	if drift, _, err := n.Diff(table); err != nil || len(drift) != 1 || drift[0].Error() != "nft table inet t is missing" {
+		t.Errorf("%v, %v", drift, err)
+	}
+	mend(t, n, table)
+	for _, c := range []struct{ do, want string }{
+		{"flush chain inet t pre", `nft rule inet t pre "first `},
+		{"insert rule inet t pre accept", "that is not ours"},
+		{"add rule inet t pre jump user comment first", "that is not ours"},
+		{"delete set inet t s", "nft set inet t s is missing"},
+		{"delete chain inet t pre", "nft chain inet t pre is missing"},
+		{"delete table inet t", "nft table inet t is missing"},
+	} {
+		nstest.RunIn(t, ns.Path, "nft", c.do)
+		drift, fix, err := n.Diff(table)
+		if err != nil || fix.Empty() || !strings.Contains(errors.Join(drift...).Error(), c.want) {
+			t.Errorf("%s: %v, %v", c.do, drift, err)
+		}
+		if ok, err := n.Intact(table); err != nil || ok && !strings.Contains(c.do, "set") {
+			t.Errorf("%s: intact %v, %v", c.do, ok, err)
+		}
+		mend(t, n, table)
+	}
+	nstest.RunIn(t, ns.Path, "nft", "add rule inet t user accept; add set inet t more { type mark; }")
+	if drift, _, err := n.Diff(table); len(drift) > 0 || err != nil {
+		t.Errorf("the administrator's part is no drift: %v, %v", drift, err)
+	}
+	for _, do := range []string{
+		"delete table inet t; add table inet t; add set inet t s { type mark; }",
+		"delete table inet t; add table inet t; add chain inet t pre { type filter hook prerouting priority 7; }",
+		"delete table inet t; add table inet t; add chain inet t pre { type filter hook prerouting priority -300; policy drop; }",
+	} {
+		nstest.RunIn(t, ns.Path, "nft", do)
+		drift, fix, err := n.Diff(table)
+		if err != nil || !fix.Empty() || len(drift) != 1 || !strings.Contains(drift[0].Error(), "of another kind") {
+			t.Errorf("%s: %v, %v", do, drift, err)
+		}
+	}
+}
+
+func TestNFTSupported(t *testing.T) {
+	n, _ := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "none"}
+	if err := n.Supported(table); err != nil {
+		t.Error(err)
+	}
+	// Asked by a thread that has no rights here.
+	weak, ns := newNFT(t)
+	err := ns.Do(func() error {
+		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &make([]unix.CapUserData, 2)[0]); err != nil {
+			return err
+		}
+		return weak.Supported(table)
+	})
+	if !errors.Is(err, unix.EPERM) {
+		t.Errorf("without CAP_NET_ADMIN: %v", err)
+	}
+}
+
+func keySets() []*NFTSet {
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	return []*NFTSet{
+		{Table: table, Name: "a", Key: []NFTType{NFTAddr}},
+		{Table: table, Name: "b", Key: []NFTType{NFTAddr6, NFTProto, NFTService}},
+		{Table: table, Name: "c", Key: []NFTType{NFTProto, NFTService, NFTMark}},
+		{Table: table, Name: "d", Key: []NFTType{NFTIfname, NFTEther}},
+	}
+}
+
+// A key that was printed is read again as it was.
+func TestNFTKeyText(t *testing.T) {
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	for i, key := range [][]byte{
+		NFTKey(netip.MustParseAddr("10.1.2.3")),
+		NFTKey(netip.MustParseAddr("2001:db8::1"), uint8(SCTP), uint16(65535)),
+		NFTKey(uint8(UDP), uint16(53), uint32(7)),
+		NFTKey("veth0", mac),
+	} {
+		s := keySets()[i]
+		text := NFTElem{Set: s, Key: key}.KeyText()
+		got, rest, ok := s.CutNFTKey(text + " the rest")
+		if !ok || !slices.Equal(got, key) || rest != "the rest" {
+			t.Errorf("%q: %x, want %x; %q, %v", text, got, key, rest, ok)
+		}
+	}
+}
+
+func FuzzNFTKeyText(f *testing.F) {
+	f.Add("10.1.2.3 tag")
+	f.Add("2001:db8::1 . tcp . 80 tag")
+	f.Add("udp . 53 . 0x00000000 tag")
+	f.Add("veth0 . 02:00:00:00:00:01 tag")
+	f.Add("veth0 . 0000000000001000 tag")
+	f.Add("\x00 . 02:00:00:00:00:01 tag")
+	f.Fuzz(func(t *testing.T, line string) {
+		for _, s := range keySets() {
+			key, rest, ok := s.CutNFTKey(line)
+			if !ok {
+				continue
+			}
+			text := NFTElem{Set: s, Key: key}.KeyText()
+			again, more, ok := s.CutNFTKey(text + " " + rest)
+			if !ok || !slices.Equal(again, key) || more != rest {
+				t.Errorf("%q printed as %q is %x, was %x", line, text, again, key)
+			}
+		}
+	})
+}
