@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -55,25 +53,14 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// build builds the program, once for all tests.
-var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "fairlead-test-")
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "build", "-o", dir, "../cmd/fairlead")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return filepath.Join(dir, "fairlead"), nil
-})
-
+// program is the program, built for the test.
 func program(t *testing.T) string {
 	t.Helper()
-	path, err := build()
-	if err != nil {
-		t.Fatal(err)
+	path := filepath.Join(t.TempDir(), "fairlead")
+	cmd := exec.Command("go", "build", "-o", path, "../cmd/fairlead")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return path
 }
