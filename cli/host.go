@@ -2,16 +2,15 @@ package cli
 
 import (
 	"bytes"
-	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"syscall"
 
+	"github.com/fairlead-cni/fairlead/internal/hide"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -131,7 +130,7 @@ func furnish() error {
 		}
 	}
 	for _, dir := range []string{"/var/lib/cni", "/etc/cni", "/opt/cni"} {
-		if err := empty(dir); err != nil {
+		if err := hide.Dir(dir); err != nil {
 			return err
 		}
 	}
@@ -140,38 +139,6 @@ func furnish() error {
 		return os.NewSyscallError("sethostname", err)
 	}
 	return setUp("lo")
-}
-
-// empty makes dir an empty directory of this host. Where the machine has none, its parent is covered by a
-// directory that shows the same entries, and dir: nothing is made on the machine.
-func empty(dir string) error {
-	if st, err := os.Stat(dir); err == nil && st.IsDir() {
-		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-			return &fs.PathError{Op: "mount over", Path: dir, Err: err}
-		}
-		return nil
-	}
-	parent := filepath.Dir(dir)
-	entries, err := os.ReadDir(parent)
-	if err != nil {
-		return err
-	}
-	was := filepath.Join("/run/.scratch", parent)
-	if err := os.MkdirAll(was, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(parent, was, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-		return &fs.PathError{Op: "bind", Path: parent, Err: err}
-	}
-	if err := unix.Mount("tmpfs", parent, "tmpfs", 0, "mode=0755"); err != nil {
-		return &fs.PathError{Op: "mount over", Path: parent, Err: err}
-	}
-	for _, e := range entries {
-		if err := os.Symlink(filepath.Join(was, e.Name()), filepath.Join(parent, e.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	return os.MkdirAll(dir, 0o755)
 }
 
 // parent is the process that a process has for its parent.

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/hide"
 	"golang.org/x/sys/unix"
 )
 
@@ -76,7 +77,7 @@ func furnish() error {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
 	for _, dir := range stateDirs {
-		if err := cover(dir); err != nil {
+		if err := hide.Dir(dir); err != nil {
 			return err
 		}
 	}
@@ -87,18 +88,6 @@ func furnish() error {
 	// depends on it.
 	_ = unix.Mount("sysfs", "/sys", "sysfs", 0, "")
 	return up()
-}
-
-// cover lays an empty tmpfs over dir. An ordinary user cannot make a directory under /var/lib, so its
-// nearest existing parent is covered then.
-func cover(dir string) error {
-	if os.MkdirAll(dir, 0o755) != nil {
-		return cover(filepath.Dir(dir))
-	}
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0755"); err != nil {
-		return fmt.Errorf("cover %s: %w", dir, err)
-	}
-	return nil
 }
 
 // up sets lo up by the oldest ioctl there is, so that this package depends on none that it tests.
