@@ -263,6 +263,41 @@ func TestSweepNFT(t *testing.T) {
 	for _, r := range keep {
 		verify(t, w, r)
 	}
+
+	// Who stood by takes over from whom the sweep removed.
+	next := publishOf("c1", "third", "10.4.2.5/24", tcp("", 80))
+	ensure(t, w, next)
+	if err := SweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if s := nftState(t, w); !strings.Contains(s, kernel.Tag(next.Owner)+"\" : 10.4.2.5 . 80") {
+		t.Errorf("nobody took over:\n%s", s)
+	}
+	verify(t, w, next)
+}
+
+// A container may have hundreds of ports, in one transaction.
+func TestPublishManyPorts(t *testing.T) {
+	w := newHost(t)
+	var ports []PortMapping
+	for i := range 250 {
+		ports = append(ports, tcp("", uint16(20000+i)))
+	}
+	p := publishOf("c1", "net", "10.1.2.5/24", ports...)
+	ensure(t, w, p)
+	verify(t, w, p)
+	removeIt(t, w, p)
+	if s := nftState(t, w); strings.Contains(s, "elements") {
+		t.Errorf("left:\n%s", s)
+	}
+}
+
+func TestPacketFilter(t *testing.T) {
+	w := newHost(t)
+	verify(t, w, PacketFilter{})
+	if s := nftState(t, w); s != "" {
+		t.Errorf("made:\n%s", s)
+	}
 }
 
 // Everything that is in our tables can be printed by nft(8) and loaded again, whatever people call things.

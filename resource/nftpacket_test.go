@@ -1,10 +1,12 @@
 package resource
 
 import (
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -170,6 +172,42 @@ func TestLoopbackStaysInside(t *testing.T) {
 	l.expect(l.b, "tcp", "127.0.0.1:9999", "")
 }
 
+// Nor may a neighbour pass for this host where accept_local would let him.
+func TestLoopbackIsNotSpoofed(t *testing.T) {
+	l := newLab(t)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}), l.w)
+	l.in(l.w.Host, "sysctl -qw net.ipv4.conf.br0.accept_local=1 net.ipv4.conf.br0.rp_filter=0 net.ipv4.conf.all.rp_filter=0")
+	l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1")
+	var in net.PacketConn
+	if err := l.w.Host.Do(func() (err error) { in, err = net.ListenPacket("udp4", "10.1.2.1:9998"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	arrives := func(want bool) {
+		t.Helper()
+		err := l.b.Do(func() error {
+			out, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(10, 1, 2, 1), Port: 9998})
+			if err != nil {
+				return err
+			}
+			defer out.Close()
+			_, err = out.Write([]byte("it is me"))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		_, from, err := in.ReadFrom(make([]byte, 64))
+		if got := err == nil && hostOf(from) == "127.0.0.1"; got != want {
+			t.Errorf("arrived %v (%v), want %v", got, err, want)
+		}
+	}
+	arrives(false)
+	nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
+	arrives(true)
+}
+
 func TestMasqueradePaths(t *testing.T) {
 	l := newLab(t)
 	m := Masquerade{Owner: l.ownerA, From: []netip.Prefix{l.toA, l.toA6}, Except: []netip.Prefix{pfx("198.51.100.0/24"), pfx("2001:db8:1::/64")}}
@@ -330,4 +368,19 @@ func TestConditionsNotUnderstood(t *testing.T) {
 	if s := nftState(t, l); s != "" {
 		t.Errorf("an error left:\n%s", s)
 	}
+}
+
+func FuzzConditions(f *testing.F) {
+	for _, s := range []string{"ip saddr != { 10.0.0.1, 10.0.0.0/8 } iif eth0", "! -s 10.0.0.1 -m mark --mark 1/2", "tcp sport 1-2", "{", "!", "ip6 daddr fe80::1%eth0"} {
+		f.Add(s, strings.Contains(s, "ip6"))
+	}
+	f.Fuzz(func(t *testing.T, s string, v6 bool) {
+		rules, where, err := parseConditions([]string{s}, v6)
+		if (err == nil) != (len(rules) > 0) && strings.Trim(s, " \t\r\n\v\f\u0085\u00a0\"'") != "" || (where == "") != (len(rules) == 0) {
+			t.Errorf("%q: %d rules, %q, %v", s, len(rules), where, err)
+		}
+		if e := spec.AsError(err, 0); e != nil && e.Code != spec.CodeUnsupported {
+			t.Errorf("%q: code %d", s, e.Code)
+		}
+	})
 }
