@@ -173,7 +173,7 @@ func (c *call) put(i int, a netip.Addr) error {
 	if err := c.d.setLast(i, a); err != nil {
 		return spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	l := slot{key: keyOf("lease", text(c.o)), addr: a, boot: c.d.boot, netns: netnsOf(c.Netns), stamp: f.stamp, kind: kindLease}
+	l := slot{key: keyOf("lease", text(c.o)), addr: a, boot: c.d.boot, netns: netnsOf(c.Netns), kind: kindLease}.seal(f.stamp)
 	c.d.x.add(l)
 	if err := c.d.publish(f, a); err != nil {
 		c.d.x.remove(l.key, a)
@@ -203,8 +203,10 @@ func (c *call) settle() {
 			continue
 		}
 		c.d.log.Info("kept the address of an earlier boot", "owner", c.o.String(), "address", l.addr)
-		l.boot, l.netns = c.d.boot, netnsOf(c.Netns)
-		c.d.x.add(l)
+		if f, err := c.d.read(l.addr); err == nil {
+			l.boot, l.netns = c.d.boot, netnsOf(c.Netns)
+			c.d.x.add(l.seal(f.stamp))
+		}
 	}
 }
 
@@ -218,7 +220,7 @@ func (c *call) reclaim(l slot) error {
 // was not written down, as for a lease that the reference made, the runtime's cache has to say it.
 func (s *Store) outlived(d *directory, network string, l slot) bool {
 	f, err := d.read(l.addr)
-	if err != nil || keyOf("lease", f.text) != l.key || f.stamp != l.stamp || d.boot == 0 {
+	if err != nil || keyOf("lease", f.text) != l.key || !l.of(f.stamp) || d.boot == 0 {
 		return false
 	}
 	if l.boot != 0 {

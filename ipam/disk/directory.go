@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -188,8 +189,8 @@ func garbage(text string) bool {
 	})
 }
 
-// stampOf tells a file from any other that ever had its name. The time of its last change tells it from
-// one that got the same inode; it says nothing about its age.
+// stampOf tells a file from any other that ever had its name, and from what it was before it was written
+// to. The time of its last change says nothing about its age.
 func stampOf(fd int) (uint64, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -198,7 +199,21 @@ func stampOf(fd int) (uint64, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return 0, errors.New("is not a regular file")
 	}
-	return number(fmt.Sprintf("file %d %d.%09d", st.Ino, st.Mtim.Sec, st.Mtim.Nsec)), nil
+	return stamp(&st), nil
+}
+
+func stamp(st *unix.Stat_t) uint64 {
+	b := make([]byte, 0, 64)
+	for _, n := range []int64{int64(st.Ino), st.Size, st.Mtim.Sec, st.Mtim.Nsec} {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+	}
+	return number("stamp " + string(b))
+}
+
+// unchanged reports whether the lease file that s was written down for is there still.
+func (d *directory) unchanged(s slot) bool {
+	var st unix.Stat_t
+	return unix.Fstatat(d.fd, s.addr.String(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && s.of(stamp(&st))
 }
 
 // unlink removes the lease file of a.

@@ -50,10 +50,20 @@ type slot struct {
 	addr  netip.Addr
 	boot  uint64 // the boot in which the lease was made; 0: not known
 	netns uint64 // device and inode of the container's namespace; 0: not known
-	stamp uint64 // the lease file that boot and netns were written down for
+	stamp uint64 // seals the above, and the lease file that it was written down for
 	kind  uint32
 	page  uint32 // where a block is
 }
+
+// seal binds s to the file with that stamp.
+func (s slot) seal(file uint64) slot {
+	s.stamp = file
+	s.stamp = number(string(s.encode()))
+	return s
+}
+
+// of reports whether s was written down for the file with that stamp.
+func (s slot) of(file uint64) bool { return s == s.seal(file) }
 
 func (s slot) encode() []byte {
 	b := make([]byte, slotSize)

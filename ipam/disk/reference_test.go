@@ -96,7 +96,7 @@ func TestSameAsTheReference(t *testing.T) {
 	ours := &Store{DataDir: t.TempDir(), Sets: sets, Log: testLog(t)}
 	ref := findReference(t, t.TempDir(), sets)
 	r := rand.New(rand.NewPCG(7, 7))
-	for step := range 250 {
+	for step := range 160 {
 		id := fmt.Sprint("c", r.IntN(22))
 		what := "ADD " + id
 		var got, want []string
@@ -161,7 +161,7 @@ func TestInTurnWithTheReference(t *testing.T) {
 	ref := findReference(t, ours.DataDir, ours.Sets)
 	r := rand.New(rand.NewPCG(3, 3))
 	held := map[string][]string{}
-	for step := range 200 {
+	for step := range 120 {
 		id := fmt.Sprint("c", r.IntN(30))
 		mine := r.IntN(2) == 0
 		switch {
@@ -226,7 +226,7 @@ func TestAtOnceWithTheReference(t *testing.T) {
 			of[a] = id
 		}
 	}
-	const workers, each = 8, 12
+	const workers, each = 6, 8
 	for w := range workers {
 		wg.Go(func() {
 			for i := range each {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -73,7 +74,11 @@ func (d *directory) scan() error {
 	sameBoot := old != nil && old.boot == d.boot
 	known := map[netip.Addr][]slot{}
 	if old != nil {
-		old.all(func(s slot) { known[s.addr] = append(known[s.addr], s) })
+		old.all(func(s slot) {
+			if s.kind == kindLease {
+				known[s.addr] = append(known[s.addr], s)
+			}
+		})
 	}
 	x := newIndex(indexPath(d.path), d.boot, len(names))
 	d.x, d.fresh, d.dirty = x, true, true
@@ -81,6 +86,13 @@ func (d *directory) scan() error {
 		a, err := netip.ParseAddr(name)
 		if err != nil || a.String() != name || a.Zone() != "" || a.Is4In6() {
 			continue
+		}
+		if sameBoot { // after a power cut a file may have its time still, and its content no more
+			if i := slices.IndexFunc(known[a], d.unchanged); i >= 0 {
+				x.add(known[a][i])
+				x.mark(a, taken)
+				continue
+			}
 		}
 		l, err := d.read(a)
 		switch {
@@ -97,16 +109,16 @@ func (d *directory) scan() error {
 			x.mark(a, taken)
 			continue
 		}
-		s := slot{key: keyOf("lease", l.text), addr: a, kind: kindLease, stamp: l.stamp}
+		s := slot{key: keyOf("lease", l.text), addr: a, kind: kindLease}
 		if sameBoot {
 			s.boot = d.boot // not there when this boot's scan was made, or made later: made in this boot
 		}
 		for _, was := range known[a] {
-			if was.kind == kindLease && was.key == s.key && was.stamp == s.stamp {
+			if was.key == s.key && was.of(l.stamp) {
 				s.boot, s.netns = was.boot, was.netns
 			}
 		}
-		x.add(s)
+		x.add(s.seal(l.stamp))
 		x.mark(a, taken)
 	}
 	if sameBoot {
