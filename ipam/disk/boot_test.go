@@ -197,16 +197,17 @@ func TestOthersLeasesAreOfThisBoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, s.DataDir, "10.1.0.2", "a\r\neth0")
-	for _, want := range []string{"10.1.0.6", "10.1.0.3", "10.1.0.4", "10.1.0.5"} {
+	put(t, s.DataDir, "10.1.0.3", "b\r\neth0") // and so is one that is written again
+	for _, want := range []string{"10.1.0.6", "10.1.0.4", "10.1.0.5"} {
 		s.Requested = []netip.Addr{addr(want)}
 		add(t, s, "of-now-"+want)
 	}
 	s.Requested = nil
 	if _, err := s.Allocate(context.Background(), owner("z")); !errors.Is(err, ipam.ErrExhausted) {
-		t.Errorf("a's file is new, and may be of this boot: %v", err)
+		t.Errorf("the files of a and b are new, and may be of this boot: %v", err)
 	}
-	if got := leases(t, s.DataDir)["10.1.0.2"]; got != "a\r\neth0" {
-		t.Errorf("a lost its lease to %q", got)
+	if got := leases(t, s.DataDir); got["10.1.0.2"] != "a\r\neth0" || got["10.1.0.3"] != "b\r\neth0" {
+		t.Errorf("leases: %v", got)
 	}
 }
 
@@ -223,6 +224,25 @@ func TestSweepAfterReboot(t *testing.T) {
 	}
 	if got := leases(t, s.DataDir); len(got) != 2 || got["10.1.0.2"] != "" {
 		t.Errorf("left: %v", got)
+	}
+	audit(t, s)
+}
+
+// After a power cut a lease file may have its name, size and time still, and zeros for its content.
+func TestPowerCut(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/30"), Log: testLog(t)}
+	add(t, s, "a")
+	path := filepath.Join(s.DataDir, "net", "10.1.0.2")
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(path, make([]byte, st.Size()), 0o600), os.Chtimes(path, st.ModTime(), st.ModTime())); err != nil {
+		t.Fatal(err)
+	}
+	reboot(t, "11111111-1111-1111-1111-111111111111")
+	if got := add(t, s, "b"); got[0] != "10.1.0.2" {
+		t.Errorf("got %s", got)
 	}
 	audit(t, s)
 }

@@ -491,12 +491,12 @@ func TestCooldown(t *testing.T) {
 	}
 	s.Requested = nil
 	// Somebody else's release counts too, and time passes.
-	if err := os.Remove(filepath.Join(s.DataDir, "net", "10.1.0.4")); err != nil {
+	if err := os.Remove(filepath.Join(s.DataDir, "net", "10.1.0.5")); err != nil {
 		t.Fatal(err)
 	}
-	del(t, s, "d")
-	release(t, s, "10.1.0.5", 36001)
-	if got := add(t, s, "j"); got[0] != "10.1.0.5" {
+	del(t, s, "e")
+	release(t, s, "10.1.0.6", 36001)
+	if got := add(t, s, "j"); got[0] != "10.1.0.6" {
 		t.Errorf("an hour later: got %s", got)
 	}
 	audit(t, s)
@@ -520,6 +520,27 @@ func release(t *testing.T, s *Store, a string, ago uint32) {
 	x.mark(addr(a), now-ago)
 	if x.err != nil {
 		t.Fatal(x.err)
+	}
+}
+
+// A file system whose clock is coarse may show the time of our signature for somebody else's change too:
+// what they wrote to last_reserved_ip gives them away.
+func TestCoarseClock(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	add(t, s, "a")
+	dir := filepath.Join(s.DataDir, "net")
+	st, err := os.Stat(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, s.DataDir, "10.1.0.3", "b\r\neth0")
+	put(t, s.DataDir, "last_reserved_ip.0", "10.1.0.3")
+	if err := os.Chtimes(dir, st.ModTime(), st.ModTime()); err != nil {
+		t.Fatal(err)
+	}
+	del(t, s, "b")
+	if got := leases(t, s.DataDir); len(got) != 1 {
+		t.Errorf("leases: %v", got)
 	}
 }
 
@@ -582,12 +603,16 @@ func TestLock(t *testing.T) {
 	if _, err := s.Allocate(ctx, owner("b")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "net/lock") {
 		t.Errorf("got %v", err)
 	}
+	if got := leases(t, s.DataDir); len(got) != 1 {
+		t.Errorf("leases: %v", got)
+	}
 	done := make(chan error, 1)
 	go func() {
 		_, err := s.Allocate(context.Background(), owner("c"))
 		done <- err
 	}()
-	// While c waits, or before, the directory is removed and made anew.
+	// While c waits, the directory is removed, and the lock that c gets keeps nobody out.
+	waiters(t, fd, 2)
 	if err := os.RemoveAll(filepath.Join(s.DataDir, "net")); err != nil {
 		t.Fatal(err)
 	}
@@ -595,10 +620,38 @@ func TestLock(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
-	if got := leases(t, s.DataDir); len(got) != 1 {
+	if got := leases(t, s.DataDir); len(got) != 1 || got["10.1.0.2"] != "c\r\neth0" {
 		t.Errorf("leases: %v", got)
 	}
 	audit(t, s)
+}
+
+// waiters returns when the kernel says that n wait for the lock of fd: b's abandoned thread, and c.
+func waiters(t *testing.T, fd, n int) {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		t.Fatal(err)
+	}
+	where := fmt.Sprintf(":%d ", st.Ino)
+	for end := time.Now().Add(10 * time.Second); ; {
+		b, err := os.ReadFile("/proc/locks")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, "-> FLOCK") && strings.Contains(line, where) {
+				got++
+			}
+		}
+		if got == n {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d wait, want %d:\n%s", got, n, b)
+		}
+	}
 }
 
 // Where the file system makes no nameless files, a lease is written outside the directory.

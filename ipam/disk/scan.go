@@ -41,8 +41,8 @@ func (d *directory) digest(n int) key {
 }
 
 // sign says that the index is true of the directory. The directory gets a time of change of ours, to the
-// nanosecond: the kernel's own has the grain of its tick, in which somebody else could change it once
-// more and not be seen. It is the last step, so that a call that is killed leaves no signature.
+// nanosecond: before Linux 6.13 the kernel's own has the grain of its tick, in which somebody else could
+// change it once more and not be seen. It is the last step, so that a call that is killed leaves no signature.
 func (d *directory) sign() {
 	var st unix.Stat_t
 	if d.x.err != nil || unix.Fstat(d.fd, &st) != nil {
