@@ -101,7 +101,7 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		return drift, nil, nil
 	}
 	if !table.found {
-		drift = append(drift, fmt.Errorf("nft table %v is missing", t))
+		drift = append(drift, &NoTableError{t.String()})
 		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
 		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
 	}
@@ -232,3 +232,8 @@ func (b *NFTBatch) AddRule(t *NFTTable, chain string, rule *NFTRule) {
 		r.comment(unix.NFTA_RULE_USERDATA, rule.Comment())
 	})
 }
+
+// A NoTableError says that a table is missing, and with it all that stood in it.
+type NoTableError struct{ Table string }
+
+func (e *NoTableError) Error() string { return "nft table " + e.Table + " is missing" }

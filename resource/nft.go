@@ -358,11 +358,14 @@ func (f filter) standing(p *part) (d drift, err error) {
 	return found, err
 }
 
+// all reports whether there is no table: each element of it is missing then, and need not be named.
+func (d drift) all() bool { return errors.As(d.err(), new(*kernel.NoTableError)) }
+
 // verify is Verify for kinds whose elements nobody else can want.
 func (f filter) verify(p *part, o spec.Owner, kind uint32, want []kernel.NFTElem) error {
 	d, err := f.standing(p)
-	if err != nil {
-		return err
+	if err != nil || d.all() {
+		return errors.Join(err, d.err())
 	}
 	more, err := f.settled(o, kind, want)
 	if err != nil {

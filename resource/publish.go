@@ -294,7 +294,7 @@ func conflict(c claimed, d claim) error {
 	if !d.host.IsUnspecified() {
 		where = " at " + d.host.String()
 	}
-	return fmt.Errorf("%s port %d is published%s by %s and leads to %v: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+	return spec.Errorf(spec.CodeTryAgain, "%s port %d is published%s by %s and leads to %v: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
 		kernel.ProtoName(c.proto), c.port, where, who, netip.AddrPortFrom(d.to, d.toPort))
 }
 
@@ -309,8 +309,8 @@ func (p Publish) Verify(_ context.Context, w *kernel.World) error {
 			return err
 		}
 		d, err := f.standing(pub.part)
-		if err != nil {
-			return err
+		if err != nil || d.all() {
+			return errors.Join(err, d.err())
 		}
 		more, err := f.publishedDrift(p.Owner, pub)
 		if err != nil {
