@@ -27,8 +27,14 @@ func (c *call) newDelegate(all []Plugin) (delegate, error) {
 	typ := c.conf.IPAMType
 	path, err := invoke.Find(typ, filepath.SplitList(c.env.Path))
 	for _, p := range all {
-		if p.Name != typ || !p.Allocates() {
+		if p.Name != typ {
 			continue
+		}
+		if !p.Allocates() { // to execute it would be to execute itself again and again
+			if verb := c.env.Command; verb == "DEL" || verb == "GC" {
+				return nil, nil // it can have given nothing
+			}
+			return nil, spec.Errorf(spec.CodeConfig, "ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", typ)
 		}
 		if errors.Is(err, invoke.ErrNotFound) || err == nil && sameProgram(path) {
 			return c.newInside(p)

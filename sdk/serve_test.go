@@ -155,6 +155,7 @@ func TestErrors(t *testing.T) {
 		{"V9 STATUS", "toy", conf("1.0.0", ""), env("STATUS"), 1, "1.1.0"},
 		{"the plugin's own code", "toy", conf("1.1.0", `,"fail":true`), env("ADD", ns), 7, "asked to"},
 		{"C2 ipam.type is a path", "toy", conf("1.1.0", `,"ipam":{"type":"../../bin/sh"}`), env("ADD", ns), 7, "ipam"},
+		{"I1 ipam.type is an interface plugin", "toy", conf("1.1.0", `,"ipam":{"type":"toy"}`), env("ADD", ns), 7, `ipam.type: "toy"`},
 		{"no such IPAM plugin", "toy", conf("1.1.0", `,"ipam":{"type":"nope"}`), env("ADD", ns), 7, "nope"},
 		{"exhausted", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("ADD", ns), 11, "size 1, used 1"},
 		{"P21 STATUS asks the delegate", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("STATUS"), 50, "no address"},
