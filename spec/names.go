@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // ValidName says what is wrong with the name of a network (clause C1): it begins with a letter or digit
@@ -30,20 +31,29 @@ func validID(what, s string) error {
 	return nil
 }
 
-// ValidIfName says what is wrong with the name of an interface (clause P4). These are the kernel's rules.
+// ValidIfName says what is wrong with the name of an interface (clause P4). These are the kernel's rules: it
+// takes %d for a number to fill in, keeps the settings of all links under "all", and has white space of
+// Latin-1 too. Beyond them the name has to be text, for results and leases say it.
 func ValidIfName(s string) error {
 	switch {
 	case s == "":
 		return errors.New("interface name is empty")
 	case s == "." || s == "..":
 		return fmt.Errorf("interface name %q is a directory's", s)
+	case s == "all" || s == "default":
+		return fmt.Errorf("interface name %q stands for every interface in /proc/sys/net", s)
 	case len(s) > 15:
 		return fmt.Errorf("interface name %q has %d bytes: 15 are allowed", s, len(s))
+	case !utf8.ValidString(s):
+		return fmt.Errorf("interface name %q is not UTF-8", s)
 	}
 	for _, r := range s {
-		if r == '/' || r == ':' || r == 0 || unicode.IsSpace(r) {
+		if strings.ContainsRune("/:%", r) || r == utf8.RuneError || unicode.IsSpace(r) || unicode.IsControl(r) {
 			return fmt.Errorf("interface name %q has the character %q", s, r)
 		}
+	}
+	if strings.Contains(s, "\xa0") {
+		return fmt.Errorf("interface name %q has the byte 0xa0, which the kernel takes for white space", s)
 	}
 	return nil
 }
