@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -49,7 +50,7 @@ func (m Memory) Remember(kind string, o spec.Owner, v any) error {
 // Recall reads what was stored under (kind, o). A torn record counts as none.
 func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
 	b, err := os.ReadFile(m.file(kind, o))
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EISDIR) {
 		return false, nil
 	}
 	if err != nil {
@@ -118,14 +119,16 @@ func (m Memory) Sweep(network string, keep func(owner [8]byte) bool) error {
 		if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) || keep(h) {
 			continue
 		}
-		errs = append(errs, os.Remove(filepath.Join(m.Dir, e.Name())))
+		if err := os.Remove(filepath.Join(m.Dir, e.Name())); !errors.Is(err, fs.ErrNotExist) { // a DEL was faster
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
 
 // Lock takes the exclusive lock of that name under RunDir and returns what releases it. The kernel
-// releases it too when the process ends.
-func Lock(name string) (unlock func(), err error) {
+// releases it too when the process ends. It waits as long as ctx allows.
+func Lock(ctx context.Context, name string) (unlock func(), err error) {
 	if err := os.MkdirAll(RunDir, 0o700); err != nil {
 		return nil, err
 	}
@@ -133,9 +136,24 @@ func Lock(name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		got := make(chan error, 1)
+		go func() {
+			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			for errors.Is(err, unix.EINTR) {
+				err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			}
+			got <- err
+		}()
+		select {
+		case err = <-got:
+		case <-ctx.Done():
+			go func() { // nobody waits any more
+				<-got
+				f.Close()
+			}()
+			return nil, fmt.Errorf("wait for the lock %s: %w", f.Name(), ctx.Err())
 		}
 	}
 	if err != nil {

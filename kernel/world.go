@@ -5,6 +5,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime"
 	"sync"
@@ -57,10 +58,16 @@ func Open(path string) (*NS, error) {
 	if p == "" {
 		p = "/proc/thread-self/ns/net" // the main thread, which /proc/self shows, may be inside a container
 	}
-	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	// Without O_NONBLOCK a FIFO would be waited for.
+	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	switch {
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOTDIR):
+	case path == "" && err != nil:
+		return nil, fmt.Errorf("open the host's network namespace (is /proc mounted?): %w", &fs.PathError{Op: "open", Path: p, Err: err})
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOTDIR),
+		errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EINVAL):
 		return nil, fmt.Errorf("open netns %s: %w", p, ErrNoNamespace)
+	case errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV), errors.Is(err, unix.EOPNOTSUPP):
+		return nil, fmt.Errorf("open netns %s: %w", p, ErrNotNamespace) // a socket, or a device without a driver
 	case err != nil:
 		return nil, fmt.Errorf("open netns %s: %w", p, err)
 	}

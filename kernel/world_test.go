@@ -2,11 +2,14 @@ package kernel
 
 import (
 	"errors"
+	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -35,7 +38,21 @@ func TestOpen(t *testing.T) {
 	if err := os.WriteFile("/run/netns/file", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"/run/netns/file", "/run/netns", "/proc/self/ns/mnt"} {
+	if err := errors.Join(unix.Mkfifo("/run/netns/fifo", 0o644), os.Symlink("loop", "/run/netns/loop")); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", "/run/netns/socket")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, path := range []string{"/run/netns/loop", "/run/netns/" + strings.Repeat("x", 300), strings.Repeat("/run", 2000)} {
+		if _, err := Open(path); !errors.Is(err, ErrNoNamespace) {
+			t.Errorf("%.30s: %v", path, err)
+		}
+	}
+	// A FIFO without a writer must not be waited for.
+	for _, path := range []string{"/run/netns/file", "/run/netns", "/proc/self/ns/mnt", "/run/netns/fifo", "/run/netns/socket"} {
 		if _, err := Open(path); !errors.Is(err, ErrNotNamespace) {
 			t.Errorf("%s: %v", path, err)
 		}

@@ -28,11 +28,11 @@ func (m Masquerade) String() string {
 }
 
 // Ensure implements plan.Resource.
-func (m Masquerade) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+func (m Masquerade) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	if len(m.From) == 0 {
 		return false, nil
 	}
-	err = withFilter(w, inetTable(), func(f filter) error {
+	err = withFilter(ctx, w, inetTable(), func(f filter) error {
 		part, want := m.want(f.t)
 		if err := f.ready(part); err != nil {
 			return err
@@ -44,19 +44,19 @@ func (m Masquerade) Ensure(_ context.Context, w *kernel.World) (changed bool, er
 }
 
 // Verify implements plan.Resource.
-func (m Masquerade) Verify(_ context.Context, w *kernel.World) error {
+func (m Masquerade) Verify(ctx context.Context, w *kernel.World) error {
 	if len(m.From) == 0 {
 		return nil
 	}
-	return withFilter(w, inetTable(), func(f filter) error {
+	return withFilter(ctx, w, inetTable(), func(f filter) error {
 		part, want := m.want(f.t)
 		return f.verify(part, m.Owner, kindMasquerade, want)
 	})
 }
 
 // Remove implements plan.Remover. It needs only the owner.
-func (m Masquerade) Remove(_ context.Context, w *kernel.World) error {
-	return remove(w, inetTable(), m.Owner, kindMasquerade)
+func (m Masquerade) Remove(ctx context.Context, w *kernel.World) error {
+	return remove(ctx, w, inetTable(), m.Owner, kindMasquerade)
 }
 
 // want are the chain and the set of the network, one of each family, and its own elements.

@@ -24,12 +24,12 @@ type filter struct {
 
 // withFilter runs fn under the lock. What somebody else did to the table in between, without the lock,
 // fails the transaction; then the table is mended and fn runs once more.
-func withFilter(w *kernel.World, t *kernel.NFTTable, fn func(filter) error) error {
+func withFilter(ctx context.Context, w *kernel.World, t *kernel.NFTTable, fn func(filter) error) error {
 	nft, err := w.Host.NFT()
 	if err != nil {
 		return err
 	}
-	unlock, err := kernel.Lock("nft")
+	unlock, err := kernel.Lock(ctx, "nft")
 	if err != nil {
 		return err
 	}
@@ -310,9 +310,9 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 }
 
 // remove is Remove for an owner.
-func remove(w *kernel.World, t *kernel.NFTTable, o spec.Owner, kind uint32) error {
+func remove(ctx context.Context, w *kernel.World, t *kernel.NFTTable, o spec.Owner, kind uint32) error {
 	var flows []kernel.UDPFlow
-	err := withFilter(w, t, func(f filter) (err error) {
+	err := withFilter(ctx, w, t, func(f filter) (err error) {
 		flows, err = f.drop(kernel.OwnerHash(o), kind)
 		return err
 	})
@@ -414,7 +414,7 @@ func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func(ow
 	var errs []error
 	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
 		var flows []kernel.UDPFlow
-		err := withFilter(w, t, func(f filter) error {
+		err := withFilter(ctx, w, t, func(f filter) error {
 			records, err := f.List(ownersSet(t))
 			if err != nil {
 				return err

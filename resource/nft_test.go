@@ -41,7 +41,7 @@ func elements(t testing.TB, w *kernel.World) string {
 func skeleton(t testing.TB, w *kernel.World) {
 	t.Helper()
 	for _, table := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
-		if err := withFilter(w, table, func(f filter) error { return f.ready(newPart(f.t)) }); err != nil {
+		if err := withFilter(t.Context(), w, table, func(f filter) error { return f.ready(newPart(f.t)) }); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 func crowd(b *testing.B, w *kernel.World, n int) {
 	b.Helper()
 	skeleton(b, w)
-	err := withFilter(w, inetTable(), func(f filter) error {
+	err := withFilter(b.Context(), w, inetTable(), func(f filter) error {
 		for i := 0; i < n; {
 			var batch kernel.NFTBatch
 			for end := min(n, i+200); i < end; i++ {

@@ -160,13 +160,13 @@ func (p Publish) hairpinRules(to netip.Prefix, v6 bool) []*kernel.NFTRule {
 }
 
 // Ensure implements plan.Resource.
-func (p Publish) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	if len(p.Ports) == 0 {
 		return false, nil
 	}
 	var flows []kernel.UDPFlow
 	var fresh []claimed
-	err = withFilter(w, inetTable(), func(f filter) error {
+	err = withFilter(ctx, w, inetTable(), func(f filter) error {
 		pub, err := p.want(f.t)
 		if err != nil {
 			return err
@@ -299,11 +299,11 @@ func conflict(c claimed, d claim) error {
 }
 
 // Verify implements plan.Resource.
-func (p Publish) Verify(_ context.Context, w *kernel.World) error {
+func (p Publish) Verify(ctx context.Context, w *kernel.World) error {
 	if len(p.Ports) == 0 {
 		return nil
 	}
-	return withFilter(w, inetTable(), func(f filter) error {
+	return withFilter(ctx, w, inetTable(), func(f filter) error {
 		pub, err := p.want(f.t)
 		if err != nil {
 			return err
@@ -368,6 +368,6 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 }
 
 // Remove implements plan.Remover. It needs only the owner.
-func (p Publish) Remove(_ context.Context, w *kernel.World) error {
-	return remove(w, inetTable(), p.Owner, kindPublish)
+func (p Publish) Remove(ctx context.Context, w *kernel.World) error {
+	return remove(ctx, w, inetTable(), p.Owner, kindPublish)
 }

@@ -21,8 +21,8 @@ func (s SpoofCheck) String() string {
 }
 
 // Ensure implements plan.Resource.
-func (s SpoofCheck) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
-	err = withFilter(w, bridgeTable(), func(f filter) error {
+func (s SpoofCheck) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	err = withFilter(ctx, w, bridgeTable(), func(f filter) error {
 		want, err := s.want(f.t)
 		if err != nil {
 			return err
@@ -37,8 +37,8 @@ func (s SpoofCheck) Ensure(_ context.Context, w *kernel.World) (changed bool, er
 }
 
 // Verify implements plan.Resource.
-func (s SpoofCheck) Verify(_ context.Context, w *kernel.World) error {
-	return withFilter(w, bridgeTable(), func(f filter) error {
+func (s SpoofCheck) Verify(ctx context.Context, w *kernel.World) error {
+	return withFilter(ctx, w, bridgeTable(), func(f filter) error {
 		want, err := s.want(f.t)
 		if err != nil {
 			return err
@@ -48,8 +48,8 @@ func (s SpoofCheck) Verify(_ context.Context, w *kernel.World) error {
 }
 
 // Remove implements plan.Remover. It needs only the owner.
-func (s SpoofCheck) Remove(_ context.Context, w *kernel.World) error {
-	return remove(w, bridgeTable(), s.Owner, kindSpoofCheck)
+func (s SpoofCheck) Remove(ctx context.Context, w *kernel.World) error {
+	return remove(ctx, w, bridgeTable(), s.Owner, kindSpoofCheck)
 }
 
 // want is two elements: that Link is guarded, and what may come from it.

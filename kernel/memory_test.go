@@ -1,0 +1,88 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A record that is a directory, as a slip of an administrator's hand leaves it, is none, and does not keep
+// DEL from ending.
+func TestMemoryOddRecord(t *testing.T) {
+	m, o := Memory{Dir: t.TempDir()}, spec.Owner{Network: "net", ContainerID: "c", IfName: "eth0"}
+	for _, name := range []string{m.file("x", o), m.file("x", o) + unfinished} {
+		if err := os.Mkdir(name, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var v int
+	if ok, err := m.Recall("x", o, &v); ok || err != nil {
+		t.Errorf("recall: %v, %v", ok, err)
+	}
+	if err := m.Forget("x", o); err != nil {
+		t.Errorf("forget: %v", err)
+	}
+}
+
+// TestMemorySweepRace sweeps while others forget: what is gone already is swept.
+//
+// clause: P20
+func TestMemorySweepRace(t *testing.T) {
+	m := Memory{Dir: filepath.Join(t.TempDir(), "m")}
+	for range 5 {
+		var owners []spec.Owner
+		for i := range 50 {
+			o := spec.Owner{Network: "net", ContainerID: fmt.Sprint("c", i), IfName: "eth0"}
+			if err := m.Remember("x", o, i); err != nil {
+				t.Fatal(err)
+			}
+			owners = append(owners, o)
+		}
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() {
+				if err := m.Sweep("net", func([8]byte) bool { return false }); err != nil {
+					t.Error("sweep:", err)
+				}
+			})
+		}
+		wg.Go(func() {
+			for _, o := range owners {
+				if err := m.Forget("x", o); err != nil {
+					t.Error("forget:", err)
+				}
+			}
+		})
+		wg.Wait()
+	}
+}
+
+// A call that is told to end while it waits for a lock ends.
+func TestLockGivesUp(t *testing.T) {
+	unlock, err := Lock(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan error)
+	go func() {
+		_, err := Lock(ctx, "test")
+		waited <- err
+	}()
+	cancel()
+	if err := <-waited; !errors.Is(err, context.Canceled) {
+		t.Errorf("lock: %v", err)
+	}
+	unlock()
+	again, err := Lock(t.Context(), "test") // who gave up does not have it
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
