@@ -37,6 +37,9 @@ func (c Count) Sub(d Count) Count {
 	return Count{hi, lo}
 }
 
+// Less reports whether c is less than d.
+func (c Count) Less(d Count) bool { return c.hi < d.hi || c.hi == d.hi && c.lo < d.lo }
+
 // IsZero reports whether c is no address.
 func (c Count) IsZero() bool { return c == Count{} }
 

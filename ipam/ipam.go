@@ -33,6 +33,6 @@ type Allocator interface {
 
 // A Roomer is an Allocator that can count.
 type Roomer interface {
-	// Room is how many addresses of the network are left, and how many there are in all.
+	// Room is how many more owners of the network find an address, and how many there is room for in all.
 	Room(ctx context.Context, network string) (free, size Count, err error)
 }

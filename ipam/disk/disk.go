@@ -252,19 +252,23 @@ func (s *Store) writable() error {
 	return nil
 }
 
-// Room counts the addresses that are left in all sets together, and all that they have.
+// Room is how many more owners find an address: what is left in the set that has the least, and its size.
 func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count, err error) {
-	for _, set := range s.Sets {
-		size = size.Add(set.Size())
-	}
 	d, err := s.open(ctx, network, false)
-	if d == nil {
-		return size, size, err
+	if err != nil {
+		return free, size, err
 	}
-	defer d.close()
-	free = size
-	for _, set := range s.Sets {
-		free = free.Sub(d.x.used(set))
+	if d != nil {
+		defer d.close()
+	}
+	for i, set := range s.Sets {
+		left := set.Size()
+		if d != nil {
+			left = left.Sub(d.x.used(set))
+		}
+		if i == 0 || left.Less(free) {
+			free, size = left, set.Size()
+		}
 	}
 	return free, size, nil
 }
