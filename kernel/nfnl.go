@@ -86,7 +86,6 @@ func (c *conn) write(b []byte) error {
 }
 
 // receive calls each with every message that answers the requests from first on, until it returns false.
-// An error of the kernel comes as an *ack in err.
 func (c *conn) receive(first uint32, each func(m message) bool) error {
 	for {
 		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
