@@ -346,3 +346,41 @@ func TestFullDisk(t *testing.T) {
 		audit(t, s)
 	}
 }
+
+// Where the index can be kept nowhere, everything works, by reading the directory.
+func TestIndexNowhere(t *testing.T) {
+	dir := t.TempDir()
+	s := &Store{DataDir: dir, Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+	net := filepath.Join(dir, "net")
+	if err := os.Mkdir(net, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{
+		unix.Mount(dir, dir, "", unix.MS_BIND, ""),
+		unix.Mount("tmpfs", net, "tmpfs", 0, ""),
+		unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { unix.Unmount(net, unix.MNT_DETACH); unix.Unmount(dir, unix.MNT_DETACH) })
+	if err := os.Mkdir(filepath.Join(dir, "x"), 0o755); !errors.Is(err, unix.EROFS) {
+		t.Fatalf("the folder can be written to: %v", err)
+	}
+	add(t, s, "a")
+	add(t, s, "b")
+	if _, err := s.Allocate(context.Background(), owner("a")); err == nil {
+		t.Error("ADD twice")
+	}
+	del(t, s, "a")
+	if got := add(t, s, "c"); got[0] != "10.1.0.4" {
+		t.Errorf("got %s", got)
+	}
+	if err := s.Sweep(context.Background(), "net", owners("c")); err != nil {
+		t.Error(err)
+	}
+	if got := leases(t, dir); len(got) != 2 || got["10.1.0.4"] != "c\r\neth0" {
+		t.Errorf("leases: %v", got)
+	}
+}

@@ -237,7 +237,7 @@ type draft struct {
 // and a call that is killed leaves nothing.
 func (d *directory) draft(text string) (draft, error) {
 	fd, err := unix.Openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
 		return d.namedDraft(text) // overlayfs before 6.3, NFS
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ package disk
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/netip"
@@ -21,6 +22,9 @@ import (
 // work on the directory at the same time, the reference's host-local included.
 //
 // Release and Sweep need nothing but DataDir.
+//
+// A network's directory holds what the reference puts there and nothing else. An index of it, which may
+// be deleted at any time, is DataDir/.fairlead/NETWORK.
 type Store struct {
 	DataDir   string        // default: /var/lib/cni/networks
 	Sets      []ipam.Set    // complete; an owner gets an address from each
@@ -178,18 +182,18 @@ func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 		if d.fd >= 0 {
 			var l lease
 			if l, err = d.read(a); err == nil && l.text != text(o) && l.text != oldText(o) {
-				errs = append(errs, spec.Errorf(spec.CodeUnknown, "lease %s: is held by %s", a, holder(l.text)))
+				errs = append(errs, fmt.Errorf("lease %s: is held by %s", a, holder(l.text)))
 			}
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, spec.Errorf(spec.CodeUnknown, "lease %s: is missing in %s", a, path))
+			errs = append(errs, fmt.Errorf("lease %s: is missing in %s", a, path))
 		case err != nil:
 			errs = append(errs, spec.Errorf(spec.CodeIO, "lease %s: %w", a, err))
 		}
 	}
 	if ours == 0 {
-		return spec.Errorf(spec.CodeUnknown, "no address of prevResult is of %s", describe(s.Sets))
+		return fmt.Errorf("no address of prevResult is of %s", describe(s.Sets))
 	}
 	return errors.Join(errs...)
 }
@@ -231,6 +235,11 @@ func (s *Store) Status(ctx context.Context, network string) error {
 			continue
 		}
 		errs = append(errs, exhausted(spec.CodeUnavailable, d, set))
+	}
+	if d.log.Enabled(ctx, slog.LevelInfo) {
+		for _, set := range s.Sets {
+			d.log.Info("addresses in use", "network", network, "range", set.String(), "used", d.x.used(set).String(), "of", set.Size().String())
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -1,0 +1,74 @@
+package disk
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+)
+
+// What the index finds free is what a map of the same addresses would, across blocks and up to the ends
+// of the address space.
+func TestFree(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	starts := []string{"10.1.0.0", "10.1.3.250", "0.0.0.0", "255.255.240.0", "fd00::", "fd00::fff0", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:e000"}
+	for range 200 {
+		x := newIndex("", 1, 0)
+		model := map[netip.Addr]uint32{}
+		start := addr(starts[r.IntN(len(starts))])
+		n := 1 + r.IntN(4096)
+		now := clock(1000)
+		for i := range n { // mostly long runs
+			if word := []uint32{0, taken, taken, taken, uint32(1 + r.IntN(1000))}[r.IntN(5)]; word != 0 && r.IntN(50) > 0 {
+				model[ipam.Plus(start, uint64(i))] = word
+				x.mark(ipam.Plus(start, uint64(i)), word)
+			}
+		}
+		first, last := r.IntN(n), r.IntN(n)
+		spans := []ipam.Span{{First: ipam.Plus(start, uint64(min(first, last))), Last: ipam.Plus(start, uint64(max(first, last)))}}
+		if r.IntN(2) == 0 { // in two parts, the later one first
+			cut := spans[0].First
+			for range r.IntN(max(first, last) - min(first, last) + 1) {
+				cut = cut.Next()
+			}
+			if cut != spans[0].Last {
+				spans = []ipam.Span{{First: cut.Next(), Last: spans[0].Last}, {First: spans[0].First, Last: cut}}
+			}
+		}
+		gateway := ipam.Plus(start, uint64(r.IntN(n)))
+		var want, tired netip.Addr
+		rest := 50 * time.Second
+		for i := range spans {
+			spans[i].Gateway = gateway
+			for a := spans[i].First; a.IsValid() && !spans[i].Last.Less(a); a = a.Next() {
+				word := model[a]
+				switch {
+				case a == gateway || word == taken || want.IsValid():
+				case word == 0 || time.Duration(1000-word)*time.Second/10 >= rest:
+					want = a
+				case !tired.IsValid() || word < model[tired]:
+					tired = a
+				}
+			}
+		}
+		if !want.IsValid() {
+			want = tired
+		}
+		got, ok := x.free(spans, now, rest)
+		if x.err != nil || got != want || ok != want.IsValid() {
+			t.Fatalf("%v: got %s, want %s (%v)", spans, got, want, x.err)
+		}
+		used := uint64(0)
+		set := ipam.Set{Ranges: []ipam.Range{{RangeStart: start, RangeEnd: ipam.Plus(start, uint64(n-1)), Gateway: gateway}}}
+		for a, word := range model {
+			if word == taken && a != gateway {
+				used++
+			}
+		}
+		if got := x.used(set); got != ipam.CountOf(used) {
+			t.Fatalf("%s of %d are used", got, used)
+		}
+	}
+}
