@@ -175,7 +175,11 @@ func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment) error {
 	case cached.seen != "" && cached.seen != now:
 		return op.failed(fmt.Errorf("network namespace %s is another one than the one that was attached", a.Netns))
 	}
-	return op.check(ctx, cached.Result)
+	err = op.check(ctx, cached.Result)
+	if op.older(ctx) {
+		err = op.check(ctx, cached.Result)
+	}
+	return err
 }
 
 func (r *Runtime) cacheDir() string { return cmp.Or(r.CacheDir, DefaultCacheDir) }

@@ -131,8 +131,11 @@ func (op *operation) inherit(c *Cached) {
 			op.args = args
 		}
 	}
-	if c.Result != nil && slices.Contains(op.l.CNIVersions, c.Result.CNIVersion) {
-		op.version = c.Result.CNIVersion
+	if c.Result == nil || len(op.l.CNIVersions) == 0 {
+		return
+	}
+	if v := c.Result.CNIVersion; v == op.l.CNIVersion.Or010() || slices.Contains(op.l.CNIVersions, v) {
+		op.version = v
 	}
 }
 

@@ -20,6 +20,8 @@ func TestVersionSelection(t *testing.T) {
 		{"not above ours", `"cniVersion":"0.4.0","cniVersions":["1.0.0","7.0.0"],"plugins":[{"type":"first"}]`, "1.0.0", "ADD first"},
 		{"that all speak", `"cniVersion":"0.4.0","cniVersions":["0.4.0","1.1.0"],"plugins":[{"type":"first"},{"type":"old"}]`, "0.4.0",
 			"ADD first, ADD old, VERSION first, VERSION old, DEL old, DEL first, ADD first, ADD old"},
+		{"the one that cniVersions leaves out", `"cniVersion":"0.4.0","cniVersions":["1.1.0"],"plugins":[{"type":"first"},{"type":"old"}]`, "0.4.0",
+			"ADD first, ADD old, VERSION first, VERSION old, DEL old, DEL first, ADD first, ADD old"},
 		{"none that all speak", `"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"plugins":[{"type":"first"},{"type":"old"}]`, "",
 			"ADD first, ADD old, VERSION first, VERSION old, DEL old, DEL first"},
 	} {
@@ -53,6 +55,26 @@ func TestVersionSelection(t *testing.T) {
 			}
 		})
 	}
+	// The plugin directory was switched to an older release after ADD.
+	t.Run("older plugins than ADD had", func(t *testing.T) {
+		w := newWorld(t)
+		a := web(t)
+		list := func(last string) *spec.List {
+			return list(t, `{"cniVersion":"0.4.0","cniVersions":["1.1.0"],"name":"lan","plugins":[{"type":"first"},{"type":"`+last+`"}]}`)
+		}
+		if _, err := w.Add(bounded(t), list("second"), a); err != nil {
+			t.Fatal(err)
+		}
+		w.told()
+		if err := w.Check(bounded(t), list("old"), a); err != nil {
+			t.Error(err)
+		}
+		w.expect("CHECK first, CHECK old, VERSION first, VERSION old, CHECK first, CHECK old")
+		if err := w.Del(bounded(t), list("old"), a); err != nil {
+			t.Error(err)
+		}
+		w.expect("DEL old, VERSION first, VERSION old, DEL old, DEL first")
+	})
 	t.Run("a version that does not exist", func(t *testing.T) {
 		w := newWorld(t)
 		_, err := w.Add(bounded(t), chain(t, "9.9.9", three[:1], nil), web(t))
