@@ -1,0 +1,133 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A host is what the resources of these tests are made on: the names that exist, and a diary.
+type host struct {
+	there map[string]bool
+	log   []string
+}
+
+// A thing exists on a host or not.
+type thing struct {
+	h      *host
+	name   string
+	broken error // of Ensure and Remove
+}
+
+func (t thing) String() string { return t.name }
+
+func (t thing) Ensure(context.Context, *kernel.World) (bool, error) {
+	if t.broken != nil {
+		return false, t.broken
+	}
+	t.h.log = append(t.h.log, "ensure "+t.name)
+	was := t.h.there[t.name]
+	t.h.there[t.name] = true
+	return !was, nil
+}
+
+func (t thing) Verify(context.Context, *kernel.World) error {
+	if !t.h.there[t.name] {
+		return errors.New("is missing")
+	}
+	return nil
+}
+
+// A lasting thing has to be removed.
+type lasting struct{ thing }
+
+func (l lasting) Remove(context.Context, *kernel.World) error {
+	l.h.log = append(l.h.log, "remove "+l.name)
+	if l.broken != nil {
+		return l.broken
+	}
+	delete(l.h.there, l.name)
+	return nil
+}
+
+func newHost(there ...string) *host {
+	h := &host{there: map[string]bool{}}
+	for _, name := range there {
+		h.there[name] = true
+	}
+	return h
+}
+
+func (h *host) last(name string) lasting { return lasting{thing{h, name, nil}} }
+
+// clause: P11
+func TestRollback(t *testing.T) {
+	h := newHost("was-there")
+	boom := errors.New("boom")
+	p := Plan{Shared(h.last("bridge")), h.last("was-there"), h.last("link"), thing{h, "addr", nil}, h.last("rule"), thing{h, "bad", boom}, h.last("never")}
+	ctx, cancel := context.WithCancel(context.Background())
+	tx := Begin(nil)
+	if err := tx.Apply(ctx, p[:3]); err != nil {
+		t.Fatal(err)
+	}
+	// The longer plan that the addresses bring: what is ensured is skipped.
+	if err := tx.Apply(ctx, p); !errors.Is(err, boom) || err.Error() != "bad: boom" {
+		t.Errorf("apply: %v", err)
+	}
+	cancel() // the caller's time is out, and yet
+	if err := tx.Rollback(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"ensure bridge", "ensure was-there", "ensure link", "ensure addr", "ensure rule", "remove rule", "remove link"}
+	if !slices.Equal(h.log, want) {
+		t.Errorf("did %q, want %q", h.log, want)
+	}
+}
+
+// An ADD whose caller has gone away makes nothing more.
+func TestApplyStopsWithItsCaller(t *testing.T) {
+	h := newHost()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := Begin(nil).Apply(ctx, Plan{h.last("link")}); !errors.Is(err, context.Canceled) || len(h.log) != 0 {
+		t.Errorf("apply: %v, did %q", err, h.log)
+	}
+}
+
+// clause: P12
+func TestRemove(t *testing.T) {
+	h := newHost("a", "c")
+	boom := errors.New("boom")
+	p := Plan{h.last("a"), Shared(h.last("bridge")), lasting{thing{h, "b", boom}}, lasting{thing{h, "gone", fmt.Errorf("open: %w", kernel.ErrNoNamespace)}}, h.last("c")}
+	err := p.Remove(context.Background(), nil)
+	if !errors.Is(err, boom) || errors.Is(err, kernel.ErrNoNamespace) || err.Error() != "remove b: boom" {
+		t.Errorf("remove: %v", err)
+	}
+	if want := []string{"remove c", "remove gone", "remove b", "remove a"}; !slices.Equal(h.log, want) {
+		t.Errorf("did %q, want %q", h.log, want)
+	}
+}
+
+// clause: P14 P15
+func TestVerify(t *testing.T) {
+	h := newHost("a")
+	p := Plan{Required(h.last("master")), Shared(h.last("bridge")), h.last("a")}
+	err := p.Verify(context.Background(), nil)
+	if err == nil || strings.Count(err.Error(), "is missing") != 2 || !strings.Contains(err.Error(), "shared bridge: is missing") {
+		t.Errorf("verify: %v", err)
+	}
+	if _, err := p[0].Ensure(context.Background(), nil); err == nil || len(h.log) != 0 {
+		t.Errorf("a required thing was made: %v, %q", err, h.log)
+	}
+	if q := p.Required(); len(q) != 1 || q.String() != "required master\n" || Unwrap(q[0]) != h.last("master") {
+		t.Errorf("required: %v", q)
+	}
+	if _, ok := p[1].(Remover); ok {
+		t.Error("a shared thing can be removed by an attachment")
+	}
+}
