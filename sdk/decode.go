@@ -18,6 +18,7 @@ import (
 type decoder struct {
 	unknown []unknownKey
 	top     string // the top-level key that is being read
+	lax     bool   // pass over values that cannot be read
 }
 
 type unknownKey struct {
@@ -136,7 +137,7 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, sorted(fields)})
 			continue
 		}
-		if err := d.value(join(path, k), members[k], fields[name]); err != nil {
+		if err := d.value(join(path, k), members[k], fields[name]); err != nil && !d.lax {
 			return err
 		}
 	}
@@ -210,13 +211,14 @@ func everybodys(key string) bool {
 }
 
 // decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the
-// plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator.
-func decode(conf *spec.Conf, into any, allocator bool) ([]unknownKey, error) {
+// plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator. For DEL and GC, which
+// work with less, a value that cannot be read is as good as absent (clause P12).
+func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
 	raw, err := conf.Object.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
-	var d decoder
+	d := decoder{lax: verb == "DEL" || verb == "GC"}
 	if err := d.value("", raw, reflect.ValueOf(into).Elem()); err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func decodeText(t *testing.T, text string, allocator bool) (testConf, []unknownK
 		t.Fatal(err)
 	}
 	var c testConf
-	unknown, err := decode(conf, &c, allocator)
+	unknown, err := decode(conf, &c, allocator, "ADD")
 	return c, unknown, err
 }
 

@@ -51,7 +51,7 @@ func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Alloca
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: allocates,
 		open: func(conf *spec.Conf, r *Request) (ipam.Allocator, []unknownKey, error) {
 			var c C
-			unknown, err := decode(conf, &c, true)
+			unknown, err := decode(conf, &c, true, r.Verb)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -63,7 +63,7 @@ func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Alloca
 func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error) {
 	return func(conf *spec.Conf, r *Request) (plan.Plan, []unknownKey, error) {
 		var c C
-		unknown, err := decode(conf, &c, false)
+		unknown, err := decode(conf, &c, false, r.Verb)
 		if err == nil {
 			var p plan.Plan
 			if p, err = want(c, r); err == nil {

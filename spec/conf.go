@@ -38,30 +38,36 @@ const (
 // any case, as everywhere in the field.
 //
 // A configuration of a version that is not Known is read as far as name and type, and is no error: it is
-// for the plugin to refuse (clause V3). A prevResult that cannot be read gives both the error and the
-// rest of the configuration, for DEL goes on without it (clause P12).
+// for the plugin to refuse (clause V3). What cannot be read beyond name, version and types gives both the
+// error and the rest of the configuration, for DEL goes on without it (clause P12).
 func ParseConf(b []byte) (*Conf, error) {
 	d, err := openObject(b, "the configuration")
 	if err != nil {
 		return nil, err.asError()
 	}
 	c := &Conf{Object: d.members(d.root)}
-	if err := d.stdin(c); err != nil {
+	if err := d.identity(c); err != nil {
 		return nil, err.asError()
 	}
 	if !c.CNIVersion.Known() {
 		return c, nil
 	}
+	err = d.stdin(c)
 	if m, ok := d.root.fold("prevResult"); ok {
-		if c.PrevResult, err = d.result(m.node, c.CNIVersion, "prevResult"); err != nil {
-			return c, err.asError()
+		prev, perr := d.result(m.node, c.CNIVersion, "prevResult")
+		if c.PrevResult = prev; err == nil {
+			err = perr
 		}
+	}
+	if err != nil {
+		c.ValidAttachments, c.HasValidAttachments = nil, false
+		return c, err.asError()
 	}
 	return c, nil
 }
 
-// stdin reads all but prevResult.
-func (d *document) stdin(c *Conf) *FileError {
+// identity reads which network it is, and which plugins.
+func (d *document) identity(c *Conf) *FileError {
 	if err := d.networkName(d.root, "", &c.Name); err != nil {
 		return err
 	}
@@ -76,7 +82,12 @@ func (d *document) stdin(c *Conf) *FileError {
 		}
 		return nil
 	}
-	if err := d.plugin(d.root, "", c); err != nil {
+	return d.plugins(d.root, "", c)
+}
+
+// stdin reads the rest but prevResult.
+func (d *document) stdin(c *Conf) *FileError {
+	if err := d.wellKnown(d.root, "", c); err != nil {
 		return err
 	}
 	for _, key := range []string{keyValid, keyValidOld} {
@@ -118,6 +129,14 @@ func (d *document) missing(n node, path, key, why string) *FileError {
 
 // plugin reads what the protocol says about the plugin that n configures.
 func (d *document) plugin(n node, path string, c *Conf) *FileError {
+	if err := d.plugins(n, path, c); err != nil {
+		return err
+	}
+	return d.wellKnown(n, path, c)
+}
+
+// plugins reads the types of the plugin and of its IPAM plugin.
+func (d *document) plugins(n node, path string, c *Conf) *FileError {
 	m, ok := n.fold("type")
 	if !ok {
 		return d.missing(n, path, "type", "it names the plugin")
@@ -135,6 +154,11 @@ func (d *document) plugin(n node, path string, c *Conf) *FileError {
 			}
 		}
 	}
+	return nil
+}
+
+// wellKnown reads the keys that mean the same for every plugin.
+func (d *document) wellKnown(n node, path string, c *Conf) *FileError {
 	if m, ok := n.fold("capabilities"); ok {
 		c.Capabilities = map[string]bool{}
 		err := d.object(m.node, join(path, "capabilities"), func(key string, n node, path string) *FileError {

@@ -145,6 +145,31 @@ func (d *document) intPointer(n node, path string, v **int) *FileError {
 	return nil
 }
 
+// within is a number that the kernel has so many bits for: a larger one would be cut to another.
+func (d *document) within(n node, path string, most int, v *int) *FileError {
+	i := *v
+	if err := d.integer(n, path, &i); err != nil {
+		return err
+	}
+	if i < 0 || i > most {
+		return d.bad(CodeConfig, n.start, path, "%d: want 0 to %d", i, most)
+	}
+	*v = i
+	return nil
+}
+
+func (d *document) withinPointer(n node, path string, most int, v **int) *FileError {
+	if n.kind == 'n' {
+		return nil
+	}
+	var i int
+	if err := d.within(n, path, most, &i); err != nil {
+		return err
+	}
+	*v = &i
+	return nil
+}
+
 func (d *document) boolean(n node, path string, v *bool) *FileError {
 	switch n.kind {
 	case 'n':

@@ -3,6 +3,7 @@ package spec
 import (
 	"encoding/json"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 )
@@ -181,15 +182,15 @@ func (d *document) route(n node, path string, v *Route) *FileError {
 		case "gw":
 			return d.addr(n, path, &v.GW)
 		case "mtu":
-			return d.integer(n, path, &v.MTU)
+			return d.within(n, path, math.MaxUint32, &v.MTU)
 		case "advmss":
-			return d.integer(n, path, &v.AdvMSS)
+			return d.within(n, path, math.MaxUint32, &v.AdvMSS)
 		case "priority":
-			return d.integer(n, path, &v.Priority)
+			return d.within(n, path, math.MaxUint32, &v.Priority)
 		case "table":
-			return d.intPointer(n, path, &v.Table)
+			return d.withinPointer(n, path, math.MaxUint32, &v.Table)
 		case "scope":
-			return d.intPointer(n, path, &v.Scope)
+			return d.withinPointer(n, path, math.MaxUint8, &v.Scope)
 		}
 		return nil
 	})
