@@ -146,8 +146,8 @@ func (tx *Tx) Apply(ctx context.Context, p Plan) error {
 	return nil
 }
 
-// Rollback removes what this Tx made, last first. The caller's cancellation does not stop it: the work
-// has to be taken back even when time ran out.
+// Rollback removes what this Tx made, last first. It takes a context of its own: the work has to be taken
+// back even when the time of Apply's ran out.
 func (tx *Tx) Rollback(ctx context.Context) error {
-	return tx.undo.Remove(context.WithoutCancel(ctx), tx.w)
+	return tx.undo.Remove(ctx, tx.w)
 }

@@ -118,7 +118,9 @@ func (o *outside) add(ctx context.Context) (*spec.Result, error) {
 		}
 	}
 	// Who knows how far it came (clause I3). An allocator of this program fails as a whole.
-	return nil, errors.Join(err, o.del(context.WithoutCancel(ctx)))
+	undo, stop := undoing(ctx)
+	defer stop()
+	return nil, errors.Join(err, o.del(undo))
 }
 
 func (o *outside) quiet(ctx context.Context, verb string) error {

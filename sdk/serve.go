@@ -191,7 +191,7 @@ func (e *environment) validate() error {
 	}
 	args, err := spec.ParseArgs(e.Args)
 	if err != nil && e.Command != "DEL" {
-		bad = append(bad, "CNI_ARGS: "+err.Error())
+		bad = append(bad, err.Error())
 	}
 	e.args = args
 	if len(bad) > 0 {
@@ -251,7 +251,9 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 		}
 		out, err := res.Encode(conf.CNIVersion.Or010())
 		if err != nil {
-			return nil, errors.Join(err, c.del(context.WithoutCancel(ctx)))
+			undo, stop := undoing(ctx)
+			defer stop()
+			return nil, errors.Join(err, c.del(undo))
 		}
 		return out, nil
 	case "CHECK":
@@ -275,7 +277,9 @@ func (c *call) allocator(ctx context.Context) ([]byte, error) {
 		}
 		out, err := res.Encode(c.conf.CNIVersion.Or010())
 		if err != nil {
-			return nil, errors.Join(err, c.ipam.del(context.WithoutCancel(ctx)))
+			undo, stop := undoing(ctx)
+			defer stop()
+			return nil, errors.Join(err, c.ipam.del(undo))
 		}
 		return out, nil
 	case "CHECK":

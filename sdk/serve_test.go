@@ -1,6 +1,7 @@
 package sdk_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -9,7 +10,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -227,5 +230,71 @@ func TestUnknownKeysWarn(t *testing.T) {
 	a := ask(t, "toy", conf("1.1.0", `,"lable":"x"`), env("ADD", "CNI_NETNS="+nstest.NewNS(t))...)
 	if a.status != 0 || !strings.Contains(a.stderr, `did you mean`) {
 		t.Errorf("%+v", a)
+	}
+}
+
+// script puts a delegate called odd into a directory of its own.
+func script(t *testing.T, text string) (dir string) {
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "odd"), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// A delegate that never answers: a signal ends it, its DEL is tried (clause I3) and not waited for without end.
+//
+// clause: I3 P7
+func TestHangingDelegate(t *testing.T) {
+	dir := script(t, `echo "began $CNI_COMMAND" >&2; exec sleep 1000`)
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(exe, filepath.Join(dir, "toy")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(dir, "toy"))
+	cmd.Env = append(env("ADD", "CNI_NETNS="+nstest.NewNS(t)), "TOY=1", "CNI_PATH="+dir, "PATH="+os.Getenv("PATH"))
+	cmd.Stdin = strings.NewReader(conf("1.1.0", `,"ipam":{"type":"odd"}`))
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var said []string
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		if said = append(said, lines.Text()); lines.Text() == "began ADD" {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err == nil {
+		t.Error("ADD succeeded")
+	}
+	var doc spec.Error
+	if err := json.Unmarshal(out.Bytes(), &doc); err != nil || doc.Code != spec.CodeTryAgain {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	if !slices.Equal(said, []string{"began ADD", "began DEL"}) {
+		t.Errorf("the delegate said %q", said)
+	}
+}
+
+// A delegate's error without a code is an error with one.
+//
+// clause: P7 I2
+func TestDelegateWithoutCode(t *testing.T) {
+	for _, doc := range []string{`{"code":0,"msg":"no"}`, `{"msg":"no"}`} {
+		dir := script(t, "cat >/dev/null; echo '"+doc+"'; exit 1")
+		a := ask(t, "toy", conf("1.1.0", `,"ipam":{"type":"odd"}`), env("DEL", "CNI_PATH="+dir, "PATH="+os.Getenv("PATH"))...)
+		if a.status == 0 || a.doc["code"] != float64(spec.CodeInternal) || !strings.Contains(fmt.Sprint(a.doc["msg"]), "no") {
+			t.Errorf("%s: status %d, %s", doc, a.status, a.stdout)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -78,13 +79,16 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 		}
 	}
 	tx := plan.Begin(c.w)
+	restore := c.forget
 	defer func() {
 		if failed != nil {
-			failed = errors.Join(failed, tx.Rollback(ctx), c.forget())
+			undo, stop := undoing(ctx)
+			defer stop()
+			failed = errors.Join(failed, tx.Rollback(undo), restore())
 		}
 	}()
 	if c.p.shape == makesLinks {
-		if err := c.remember(); err != nil {
+		if restore, err = c.remember(); err != nil {
 			return nil, err
 		}
 	}
@@ -98,7 +102,9 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 		}
 		defer func() {
 			if failed != nil { // the addresses go back before the links do, which dhcp needs
-				failed = errors.Join(failed, c.ipam.del(context.WithoutCancel(ctx)))
+				undo, stop := undoing(ctx)
+				defer stop()
+				failed = errors.Join(failed, c.ipam.del(undo))
 			}
 		}()
 		if want, err = c.readdress(ctx, tx, got); err != nil {
@@ -106,6 +112,12 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 		}
 	}
 	return c.result(ctx, want)
+}
+
+// undoing is the context of what takes work back. It outlives a signal to end, yet not for ever: a delegate may
+// hang, or who has a lock. The DEL that a runtime sends after a failed ADD is there for what is left.
+func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }
 
 // readdress applies the plan that the addresses bring.

@@ -48,13 +48,22 @@ func identify(ns *kernel.NS) (id identity, err error) {
 	return id, err
 }
 
-// remember keeps the container's namespace in mind for DEL.
-func (c *call) remember() error {
+// remember keeps the container's namespace in mind for DEL. Restore takes that back: an ADD that is refused
+// because the attachment is there already must not forget the namespace that it is in.
+func (c *call) remember() (restore func() error, err error) {
+	var was identity
+	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
+	if err != nil {
+		return c.forget, err
+	}
 	id, err := identify(c.w.Container)
 	if err != nil {
-		return err
+		return func() error { return nil }, err
 	}
-	return c.w.Memory.Remember(netnsRecord, c.r.Owner, id)
+	if restore = c.forget; known {
+		restore = func() error { return c.w.Memory.Remember(netnsRecord, c.r.Owner, was) }
+	}
+	return restore, c.w.Memory.Remember(netnsRecord, c.r.Owner, id)
 }
 
 func (c *call) forget() error {

@@ -36,13 +36,16 @@ func AsError(err error, def Code) *Error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*Error); ok {
+	if e, ok := err.(*Error); ok && e.Code != 0 {
 		return e
 	}
 	out := &Error{Code: def, Msg: err.Error(), cause: err}
 	var inner *Error
 	if errors.As(err, &inner) {
-		out.CNIVersion, out.Code, out.Details = inner.CNIVersion, inner.Code, inner.Details
+		out.CNIVersion, out.Details = inner.CNIVersion, inner.Details
+		if inner.Code != 0 { // a plugin may print a message alone
+			out.Code = inner.Code
+		}
 		out.Msg = strings.Replace(out.Msg, inner.Error(), inner.Msg, 1) // the details are not said twice
 	}
 	out.Msg = strings.ReplaceAll(out.Msg, "\n", "; ") // errors.Join's separator
