@@ -142,6 +142,8 @@ func complete(r Range, path string) (Range, error) {
 		case !f.addr.IsValid():
 		case f.addr.Zone() != "":
 			return r, bad(path+"."+f.key, "%s has a zone; write %s", f.addr, f.addr.WithZone(""))
+		case f.key == "gateway" && f.addr.Is4() != r.Subnet.Addr().Is4():
+			return r, bad(path+".gateway", "%s is not of the family of %s", f.addr, r.Subnet)
 		case f.key != "gateway" && !r.Subnet.Contains(*f.addr): // a gateway elsewhere is the reference's freedom
 			return r, bad(path+"."+f.key, "%s is not in %s, which is %s-%s", f.addr, r.Subnet, r.Subnet.Addr(), last(r.Subnet))
 		}

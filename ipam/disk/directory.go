@@ -169,12 +169,19 @@ func (d *directory) read(a netip.Addr) (lease, error) {
 	if err != nil {
 		return fail("stat", err)
 	}
-	var b [4096]byte // a container ID may be long
+	var b [4096]byte
 	n, err := unix.Read(fd, b[:])
 	if err != nil {
 		return fail("read", err)
 	}
-	text := strings.TrimSpace(string(b[:n]))
+	text := string(b[:n])
+	for n == len(b) && len(text) < 1<<20 { // a container ID has no maximum but that of an environment
+		if n, err = unix.Read(fd, b[:]); err != nil {
+			return fail("read", err)
+		}
+		text += string(b[:n])
+	}
+	text = strings.TrimSpace(text)
 	if garbage(text) {
 		return fail("read", errGarbage)
 	}
@@ -325,7 +332,7 @@ func (d *directory) setLast(i int, a netip.Addr) error {
 	fail := func(op string, err error) error {
 		return &fs.PathError{Op: op, Path: filepath.Join(d.path, lastName(i)), Err: err}
 	}
-	fd, err := unix.Openat(d.fd, lastName(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	fd, err := unix.Openat(d.fd, lastName(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return fail("open", err)
 	}

@@ -65,11 +65,27 @@ func (s *Store) path(network string) (string, error) {
 	if network == "" || strings.ContainsRune("._-", rune(network[0])) || strings.ContainsAny(network, "/\x00") {
 		return "", spec.Errorf(spec.CodeConfig, "name: %q cannot name a network", network)
 	}
+	if len(network) > longestName {
+		return "", errLongName{spec.Errorf(spec.CodeConfig, "name: the network's has %d bytes, and the directory of its leases can have %d: choose a shorter one", len(network), longestName)}
+	}
 	dir := s.DataDir
 	if dir == "" {
 		dir = "/var/lib/cni/networks"
 	}
 	return filepath.Join(dir, network), nil
+}
+
+// longestName is NAME_MAX.
+const longestName = 255
+
+// errLongName says that a network can have no leases, for no directory has its name.
+type errLongName struct{ error }
+
+func (e errLongName) Unwrap() error { return e.error }
+
+// none reports whether err, of opening a network's directory, says that there cannot be a lease in it.
+func none(err error) bool {
+	return errors.As(err, &errLongName{}) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }
 
 // text is the content of o's lease files.
@@ -109,6 +125,9 @@ func (d *directory) drop(s slot, word uint32) error {
 // Release removes the leases of o (clauses P12, P13). A network that was never used stays so.
 func (s *Store) Release(ctx context.Context, o spec.Owner) error {
 	d, err := s.open(ctx, o.Network, false)
+	if d == nil && none(err) {
+		return nil
+	}
 	if d == nil {
 		return err
 	}
@@ -128,6 +147,9 @@ func (s *Store) Release(ctx context.Context, o spec.Owner) error {
 // format is valid if its container is.
 func (s *Store) Sweep(ctx context.Context, network string, valid []spec.Owner) error {
 	d, err := s.open(ctx, network, false)
+	if d == nil && none(err) {
+		return nil
+	}
 	if d == nil {
 		return err
 	}

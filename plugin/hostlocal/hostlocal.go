@@ -3,9 +3,12 @@ package hostlocal
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strconv"
+	"syscall"
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/ipam/disk"
@@ -98,13 +101,9 @@ type local struct {
 }
 
 func (l *local) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
-	var dns spec.DNS
-	if l.resolvConf != "" {
-		text, err := os.ReadFile(l.resolvConf)
-		if err != nil {
-			return nil, spec.Errorf(spec.CodeConfig, "ipam.resolvConf: %w", err)
-		}
-		dns = ipam.ParseResolvConf(string(text))
+	dns, err := l.dns()
+	if err != nil {
+		return nil, err
 	}
 	res, err := l.Store.Allocate(ctx, o)
 	if err != nil {
@@ -112,4 +111,42 @@ func (l *local) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 	}
 	res.Routes, res.DNS = l.routes, dns
 	return res, nil
+}
+
+// Status adds what Allocate needs beside addresses.
+func (l *local) Status(ctx context.Context, network string) error {
+	if _, err := l.dns(); err != nil {
+		return err
+	}
+	return l.Store.Status(ctx, network)
+}
+
+// dns is what the resolv.conf says that the configuration names. A FIFO is not waited for, and a device not
+// read to its end.
+func (l *local) dns() (spec.DNS, error) {
+	if l.resolvConf == "" {
+		return spec.DNS{}, nil
+	}
+	bad := func(err error) (spec.DNS, error) {
+		return spec.DNS{}, spec.Errorf(spec.CodeConfig, "ipam.resolvConf: %w", err)
+	}
+	f, err := os.OpenFile(l.resolvConf, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return bad(err)
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil {
+		return bad(err)
+	} else if !st.Mode().IsRegular() {
+		return bad(fmt.Errorf("%s: is not a regular file", l.resolvConf))
+	}
+	const most = 1 << 20
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	switch {
+	case err != nil:
+		return bad(err)
+	case len(text) > most:
+		return bad(fmt.Errorf("%s: has more than %d bytes", l.resolvConf, most))
+	}
+	return ipam.ParseResolvConf(string(text)), nil
 }
