@@ -36,6 +36,9 @@ func (k Kind) Verify(_ context.Context, w *kernel.World) error {
 	case err != nil:
 		return err
 	case l.Kind != k.Kind:
+		if l.Kind == "" {
+			return spec.Errorf(spec.CodeConfig, "%s is a network card or lo on this host, and no %s; name another", k.Link, k.Kind)
+		}
 		return spec.Errorf(spec.CodeConfig, "%s is a link of type %s on this host; name another, or remove it (ip link delete %s)", k.Link, l.Kind, k.Link)
 	}
 	return nil

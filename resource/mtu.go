@@ -32,7 +32,7 @@ func (m *MTU) UnmarshalJSON(b []byte) error {
 		return nil
 	default:
 		n, err := strconv.Atoi(s)
-		if err != nil {
+		if err != nil || n < 0 { // what is below zero here has a meaning of its own
 			return errors.New(`want a number of bytes, or "auto"`)
 		}
 		*m = MTU(n)

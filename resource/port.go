@@ -45,6 +45,9 @@ func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err er
 	switch l.Master {
 	case br.Index:
 	case 0:
+		if err := p.spare(w, l); err != nil {
+			return false, err
+		}
 		if err := p.attach(ctx, w, br); err != nil {
 			return false, err
 		}
@@ -67,6 +70,22 @@ func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err er
 		return false, err
 	}
 	return true, nil
+}
+
+// spare refuses a link that the host itself talks by: as a port it would no longer be heard, and a previous
+// result may list any link.
+func (p Port) spare(w *kernel.World, l *kernel.Link) error {
+	addrs, err := w.Host.Addrs(l.Index)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			return spec.Errorf(spec.CodeConfig, "link %s has the host's address %v, which would no longer be reached if it were a port of %s: remove the address, or have another link in prevResult",
+				p.Link, a.Prefix, p.Master)
+		}
+	}
+	return nil
 }
 
 func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) error {

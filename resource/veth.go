@@ -195,11 +195,11 @@ func (v Veth) foreign(w *kernel.World) (*kernel.Link, error) {
 		}
 		return h, nil
 	}
-	if v.Master == "" {
-		if h.Master == 0 && referenceName(h.Name) {
-			return h, nil
-		}
+	if !referenceName(h.Name) || v.Master == "" && h.Master != 0 {
 		return nil, nil
+	}
+	if v.Master == "" {
+		return h, nil
 	}
 	br, err := bridge(w, v.Master)
 	if err != nil || h.Master != br.Index {

@@ -54,12 +54,15 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			pub.To6 = ip.Address
 		}
 	}
+	if r.Prev != nil && len(c.RuntimeConfig.PortMappings) > 0 && !pub.To4.IsValid() && !pub.To6.IsValid() {
+		return nil, spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings: prevResult has no address of %s that a port could lead to", r.IfName)
+	}
 	for i, m := range c.RuntimeConfig.PortMappings {
 		port, err := m.parse(i)
 		if err != nil {
 			return nil, err
 		}
-		if r.Prev != nil && (pub.To4.IsValid() || pub.To6.IsValid()) && port.HostIP.IsValid() && !port.HostIP.IsUnspecified() &&
+		if r.Prev != nil && port.HostIP.IsValid() && !port.HostIP.IsUnspecified() &&
 			(port.HostIP.Is4() && !pub.To4.IsValid() || port.HostIP.Is6() && !pub.To6.IsValid()) {
 			return nil, spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i, port.HostIP)
 		}
