@@ -28,8 +28,16 @@ func place(a netip.Addr) int {
 
 // block is the page of a's block, or 0.
 func (x *index) block(a netip.Addr) uint32 {
-	for _, s := range x.lookup(keyOf("block", base(a).String())) {
+	from := base(a)
+	if n := x.found[from]; n != 0 {
+		return n
+	}
+	for _, s := range x.lookup(keyOf("block", from.String())) {
 		if s.kind == kindBlock && s.page > x.buckets {
+			if x.found == nil {
+				x.found = map[netip.Addr]uint32{}
+			}
+			x.found[from] = s.page
 			return s.page
 		}
 	}
@@ -75,7 +83,7 @@ func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (netip.Ad
 			if from == base(sp.Last) {
 				end = place(sp.Last)
 			}
-			var p [pageSize]byte // no block: nothing there is taken
+			p := &page{} // no block: nothing there is taken
 			if n := x.block(a); n != 0 {
 				p = x.page(n)
 			}

@@ -140,7 +140,9 @@ type index struct {
 	path  string
 	store store
 	extra []slot // what the table has no room for
-	err   error  // the first thing that went wrong: the file is not to be signed then
+	buf   page
+	found map[netip.Addr]uint32 // pages of blocks, by their first address
+	err   error                 // the first thing that went wrong: the file is not to be signed then
 }
 
 // newIndex is an empty index in memory, made for n leases.
@@ -151,7 +153,7 @@ func newIndex(path string, boot uint64, n int) *index {
 		x.buckets *= 2
 	}
 	x.pages = 1 + x.buckets
-	x.store = &memory{}
+	x.store = &memory{make([]byte, int(x.pages)*pageSize)}
 	return x
 }
 
@@ -163,8 +165,8 @@ func openIndex(path string) *index {
 		return nil
 	}
 	x := &index{path: path, store: f}
-	var p [pageSize]byte
-	ok := f.readPage(0, &p) == nil
+	p, err := f.read(0, &x.buf)
+	ok := err == nil
 	if ok {
 		x.header, ok = decodeHeader(p[:])
 	}
@@ -181,8 +183,12 @@ func (x *index) note(err error) {
 	}
 }
 
-func (x *index) page(n uint32) (p [pageSize]byte) {
-	x.note(x.store.readPage(n, &p))
+// page returns a page, which holds until the next one is asked for.
+func (x *index) page(n uint32) *page { return x.pageIn(n, &x.buf) }
+
+func (x *index) pageIn(n uint32, buf *page) *page {
+	p, err := x.store.read(n, buf)
+	x.note(err)
 	return p
 }
 
@@ -219,8 +225,11 @@ func (x *index) insert(s slot) bool {
 	p := x.page(n)
 	at := -1
 	for i := range perPage {
-		old := decodeSlot(p[i*slotSize:][:slotSize])
-		if old.kind == kindFree && at < 0 || old.kind == s.kind && old.key == s.key && old.addr == s.addr {
+		b := p[i*slotSize:][:slotSize]
+		switch kind := binary.LittleEndian.Uint32(b[56:]); {
+		case kind == kindFree && at < 0:
+			at = i
+		case kind == s.kind && key(b[:16]) == s.key && decodeSlot(b).addr == s.addr:
 			at = i
 		}
 	}
@@ -260,8 +269,9 @@ func (x *index) remove(k key, a netip.Addr) {
 
 // all calls f with every slot.
 func (x *index) all(f func(slot)) {
+	var buf page // f may ask for pages
 	for n := range x.buckets {
-		p := x.page(1 + n)
+		p := x.pageIn(1+n, &buf)
 		for i := range perPage {
 			if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind != kindFree {
 				f(s)
@@ -283,7 +293,9 @@ func (x *index) grow() {
 		wide := &index{path: x.path, header: x.header, store: &memory{}, err: x.err, extra: x.extra}
 		wide.buckets, wide.pages = width, 1+width
 		if wide.fill(slots, x) {
-			wide.save()
+			if _, unsaved := x.store.(*memory); !unsaved {
+				wide.save()
+			}
 			x.store.close()
 			*x = *wide
 			return

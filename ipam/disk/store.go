@@ -9,9 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A page of an index.
+type page [pageSize]byte
+
 // A store is where an index's pages are. What lies past the end reads as zeros.
 type store interface {
-	readPage(n uint32, p *[pageSize]byte) error
+	// read returns page n, which is buf or not to be kept.
+	read(n uint32, buf *page) (*page, error)
 	write(off int64, b []byte) error
 	close()
 }
@@ -32,14 +36,14 @@ func openFile(path string) (file, int64, error) {
 	return file(fd), st.Size, nil
 }
 
-func (f file) readPage(n uint32, p *[pageSize]byte) error {
-	got, err := unix.Pread(int(f), p[:], int64(n)*pageSize)
+func (f file) read(n uint32, buf *page) (*page, error) {
+	got, err := unix.Pread(int(f), buf[:], int64(n)*pageSize)
 	if err != nil {
 		got = 0
 		err = fmt.Errorf("read the index: %w", err)
 	}
-	clear(p[got:])
-	return err
+	clear(buf[got:])
+	return buf, err
 }
 
 func (f file) write(off int64, b []byte) error {
@@ -58,17 +62,16 @@ func (f file) close() { unix.Close(int(f)) }
 // A memory is a store that is not on disk yet.
 type memory struct{ b []byte }
 
-func (m *memory) readPage(n uint32, p *[pageSize]byte) error {
-	got := 0
-	if off := int(n) * pageSize; off < len(m.b) {
-		got = copy(p[:], m.b[off:])
+func (m *memory) read(n uint32, buf *page) (*page, error) {
+	if off := int(n) * pageSize; off+pageSize <= len(m.b) {
+		return (*page)(m.b[off:]), nil
 	}
-	clear(p[got:])
-	return nil
+	clear(buf[:])
+	return buf, nil
 }
 
 func (m *memory) write(off int64, b []byte) error {
-	if end := int(off) + len(b); end > len(m.b) {
+	if end := (int(off) + len(b) + pageSize - 1) / pageSize * pageSize; end > len(m.b) {
 		m.b = append(m.b, make([]byte, end-len(m.b))...)
 	}
 	copy(m.b[off:], b)
@@ -89,15 +92,15 @@ func (m *memory) save(path string, pages uint32) (file, error) {
 	err = unix.Ftruncate(fd, int64(pages)*pageSize)
 	for from := 0; from < len(m.b) && err == nil; {
 		to := from
-		for to < len(m.b) && !blank(m.page(to)) {
-			to += len(m.page(to))
+		for to < len(m.b) && !blank(m.b[to:to+pageSize]) {
+			to += pageSize
 		}
 		if to > from {
 			err = f.write(int64(from), m.b[from:to])
 			from = to
 			continue
 		}
-		from += len(m.page(from))
+		from += pageSize
 	}
 	if err == nil {
 		err = unix.Rename(tmp, path)
@@ -108,8 +111,6 @@ func (m *memory) save(path string, pages uint32) (file, error) {
 	}
 	return f, nil
 }
-
-func (m *memory) page(off int) []byte { return m.b[off:min(off+pageSize, len(m.b))] }
 
 func blank(p []byte) bool {
 	for _, c := range p {
