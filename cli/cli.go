@@ -43,6 +43,7 @@ type app struct {
 	stdin, stdout, stderr *os.File
 	output                string          // of -o
 	ran                   bool            // the command line was understood
+	orphans               bool            // a network counts that only its attachments remember
 	status                int             // exit status where there is no error
 	ctx                   context.Context // of the command that runs
 }

@@ -29,6 +29,7 @@ other runtimes on this host may be attached to the same network.`,
 		Example: `  fairlead gc lan --valid web1/eth0 --valid web2/eth0
   fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all that is remembered`,
 		RunE: func(c *cobra.Command, args []string) error {
+			a.orphans = true
 			keep, err := a.validAttachments(args[0], valid, all, stdin)
 			if err != nil {
 				return err

@@ -60,8 +60,24 @@ func (a *app) network(name string) (*network, error) {
 	case name == defaultNetwork && errors.Is(err, spec.ErrNotFound):
 		l, err := spec.ParseList(defaultList(ipv6Here()))
 		return &network{List: l, builtIn: true}, err
+	case a.orphans && errors.Is(err, spec.ErrNotFound):
+		if l := orphaned(name); l != nil {
+			a.note("warning: no file defines network %s any more; this goes by what it was when it was attached to", name)
+			return &network{List: l}, nil
+		}
 	}
 	return nil, err
+}
+
+// orphaned is a network that attachments are left of, as they remember it.
+func orphaned(name string) *spec.List {
+	list, _ := (&attach.Runtime{}).List(name)
+	for _, c := range list {
+		if l, err := spec.ParseList(c.Config); err == nil && l.Name == name && len(l.Plugins) > 0 {
+			return l
+		}
+	}
+	return nil
 }
 
 // The default network's addresses keep out of the way of podman (10.88.0.0/16 and upwards), Docker (172.17

@@ -46,6 +46,9 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 			if err != nil {
 				return err
 			}
+			for _, note := range t.notes {
+				a.note("warning: %s", note)
+			}
 			if a.json() {
 				return printJSON(a.stdout, struct {
 					attached
@@ -100,7 +103,7 @@ func (t *target) plan() ([]step, error) {
 		case i < 0:
 			st.Opaque = "no plugin of fairlead"
 		case !ours(st.Path):
-			st.Opaque = "another program than fairlead, which would do:"
+			st.Opaque = "another program of that name; fairlead's own would do this"
 		}
 		if i >= 0 {
 			var want plan.Plan
@@ -137,7 +140,17 @@ func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, pr
 		return nil, nil, err
 	}
 	r.IPs, r.Routes = example(conf)
-	want, err := p.Plan(conf, r)
+	want, notes, err := p.Plan(conf, r)
+	for _, q := range plugin.All() {
+		if err == nil && q.Name == conf.IPAMType && q.Allocates() {
+			var more []string
+			_, more, err = q.Plan(conf, r)
+			notes = append(notes, more...)
+		}
+	}
+	for _, note := range notes {
+		t.notes = append(t.notes, p.Name+": "+note)
+	}
 	if err != nil || conf.IPAMType == "" && prev != nil {
 		return want, prev, err
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -24,6 +25,7 @@ type target struct {
 	*network
 	attach.Attachment
 	runtime *attach.Runtime
+	notes   []string // what a plan function has to say of the configuration
 }
 
 // attachmentFlags are the flags that name an attachment beside NET and NETNS.
@@ -84,8 +86,46 @@ func (a *app) ready(f attachmentFlags, args []string, there bool) (*target, erro
 			return nil, err
 		}
 	}
-	t.runtime, err = a.runtime(t.network)
+	if t.runtime, err = a.runtime(t.network); err == nil && f.containerID == "" {
+		t.recognise()
+	}
 	return t, err
+}
+
+// recognise takes over the container ID of what is attached already by another spelling of the namespace's
+// path, or by another program: two attachments of one interface would undo each other.
+func (t *target) recognise() {
+	list, _ := t.runtime.List(t.Name)
+	id := ""
+	for _, c := range list {
+		switch {
+		case c.IfName != t.IfName:
+		case c.ContainerID == t.ContainerID:
+			return
+		case c.Netns != "" && samePath(c.Netns, t.Netns):
+			id = c.ContainerID
+		}
+	}
+	t.ContainerID = cmp.Or(id, t.ContainerID)
+}
+
+// samePath reports whether two paths lead to one file, or did when it was there.
+func samePath(a, b string) bool {
+	x, xerr := os.Stat(a)
+	y, yerr := os.Stat(b)
+	if xerr == nil && yerr == nil {
+		return os.SameFile(x, y)
+	}
+	return plain(a) == plain(b)
+}
+
+// plain is a path without the links on the way to its last element.
+func plain(path string) string {
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err != nil {
+		return filepath.Clean(path)
+	}
+	return filepath.Join(dir, filepath.Base(path))
 }
 
 // there says that the namespace of ADD and CHECK does not exist.
@@ -147,6 +187,7 @@ func (a *app) delCommand() *cobra.Command {
 		Use: "del NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
 		Short: "Detach a network namespace; what is gone already is no error",
 		RunE: func(c *cobra.Command, args []string) error {
+			a.orphans = true
 			t, err := a.ready(f, args, false)
 			if err != nil {
 				return err
@@ -245,13 +286,16 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			err = rt.Status(c.Context(), n.List)
+			left, err := rooms(c.Context(), n.List)
+			if err == nil {
+				err = rt.Status(c.Context(), n.List)
+			}
 			var doc *spec.Error
 			if err != nil && !errors.As(err, &doc) {
 				return err
 			}
 			if a.json() {
-				r := readiness{Network: n.Name, Ready: err == nil, Addresses: rooms(c.Context(), n.List)}
+				r := readiness{Network: n.Name, Ready: err == nil, Addresses: left}
 				if err != nil {
 					r.Code, r.Reason = doc.Code, doc.Msg
 					a.status, _ = explain(err)
@@ -261,8 +305,11 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if !n.CNIVersion.AtLeast(spec.V110) {
+				a.note("the plugins of %s were not asked: STATUS came with CNI 1.1.0, and its cniVersion is %s", n.Name, n.CNIVersion.Or010())
+			}
 			fmt.Fprintln(a.stdout, n.Name, "is", a.style(a.stdout).good("ready"))
-			for _, r := range rooms(c.Context(), n.List) {
+			for _, r := range left {
 				fmt.Fprintf(a.stdout, "%s has %s of %s addresses left\n", r.IPAM, r.Free, r.Size)
 			}
 			return nil
@@ -278,8 +325,9 @@ type room struct {
 	Size string `json:"size"`
 }
 
-// rooms asks the allocators that are this program's own; what another program has left, only it knows.
-func rooms(ctx context.Context, l *spec.List) []room {
+// rooms asks the allocators that are this program's own, which find out what is wrong with their part of
+// the configuration too; what another program has left, only it knows.
+func rooms(ctx context.Context, l *spec.List) ([]room, error) {
 	all := plugin.All()
 	var rs []room
 	for _, conf := range l.Plugins {
@@ -287,12 +335,16 @@ func rooms(ctx context.Context, l *spec.List) []room {
 			if p.Name != conf.Type || conf.IPAMType == "" {
 				continue
 			}
-			if free, size, ok, err := p.Room(ctx, all, conf); ok && err == nil {
+			free, size, ok, err := p.Room(ctx, all, conf)
+			if err != nil {
+				return nil, fmt.Errorf("plugin %s: %w", conf.IPAMType, err)
+			}
+			if ok {
 				rs = append(rs, room{conf.IPAMType, free.String(), size.String()})
 			}
 		}
 	}
-	return rs
+	return rs, nil
 }
 
 func (a *app) networkAndRuntime(name string) (*network, *attach.Runtime, error) {

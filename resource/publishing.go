@@ -106,7 +106,7 @@ func conflict(c claimed, d claim) error {
 	if !d.host.IsUnspecified() {
 		where = " at " + d.host.String()
 	}
-	return spec.Errorf(spec.CodeTryAgain, "%s port %d is published%s by %s and leads to %v: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+	return spec.Errorf(spec.CodeConfig, "%s port %d is published%s by %s and leads to %v: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
 		kernel.ProtoName(c.proto), c.port, where, who, netip.AddrPortFrom(d.to, d.toPort))
 }
 

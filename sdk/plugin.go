@@ -97,12 +97,22 @@ func (p Plugin) Observes() Plugin {
 func (p Plugin) Allocates() bool { return p.shape == allocates }
 
 // Plan is what p wants for r: the dry run. An IPAM plugin has none.
-func (p Plugin) Plan(conf *spec.Conf, r *Request) (plan.Plan, error) {
-	if p.plan == nil {
-		return nil, nil
+//
+// Notes say which keys of the configuration it does not know, and what may have been meant.
+func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []string, err error) {
+	var unknown []unknownKey
+	if p.plan != nil {
+		want, unknown, err = p.plan(conf, r)
+	} else {
+		_, unknown, err = p.open(conf, r)
 	}
-	want, _, err := p.plan(conf, r)
-	return want, err
+	for _, u := range unknown {
+		notes = append(notes, u.String())
+	}
+	if err == nil {
+		err = refuse(conf, unknown)
+	}
+	return want, notes, err
 }
 
 // NewRequest is what p's plan function would be given for a call.

@@ -36,19 +36,11 @@ func (c *call) want() (plan.Plan, error) {
 
 // report warns of unknown keys, or refuses them where the configuration asks for strictness.
 func report(conf *spec.Conf, verb string, unknown []unknownKey) error {
-	if len(unknown) == 0 || verb == "DEL" || verb == "GC" {
+	if verb == "DEL" || verb == "GC" {
 		return nil
 	}
-	if raw, ok := conf.Object.Get("strict"); ok && string(raw) == "true" {
-		var errs []error
-		for _, u := range unknown {
-			value := ""
-			if raw, ok := conf.Object.Get(u.path); ok {
-				value = " = " + string(raw)
-			}
-			errs = append(errs, spec.Errorf(spec.CodeUnsupported, "%v%s (\"strict\" is set)", u, value))
-		}
-		return errors.Join(errs...)
+	if err := refuse(conf, unknown); err != nil {
+		return err
 	}
 	if verb == "ADD" {
 		for _, u := range unknown {
@@ -56,6 +48,23 @@ func report(conf *spec.Conf, verb string, unknown []unknownKey) error {
 		}
 	}
 	return nil
+}
+
+// refuse is an error for each unknown key of a configuration that sets "strict".
+func refuse(conf *spec.Conf, unknown []unknownKey) error {
+	raw, ok := conf.Object.Get("strict")
+	if !ok || string(raw) != "true" {
+		return nil
+	}
+	var errs []error
+	for _, u := range unknown {
+		value := ""
+		if raw, ok := conf.Object.Get(u.path); ok {
+			value = " = " + string(raw)
+		}
+		errs = append(errs, spec.Errorf(spec.CodeUnsupported, "%v%s (\"strict\" is set)", u, value))
+	}
+	return errors.Join(errs...)
 }
 
 // add makes the attachment, or nothing.

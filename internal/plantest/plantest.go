@@ -119,7 +119,7 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 		r.IPs, r.Routes = ips, rts
 	}
 	r.HostLinks = links
-	want, err := p.Plan(c, r)
+	want, _, err := p.Plan(c, r)
 	if err != nil {
 		return "", err
 	}
