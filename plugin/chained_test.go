@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // TestTap plugs a tap of a previous plugin, as a hypervisor has, into the bridge; DEL takes it off and
@@ -72,5 +73,54 @@ func TestIPv6Off(t *testing.T) {
 	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "ipv6") {
 		t.Errorf("check with IPv6 opened again: %v", err)
 	}
+	r.must("del", r.del(a))
+}
+
+// TestResult is what a runtime reads out of ADD, and that the kernel agrees.
+//
+// clause: P24 P25 P26 I5 K5 K6
+func TestResult(t *testing.T) {
+	r := newRunner(t, chain{name: "result", plugins: []string{`"type":"bridge","bridge":"br-res","isGateway":true,"mtu":1400,
+		"runtimeConfig":{"mac":"02:00:5E:00:00:07","ips":["10.67.0.9"]},
+		"ipam":{"type":"host-local","subnet":"10.67.0.0/24","routes":[{"dst":"0.0.0.0/0"},{"dst":"192.0.2.0/24","gw":"10.67.0.77","priority":7}]}`}})
+	a := &attachment{id: "r", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	res, err := spec.DecodeResult(a.prev, spec.V110)
+	r.must("decode", err)
+	if n := len(res.Interfaces); n != 3 {
+		t.Fatalf("%d interfaces: %s", n, a.prev)
+	}
+	br, host, cont := res.Interfaces[0], res.Interfaces[1], res.Interfaces[2]
+	if br.Name != "br-res" || br.Sandbox != "" || !strings.HasPrefix(host.Name, "veth") || host.Sandbox != "" || cont.Name != "eth0" || cont.Sandbox != a.netns {
+		t.Errorf("interfaces %+v", res.Interfaces)
+	}
+	if cont.MAC != "02:00:5e:00:00:07" || cont.MTU != 1400 || host.MTU != 1400 {
+		t.Errorf("asked for MAC 02:00:5e:00:00:07 and MTU 1400: %+v", res.Interfaces)
+	}
+	if len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.67.0.9/24" || res.IPs[0].Interface == nil || *res.IPs[0].Interface != 2 {
+		t.Errorf("addresses %+v", res.IPs)
+	}
+	if s := nstest.RunIn(t, a.netns, "ip", "-br", "link", "show", "eth0"); !strings.Contains(s, cont.MAC) {
+		t.Errorf("the kernel shows %s", s)
+	}
+	routes := nstest.RunIn(t, a.netns, "ip", "-4", "route")
+	for _, want := range []string{"default via 10.67.0.1 dev eth0", "192.0.2.0/24 via 10.67.0.77 dev eth0 metric 7"} {
+		if !strings.Contains(routes, want) {
+			t.Errorf("no route %q among\n%s", want, routes)
+		}
+	}
+	r.must("check", r.check(a))
+
+	// A second network's default route is skipped and not in its result.
+	second := newRunner(t, chain{name: "second", plugins: []string{`"type":"bridge","bridge":"br-two","isDefaultGateway":true,"ipam":{"type":"host-local","subnet":"10.68.0.0/24"}`}})
+	second.ifName = "eth1"
+	b := &attachment{id: "r", netns: a.netns}
+	r.must("add to a second network", second.add(b))
+	if strings.Contains(string(b.prev), "0.0.0.0/0") || strings.Count(nstest.RunIn(t, a.netns, "ip", "-4", "route"), "default") != 1 {
+		t.Errorf("the second network's default route: %s\n%s", b.prev, nstest.RunIn(t, a.netns, "ip", "-4", "route"))
+	}
+	r.must("check of the second network", second.check(b))
+	r.must("del from the second network", second.del(b))
+	r.must("check of the first one", r.check(a))
 	r.must("del", r.del(a))
 }

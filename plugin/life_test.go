@@ -102,9 +102,10 @@ var chains = []chain{
 
 // A runner is a runtime of 30 lines: it runs a chain and remembers the result.
 type runner struct {
-	t     *testing.T
-	dir   string
-	chain chain
+	t      *testing.T
+	dir    string
+	chain  chain
+	ifName string
 }
 
 func newRunner(t *testing.T, c chain) *runner {
@@ -118,7 +119,7 @@ func newRunner(t *testing.T, c chain) *runner {
 			t.Fatal(err)
 		}
 	}
-	return &runner{t, dir, c}
+	return &runner{t, dir, c, "eth0"}
 }
 
 type attachment struct {
@@ -142,7 +143,7 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 	cmd.Stdin = strings.NewReader(conf)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME=eth0", "CNI_PATH="+r.dir)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME="+r.ifName, "CNI_PATH="+r.dir)
 	err := cmd.Run()
 	if err != nil {
 		var e spec.Error
