@@ -68,6 +68,7 @@ func TestRefusals(t *testing.T) {
 		{"ipam.rangeStart: 10.1.0.1 is not in 10.0.0.0/24, which is 10.0.0.0-10.0.0.255", []Set{at("ipam", rng("10.0.0.0/24", "10.1.0.1", "", ""))}},
 		{"ipam.rangeEnd: fd00::1 is not in 10.0.0.0/24, which is 10.0.0.0-10.0.0.255", []Set{at("ipam", rng("10.0.0.0/24", "", "fd00::1", ""))}},
 		{"ipam.rangeEnd: 10.0.0.5 is below the start of the range, 10.0.0.9", []Set{at("ipam", rng("10.0.0.0/24", "10.0.0.9", "10.0.0.5", ""))}},
+		{"ipam.gateway: fd00::1 is not of the family of 10.0.0.0/24", []Set{at("ipam", rng("10.0.0.0/24", "", "", "fd00::1"))}},
 		{"ipam.gateway: fe80::1%eth0 has a zone; write fe80::1", []Set{at("ipam", rng("fd00::/64", "", "", "fe80::1%eth0"))}},
 		{"ipam.ranges[0][1].subnet: fd00::/64 and 10.9.0.0/24 of ipam.ranges[0][0] are of two families: each needs a list of its own",
 			[]Set{at("ipam.ranges[0]", good, rng("fd00::/64", "", "", ""))}},

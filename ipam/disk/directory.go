@@ -255,17 +255,9 @@ func (d *directory) draft(text string) (draft, error) {
 
 // namedDraft writes a lease file outside the directory, where the reference would read it.
 func (d *directory) namedDraft(text string) (draft, error) {
-	tmp := indexPath(d.path) + "+"
-	// Never truncated: a call that was killed may have left it as a second name of a lease.
-	if err := unix.Unlink(tmp); err != nil && !errors.Is(err, unix.ENOENT) {
-		return draft{}, &fs.PathError{Op: "remove", Path: tmp, Err: err}
-	}
-	if err := os.MkdirAll(filepath.Dir(tmp), 0o700); err != nil {
-		return draft{}, err
-	}
-	fd, err := unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	fd, tmp, err := openTemp(indexPath(d.path))
 	if err != nil {
-		return draft{}, &fs.PathError{Op: "create", Path: tmp, Err: err}
+		return draft{}, err
 	}
 	return fillDraft(draft{fd: fd, tmp: tmp}, text)
 }

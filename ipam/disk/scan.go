@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -123,10 +122,6 @@ func (d *directory) scan() error {
 	}
 	if sameBoot {
 		d.remember(old)
-	}
-	if err := os.MkdirAll(filepath.Dir(x.path), 0o700); err != nil {
-		x.note(err)
-		return nil
 	}
 	x.save()
 	return nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,13 +81,28 @@ func (m *memory) write(off int64, b []byte) error {
 
 func (m *memory) close() {}
 
+// openTemp makes an empty file for what is to go to the index at path, or into its network's directory. It
+// is never one that was there: a call that was killed may have left it as a second name of a lease.
+func openTemp(path string) (fd int, tmp string, err error) {
+	tmp = filepath.Join(filepath.Dir(path), ".new", filepath.Base(path))
+	if err := os.MkdirAll(filepath.Dir(tmp), 0o700); err != nil {
+		return -1, tmp, err
+	}
+	if err := unix.Unlink(tmp); err != nil && !errors.Is(err, unix.ENOENT) {
+		return -1, tmp, &os.PathError{Op: "remove", Path: tmp, Err: err}
+	}
+	if fd, err = unix.Open(tmp, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600); err != nil {
+		return -1, tmp, &os.PathError{Op: "create", Path: tmp, Err: err}
+	}
+	return fd, tmp, nil
+}
+
 // save writes m beside path and renames it into place, so that a killed call leaves the old index or the
 // new one. Pages of zeros become holes.
 func (m *memory) save(path string, pages uint32) (file, error) {
-	tmp := path + "~"
-	fd, err := unix.Open(tmp, unix.O_RDWR|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	fd, tmp, err := openTemp(path)
 	if err != nil {
-		return -1, &os.PathError{Op: "open", Path: tmp, Err: err}
+		return -1, err
 	}
 	f := file(fd)
 	err = unix.Ftruncate(fd, int64(pages)*pageSize)
