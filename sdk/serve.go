@@ -215,8 +215,14 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 
 // serve runs the verb. A signal to end makes ADD take back what it did and fail.
 func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
+	ctx := context.Background()
+	// Only ADD has something to take back. Listening starts two threads, half a millisecond, so the verbs that can
+	// be repeated, and an allocator, whose ADD is whole at any instant, just end.
+	if e.Command == "ADD" && p.shape != allocates {
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+	}
 
 	if err := complete(p, e.Command, conf); err != nil {
 		return nil, err
