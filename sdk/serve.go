@@ -213,17 +213,9 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 	return nil
 }
 
-// serve runs the verb. A signal to end makes ADD take back what it did and fail.
+// serve runs the verb.
 func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
 	ctx := context.Background()
-	// Only ADD has something to take back. Listening starts two threads, half a millisecond, so the verbs that can
-	// be repeated, and an allocator, whose ADD is whole at any instant, just end.
-	if e.Command == "ADD" && p.shape != allocates {
-		var stop func()
-		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
-		defer stop()
-	}
-
 	if err := complete(p, e.Command, conf); err != nil {
 		return nil, err
 	}
@@ -248,6 +240,14 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 		if err != nil {
 			return nil, err
 		}
+	}
+	// What this program does itself takes a millisecond or two, and a DEL takes it back as after any kill. A
+	// delegate that is executed may hang, and only then it is worth the half millisecond of two more threads to
+	// take everything back at a signal.
+	if _, executed := c.ipam.(*outside); executed && e.Command == "ADD" {
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
 	}
 	switch e.Command {
 	case "ADD":
