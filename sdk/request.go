@@ -31,6 +31,7 @@ type Request struct {
 	HostLinks []HostLink
 
 	args [][2]string
+	macs map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
 }
 
 // A HostLink is a link on the host that a previous plugin listed, and what the kernel says of it.
@@ -70,11 +71,21 @@ func (r *Request) MAC(asked string) string {
 	if i := r.prevInterface(); i >= 0 && r.Verb == "CHECK" {
 		return r.Prev.Interfaces[i].MAC
 	}
-	return First(asked, kernel.MAC("cont", r.Owner).String())
+	return First(asked, r.derived("cont"))
 }
 
 // HostMAC is the address of the owner's link on the host.
-func (r *Request) HostMAC() string { return kernel.MAC("host", r.Owner).String() }
+func (r *Request) HostMAC() string { return r.derived("host") }
+
+func (r *Request) derived(end string) string {
+	if r.macs[end] == "" {
+		if r.macs == nil {
+			r.macs = map[string]string{}
+		}
+		r.macs[end] = kernel.MAC(end, r.Owner).String()
+	}
+	return r.macs[end]
+}
 
 // prevInterface is the index of the container's interface in Prev, or -1.
 func (r *Request) prevInterface() int {
