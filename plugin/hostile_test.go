@@ -2,6 +2,7 @@ package plugin_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -199,4 +200,23 @@ func TestOddFiles(t *testing.T) {
 	a := &attachment{id: "o", netns: nstest.NewNS(t)}
 	wantCode(t, "add", r.add(a), spec.CodeIO, "last_reserved_ip.0")
 	r.must("del", r.del(a))
+}
+
+// TestManyPorts publishes a range, as for the media ports of a telephone exchange: it takes as much longer than
+// one port as there are ports, and no more.
+//
+// clause: K1
+func TestManyPorts(t *testing.T) {
+	var ports []string
+	for i := 20000; i < 24000; i++ {
+		ports = append(ports, fmt.Sprintf(`{"hostPort":%d,"containerPort":%d,"protocol":"udp"}`, i, i))
+	}
+	r := newRunner(t, chain{name: "many", plugins: []string{simple, `"type":"portmap","runtimeConfig":{"portMappings":[` + strings.Join(ports, ",") + `]}`}})
+	a := &attachment{id: "m", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	r.must("check", r.check(a))
+	r.must("del", r.del(a))
+	if s := nstest.Run(t, "nft", "list", "ruleset"); strings.Contains(s, "udp . 2") {
+		t.Error("ports are left")
+	}
 }

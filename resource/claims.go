@@ -186,6 +186,10 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []kernel.UDPFlow, e
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
+	leads, err := f.leads(m, keys)
+	if err != nil {
+		return nil, err
+	}
 	for _, k := range keys {
 		c := m[k]
 		for n := range max(len(c.before), len(c.after)) {
@@ -199,11 +203,7 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []kernel.UDPFlow, e
 				b.Add(c.claim(n, c.after[n]))
 			}
 		}
-		now, err := f.leads(c)
-		if err != nil {
-			return nil, err
-		}
-		for host, e := range now {
+		for host, e := range leads[k] {
 			waiting := slices.DeleteFunc(slices.Clone(c.after), func(d claim) bool { return d.host != host })
 			if e != nil && slices.ContainsFunc(waiting, func(d claim) bool { return taggedBy(e, d.owner) && sameData(*e, c.lead(d)) }) {
 				continue
@@ -226,22 +226,27 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []kernel.UDPFlow, e
 	return flows, nil
 }
 
-// leads are the elements that the maps have now at the addresses of a slot's claims.
-func (f filter) leads(c *claimed) (map[netip.Addr]*kernel.NFTElem, error) {
-	at := map[netip.Addr]*kernel.NFTElem{}
-	var hosts []netip.Addr
+// leads are the elements that the maps have now at the addresses of each slot's claims.
+func (f filter) leads(m claimants, keys []string) (map[string]map[netip.Addr]*kernel.NFTElem, error) {
+	leads := map[string]map[netip.Addr]*kernel.NFTElem{}
+	var put []func(*kernel.NFTElem)
 	var ask []kernel.NFTElem
-	for _, d := range slices.Concat(c.before, c.after) {
-		if !slices.Contains(hosts, d.host) {
-			hosts = append(hosts, d.host)
-			ask = append(ask, c.place(d.host))
+	for _, k := range keys {
+		at := map[netip.Addr]*kernel.NFTElem{}
+		leads[k] = at
+		for _, d := range slices.Concat(m[k].before, m[k].after) {
+			if _, ok := at[d.host]; !ok {
+				at[d.host] = nil
+				ask = append(ask, m[k].place(d.host))
+				put = append(put, func(e *kernel.NFTElem) { at[d.host] = e })
+			}
 		}
 	}
 	found, err := f.Get(ask...)
 	for i, e := range found {
-		at[hosts[i]] = e
+		put[i](e)
 	}
-	return at, err
+	return leads, err
 }
 
 // flush makes conntrack forget flows. Failing at it is no reason to fail.

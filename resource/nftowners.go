@@ -223,13 +223,19 @@ func elementDrift(now *kernel.NFTElem, want kernel.NFTElem) error {
 
 // recordDrift compares what owners has with the wanted elements.
 func recordDrift(have []entry, want []kernel.NFTElem) (d drift) {
+	recorded, wanted := map[string]bool{}, map[string]bool{}
+	for _, e := range have {
+		if e.place.Set != nil {
+			recorded[place(e.place)] = true
+		}
+	}
 	for _, w := range want {
-		if !slices.ContainsFunc(have, func(e entry) bool { return e.place.Set != nil && sameKey(e.place, w) }) {
+		if wanted[place(w)] = true; !recorded[place(w)] {
 			d.add(fmt.Errorf("nft element %v is not in owners", w))
 		}
 	}
 	for _, e := range have {
-		if e.place.Set != nil && !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(e.place, w) }) {
+		if e.place.Set != nil && !wanted[place(e.place)] {
 			d.add(fmt.Errorf("nft element %v is too much", e.place))
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -108,6 +107,7 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 			return kernel.NewNFTRule("a network").To(v6, s)
 		}, p.hairpinRules(to, v6))
 	}
+	asked, masqueraded := map[string]claim{}, map[string]bool{} // by place; a range may be thousands of ports
 	for _, m := range p.Ports {
 		proto, ok := kernel.ParseProto(m.Protocol)
 		if !ok || m.HostPort == 0 || m.ContainerPort == 0 {
@@ -127,19 +127,22 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 			owner: kernel.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: host, to: to.Addr(), toPort: m.ContainerPort,
 			container: kernel.ContainerHash(p.Owner.ContainerID),
 		}}}
-		if i := slices.IndexFunc(pub.claims, func(d claimed) bool { return d.key() == c.key() && d.after[0].host == host }); i >= 0 {
-			if pub.claims[i].after[0] != c.after[0] {
-				return spec.Errorf(spec.CodeConfig, "port mapping %v: the port is asked for twice, to lead to %d as well", m, pub.claims[i].after[0].toPort)
+		at := place(c.place(host))
+		if before, ok := asked[at]; ok {
+			if before != c.after[0] {
+				return spec.Errorf(spec.CodeConfig, "port mapping %v: the port is asked for twice, to lead to %d as well", m, before.toPort)
 			}
 			continue
 		}
+		asked[at] = c.after[0]
 		pub.claims = append(pub.claims, c)
 		if hairpin == nil {
 			continue
 		}
 		pub.local = pub.local || !v6
 		e := kernel.NFTElem{Set: hairpin, Key: kernel.NFTKey(to.Addr(), proto, m.ContainerPort), Comment: tagOf(p.Owner)}
-		if !slices.ContainsFunc(pub.hairpin, func(h kernel.NFTElem) bool { return sameKey(h, e) }) {
+		if !masqueraded[place(e)] {
+			masqueraded[place(e)] = true
 			pub.hairpin = append(pub.hairpin, e)
 		}
 	}

@@ -77,10 +77,14 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 	}
 
 	// What was wanted before and is now stays where it is, so that nothing is written for it.
-	for _, c := range claims {
+	wanted := map[string][]claim{}
+	for _, c := range pub.claims {
+		wanted[c.key()] = append(wanted[c.key()], c.after[0])
+	}
+	for k, c := range claims {
 		c.remove(func(d claim) bool {
-			return d.owner == me && !slices.ContainsFunc(pub.claims, func(want claimed) bool {
-				return want.key() == c.key() && want.after[0].same(d) && (link == 0 || d.link == link)
+			return d.owner == me && !slices.ContainsFunc(wanted[k], func(want claim) bool {
+				return want.same(d) && (link == 0 || d.link == link)
 			})
 		})
 	}
@@ -121,25 +125,27 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 		return nil, err
 	}
 	var slots []slot
+	var places []kernel.NFTElem
 	for _, c := range pub.claims {
 		slots = append(slots, c.slot)
+		places = append(places, c.place(c.after[0].host))
 	}
 	claims, err := f.claims(slots)
 	if err != nil {
 		return nil, err
 	}
-	for _, want := range pub.claims {
+	found, err := f.Get(places...)
+	if err != nil {
+		return nil, err
+	}
+	for i, want := range pub.claims {
 		c, mine := claims[want.key()], want.after[0]
 		if i := slices.IndexFunc(c.before, func(d claim) bool { return d.owner == me && d.host == mine.host }); i < 0 {
 			d.add(fmt.Errorf("nft element %v is not in %s", want.lead(mine), c.slot.claims.Name))
 		} else if !c.before[i].same(mine) {
 			d.add(fmt.Errorf("nft element %v is %s", want.claim(i, mine), c.claim(i, c.before[i]).DataText()))
 		}
-		found, err := f.Get(want.place(mine.host))
-		if err != nil {
-			return nil, err
-		}
-		now := found[0]
+		now := found[i]
 		if now != nil && slices.ContainsFunc(c.before, func(d claim) bool {
 			return d.owner != me && d.container == mine.container && taggedBy(now, d.owner) && sameData(*now, c.lead(d))
 		}) {
