@@ -47,6 +47,19 @@ func (m Memory) Remember(kind string, o spec.Owner, v any) error {
 	return os.Rename(file+unfinished, file)
 }
 
+// Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be
+// written to. It writes nothing.
+func (m Memory) Writable() error {
+	for dir := m.Dir; ; dir = filepath.Dir(dir) {
+		switch err := unix.Access(dir, unix.W_OK|unix.X_OK); {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.ENOENT) || dir == "/":
+			return &fs.PathError{Op: "write to", Path: dir, Err: err}
+		}
+	}
+}
+
 // Recall reads what was stored under (kind, o). A torn record counts as none.
 func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
 	b, err := os.ReadFile(m.file(kind, o))

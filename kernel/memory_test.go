@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // A record that is a directory, as a slip of an administrator's hand leaves it, is none, and does not keep
@@ -27,6 +28,23 @@ func TestMemoryOddRecord(t *testing.T) {
 	}
 	if err := m.Forget("x", o); err != nil {
 		t.Errorf("forget: %v", err)
+	}
+}
+
+// clause: P21
+func TestMemoryWritable(t *testing.T) {
+	dir := t.TempDir()
+	if err := (Memory{Dir: dir + "/a/b"}).Writable(); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(dir+"/file", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Memory{Dir: dir + "/file/b"}).Writable(); !errors.Is(err, unix.ENOTDIR) {
+		t.Errorf("below a file: %v", err)
+	}
+	if _, err := os.ReadDir(dir + "/a"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something was made: %v", err)
 	}
 }
 

@@ -168,6 +168,28 @@ func TestNFTCommit(t *testing.T) {
 	}
 }
 
+// In a table that is asleep all is there and nothing applies.
+func TestNFTDormant(t *testing.T) {
+	n, ns := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	table.Chains = []*NFTChain{{Name: "c", Type: "filter", Hook: unix.NF_INET_FORWARD}}
+	mend(t, n, table)
+	nstest.RunIn(t, ns.Path, "nft", "add table inet t { flags dormant; }")
+	drift, fix, err := n.Diff(table)
+	if err != nil || len(drift) != 1 || !strings.Contains(drift[0].Error(), "dormant") {
+		t.Fatalf("%v, %v", drift, err)
+	}
+	if err := n.Commit(fix); err != nil {
+		t.Fatal(err)
+	}
+	if drift, _, err := n.Diff(table); len(drift) > 0 || err != nil {
+		t.Errorf("mended: %v, %v", drift, err)
+	}
+	if s := nstest.RunIn(t, ns.Path, "nft", "list", "table", "inet", "t"); strings.Contains(s, "dormant") {
+		t.Error(s)
+	}
+}
+
 // What was changed behind our back is seen, said and mended, and what we do not own stays.
 func TestNFTDiff(t *testing.T) {
 	n, ns := newNFT(t)

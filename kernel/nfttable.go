@@ -63,7 +63,8 @@ func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 // words, and the transaction that mends it.
 func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 	fix = &NFTBatch{}
-	table := t.question()
+	table, dormant := t.question(), false
+	table.answer = func(body []byte) { dormant = attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0 }
 	var qs []*question
 	odd := map[string]bool{} // what is there and is something else, which cannot be mended
 	for _, s := range t.Sets {
@@ -104,6 +105,14 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		drift = append(drift, &NoTableError{t.String()})
 		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
 		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
+	}
+	if dormant {
+		drift = append(drift, fmt.Errorf("nft table %v is dormant, so nothing in it applies", t))
+		name := named(unix.NFTA_TABLE_NAME, t, 0, "")
+		fix.op("wake", unix.NFT_MSG_NEWTABLE, 0, t, "table "+t.String(), func(r *requests) {
+			name(r)
+			r.u32(unix.NFTA_TABLE_FLAGS, 0)
+		})
 	}
 	for i, s := range t.Sets {
 		if !qs[i].found {

@@ -295,6 +295,9 @@ func (c *call) status(ctx context.Context) error {
 		return err
 	}
 	var errs []error
+	if err := c.w.Memory.Writable(); err != nil {
+		errs = append(errs, withCode(spec.CodeUnavailable, err))
+	}
 	if err := want.Required().Verify(ctx, c.w); err != nil {
 		errs = append(errs, withCode(spec.CodeUnavailable, err))
 	}

@@ -140,3 +140,18 @@ func TestValidAttachments(t *testing.T) {
 		}
 	}
 }
+
+// A document of many small values would take as much memory as a host has.
+func TestParseConfBounded(t *testing.T) {
+	many := func(n int) []byte {
+		return []byte(`{"name":"n","type":"bridge","x":[` + strings.Repeat("1,", n) + `1]}`)
+	}
+	if _, err := ParseConf(many(1 << 19)); err != nil {
+		t.Error(err)
+	}
+	c, err := ParseConf(many(1 << 20))
+	wantError(t, err, "there are more than 1048576 values")
+	if c != nil {
+		t.Errorf("%+v", c)
+	}
+}

@@ -36,9 +36,14 @@ type syntaxError struct {
 func (e *syntaxError) Error() string { return e.msg }
 
 type parser struct {
-	src []byte
-	pos int
+	src    []byte
+	pos    int
+	values int
 }
+
+// maxValues is how many values a document may have. A list of all that a crowded host could be valid for GC has
+// a tenth of it; each value takes 50 times the memory that it takes on paper.
+const maxValues = 1 << 20
 
 // parse reads src, which holds one JSON value and nothing else.
 func parse(src []byte) (node, *syntaxError) {
@@ -130,7 +135,10 @@ func shorten(b []byte) string {
 func (p *parser) value(depth int) (n node, err *syntaxError) {
 	c := p.peek()
 	n.start = p.pos
+	p.values++
 	switch {
+	case p.values > maxValues:
+		return n, &syntaxError{p.pos, fmt.Sprintf("there are more than %d values", maxValues)}
 	case depth > maxDepth:
 		return n, &syntaxError{p.pos, "the values lie too deep in one another"}
 	case c == '{':

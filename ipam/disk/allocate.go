@@ -252,5 +252,11 @@ func (d *directory) entry(a netip.Addr, text string) (slot, bool) {
 	return slot{}, false
 }
 
-// holder is the owner that a lease file names, for people.
-func holder(text string) string { return strings.Replace(text, "\r\n", " ", 1) }
+// holder is the owner that a lease file names, for people. Anybody may have written the file.
+func holder(text string) string {
+	id, ifName, _ := strings.Cut(text, "\r\n")
+	if len(id) > 100 {
+		id = id[:100] + "…"
+	}
+	return strings.TrimSpace(id + " " + ifName[:min(len(ifName), 100)])
+}

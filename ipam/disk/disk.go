@@ -43,6 +43,9 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 		return nil, err
 	}
 	d, err := openDirectory(ctx, path, create)
+	if errors.As(err, &errAbandoned{}) {
+		return nil, spec.Errorf(spec.CodeTryAgain, "leases of network %s: another call has them: %w", network, err)
+	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 	}
