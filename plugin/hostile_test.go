@@ -220,3 +220,23 @@ func TestManyPorts(t *testing.T) {
 		t.Error("ports are left")
 	}
 }
+
+// TestClaimsLost flushes what says who wants a port: CHECK tells, and DEL takes the port away all the same.
+//
+// clause: P12 P15
+func TestClaimsLost(t *testing.T) {
+	r := newRunner(t, chain{name: "claims", plugins: []string{simple, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8088,"containerPort":80}]}`}})
+	a, b := &attachment{id: "a", netns: nstest.NewNS(t)}, &attachment{id: "b", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	nstest.Run(t, "nft", "flush", "map", "inet", "fairlead", "claims_ip")
+	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "claims_ip") {
+		t.Errorf("check: %v", err)
+	}
+	r.must("del", r.del(a))
+	if s := nstest.Run(t, "nft", "list", "ruleset"); strings.Contains(s, "8088") {
+		t.Errorf("the port is left:\n%s", s)
+	}
+	r.must("add another", r.add(b))
+	r.must("check another", r.check(b))
+	r.must("del another", r.del(b))
+}

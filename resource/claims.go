@@ -94,6 +94,17 @@ func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
 	return slots
 }
 
+// unclaimed are the entries that no claim bears out, as when somebody flushed the claims.
+func (m claimants) unclaimed(t *kernel.NFTTable, mapped []entry) (left []entry) {
+	for _, e := range mapped {
+		s := slotsOf(t, []entry{e})
+		if len(s) == 0 || !slices.ContainsFunc(m[s[0].key()].before, func(c claim) bool { return sameKey(s[0].place(c.host), e.place) }) {
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
 // split tells the entries that name a published port from the others.
 func split(have []entry) (mapped, plain []entry) {
 	for _, e := range have {

@@ -172,15 +172,16 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 	}
 	mapped, plain := split(have)
 	b := &kernel.NFTBatch{}
+	claims, err := f.claims(slotsOf(f.t, mapped))
+	if err != nil {
+		return nil, err
+	}
+	plain = append(plain, claims.unclaimed(f.t, mapped)...)
 	at, err := f.current(plain, nil)
 	if err != nil {
 		return nil, err
 	}
 	f.replace(b, hash, plain, nil, at)
-	claims, err := f.claims(slotsOf(f.t, mapped))
-	if err != nil {
-		return nil, err
-	}
 	claims.remove(hash)
 	flows, err := f.lead(b, claims)
 	if err != nil {
