@@ -78,11 +78,11 @@ func TestGrowth(t *testing.T) {
 		t.Errorf("growth: %q", rows)
 	}
 	_, rows = r.expectations()
-	if len(rows) != 2 || rows[0][3] != "4.0" {
+	if len(rows) != 2 || rows[0][4] != "4.0" {
 		t.Errorf("expectations: %q", rows)
 	}
 	r.Lines[0].Ratio = 2.5
-	if _, rows = r.expectations(); rows[0][3] != "2.5, missed" {
+	if _, rows = r.expectations(); rows[0][4] != "2.5, missed" {
 		t.Errorf("a missed expectation reads %q", rows)
 	}
 }
@@ -90,7 +90,11 @@ func TestGrowth(t *testing.T) {
 // Both sides get one and the same configuration, with what a runtime adds to it.
 func TestConf(t *testing.T) {
 	for _, c := range cases() {
-		b, err := c.conf(len(c.Plugins)-1, 7, json.RawMessage(`{"ips":[]}`))
+		last := len(c.Plugins) - 1
+		if i := slices.IndexFunc(c.Plugins, func(p map[string]any) bool { return p["type"] == "portmap" }); i >= 0 {
+			last = i
+		}
+		b, err := c.conf(last, 7, json.RawMessage(`{"ips":[]}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,5 +114,20 @@ func TestConf(t *testing.T) {
 		if ports := conf.RuntimeConfig.PortMappings; c.Ports != (len(ports) == 2) || c.Ports && ports[0].HostPort != 20014 {
 			t.Errorf("%s: ports %v", c.Name, ports)
 		}
+	}
+}
+
+// A burst attaches and detaches all of its containers on both sides, and says how many it could not.
+func TestBurst(t *testing.T) {
+	o := options{plugins: "/usr/lib/cni", reference: "/usr/lib/cni", burst: 3, parallel: []int{2}}
+	lines, err := measureBursts(o, cases()[1], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(lines) != 1 || lines[0].Ours.Failed != 0 || lines[0].Reference.Failed != 0 || lines[0].Ours.Add <= 0 || lines[0].Reference.Del <= 0 {
+		t.Fatalf("burst %+v", lines)
+	}
+	if _, rows := (report{Bursts: lines}).burstRows(); len(rows) != 2 || rows[0][3] != "ADD" || rows[1][3] != "DEL" {
+		t.Errorf("rows %q", rows)
 	}
 }

@@ -11,11 +11,15 @@ type benchCase struct {
 	Plugins []map[string]any
 	Subnet  string // of the addresses, 16 bits long
 	Ports   bool   // publish one tcp and one udp port for each container
+	Burst   bool   // also many at once
 	ByLease bool   // what grows is the number of leases, not of attachments
 }
 
 // cniVersion is the newest that the reference in Debian 12 speaks.
 const cniVersion = "1.0.0"
+
+// wholeChain is what the tools that write configurations for people write: every plugin that matters.
+const wholeChain = "bridge + host-local + ipMasq + portmap + firewall + tuning"
 
 func cases() []benchCase {
 	hostLocal := func(subnet string) map[string]any {
@@ -35,6 +39,12 @@ func cases() []benchCase {
 		{Name: "bridge + host-local + ipMasq + portmap", Subnet: "10.22", Ports: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "ipam": hostLocal("10.22")},
 			{"type": "portmap"},
+		}},
+		{Name: wholeChain, Subnet: "10.23", Ports: true, Burst: true, Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},
+			{"type": "portmap"},
+			{"type": "firewall"},
+			{"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "500"}},
 		}},
 	}
 }

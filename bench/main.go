@@ -18,18 +18,22 @@ type options struct {
 	plugins, reference  string
 	rounds              int
 	attachments, leases []int
+	burst               int
+	parallel            []int
 	only                string
 }
 
 func main() {
 	var o options
 	var worker, asJSON bool
-	var md, attachments, leases string
+	var md, attachments, leases, parallel string
 	flag.StringVar(&o.plugins, "plugins", "bin/cni", "our plugins")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "the reference's plugins")
 	flag.IntVar(&o.rounds, "rounds", 25, "containers to measure for each line")
-	flag.StringVar(&attachments, "attachments", "0,1000", "how many other containers are attached, as a list")
+	flag.StringVar(&attachments, "attachments", "0,100,1000", "how many other containers are attached, as a list")
 	flag.StringVar(&leases, "leases", "0,60000", "how many other leases there are, as a list")
+	flag.IntVar(&o.burst, "burst", 200, "containers that are attached and detached as fast as it goes")
+	flag.StringVar(&parallel, "parallel", "1,4,16", "how many of them at a time, as a list")
 	flag.StringVar(&o.only, "only", "", "only the cases with this in their name")
 	flag.BoolVar(&asJSON, "json", false, "print JSON")
 	flag.StringVar(&md, "md", "", "also write a page of Markdown to this file")
@@ -41,8 +45,16 @@ func main() {
 		if err = nstest.Enter(); err == nil {
 			err = work(os.Stdin, os.Stdout)
 		}
-	} else if o.attachments, err = numbers(attachments); err == nil {
-		if o.leases, err = numbers(leases); err == nil {
+	} else {
+		for _, l := range []struct {
+			text string
+			to   *[]int
+		}{{attachments, &o.attachments}, {leases, &o.leases}, {parallel, &o.parallel}} {
+			if *l.to, err = numbers(l.text); err != nil {
+				break
+			}
+		}
+		if err == nil {
 			err = run(o, asJSON, md)
 		}
 	}
@@ -69,7 +81,7 @@ func run(o options, asJSON bool, md string) error {
 	if rep.Start, err = startUp(o); err != nil {
 		return err
 	}
-	for _, c := range cases() {
+	for number, c := range cases() {
 		if !strings.Contains(c.Name, o.only) {
 			continue
 		}
@@ -80,6 +92,14 @@ func run(o options, asJSON bool, md string) error {
 			}
 			rep.Lines = append(rep.Lines, lines...)
 		}
+		if !c.Burst {
+			continue
+		}
+		lines, err := measureBursts(o, c, number)
+		if err != nil {
+			return fmt.Errorf("%s, %d containers: %w", c.Name, o.burst, err)
+		}
+		rep.Bursts = append(rep.Bursts, lines...)
 	}
 	rep.Machine.LoadAfter = loadAverage()
 	if md != "" {

@@ -69,6 +69,7 @@ type report struct {
 	Machine machine
 	Start   []start
 	Lines   []line
+	Bursts  []burstLine
 }
 
 // allowed is how much longer than a Go program that prints a line a plugin may take to answer VERSION.
@@ -100,12 +101,19 @@ func times(ratio float64) string {
 
 // fails are the failures, each once.
 func (r report) fails() (all []string) {
+	add := func(f string) {
+		if f != "" && !slices.Contains(all, f) {
+			all = append(all, f)
+		}
+	}
 	for _, l := range r.Lines {
 		for _, f := range l.Fails {
-			if !slices.Contains(all, f) {
-				all = append(all, f)
-			}
+			add(f)
 		}
+	}
+	for _, l := range r.Bursts {
+		add(l.Ours.Error)
+		add(l.Reference.Error)
 	}
 	return all
 }
@@ -142,33 +150,35 @@ func (r report) growth() (head []string, rows [][]string) {
 
 func (l line) sameCase(m line) bool { return l.Case == m.Case && l.Verb == m.Verb }
 
-// expected is how many times faster ADD was meant to be when this was designed.
+// expected is how many times faster a verb was meant to be when this was designed.
 func expected() []struct {
-	chain   string
-	least   int // of what is present
-	atLeast float64
+	chain, verb string
+	least       int // of what is present
+	atLeast     float64
 } {
 	return []struct {
-		chain   string
-		least   int
-		atLeast float64
+		chain, verb string
+		least       int
+		atLeast     float64
 	}{
-		{"bridge + host-local", 0, 3},
-		{"bridge + host-local + ipMasq + portmap", 0, 10},
-		{"host-local", 60000, 300},
+		{"bridge + host-local", "ADD", 0, 3},
+		{"bridge + host-local + ipMasq + portmap", "ADD", 0, 10},
+		{wholeChain, "ADD", 0, 10},
+		{wholeChain, "DEL", 0, 5},
+		{"host-local", "ADD", 60000, 300},
 	}
 }
 
 func (r report) expectations() (head []string, rows [][]string) {
-	head = []string{"ADD of", "present", "expected", "found"}
+	head = []string{"verb", "chain", "present", "expected", "found"}
 	for _, e := range expected() {
 		for _, l := range r.Lines {
-			if l.Case == e.chain && l.Verb == "ADD" && l.Present.Count >= e.least {
+			if l.Case == e.chain && l.Verb == e.verb && l.Present.Count >= e.least {
 				found := fmt.Sprintf("%.1f", l.Ratio)
 				if l.Ratio < e.atLeast {
 					found += ", missed"
 				}
-				rows = append(rows, []string{l.Case, l.Present.String(), fmt.Sprintf("at least %.0f times faster", e.atLeast), found})
+				rows = append(rows, []string{l.Verb, l.Case, l.Present.String(), fmt.Sprintf("at least %.0f times faster", e.atLeast), found})
 			}
 		}
 	}
@@ -207,6 +217,7 @@ func (r report) text() []byte {
 	fmt.Fprintf(&b, "%s\n\n", r.verdict())
 	table(r.rows())
 	table(r.growth())
+	table(r.burstRows())
 	table(r.expectations())
 	for _, f := range r.fails() {
 		fmt.Fprintln(&b, f)
@@ -254,6 +265,10 @@ makes the bridge, the chains and the indexes comes first and is not counted. Sta
 	b.WriteString("### As more is present\n\n")
 	table(r.growth())
 	b.WriteString(growing)
+	if len(r.Bursts) > 0 {
+		b.WriteString("### Many at once\n\n")
+		table(r.burstRows())
+	}
 	b.WriteString("### What the design expected\n\n")
 	table(r.expectations())
 	for _, f := range r.fails() {

@@ -21,13 +21,15 @@ type order struct {
 	Dir      string
 	Case     int
 	Populate *load
-	Measure  int // the number of the container to attach, check and detach; 0: none
+	Measure  int    // the number of the container to attach, check and detach; 0: none
+	Burst    *burst // many of them
 }
 
 // An answer is what became of an order.
 type answer struct {
 	Took  map[string]time.Duration // by verb, and by "verb plugin"
 	Fails map[string]string        // by verb; a failed CHECK ends nothing
+	Rush  *rush
 	Error string
 }
 
@@ -57,6 +59,14 @@ func obey(o order) (answer, error) {
 	h := host{dir: o.Dir, c: cases()[o.Case]}
 	if o.Populate != nil {
 		return answer{}, calmly(func() error { return h.populate(*o.Populate) })
+	}
+	if o.Burst != nil {
+		var r rush
+		err := calmly(func() (err error) {
+			r, err = h.burst(*o.Burst)
+			return err
+		})
+		return answer{Rush: &r}, err
 	}
 	return h.measure(o.Measure)
 }
