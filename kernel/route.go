@@ -18,7 +18,7 @@ type Route struct {
 	Table    int
 	Scope    uint8
 	Protocol uint8
-	Type     uint8
+	Type     uint8 // zero in AddRoute and DelRoute: Unicast
 	OnLink   bool
 	MTU      int
 	AdvMSS   int
@@ -32,6 +32,8 @@ const (
 	ByBoot    = unix.RTPROT_BOOT
 	Unicast   = unix.RTN_UNICAST
 	Local     = unix.RTN_LOCAL
+
+	ProhibitRoute = unix.RTN_PROHIBIT // the Type of a route that answers "administratively prohibited"
 )
 
 // The families of a RouteFilter.
@@ -190,14 +192,16 @@ func (ns *NS) routeRequest(proto, flags int, r Route) *nl.NetlinkRequest {
 	req := ns.Request(proto, flags)
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Scope: r.Scope,
-		Protocol: r.Protocol, Type: unix.RTN_UNICAST,
+		Protocol: r.Protocol, Type: cmp.Or(r.Type, Unicast),
 	}}
 	if r.OnLink {
 		msg.Flags |= unix.RTNH_F_ONLINK
 	}
 	req.AddData(msg)
 	req.AddData(attrU32(unix.RTA_TABLE, uint32(r.Table)))
-	req.AddData(attrU32(unix.RTA_OIF, uint32(r.Link)))
+	if r.Link != 0 { // a prohibit route leads nowhere
+		req.AddData(attrU32(unix.RTA_OIF, uint32(r.Link)))
+	}
 	if r.Dst.Bits() > 0 {
 		req.AddData(attrIP(unix.RTA_DST, r.Dst.Masked().Addr()))
 	}
