@@ -1,0 +1,125 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Foreign is what others have put in the way of forwarded packets.
+type Foreign struct {
+	Chains []BaseChain // at the forward hook of ip, ip6 and inet, with a policy of drop or any rule
+	Legacy []string    // "ip" and "ip6", where legacy iptables has the table filter
+}
+
+// Empty reports whether nobody but us has a say in forwarding.
+func (f Foreign) Empty() bool { return len(f.Chains) == 0 && len(f.Legacy) == 0 }
+
+// String is "ip filter FORWARD, inet firewalld filter_FORWARD, legacy iptables (ip)".
+func (f Foreign) String() string {
+	var words []string
+	for _, c := range f.Chains {
+		words = append(words, c.String())
+	}
+	for _, family := range f.Legacy {
+		words = append(words, "legacy iptables ("+family+")")
+	}
+	return strings.Join(words, ", ")
+}
+
+// ForeignForward looks at what others have at the forward hook, but for the tables in skip, as in
+// "inet fairlead". It dumps the chains of all tables, without their rules.
+func (ns *NS) ForeignForward(skip ...string) (f Foreign, err error) {
+	nft, err := ns.NFT()
+	if err != nil {
+		return f, err
+	}
+	chains, err := nft.BaseChains()
+	if err != nil && !unsupported(err) {
+		return f, err
+	}
+	for _, c := range chains {
+		if c.forwards() && !slices.Contains(skip, c.table()) && (c.Drops || c.Rules > 0) {
+			f.Chains = append(f.Chains, c)
+		}
+	}
+	f.Legacy, err = ns.legacyFilter()
+	return f, err
+}
+
+// ForeignFingerprint changes when somebody else adds, deletes or replaces a table, a set or a chain in one, when
+// legacy iptables comes or goes, and when iptables-nft changes how many rules FORWARD has, or its policy. It asks
+// for no chain but those two, so it costs the same with thousands of them; what is deeper down it does not see.
+func (ns *NS) ForeignFingerprint(skip ...string) (string, error) {
+	legacy, err := ns.legacyFilter()
+	if err != nil {
+		return "", err
+	}
+	nft, err := ns.NFT()
+	if err != nil {
+		return "", err
+	}
+	h := fnv.New64a()
+	fmt.Fprintln(h, legacy)
+	err = nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
+		t := BaseChain{Family: family, Table: text(attr(body, unix.NFTA_TABLE_NAME))}.table()
+		if slices.Contains(skip, t) {
+			return
+		}
+		const handle = 4 // NFTA_TABLE_HANDLE
+		fmt.Fprintln(h, t, attr(body, handle), attr32(body, unix.NFTA_TABLE_USE), attr32(body, unix.NFTA_TABLE_FLAGS))
+	})
+	if err != nil && !unsupported(err) {
+		return "", err
+	}
+	var qs []*question
+	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: family,
+			fill: named(unix.NFTA_CHAIN_TABLE, &NFTTable{Name: "filter"}, unix.NFTA_CHAIN_NAME, "FORWARD"),
+			answer: func(body []byte) {
+				fmt.Fprintln(h, family, attr32(body[4:], unix.NFTA_CHAIN_POLICY), attr32(body[4:], unix.NFTA_CHAIN_USE))
+			}})
+	}
+	if err := nft.ask(qs); err != nil && !unsupported(err) {
+		return "", err
+	}
+	return fmt.Sprintf("%016x", h.Sum64()), nil
+}
+
+// unsupported says of an error that the kernel has no nf_tables, so that nobody has rules there.
+func unsupported(err error) bool {
+	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
+}
+
+// legacyFilter are the families whose legacy iptables has a table filter in this namespace. Once it is there it
+// stays until the module goes, empty or not.
+func (ns *NS) legacyFilter() (families []string, err error) {
+	err = ns.Do(func() (err error) {
+		for _, family := range []string{"ip", "ip6"} {
+			// /proc/net would be the main thread's.
+			b, rerr := os.ReadFile("/proc/thread-self/net/" + family + "_tables_names")
+			switch {
+			case slices.Contains(strings.Fields(string(b)), "filter"):
+				families = append(families, family)
+			case rerr != nil && !errors.Is(rerr, fs.ErrNotExist): // no such module: no such tables
+				err = errors.Join(err, fmt.Errorf("look for legacy iptables: %w", rerr))
+			}
+		}
+		return err
+	})
+	return families, err
+}
+
+// table is "inet firewalld".
+func (c BaseChain) table() string { return strings.TrimSuffix(c.String(), " "+c.Name) }
+
+func (c BaseChain) forwards() bool {
+	return c.Hook == unix.NF_INET_FORWARD &&
+		(c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6 || c.Family == unix.NFPROTO_INET)
+}
