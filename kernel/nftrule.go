@@ -55,6 +55,8 @@ const (
 	fibDaddr          = 1 << 1
 	addrTypeLocal     = 2
 	ctStatusDNAT      = 1 << 5
+	ctEstablished     = 1 << 1
+	ctRelated         = 1 << 2
 )
 
 func (r *NFTRule) expr(name string, fn func()) *NFTRule {
@@ -233,6 +235,44 @@ func (r *NFTRule) Translated() *NFTRule {
 	}).bitwise(binary.NativeEndian.AppendUint32(nil, ctStatusDNAT)).cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
 }
 
+// ReplyOrRelated is "ct state established,related".
+func (r *NFTRule) ReplyOrRelated() *NFTRule {
+	return r.expr("ct", func() {
+		r.u32(unix.NFTA_CT_DREG, reg(0))
+		r.u32(unix.NFTA_CT_KEY, unix.NFT_CT_STATE)
+	}).bitwise(binary.NativeEndian.AppendUint32(nil, ctEstablished|ctRelated)).cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
+}
+
+// In is "iifname @set".
+func (r *NFTRule) In(set *NFTSet) *NFTRule {
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(set, false)
+}
+
+// Out is "oifname @set".
+func (r *NFTRule) Out(set *NFTSet) *NFTRule {
+	return r.meta(unix.NFT_META_OIFNAME, reg(0)).lookup(set, false)
+}
+
+// Between is "iifname . oifname @set".
+func (r *NFTRule) Between(set *NFTSet) *NFTRule {
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).meta(unix.NFT_META_OIFNAME, reg(4)).lookup(set, false)
+}
+
+// SetMark is "meta mark set meta mark | bits".
+func (r *NFTRule) SetMark(bits uint32) *NFTRule {
+	r.meta(unix.NFT_META_MARK, reg(0)).expr("bitwise", func() {
+		r.u32(unix.NFTA_BITWISE_SREG, reg(0))
+		r.u32(unix.NFTA_BITWISE_DREG, reg(0))
+		r.u32(unix.NFTA_BITWISE_LEN, 4)
+		r.value(unix.NFTA_BITWISE_MASK, binary.NativeEndian.AppendUint32(nil, ^bits))
+		r.value(unix.NFTA_BITWISE_XOR, binary.NativeEndian.AppendUint32(nil, bits))
+	})
+	return r.expr("meta", func() {
+		r.u32(unix.NFTA_META_SREG, reg(0))
+		r.u32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+	})
+}
+
 // From is "ip saddr @set".
 func (r *NFTRule) From(v6 bool, set *NFTSet) *NFTRule {
 	offset, size := address(v6, false)
@@ -277,6 +317,9 @@ func (r *NFTRule) FromGuarded(links, pairs *NFTSet) *NFTRule {
 	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(links, false).
 		meta(unix.NFT_META_IIFNAME, reg(0)).payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 6, reg(4)).lookup(pairs, true)
 }
+
+// Accept ends this base chain for the packet; others still see it.
+func (r *NFTRule) Accept() *NFTRule { return r.decide(nfAccept, "") }
 
 // Jump, Return and Drop end a rule.
 func (r *NFTRule) Jump(chain string) *NFTRule {

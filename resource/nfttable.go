@@ -16,7 +16,11 @@ const (
 	prioRaw    = -300
 	prioDNAT   = -100 + 1
 	prioSNAT   = 100 + 1
+	prioMark   = -100 + 2 // after translation, before routing
+	prioFilter = 0
 	prioBridge = -300
+	// ports of a bridge are filtered where bridge filters are
+	prioBridgeFilter = -200
 )
 
 // inetTable is table inet fairlead: published ports and masquerading. docs/nftables.md has the drawing.
@@ -38,9 +42,13 @@ func inetTable() *kernel.NFTTable {
 		publish.Rules = append(publish.Rules, p.rules()...)
 	}
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	l := linkSets(t)
+	t.Sets = append(t.Sets, l.within, l.isolated, l.policed, l.strict, l.known)
 	t.Chains = []*kernel.NFTChain{
 		{Name: "user", Open: true},
-		{Name: "conditions", Open: true},   // a line for each set of conditions,
+		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
+		{Name: "marking", Open: true},      // for each network that nobody may be forwarded into,
+		{Name: "conditions", Open: true},   // for each set of conditions,
 		{Name: "hairpin", Open: true},      // for each network with published ports,
 		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
 		publish,
@@ -52,20 +60,65 @@ func inetTable() *kernel.NFTTable {
 		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
 		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
 		post,
+		{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*kernel.NFTRule{
+			rule("this table decides").In(l.policed).SetMark(decidedMark),
+			rule("this table decides").Jump("marking"),
+		}},
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter, Rules: []*kernel.NFTRule{
+			rule("administrator").Jump("user"),
+			rule("published ports, who may use them").Translated().Jump("allowfrom"),
+			rule("replies").ReplyOrRelated().Accept(),
+			rule("published ports").Translated().Accept(),
+			rule("within a network").Between(l.within).Accept(),
+			rule("within an isolated network").Between(l.isolated).Drop(),
+			rule("between networks").In(l.policed).Out(l.policed).Drop(),
+			rule("into a strict network").Out(l.strict).Drop(),
+			rule("from a strict network to another").In(l.strict).Out(l.known).Drop(),
+		}},
 	}
 	return t
 }
 
-// bridgeTable is table bridge fairlead: the spoof check.
+// decidedMark is the bit of a packet's mark that says that the chain forward decides about it. The routing rules
+// that stand in for that chain while somebody has flushed it let such packets be. Nobody else is known to use
+// the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
+// Tailscale (above 0xffff).
+const decidedMark = 0x1000
+
+// linkPolicySets are the sets of links that the chain forward decides by: pairs of a link with itself, which talks
+// within or must not, and links.
+type linkPolicySets struct{ within, isolated, policed, strict, known *kernel.NFTSet }
+
+func linkSets(t *kernel.NFTTable) linkPolicySets {
+	return linkPolicySets{
+		within:   set(t, "within", kernel.NFTIfname, kernel.NFTIfname),
+		isolated: set(t, "isolated", kernel.NFTIfname, kernel.NFTIfname),
+		policed:  set(t, "policed", kernel.NFTIfname),
+		strict:   set(t, "strict", kernel.NFTIfname),
+		known:    set(t, "known", kernel.NFTIfname),
+	}
+}
+
+// isolatedPorts are the ports of bridges that no other of them may talk to.
+func isolatedPorts(t *kernel.NFTTable) *kernel.NFTSet {
+	return set(t, "isolated_ports", kernel.NFTIfname)
+}
+
+// bridgeTable is table bridge fairlead: the spoof check, and ports that are isolated from each other.
 func bridgeTable() *kernel.NFTTable {
 	t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
 	links, pairs := spoofSets(t)
-	t.Sets = []*kernel.NFTSet{ownersSet(t), links, pairs}
+	ports := isolatedPorts(t)
+	t.Sets = []*kernel.NFTSet{ownersSet(t), links, pairs, ports}
 	t.Chains = []*kernel.NFTChain{
 		{Name: "user", Open: true},
 		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*kernel.NFTRule{
 			kernel.NewNFTRule("administrator").Jump("user"),
 			kernel.NewNFTRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
+		}},
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*kernel.NFTRule{
+			kernel.NewNFTRule("administrator").Jump("user"),
+			kernel.NewNFTRule("within an isolated network").In(ports).Out(ports).Drop(),
 		}},
 	}
 	return t
