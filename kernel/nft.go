@@ -34,13 +34,26 @@ type NFTTable struct {
 
 // String is "inet fairlead".
 func (t *NFTTable) String() string {
-	switch t.Family {
+	return familyName(t.Family) + " " + t.Name
+}
+
+// familyName is what nft(8) calls a family.
+func familyName(family byte) string {
+	switch family {
+	case unix.NFPROTO_IPV4:
+		return "ip"
+	case unix.NFPROTO_IPV6:
+		return "ip6"
 	case unix.NFPROTO_INET:
-		return "inet " + t.Name
+		return "inet"
 	case unix.NFPROTO_BRIDGE:
-		return "bridge " + t.Name
+		return "bridge"
+	case unix.NFPROTO_ARP:
+		return "arp"
+	case unix.NFPROTO_NETDEV:
+		return "netdev"
 	}
-	return fmt.Sprintf("family %d %s", t.Family, t.Name)
+	return fmt.Sprintf("family %d", family)
 }
 
 // An NFTChain is a chain with its rules, in order; with Type, a base chain.

@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -177,21 +176,10 @@ func ruleDrift(t *NFTTable, c *NFTChain, got, want []string) (drift []error) {
 
 // Rules are the comments of a chain's rules, in order. A chain that does not exist has none.
 func (n *NFT) Rules(t *NFTTable, chain string) (comments []string, err error) {
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
-	r := n.c.requests()
-	r.begin(nftMsg(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, nfgenmsg(t.Family)...)
-	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
-	err = n.c.dump(r, func(body []byte) {
-		// A kernel that does not know the filter tells of other chains, too.
-		if len(body) > 4 && text(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain {
-			comments = append(comments, comment(attr(body[4:], unix.NFTA_RULE_USERDATA)))
-		}
+	err = n.eachRule(t, chain, func(body []byte) {
+		comments = append(comments, comment(attr(body, unix.NFTA_RULE_USERDATA)))
 	})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("list chain %v %s: %w", t, chain, err)
-	}
-	return comments, nil
+	return comments, err
 }
 
 func (b *NFTBatch) addSet(s *NFTSet, id uint32) {

@@ -21,11 +21,7 @@ type BaseChain struct {
 
 // String is "inet firewalld filter_FORWARD", as nft(8) names it.
 func (c BaseChain) String() string {
-	family := map[byte]string{
-		unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6", unix.NFPROTO_INET: "inet",
-		unix.NFPROTO_BRIDGE: "bridge", unix.NFPROTO_ARP: "arp", unix.NFPROTO_NETDEV: "netdev",
-	}[c.Family]
-	return family + " " + c.Table + " " + c.Name
+	return familyName(c.Family) + " " + c.Table + " " + c.Name
 }
 
 // BaseChains reads the base chains of all tables of all families.

@@ -109,6 +109,8 @@ func TestBites(t *testing.T) {
 		{"a declaration elsewhere", Code("cli", "x.go", []byte("package p\nvar Plugin = sdk.Interface(\"x\", \"\", want)\n")), "var Plugin"},
 		{"sleep", Code("resource", "x.go", []byte("package p\nfunc f() { time.Sleep(1) }\n")), "nothing sleeps"},
 		{"exec", Code("resource", "x.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")), "no program"},
+		{"exec elsewhere in kernel", Code("kernel", "link.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")), "no program"},
+		{"exec of iptables", Code("kernel", "iptables_exec.go", []byte("package p\nfunc f() { exec.Command(path) }\n")), ""},
 		{"a long file", Code("spec", "x.go", []byte("package p\n"+strings.Repeat("// x\n", longest))), "lines"},
 	} {
 		switch {

@@ -1,0 +1,141 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoIPTables says that a program of iptables is not installed.
+var ErrNoIPTables = errors.New("not installed (package iptables)")
+
+// lookPath finds a program in PATH, or where distributions have it: a container runtime's PATH may lack sbin.
+func lookPath(name string) (string, bool) {
+	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
+		if !filepath.IsAbs(dir) {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && unix.Access(path, unix.X_OK) == nil {
+			return path, true
+		}
+	}
+	return "", false
+}
+
+// plainVariant is the variant that "iptables" is on this host.
+func plainVariant(v6 bool) (IPTVariant, error) {
+	name := "iptables"
+	if v6 {
+		name = "ip6tables"
+	}
+	path, ok := lookPath(name)
+	if !ok {
+		for _, v := range []IPTVariant{IPTNFT, IPTLegacy} {
+			t := &IPTables{Variant: v, V6: v6}
+			if _, ok := lookPath(t.command("restore")); ok {
+				return v, nil
+			}
+		}
+		return 0, fmt.Errorf("%s: %w", name, ErrNoIPTables)
+	}
+	return variantOf(path), nil
+}
+
+// variantOf tells by what a program's links lead to, or else by what it says of itself: "(nf_tables)" since
+// there are two.
+func variantOf(path string) IPTVariant {
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		switch base := filepath.Base(real); {
+		case strings.Contains(base, "nft"):
+			return IPTNFT
+		case strings.Contains(base, "legacy"):
+			return IPTLegacy
+		}
+	}
+	if out, err := exec.Command(path, "--version").Output(); err == nil && bytes.Contains(out, []byte("nf_tables")) {
+		return IPTNFT
+	}
+	return IPTLegacy
+}
+
+// program is the command line of the variant's restore or save.
+func (t *IPTables) program(what string) ([]string, error) {
+	plain := strings.Replace(t.command(what), "-"+t.Variant.String(), "", 1)
+	if path, ok := lookPath(t.command(what)); ok {
+		return []string{path}, nil
+	}
+	if path, ok := lookPath("xtables-" + t.Variant.String() + "-multi"); ok {
+		return []string{path, plain}, nil
+	}
+	if path, ok := lookPath(plain); ok && variantOf(path) == t.Variant {
+		return []string{path}, nil
+	}
+	return nil, fmt.Errorf("%s: %w", t.command(what), ErrNoIPTables)
+}
+
+// Installed is nil where the variant's programs are.
+func (t *IPTables) Installed() error {
+	_, err := t.program("restore")
+	return err
+}
+
+// lockWait bounds what a program waits for others that change tables.
+const lockWait = 10 * time.Second
+
+// run executes a program of the variant inside the namespace.
+func (t *IPTables) run(ctx context.Context, in, what string, args ...string) (string, error) {
+	argv, err := t.program(what)
+	if err != nil {
+		return "", err
+	}
+	wait := lockWait
+	if end, ok := ctx.Deadline(); ok {
+		wait = max(min(wait, time.Until(end)), time.Second)
+	}
+	if what == "restore" {
+		args = append(args, "-w", strconv.Itoa(int(wait.Seconds())))
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*lockWait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, argv[0], append(argv[1:], args...)...)
+	cmd.WaitDelay = time.Second
+	cmd.Stdin = strings.NewReader(in)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if err = t.ns.Do(cmd.Start); err == nil { // a child is where its thread is
+		err = cmd.Wait()
+	}
+	if err == nil {
+		return out.String(), nil
+	}
+	says := strings.Join(strings.Fields(stderr.String()), " ")
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case errors.As(err, &exit) && exit.ExitCode() == 4 && strings.Contains(says, "xtables lock"):
+		err = unix.EBUSY
+	}
+	return "", &IPTError{Program: t.command(what), Says: says, Line: failedLine(says), Err: err}
+}
+
+// failedLine is N in "line N failed".
+func failedLine(says string) int {
+	_, rest, _ := strings.Cut(says, "line ")
+	number, _, ok := strings.Cut(rest, " failed")
+	n, err := strconv.Atoi(number)
+	if !ok || err != nil {
+		return 0
+	}
+	return n
+}

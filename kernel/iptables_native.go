@@ -1,0 +1,284 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// legacyTables are the tables that ip_tables has in the namespace. Asking the kernel for one in any other
+// way would make it.
+func (ns *NS) legacyTables(v6 bool) (names []string, err error) {
+	file := "/proc/thread-self/net/ip_tables_names"
+	if v6 {
+		file = "/proc/thread-self/net/ip6_tables_names"
+	}
+	err = ns.Do(func() error {
+		b, err := os.ReadFile(file)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // ip_tables is not loaded, or this kernel does not have it
+		}
+		names = strings.Fields(string(b))
+		return err
+	})
+	return names, err
+}
+
+// Numbers of ip_tables. The first user chain's entry is found by its target, whose name is ERROR.
+const (
+	iptGetInfo    = 64
+	iptGetEntries = 65
+)
+
+type iptInfo struct {
+	name       [32]byte
+	validHooks uint32
+	hooks      [5]uint32
+	underflow  [5]uint32
+	entries    uint32
+	size       uint32
+}
+
+type iptEntries struct {
+	name  [32]byte
+	size  uint32
+	table [0]uint64
+}
+
+// legacyChains are the chains that somebody made in a table of ip_tables. Reading them executes nothing.
+func (ns *NS) legacyChains(v6 bool, table string) (chains []string, exists bool, err error) {
+	names, err := ns.legacyTables(v6)
+	if err != nil || !slices.Contains(names, table) {
+		return nil, false, err
+	}
+	family, level, offsets := unix.AF_INET, unix.SOL_IP, 88
+	if v6 {
+		family, level, offsets = unix.AF_INET6, unix.SOL_IPV6, 140
+	}
+	var fd int
+	if err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+		return os.NewSyscallError("socket", err)
+	}); err != nil {
+		return nil, true, err
+	}
+	defer unix.Close(fd)
+	get := func(opt int, p unsafe.Pointer, size uint32) error {
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt), uintptr(p), uintptr(unsafe.Pointer(&size)), 0)
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	}
+	for range 8 { // the table may change between the two questions
+		var info iptInfo
+		copy(info.name[:31], table)
+		if err := get(iptGetInfo, unsafe.Pointer(&info), uint32(unsafe.Sizeof(info))); err != nil {
+			return nil, true, fmt.Errorf("read table %s of ip_tables: %w", table, err)
+		}
+		head := int(unsafe.Offsetof(iptEntries{}.table))
+		buf := make([]uint64, (head+int(info.size)+7)/8)
+		h := (*iptEntries)(unsafe.Pointer(&buf[0]))
+		h.name, h.size = info.name, info.size
+		err := get(iptGetEntries, unsafe.Pointer(&buf[0]), uint32(head)+info.size)
+		if errors.Is(err, unix.EAGAIN) {
+			continue
+		}
+		if err != nil {
+			return nil, true, fmt.Errorf("read table %s of ip_tables: %w", table, err)
+		}
+		b := unsafe.Slice((*byte)(unsafe.Pointer(&buf[0])), head+int(info.size))[head:]
+		return legacyChainNames(b, offsets), true, nil
+	}
+	return nil, true, fmt.Errorf("read table %s of ip_tables: %w", table, unix.EAGAIN)
+}
+
+// legacyChainNames walks the entries: each has the offsets of its target and of the next entry.
+func legacyChainNames(b []byte, offsets int) (chains []string) {
+	for len(b) >= offsets+4 {
+		target, next := int(binary.NativeEndian.Uint16(b[offsets:])), int(binary.NativeEndian.Uint16(b[offsets+2:]))
+		if next <= 0 || next > len(b) || target > next {
+			return chains
+		}
+		// xt_entry_target is size, name of 29 bytes, revision; an error target has the chain's name behind that.
+		if t := b[target:next]; len(t) >= 62 && text(t[2:31]) == "ERROR" {
+			if name := text(t[32:62]); name != "ERROR" { // which is the end
+				chains = append(chains, name)
+			}
+		}
+		b = b[next:]
+	}
+	return chains
+}
+
+// List reads the rules of chains, in order: of nf_tables by netlink, without words, else by iptables-save.
+func (t *IPTables) List(ctx context.Context, chains ...string) (rules []IPTRule, err error) {
+	if t.Variant == IPTLegacy {
+		if there, err := t.Chains(chains...); err != nil || !slices.Contains(there, true) {
+			return nil, err
+		}
+		all, err := t.Save(ctx)
+		for _, c := range chains {
+			rules = append(rules, all[c]...)
+		}
+		return rules, err
+	}
+	n, err := t.ns.NFT()
+	if err != nil {
+		return nil, ignoreNoNFT(err)
+	}
+	for _, c := range chains {
+		err := n.eachRule(t.nft(), c, func(body []byte) {
+			rules = append(rules, parseNFTRule(c, body, t.V6))
+		})
+		if ignoreNoNFT(err) != nil {
+			return nil, err
+		}
+	}
+	return rules, nil
+}
+
+func builtinChain(name string) bool {
+	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, name)
+}
+
+// parseNFTRule reads what iptables-nft writes: addresses as native comparisons, a comment as user data or as a
+// match of xtables, a jump as a verdict.
+func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
+	r := IPTRule{Chain: chain, Comment: comment(attr(body, unix.NFTA_RULE_USERDATA))}
+	if h := attr(body, unix.NFTA_RULE_HANDLE); len(h) == 8 {
+		r.handle = binary.BigEndian.Uint64(h)
+	}
+	src, size := address(v6, false)
+	dst, _ := address(v6, true)
+	var addr *netip.Prefix // that the next comparison is for
+	bits := -1
+	attrs(attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
+		data := attr(expr, unix.NFTA_EXPR_DATA)
+		switch text(attr(expr, unix.NFTA_EXPR_NAME)) {
+		case "payload":
+			addr, bits = nil, int(8*attr32(data, unix.NFTA_PAYLOAD_LEN))
+			if attr32(data, unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER && attr32(data, unix.NFTA_PAYLOAD_LEN) <= size {
+				switch attr32(data, unix.NFTA_PAYLOAD_OFFSET) {
+				case src:
+					addr = &r.Src
+				case dst:
+					addr = &r.Dst
+				}
+			}
+		case "bitwise":
+			bits = 0
+			for _, b := range attr(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE) {
+				for ; b&0x80 != 0; b <<= 1 {
+					bits++
+				}
+			}
+		case "cmp":
+			v := make([]byte, size)
+			copy(v, attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE))
+			if a, ok := netip.AddrFromSlice(v); ok && addr != nil && attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+				*addr = netip.PrefixFrom(a, bits)
+			}
+			addr = nil
+		case "match":
+			if text(attr(data, unix.NFTA_MATCH_NAME)) == "comment" {
+				r.Comment = text(attr(data, unix.NFTA_MATCH_INFO))
+			}
+		case "target":
+			r.Jump = text(attr(data, unix.NFTA_TARGET_NAME))
+		case "masq":
+			r.Jump = "MASQUERADE"
+		case "immediate":
+			verdict := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
+			switch code := int32(attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
+			case unix.NFT_JUMP, unix.NFT_GOTO:
+				r.Jump = text(attr(verdict, unix.NFTA_VERDICT_CHAIN))
+			case nfAccept:
+				r.Jump = "ACCEPT"
+			case 0:
+				r.Jump = "DROP"
+			case unix.NFT_RETURN:
+				r.Jump = "RETURN"
+			}
+		}
+	})
+	return r
+}
+
+// eachRule dumps a chain's rules. A chain that does not exist has none.
+func (n *NFT) eachRule(t *NFTTable, chain string, each func(body []byte)) error {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	r := n.c.requests()
+	r.begin(nftMsg(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, nfgenmsg(t.Family)...)
+	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
+	err := n.c.dump(r, func(body []byte) {
+		// A kernel that does not know the filter tells of other chains, too.
+		if len(body) > 4 && text(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain && text(attr(body[4:], unix.NFTA_RULE_TABLE)) == t.Name {
+			each(bytes.Clone(body[4:]))
+		}
+	})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("list chain %v %s: %w", t, chain, err)
+	}
+	return nil
+}
+
+// Remove deletes rules that List read, empties and deletes chains, all or nothing: by netlink from nf_tables, else by
+// iptables-restore. The chains exist, and nothing but the rules jumps to them.
+func (t *IPTables) Remove(ctx context.Context, rules []IPTRule, chains []string) error {
+	if len(rules)+len(chains) == 0 {
+		return nil
+	}
+	if t.Variant == IPTLegacy {
+		var lines []string
+		for _, c := range chains {
+			lines = append(lines, ":"+quoteIPT(c)+" -") // which empties it
+		}
+		for _, r := range rules {
+			if !slices.Contains(chains, r.Chain) {
+				lines = append(lines, r.Delete())
+			}
+		}
+		for _, c := range chains {
+			lines = append(lines, "-X "+quoteIPT(c))
+		}
+		return t.Apply(ctx, lines...)
+	}
+	n, err := t.ns.NFT()
+	if err != nil {
+		return err
+	}
+	var b NFTBatch
+	b.RemoveRules(t.nft(), rules)
+	for _, c := range chains {
+		b.RemoveChain(t.nft(), c)
+	}
+	return n.Commit(&b)
+}
+
+// RemoveRules deletes rules by their handles.
+func (b *NFTBatch) RemoveRules(t *NFTTable, rules []IPTRule) {
+	for _, rule := range rules {
+		b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, rule.Chain, rule.handle), func(r *requests) {
+			r.str(unix.NFTA_RULE_TABLE, t.Name)
+			r.str(unix.NFTA_RULE_CHAIN, rule.Chain)
+			r.attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, rule.handle)...)
+		})
+	}
+}
+
+// RemoveChain empties a chain and deletes it.
+func (b *NFTBatch) RemoveChain(t *NFTTable, chain string) {
+	b.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+chain, named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain))
+	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain "+t.String()+" "+chain, named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, chain))
+}
