@@ -312,6 +312,22 @@ func (r *NFTRule) DNAT(v6, any bool, set *NFTSet) *NFTRule {
 // Masquerade is "masquerade".
 func (r *NFTRule) Masquerade() *NFTRule { return r.expr("masq", func() {}) }
 
+// SNAT is "snat ip to a", or "snat ip6 to a".
+func (r *NFTRule) SNAT(a netip.Addr) *NFTRule {
+	family := uint32(unix.NFPROTO_IPV4)
+	if a.Is6() {
+		family = unix.NFPROTO_IPV6
+	}
+	return r.expr("immediate", func() {
+		r.u32(unix.NFTA_IMMEDIATE_DREG, reg(0))
+		r.value(unix.NFTA_IMMEDIATE_DATA, a.AsSlice())
+	}).expr("nat", func() {
+		r.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT)
+		r.u32(unix.NFTA_NAT_FAMILY, family)
+		r.u32(unix.NFTA_NAT_REG_ADDR_MIN, reg(0))
+	})
+}
+
 // FromGuarded is "iifname @links iifname . ether saddr != @pairs".
 func (r *NFTRule) FromGuarded(links, pairs *NFTSet) *NFTRule {
 	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(links, false).

@@ -12,8 +12,8 @@ import (
 )
 
 // A Masquerade gives what the attachment's addresses send out of their own network the address of the
-// link that it leaves by. Traffic to the network's own prefixes, to multicast and to Except keeps its
-// source.
+// link that it leaves by, or SNATTo. Traffic to the network's own prefixes, to multicast and to Except keeps
+// its source; what goes to Force does not, but for multicast.
 //
 // An address stands in the set of its network, whose chain is made once. The latest owner of an address has
 // it: who had it before is gone, for IPAM gave it away again.
@@ -21,10 +21,34 @@ type Masquerade struct {
 	Owner  spec.Owner
 	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown
 	Except []netip.Prefix
+	Force  []netip.Prefix // what is masqueraded even inside the network, or where Except has it
+	SNATTo []netip.Addr   // the source address that is given instead, at most one of a family; none: that of the link
 }
 
 func (m Masquerade) String() string {
-	return line("masquerade", prefixes("saddr", m.From), prefixes("daddr !=", m.Except))
+	return line("masquerade", prefixes("saddr", m.From), prefixes("daddr !=", m.Except), prefixes("force daddr", m.Force), addrs("snat to", m.SNATTo))
+}
+
+// ValidSNATTo returns nil for addresses that can be a source: one of a family, and none of a kind that no answer
+// finds.
+func ValidSNATTo(list []netip.Addr) error {
+	var have [2]netip.Addr
+	for i, a := range list {
+		n := 0
+		if a.Is6() {
+			n = 1
+		}
+		switch {
+		case !a.IsValid():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: \"\": want an address of this host, such as 192.0.2.1", i)
+		case a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: no answer would find it; want an address of this host that others reach, such as 192.0.2.1 or 2001:db8::1", i, a)
+		case have[n].IsValid():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i, a, have[n])
+		}
+		have[n] = a
+	}
+	return nil
 }
 
 // Ensure implements plan.Resource.
@@ -71,15 +95,17 @@ func (m Masquerade) want(t *kernel.NFTTable) (p *part, want []kernel.NFTElem) {
 		if v6 {
 			multicast = netip.MustParsePrefix("ff00::/8")
 		}
-		var rules []*kernel.NFTRule
+		rules := []*kernel.NFTRule{kernel.NewNFTRule("multicast").Family(v6).Prefix(true, false, multicast).Return()}
+		for _, p := range networks(ofFamily(m.Force, v6)) {
+			rules = append(rules, translate(kernel.NewNFTRule("forced").Family(v6).Prefix(true, false, p), v6, m.SNATTo))
+		}
 		for _, p := range networks(from) {
 			rules = append(rules, kernel.NewNFTRule("its own network").Family(v6).Prefix(true, false, p).Return())
 		}
-		rules = append(rules, kernel.NewNFTRule("multicast").Family(v6).Prefix(true, false, multicast).Return())
 		for _, p := range networks(ofFamily(m.Except, v6)) {
 			rules = append(rules, kernel.NewNFTRule("excepted").Family(v6).Prefix(true, false, p).Return())
 		}
-		rules = append(rules, kernel.NewNFTRule("all else").Masquerade())
+		rules = append(rules, translate(kernel.NewNFTRule("all else"), v6, m.SNATTo))
 		set := p.share("masquerading", "masquerade_"+ip(v6), func(s *kernel.NFTSet) *kernel.NFTRule {
 			return kernel.NewNFTRule("a network").From(v6, s)
 		}, rules)
@@ -91,6 +117,16 @@ func (m Masquerade) want(t *kernel.NFTTable) (p *part, want []kernel.NFTElem) {
 		}
 	}
 	return p, want
+}
+
+// translate ends a rule with the source address that was chosen for the family, or with that of the link.
+func translate(r *kernel.NFTRule, v6 bool, to []netip.Addr) *kernel.NFTRule {
+	for _, a := range to {
+		if a = a.Unmap(); a.Is6() == v6 {
+			return r.SNAT(a)
+		}
+	}
+	return r.Masquerade()
 }
 
 // ofFamily are the prefixes of one family, each once.
@@ -134,4 +170,16 @@ func prefixes(word string, list []netip.Prefix) string {
 		s[i] = p.String()
 	}
 	return fmt.Sprintf("%s { %s }", word, strings.Join(s, ", "))
+}
+
+// addrs is "word a, b", or nothing.
+func addrs(word string, list []netip.Addr) string {
+	if len(list) == 0 {
+		return ""
+	}
+	s := make([]string, len(list))
+	for i, a := range list {
+		s[i] = a.String()
+	}
+	return word + " " + strings.Join(s, ", ")
 }

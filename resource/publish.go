@@ -3,21 +3,14 @@ package resource
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
-
-// A PortMapping is one port of the host that leads to a port of the container.
-type PortMapping struct {
-	Protocol                string     // tcp, udp or sctp
-	HostIP                  netip.Addr // invalid or unspecified: any address of the host
-	HostPort, ContainerPort uint16
-}
 
 // A Publish makes ports of the host lead to the container.
 //
@@ -44,15 +37,6 @@ func (p Publish) String() string {
 	return line("publish", strings.Join(ports, ", "), opt("dnat ip to", p.To4), opt("dnat ip6 to", p.To6),
 		flag("snat", p.SNAT), flag("masqall", p.MasqAll),
 		opt("where ip", strings.Join(p.Conditions4, " ")), opt("where ip6", strings.Join(p.Conditions6, " ")))
-}
-
-// String is "tcp dport 8080 : 80", with "ip daddr 192.0.2.1 " before it where an address is given.
-func (m PortMapping) String() string {
-	s := fmt.Sprintf("%s dport %d : %d", m.Protocol, m.HostPort, m.ContainerPort)
-	if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
-		s = "daddr " + m.HostIP.String() + " " + s
-	}
-	return s
 }
 
 // published is what a Publish comes to in the table.
@@ -107,8 +91,11 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 			return kernel.NewNFTRule("a network").To(v6, s)
 		}, p.hairpinRules(to, v6))
 	}
+	if slices.ContainsFunc(p.Ports, func(m PortMapping) bool { return len(m.AllowFrom) > 0 }) {
+		return spec.Errorf(spec.CodeUnsupported, "allowFrom: is not supported yet")
+	}
 	asked, masqueraded := map[string]claim{}, map[string]bool{} // by place; a range may be thousands of ports
-	for _, m := range p.Ports {
+	for _, m := range eachPort(p.Ports) {
 		proto, ok := kernel.ParseProto(m.Protocol)
 		if !ok || m.HostPort == 0 || m.ContainerPort == 0 {
 			return spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)

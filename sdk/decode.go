@@ -3,7 +3,9 @@ package sdk
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"sort"
 	"strconv"
@@ -73,6 +75,12 @@ func (d *decoder) value(path string, raw json.RawMessage, v reflect.Value) error
 			return nil // an empty string is the default everywhere
 		}
 		if err := p.UnmarshalText([]byte(s)); err != nil {
+			switch p.(type) {
+			case *netip.Prefix:
+				err = errors.New("want a prefix, such as 192.0.2.0/24 or 2001:db8::/32")
+			case *netip.Addr:
+				err = errors.New("want an address, such as 192.0.2.1 or 2001:db8::1")
+			}
 			return fieldError(spec.CodeConfig, path, raw, "%w", err)
 		}
 		return nil

@@ -23,6 +23,8 @@ type conf struct {
 	IPMasq           bool           `json:"ipMasq"`           // masquerade what leaves the network
 	IPMasqBackend    string         `json:"ipMasqBackend"`    // nftables, which is the default
 	MasqExcept       []netip.Prefix `json:"masqExcept"`       // destinations that see the container's own address
+	MasqForce        []netip.Prefix `json:"masqForce"`        // destinations that never see it, not even inside the network or where masqExcept has them
+	SnatTo           []netip.Addr   `json:"snatTo"`           // source addresses to masquerade with, of this host, one of a family; default: that of the link that is left by
 	MTU              resource.MTU   `json:"mtu"`              // bytes, or "auto": the least of the links that default routes use
 	HairpinMode      bool           `json:"hairpinMode"`      // let the port send back what came from it
 	PromiscMode      bool           `json:"promiscMode"`      // set the bridge promiscuous; not with hairpinMode
@@ -67,6 +69,10 @@ func (c conf) validate(r *sdk.Request) error {
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
 	case c.IPMasqBackend != "" && c.IPMasqBackend != "nftables":
 		return spec.Errorf(spec.CodeUnsupported, "ipMasqBackend: %q: this plugin masquerades by nftables; leave the key out or say \"nftables\"", c.IPMasqBackend)
+	case !c.IPMasq && len(c.MasqForce) > 0:
+		return spec.Errorf(spec.CodeConfig, "masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key", c.MasqForce)
+	case !c.IPMasq && len(c.SnatTo) > 0:
+		return spec.Errorf(spec.CodeConfig, "snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key", c.SnatTo)
 	case c.IPv6 != "" && c.IPv6 != "off":
 		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
 	case c.IPv6 == "off" && r.Has6():
@@ -76,9 +82,11 @@ func (c conf) validate(r *sdk.Request) error {
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
 	}
 	if mac := c.mac(r); mac != "" {
-		return resource.ValidMAC(mac)
+		if err := resource.ValidMAC(mac); err != nil {
+			return err
+		}
 	}
-	return nil
+	return resource.ValidSNATTo(c.SnatTo)
 }
 
 func (c conf) mac(r *sdk.Request) string {
@@ -123,7 +131,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	if c.IPMasq || r.Verb == "DEL" {
-		p = append(p, resource.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: c.MasqExcept})
+		p = append(p, resource.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: c.MasqExcept, Force: c.MasqForce, SNATTo: c.SnatTo})
 	}
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, resource.Announce{Link: r.IfName, Port: wait})

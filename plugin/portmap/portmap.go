@@ -4,7 +4,6 @@ package portmap
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -31,10 +30,13 @@ type conf struct {
 
 // mapping is one entry of the capability portMappings (clause K1).
 type mapping struct {
-	HostPort      int    `json:"hostPort"`      // 1 to 65535
-	ContainerPort int    `json:"containerPort"` // 1 to 65535
-	Protocol      string `json:"protocol"`      // tcp (default), udp or sctp
-	HostIP        string `json:"hostIP"`        // default: every address of the host
+	HostPort         int            `json:"hostPort"`         // 1 to 65535
+	HostPortEnd      int            `json:"hostPortEnd"`      // last port of a range that begins at hostPort; default: hostPort, so one port
+	ContainerPort    int            `json:"containerPort"`    // 1 to 65535; with hostPortEnd the first of as many ports
+	ContainerPortEnd int            `json:"containerPortEnd"` // the last of them; may be left out, for both ranges are of one length
+	Protocol         string         `json:"protocol"`         // tcp (default), udp or sctp
+	HostIP           string         `json:"hostIP"`           // default: every address of the host
+	AllowFrom        []netip.Prefix `json:"allowFrom"`        // sources that reach the port, beside this host's processes and the container itself; default: all
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -66,7 +68,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			(port.HostIP.Is4() && !pub.To4.IsValid() || port.HostIP.Is6() && !pub.To6.IsValid()) {
 			return nil, spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i, port.HostIP)
 		}
-		if !slices.Contains(pub.Ports, port) { // podman asks twice for one mapping
+		if !slices.ContainsFunc(pub.Ports, port.Equal) { // podman asks twice for one mapping
 			pub.Ports = append(pub.Ports, port)
 		}
 	}
@@ -83,28 +85,4 @@ func (c conf) validate() error {
 		return spec.Errorf(spec.CodeConfig, "markMasqBit: %d: want 0 to 31", *c.MarkMasqBit)
 	}
 	return nil
-}
-
-func (m mapping) parse(i int) (p resource.PortMapping, err error) {
-	bad := func(key string, value any, want string) error {
-		return spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].%s: %v: want %s", i, key, value, want)
-	}
-	p.Protocol = strings.ToLower(sdk.First(m.Protocol, "tcp"))
-	if !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Protocol) {
-		return p, bad("protocol", m.Protocol, "tcp, udp or sctp")
-	}
-	if m.HostPort < 1 || m.HostPort > 65535 {
-		return p, bad("hostPort", m.HostPort, "1 to 65535")
-	}
-	if m.ContainerPort < 1 || m.ContainerPort > 65535 {
-		return p, bad("containerPort", m.ContainerPort, "1 to 65535")
-	}
-	p.HostPort, p.ContainerPort = uint16(m.HostPort), uint16(m.ContainerPort)
-	if m.HostIP != "" {
-		if p.HostIP, err = netip.ParseAddr(m.HostIP); err != nil || p.HostIP.Zone() != "" {
-			return p, bad("hostIP", m.HostIP, "an IP address of the host, such as 192.0.2.1, or none for all of them")
-		}
-		p.HostIP = p.HostIP.Unmap()
-	}
-	return p, nil
 }

@@ -1,0 +1,88 @@
+package portmap
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// parse checks the ith mapping; every error says the path, the value and what is allowed.
+func (m mapping) parse(i int) (p resource.PortMapping, err error) {
+	bad := func(key string, value any, format string, args ...any) error {
+		return spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].%s: %v: want "+format, append([]any{i, key, value}, args...)...)
+	}
+	p.Protocol = strings.ToLower(sdk.First(m.Protocol, "tcp"))
+	if !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Protocol) {
+		return p, bad("protocol", m.Protocol, "tcp, udp or sctp")
+	}
+	for _, port := range []struct {
+		key string
+		n   int
+	}{{"hostPort", m.HostPort}, {"containerPort", m.ContainerPort}} {
+		if port.n < 1 || port.n > 65535 {
+			return p, bad(port.key, port.n, "1 to 65535")
+		}
+	}
+	more := 0 // ports after the first
+	switch {
+	case m.HostPortEnd != 0:
+		if more = m.HostPortEnd - m.HostPort; more < 0 || m.HostPortEnd > 65535 {
+			return p, bad("hostPortEnd", m.HostPortEnd, "hostPort, which is %d, to 65535", m.HostPort)
+		}
+	case m.ContainerPortEnd != 0 && m.ContainerPortEnd != m.ContainerPort:
+		return p, bad("containerPortEnd", m.ContainerPortEnd, "a hostPortEnd, too: both ranges are of one length")
+	}
+	last := m.ContainerPort + more
+	switch {
+	case m.ContainerPortEnd != 0 && m.ContainerPortEnd != last:
+		return p, bad("containerPortEnd", m.ContainerPortEnd, "%d, or leave the key out: both ranges are of one length, and hostPort to hostPortEnd are %d ports", last, more+1)
+	case last > 65535:
+		return p, bad("containerPort", m.ContainerPort, "at most %d: hostPort to hostPortEnd are %d ports, and the last of the container would be %d", 65535-more, more+1, last)
+	case m.HostPort != m.ContainerPort && more >= resource.MaxShifted:
+		return p, bad("hostPortEnd", m.HostPortEnd, "at most %d: each port of a range that leads to other ports takes an entry of its own, and there may be %d; a range with containerPort equal to hostPort may have any length", m.HostPort+resource.MaxShifted-1, resource.MaxShifted)
+	}
+	p.HostPort, p.ContainerPort = uint16(m.HostPort), uint16(m.ContainerPort)
+	if more > 0 {
+		p.HostPortEnd = uint16(m.HostPortEnd)
+	}
+	if m.HostIP != "" {
+		if p.HostIP, err = netip.ParseAddr(m.HostIP); err != nil || p.HostIP.Zone() != "" {
+			return p, bad("hostIP", m.HostIP, "an IP address of the host, such as 192.0.2.1, or none for all of them")
+		}
+		p.HostIP = p.HostIP.Unmap()
+	}
+	return p, m.allowed(i, &p)
+}
+
+// allowed checks the list of those who reach the port. An empty one would close the port for all, which
+// nobody means.
+func (m mapping) allowed(i int, p *resource.PortMapping) error {
+	path := fmt.Sprintf("runtimeConfig.portMappings[%d].allowFrom", i)
+	if m.AllowFrom != nil && len(m.AllowFrom) == 0 {
+		return spec.Errorf(spec.CodeConfig, "%s: []: nobody could reach the port; want at least one prefix, or leave the key out to let everybody in", path)
+	}
+	reachable := len(m.AllowFrom) == 0 || !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
+	for j, from := range m.AllowFrom {
+		switch bits := from.Addr().BitLen(); {
+		case !from.IsValid(): // an empty string
+			return spec.Errorf(spec.CodeConfig, `%s[%d]: "": want a prefix, such as 192.0.2.0/24 or 2001:db8::/32`, path, j)
+		case from.Addr().Is4In6():
+			return spec.Errorf(spec.CodeConfig, "%s[%d]: %v: want an IPv4 prefix in IPv4's own words, such as 192.0.2.0/24", path, j, from)
+		case from != from.Masked():
+			return spec.Errorf(spec.CodeConfig, "%s[%d]: %v: has bits set behind its length; want %v, or %v for that one address", path, j, from, from.Masked(), netip.PrefixFrom(from.Addr(), bits))
+		}
+		reachable = reachable || from.Addr().Is4() == p.HostIP.Is4()
+		if !slices.Contains(p.AllowFrom, from) {
+			p.AllowFrom = append(p.AllowFrom, from)
+		}
+	}
+	if !reachable {
+		return spec.Errorf(spec.CodeConfig, "%s: %v: nobody could reach the port; want a prefix of the family of hostIP, which is %v", path, m.AllowFrom, p.HostIP)
+	}
+	return nil
+}

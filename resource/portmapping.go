@@ -1,0 +1,74 @@
+package resource
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// MaxShifted is how many ports a range may have that leads to ports of other numbers: each of them takes
+// elements of its own. A range that leads to the same numbers is one element, however long.
+const MaxShifted = 4096
+
+// A PortMapping is one port of the host that leads to a port of the container, or a range of ports that leads
+// to a range of the same length.
+type PortMapping struct {
+	Protocol                string     // tcp, udp or sctp
+	HostIP                  netip.Addr // invalid or unspecified: any address of the host
+	HostPort, ContainerPort uint16
+	HostPortEnd             uint16         // last port of a range that begins at HostPort; 0: one port
+	AllowFrom               []netip.Prefix // who reaches the port; none: all
+}
+
+// Last is the last port of the host.
+func (m PortMapping) Last() uint16 { return max(m.HostPort, m.HostPortEnd) }
+
+// ContainerLast is the last port of the container.
+func (m PortMapping) ContainerLast() uint16 { return m.ContainerPort + (m.Last() - m.HostPort) }
+
+// Len is the number of ports.
+func (m PortMapping) Len() int { return int(m.Last()-m.HostPort) + 1 }
+
+// Equal reports whether two mappings are the same.
+func (m PortMapping) Equal(n PortMapping) bool {
+	return m.Protocol == n.Protocol && m.HostIP == n.HostIP && m.HostPort == n.HostPort && m.ContainerPort == n.ContainerPort &&
+		m.Last() == n.Last() && slices.Equal(m.AllowFrom, n.AllowFrom)
+}
+
+// String is "tcp dport 8080 : 80", with "daddr 192.0.2.1 " before it where an address is given, with
+// ranges such as 8000-8010, and with who is let in behind it.
+func (m PortMapping) String() string {
+	s := fmt.Sprintf("%s dport %s : %s", m.Protocol, portsText(m.HostPort, m.Last()), portsText(m.ContainerPort, m.ContainerLast()))
+	if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
+		s = "daddr " + m.HostIP.String() + " " + s
+	}
+	return line(s, prefixes("saddr", m.AllowFrom))
+}
+
+// portsText is "80" or "80-90".
+func portsText(first, last uint16) string {
+	s := strconv.Itoa(int(first))
+	if last > first {
+		s += "-" + strconv.Itoa(int(last))
+	}
+	return s
+}
+
+// single are the mappings of each port of a range.
+func (m PortMapping) single() []PortMapping {
+	all := make([]PortMapping, m.Len())
+	for i := range all {
+		all[i] = m
+		all[i].HostPort, all[i].ContainerPort, all[i].HostPortEnd = m.HostPort+uint16(i), m.ContainerPort+uint16(i), 0
+	}
+	return all
+}
+
+// eachPort are mappings with the ranges taken apart.
+func eachPort(list []PortMapping) (all []PortMapping) {
+	for _, m := range list {
+		all = append(all, m.single()...)
+	}
+	return all
+}
