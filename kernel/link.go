@@ -22,6 +22,8 @@ type Link struct {
 	Up          bool // set up
 	Operational bool // up and able to carry packets
 	Promisc     bool // as somebody asked for; what a bridge does to its ports does not count
+	AllMulti    bool // likewise: receive every multicast packet
+	TxQLen      int  // packets that may wait to be sent
 	ARPNotify   bool // a new address of the link is announced by ARP
 	Master      int  // index of the bridge, bond or vrf that it belongs to, or zero
 	Group       uint32
@@ -122,7 +124,7 @@ func parseLink(b []byte) *Link {
 		return &Link{}
 	}
 	flags := u32(b[8:])
-	l := &Link{Index: int(u32(b[4:])), Up: flags&unix.IFF_UP != 0, Promisc: flags&unix.IFF_PROMISC != 0}
+	l := &Link{Index: int(u32(b[4:])), Up: flags&unix.IFF_UP != 0, Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
 	attrs(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
@@ -131,6 +133,8 @@ func parseLink(b []byte) *Link {
 			l.MAC = v
 		case unix.IFLA_MTU:
 			l.MTU = int(u32(v))
+		case unix.IFLA_TXQLEN:
+			l.TxQLen = int(u32(v))
 		case unix.IFLA_MASTER:
 			l.Master = int(u32(v))
 		case unix.IFLA_GROUP:
@@ -189,8 +193,11 @@ func (l *Link) parseInfo(kind uint16, v []byte) {
 // A LinkChange is what SetLink is to change; a zero field leaves it as it is.
 type LinkChange struct {
 	Up, Down bool
-	Promisc  bool
+	Promisc  *bool
+	AllMulti *bool
 	MAC      net.HardwareAddr
+	MTU      int
+	TxQLen   *int
 	Alias    string
 	Group    uint32
 	Master   int         // the index of a bridge; -1 takes the link off the one that it is a port of
@@ -201,7 +208,8 @@ type LinkChange struct {
 	ARPNotify bool
 }
 
-// SetLink changes the link of that name, in one message.
+// SetLink changes the link of that name, in one message. The kernel takes its parts one after the other: where
+// it refuses one, those before it are changed.
 func (ns *NS) SetLink(name string, c LinkChange) error {
 	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -211,14 +219,27 @@ func (ns *NS) SetLink(name string, c LinkChange) error {
 			msg.Flags |= unix.IFF_UP
 		}
 	}
-	if c.Promisc {
-		msg.Flags |= unix.IFF_PROMISC
-		msg.Change |= unix.IFF_PROMISC
+	for _, f := range []struct {
+		on  *bool
+		bit uint32
+	}{{c.Promisc, unix.IFF_PROMISC}, {c.AllMulti, unix.IFF_ALLMULTI}} {
+		if f.on != nil {
+			msg.Change |= f.bit
+			if *f.on {
+				msg.Flags |= f.bit
+			}
+		}
 	}
 	req.AddData(msg)
 	req.AddData(attrText(unix.IFLA_IFNAME, name))
 	if c.MAC != nil {
 		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, c.MAC))
+	}
+	if c.MTU != 0 {
+		req.AddData(attrU32(unix.IFLA_MTU, uint32(c.MTU)))
+	}
+	if c.TxQLen != nil {
+		req.AddData(attrU32(unix.IFLA_TXQLEN, uint32(*c.TxQLen)))
 	}
 	if c.Alias != "" {
 		req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(c.Alias)))

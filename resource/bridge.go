@@ -72,8 +72,11 @@ func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error
 			return false, err
 		}
 	}
-	c := kernel.LinkChange{Up: !l.Up, Promisc: b.Promisc && !l.Promisc}
-	if !c.Up && !c.Promisc {
+	c := kernel.LinkChange{Up: !l.Up}
+	if b.Promisc && !l.Promisc {
+		c.Promisc = &b.Promisc
+	}
+	if !c.Up && c.Promisc == nil {
 		return changed, nil
 	}
 	return true, w.Host.SetLink(b.Name, c)

@@ -17,6 +17,7 @@ type Veth struct {
 	Name     string // the container's end
 	Host     string // the host's end: kernel.LinkName("veth", Owner)
 	MTU      MTU
+	ContMTU  int    // to be verified of the container's end, which a later plugin may have changed; Ensure gives both ends MTU
 	MAC      string // of the container's end
 	HostMAC  string
 	Master   string // the bridge that the host's end is a port of
@@ -26,7 +27,7 @@ type Veth struct {
 }
 
 func (v Veth) String() string {
-	return line("link cont/"+v.Name, "type veth", opt("mtu", v.MTU), opt("address", v.MAC), flag("down", v.Down),
+	return line("link cont/"+v.Name, "type veth", opt("mtu", v.MTU), opt("address", v.MAC), opt("verified mtu", v.ContMTU), flag("down", v.Down),
 		"peer host/"+v.Host, opt("address", v.HostMAC), opt("master", v.Master),
 		flag("hairpin on", v.Hairpin), flag("isolated on", v.Isolated))
 }
@@ -125,7 +126,7 @@ func altName(o spec.Owner) string {
 	return strings.ReplaceAll(text, "/", ":")
 }
 
-// Verify implements plan.Resource. The container's MTU is not compared: tuning may change it later (P16).
+// Verify implements plan.Resource. The container's MTU is compared with ContMTU alone: tuning may change it (P16).
 func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 	var d drift
 	_, c, err := Container.link(w, v.Name)
@@ -133,6 +134,9 @@ func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 		d.want("type", "veth", c.Kind)
 		if v.MAC != "" {
 			d.want("address", macText(v.MAC), c.MAC)
+		}
+		if v.ContMTU != 0 {
+			d.want("mtu", v.ContMTU, c.MTU)
 		}
 		if !v.Down {
 			d.want("state", "up", state(c))

@@ -74,6 +74,15 @@ func (r *Request) MAC(asked string) string {
 	return First(asked, r.derived("cont"))
 }
 
+// MTU is, in CHECK, that of the container's link as the chain's result has it, for a later plugin may have
+// changed it (clause P16); zero where it does not say.
+func (r *Request) MTU() int {
+	if i := r.prevInterface(); i >= 0 && r.Verb == "CHECK" {
+		return r.Prev.Interfaces[i].MTU
+	}
+	return 0
+}
+
 // HostMAC is the address of the owner's link on the host.
 func (r *Request) HostMAC() string { return r.derived("host") }
 

@@ -149,7 +149,10 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	if c.r.Prev != nil {
 		res = c.r.Prev.Clone()
 	}
-	if c.p.shape == chained || c.p.observe && c.r.Prev != nil {
+	switch {
+	case c.p.shape == chained:
+		return res, c.retell(res, want)
+	case c.p.observe && c.r.Prev != nil:
 		return res, nil
 	}
 	own, link := -1, ""
@@ -212,6 +215,33 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		res.DNS = *d // clause C11: the configuration's own word, an empty list too, replaces the allocator's
 	}
 	return res, nil
+}
+
+// retell brings what a previous result says of the links that a chained plugin works on up to date, and adds
+// those that it made on the host.
+func (c *call) retell(res *spec.Result, want plan.Plan) error {
+	for _, r := range want {
+		l, ok := plan.Unwrap(r).(resource.Linker)
+		if !ok {
+			continue
+		}
+		for _, f := range l.Ifaces() {
+			mac, mtu, err := resource.Shown(f, c.w)
+			if err != nil {
+				return err
+			}
+			listed := f.Where == resource.Container // an interface that nobody listed is none of the result's
+			for i, have := range res.Interfaces {
+				if have.Name == f.Name && (have.Sandbox != "") == (f.Where == resource.Container) {
+					res.Interfaces[i].MAC, res.Interfaces[i].MTU, listed = mac, mtu, true
+				}
+			}
+			if !listed {
+				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, MAC: mac, MTU: mtu})
+			}
+		}
+	}
+	return nil
 }
 
 // check verifies the attachment and joins every drift.

@@ -143,7 +143,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 // made a link on the host (a hypervisor's tap, say), by making that a port (clause P23).
 func (c conf) port(r *sdk.Request) (name string, p plan.Plan, err error) {
 	pair := resource.Veth{
-		Owner: r.Owner, Name: r.IfName, Host: r.LinkName("veth"), MTU: c.MTU, MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(),
+		Owner: r.Owner, Name: r.IfName, Host: r.LinkName("veth"), MTU: c.MTU, ContMTU: r.MTU(), MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(),
 		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off",
 	}
 	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
