@@ -69,10 +69,6 @@ func (c conf) validate(r *sdk.Request) error {
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
 	case c.IPMasqBackend != "" && c.IPMasqBackend != "nftables":
 		return spec.Errorf(spec.CodeUnsupported, "ipMasqBackend: %q: this plugin masquerades by nftables; leave the key out or say \"nftables\"", c.IPMasqBackend)
-	case !c.IPMasq && len(c.MasqForce) > 0:
-		return spec.Errorf(spec.CodeConfig, "masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key", c.MasqForce)
-	case !c.IPMasq && len(c.SnatTo) > 0:
-		return spec.Errorf(spec.CodeConfig, "snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key", c.SnatTo)
 	case c.IPv6 != "" && c.IPv6 != "off":
 		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
 	case c.IPv6 == "off" && r.Has6():
@@ -86,7 +82,7 @@ func (c conf) validate(r *sdk.Request) error {
 			return err
 		}
 	}
-	return resource.ValidSNATTo(c.SnatTo)
+	return c.validMasquerade()
 }
 
 func (c conf) mac(r *sdk.Request) string {
@@ -102,8 +98,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	p := plan.Plan{
 		plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge"}),
-		plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}),
 	}
+	if len(c.SnatTo) > 0 {
+		p = append(p, plan.Required(resource.HostAddrs(c.SnatTo)))
+	}
+	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}))
 	port, links, err := c.port(r)
 	if err != nil {
 		return nil, err
