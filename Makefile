@@ -8,10 +8,10 @@ GO      ?= go
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build test demo bench lint generate clean
+.PHONY: help build test test-vm demo bench lint generate clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 # The entries are hard links to one file: a symbolic link would dangle in a plugin directory that got a
 # copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
@@ -28,6 +28,11 @@ build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copi
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages
 	$(GO) test ./...
+
+test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
+	@.ci/packages vm
+	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
+	$(BIN)/vm test ./kernel ./resource ./plugin/...
 
 demo: build ## two containers, the host and a published port talk to each other, in a throw-away host
 	$(BIN)/fairlead demo

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// mounting are the modules that mount this machine's files. All others are loaded from there.
+func mounting() []string { return []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"} }
+
+// writeInitrd writes the initial root: this program as init, and the modules it loads, in order.
+func writeInitrd(path, modules string) error {
+	deps, err := readDeps(filepath.Join(modules, "modules.dep"))
+	if err != nil {
+		return err
+	}
+	self, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	var a archive
+	for _, dir := range []string{"dev", "proc", "sys", "host", "over", "new", "share", "modules"} {
+		a.dir(dir)
+	}
+	a.file("init", 0o755, self)
+	n := 0
+	for _, m := range deps.order(mounting()) {
+		b, err := readModule(filepath.Join(modules, m))
+		if err != nil {
+			return err
+		}
+		a.file(fmt.Sprintf("modules/%03d", n), 0o644, b)
+		n++
+	}
+	return os.WriteFile(path, a.close(), 0o600)
+}
+
+// readModule reads a module; some distributions compress them.
+func readModule(path string) ([]byte, error) {
+	switch filepath.Ext(path) {
+	case ".xz":
+		return exec.Command("xz", "-dc", path).Output()
+	case ".zst":
+		return exec.Command("zstd", "-dcq", path).Output()
+	}
+	return os.ReadFile(path)
+}
+
+// dependencies are depmod's: what a module's file needs loaded before it.
+type dependencies map[string][]string
+
+func readDeps(path string) (dependencies, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	deps := dependencies{}
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		if file, needs, ok := strings.Cut(s.Text(), ":"); ok {
+			deps[file] = strings.Fields(needs)
+		}
+	}
+	return deps, s.Err()
+}
+
+// order is the files to load for modules of these names, each after what it needs. A name that is no file is
+// built into the kernel.
+func (d dependencies) order(names []string) (files []string) {
+	var add func(file string)
+	add = func(file string) {
+		if slices.Contains(files, file) {
+			return
+		}
+		for _, need := range slices.Backward(d[file]) {
+			add(need)
+		}
+		files = append(files, file)
+	}
+	for _, name := range names {
+		for file := range d {
+			base, _, _ := strings.Cut(filepath.Base(file), ".ko")
+			if strings.ReplaceAll(base, "-", "_") == name {
+				add(file)
+			}
+		}
+	}
+	return files
+}
+
+// An archive is what the kernel unpacks as its first root: cpio(5), format newc.
+type archive struct {
+	bytes.Buffer
+	inode int
+}
+
+func (a *archive) dir(name string) { a.entry(name, 0o040755, nil) }
+
+func (a *archive) file(name string, mode int, content []byte) { a.entry(name, 0o100000|mode, content) }
+
+func (a *archive) close() []byte {
+	a.entry("TRAILER!!!", 0, nil)
+	return a.Bytes()
+}
+
+func (a *archive) entry(name string, mode int, content []byte) {
+	a.inode++
+	// inode, mode, uid, gid, links, mtime, size, device and rdevice, length of the name, checksum
+	fmt.Fprintf(a, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x",
+		a.inode, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0)
+	a.WriteString(name + "\x00")
+	a.pad()
+	a.Write(content)
+	a.pad()
+}
+
+func (a *archive) pad() {
+	for a.Len()%4 != 0 {
+		a.WriteByte(0)
+	}
+}

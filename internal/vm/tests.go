@@ -1,0 +1,210 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// stepMark begins the line that says whose output follows.
+const stepMark = "=== PACKAGE "
+
+// kinds.txt is what the kernel must have, and how that is tried; skips.txt the tests that may skip.
+var (
+	//go:embed kinds.txt
+	kindsList string
+	//go:embed skips.txt
+	skipsList string
+)
+
+// A kind is something that not every kernel has.
+type kind struct{ Name, Command string }
+
+// entries are the lines of a list, a word and the rest, without comments.
+func entries(list string) (all [][2]string) {
+	for line := range strings.Lines(list) {
+		line, _, _ = strings.Cut(strings.TrimSpace(line), "#")
+		if word, rest, _ := strings.Cut(strings.TrimSpace(line), " "); word != "" {
+			all = append(all, [2]string{word, strings.TrimSpace(rest)})
+		}
+	}
+	return all
+}
+
+func kinds() (all []kind) {
+	for _, e := range entries(kindsList) {
+		all = append(all, kind{e[0], e[1]})
+	}
+	return all
+}
+
+// everything are the modules that tests may need and that are not loaded on demand.
+func everything() []string {
+	return strings.Fields(`crc32c_generic virtio_net e1000 veth bridge br_netfilter macvlan macvtap ipvlan 8021q dummy vrf
+		vxlan geneve tun tap ifb bonding openvswitch nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_compat nft_fib_inet
+		nft_reject_inet nft_limit nft_log ip_tables ip6_tables iptable_nat iptable_filter ip6table_nat ip6table_filter
+		xt_MASQUERADE xt_comment xt_addrtype xt_mark xt_conntrack xt_multiport xt_nat nf_conntrack_netlink nf_conntrack_bridge
+		sch_tbf sch_htb sch_ingress cls_u32 act_mirred sctp netkit overlay`)
+}
+
+// runTests builds the packages' tests and runs them in the machine.
+func runTests(ctx context.Context, o options, share string, packages []string) (status int, err error) {
+	if len(packages) == 0 {
+		packages = []string{"./..."}
+	}
+	j := job{Env: append(os.Environ(), "CI=true"), Kinds: kinds()}
+	if j.Steps, err = build(ctx, o, share, packages); err != nil {
+		return 0, err
+	}
+	started := time.Now()
+	var all bytes.Buffer
+	out := io.Writer(os.Stdout)
+	if !o.verbose {
+		out = &filter{to: os.Stdout}
+	}
+	done, err := boot(ctx, o, share, j, io.MultiWriter(&all, out))
+	if err != nil {
+		return 0, err
+	}
+	if f, ok := out.(*filter); ok {
+		f.flush()
+	}
+	for _, l := range done.Lacks {
+		fmt.Println("the kernel lacks", l)
+		status = 1
+	}
+	seen := tally(all.Bytes())
+	may := entries(skipsList)
+	for _, s := range seen.skipped {
+		if !slices.ContainsFunc(may, func(e [2]string) bool { return e[0] == s.test }) {
+			fmt.Printf("must not skip here: %s %s: %s\n", s.pkg, s.test, s.why)
+			status = 1
+		}
+	}
+	for i, s := range j.Steps {
+		if done.Status[i] != 0 {
+			fmt.Printf("FAIL %s: status %d\n", s.Name, done.Status[i])
+			status = 1
+		}
+	}
+	fmt.Printf("Linux %s: %d tests passed, %d skipped, %d failed, in %v\n", done.Release, seen.passed, len(seen.skipped), seen.failed, time.Since(started).Round(time.Second))
+	if seen.passed == 0 {
+		return 0, errors.New("no test ran")
+	}
+	return status, nil
+}
+
+// build makes a step of each package that has tests.
+func build(ctx context.Context, o options, share string, packages []string) (steps []step, err error) {
+	list := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"}, packages...)...)
+	list.Stderr = os.Stderr
+	b, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		path, dir, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			continue
+		}
+		name := strings.ReplaceAll(path, "/", "_") + ".test"
+		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", filepath.Join(share, name), path)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return nil, fmt.Errorf("build the tests of %s: %w", path, err)
+		}
+		s := step{Name: path, Dir: dir, Args: []string{"/share/" + name, "-test.v", "-test.timeout", o.timeout.String()}}
+		if o.run != "" {
+			s.Args = append(s.Args, "-test.run", o.run)
+		}
+		steps = append(steps, s)
+	}
+	return steps, nil
+}
+
+type skip struct{ pkg, test, why string }
+
+type counts struct {
+	passed, failed int
+	skipped        []skip
+}
+
+// tally reads what tests print with -test.v. The reason of a skip stands in the lines after it begins.
+func tally(out []byte) (c counts) {
+	pkg, last := "", ""
+	s := bufio.NewScanner(bytes.NewReader(out))
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		line := strings.TrimSpace(s.Text())
+		if name, ok := strings.CutPrefix(line, stepMark); ok {
+			pkg = name
+		}
+		test := func(verdict string) (string, bool) {
+			rest, ok := strings.CutPrefix(line, "--- "+verdict+": ")
+			name, _, _ := strings.Cut(rest, " ")
+			return name, ok
+		}
+		if _, ok := test("PASS"); ok {
+			c.passed++
+		} else if _, ok := test("FAIL"); ok {
+			c.failed++
+		} else if name, ok := test("SKIP"); ok {
+			c.skipped = append(c.skipped, skip{pkg, name, last})
+		}
+		last = line
+	}
+	return c
+}
+
+// A filter prints packages and failures, and holds back what passing tests print.
+type filter struct {
+	to   io.Writer
+	rest []byte
+	held []string
+}
+
+func (f *filter) Write(b []byte) (int, error) {
+	f.rest = append(f.rest, b...)
+	for {
+		i := bytes.IndexByte(f.rest, '\n')
+		if i < 0 {
+			return len(b), nil
+		}
+		f.line(string(f.rest[:i]))
+		f.rest = f.rest[i+1:]
+	}
+}
+
+func (f *filter) line(line string) {
+	switch text := strings.TrimSpace(line); {
+	case strings.HasPrefix(text, stepMark), strings.HasPrefix(text, "panic:"), strings.HasPrefix(text, "FAIL"):
+		f.flush()
+		fmt.Fprintln(f.to, line)
+	case strings.HasPrefix(text, "=== RUN") && !strings.Contains(text, "/"), text == "PASS":
+		f.held = f.held[:0]
+	case strings.HasPrefix(line, "--- FAIL"):
+		f.held = append(f.held, line)
+		f.flush()
+	default:
+		f.held = append(f.held, line)
+	}
+}
+
+// flush prints what was held back: it belongs to something that failed.
+func (f *filter) flush() {
+	for _, l := range f.held {
+		fmt.Fprintln(f.to, l)
+	}
+	f.held = nil
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestOrder(t *testing.T) {
+	d := dependencies{
+		"net/9p/9pnet_virtio.ko":   {"net/9p/9pnet.ko", "virtio/virtio.ko", "virtio/virtio_ring.ko"},
+		"net/9p/9pnet.ko":          nil,
+		"virtio/virtio.ko":         nil,
+		"virtio/virtio_ring.ko":    {"virtio/virtio.ko"},
+		"fs/overlay.ko.xz":         nil,
+		"drivers/virtio-gpu.ko.xz": nil,
+	}
+	got := d.order([]string{"9pnet_virtio", "overlay", "built_in"})
+	at := func(name string) int { return slices.Index(got, name) }
+	if len(got) != 5 || at("virtio/virtio.ko") > at("virtio/virtio_ring.ko") || at("net/9p/9pnet_virtio.ko") != 3 || at("fs/overlay.ko.xz") != 4 {
+		t.Errorf("order %q", got)
+	}
+}
+
+// The archive is what cpio(1) reads.
+func TestArchive(t *testing.T) {
+	var a archive
+	a.dir("modules")
+	a.file("modules/000", 0o644, []byte("abc"))
+	a.file("init", 0o755, []byte("#!/bin/sh\n"))
+	dir := t.TempDir()
+	image := filepath.Join(dir, "image")
+	if err := os.WriteFile(image, a.close(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("busybox", "cpio", "-i", "-d", "-F", image)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "modules/000")); err != nil || string(b) != "abc" {
+		t.Errorf("unpacked %q: %v", b, err)
+	}
+	if i, err := os.Stat(filepath.Join(dir, "init")); err != nil || i.Mode().Perm() != 0o755 {
+		t.Errorf("unpacked %v: %v", i, err)
+	}
+}
+
+func TestTally(t *testing.T) {
+	out := stepMark + `example.com/a
+=== RUN   TestA
+--- PASS: TestA (0.00s)
+=== RUN   TestB
+    b_test.go:7: operation not supported
+--- SKIP: TestB (0.00s)
+` + stepMark + `example.com/b
+=== RUN   TestC
+=== RUN   TestC/x
+        c_test.go:9: broken
+    --- FAIL: TestC/x (0.01s)
+--- FAIL: TestC (0.02s)
+FAIL
+`
+	c := tally([]byte(out))
+	if c.passed != 1 || c.failed != 2 || len(c.skipped) != 1 || c.skipped[0] != (skip{"example.com/a", "TestB", "b_test.go:7: operation not supported"}) {
+		t.Errorf("tally %+v", c)
+	}
+	var shown strings.Builder
+	f := filter{to: &shown}
+	for part := range slices.Chunk([]byte(out), 7) {
+		f.Write(part)
+	}
+	f.flush()
+	if s := shown.String(); !strings.Contains(s, "broken") || strings.Contains(s, "TestA ") || !strings.Contains(s, "example.com/b") {
+		t.Errorf("shown:\n%s", s)
+	}
+}
+
+// The lists hold a word and, after it, what is done with it.
+func TestLists(t *testing.T) {
+	if len(kinds()) < 10 {
+		t.Errorf("kinds %v", kinds())
+	}
+	for _, k := range kinds() {
+		if k.Command == "" {
+			t.Errorf("%s: no command", k.Name)
+		}
+	}
+	for _, e := range entries(skipsList) {
+		if e[1] == "" {
+			t.Errorf("%s may skip, and nothing says why", e[0])
+		}
+	}
+}
