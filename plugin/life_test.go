@@ -98,6 +98,12 @@ var chains = []chain{
 	{"portmap", []string{`"type":"bridge","isGateway":true,` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"}]}`}, []breaker{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
 	}},
+	{"firewall", []string{`"type":"bridge","bridge":"br-fw","isGateway":true,` + hostLocal, `"type":"firewall","backend":"nftables","ingressPolicy":"isolated"`}, []breaker{
+		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
+		{"policy lifted", host("nft", "delete", "element", "inet", "fairlead", "policed", "{ br-fw }"), `policed \{ br-fw \}`},
+		{"another policy", host("nft", "add", "element", "inet", "fairlead", "within", "{ br-fw . br-fw }"), `within .* too much`},
+		{"ports not isolated", host("nft", "flush", "set", "bridge", "fairlead", "isolated_ports"), `isolated_ports`},
+	}},
 }
 
 // A runner is a runtime of 30 lines: it runs a chain and remembers the result.
@@ -106,6 +112,7 @@ type runner struct {
 	dir    string
 	chain  chain
 	ifName string
+	host   string // the namespace that is the host; empty: the test's own
 }
 
 func newRunner(t *testing.T, c chain) *runner {
@@ -119,7 +126,7 @@ func newRunner(t *testing.T, c chain) *runner {
 			t.Fatal(err)
 		}
 	}
-	return &runner{t, dir, c, "eth0"}
+	return &runner{t, dir, c, "eth0", ""}
 }
 
 type attachment struct {
@@ -139,6 +146,9 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 		return nil, err
 	}
 	argv := append(slices.Clone(wrap), filepath.Join(r.dir, typ.Type))
+	if r.host != "" {
+		argv = append([]string{"nsenter", "--net=" + r.host}, argv...)
+	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(conf)
 	var out, stderr bytes.Buffer
@@ -225,14 +235,15 @@ func (r *runner) must(what string, err error) {
 	}
 }
 
-var volatile = regexp.MustCompile(`last_reserved_ip|/lock$|\.lock$|fairlead/ipam`)
+// volatile is what stays without being anybody's, and what is a network's rather than an attachment's.
+var volatile = regexp.MustCompile(`last_reserved_ip|/lock$|\.lock$|fairlead/ipam|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`)
 
 // state is what the host holds: links, addresses, routes, nft elements, leases, memory.
 func state(t *testing.T) string {
 	t.Helper()
 	s := nstest.Run(t, "sh", "-c", `
 		ip -br link | sed 's/@.*//; s/ .*//'; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route
-		nft -a list ruleset | grep -n 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
+		nft -a list ruleset | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
 	var keep []string
 	for _, line := range strings.Split(s, "\n") {

@@ -3,6 +3,7 @@ package plugin
 
 import (
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
+	"github.com/fairlead-cni/fairlead/plugin/firewall"
 	"github.com/fairlead-cni/fairlead/plugin/hostlocal"
 	"github.com/fairlead-cni/fairlead/plugin/loopback"
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
@@ -11,5 +12,5 @@ import (
 
 // All are the plugins, by name.
 func All() []sdk.Plugin {
-	return []sdk.Plugin{bridge.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin}
+	return []sdk.Plugin{bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin}
 }

@@ -29,6 +29,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		SweepNFT(ctx, w, network, keep),
 		SweepLinks(ctx, w, network, keep, keepName),
 		SweepLinks(ctx, w, network, keep, keepName),
+		SweepNetwork(ctx, w, network, len(valid) > 0),
 		w.Memory.Sweep(network, keep),
 	)
 }

@@ -204,6 +204,9 @@ func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func(ow
 					continue
 				}
 				s := stale{hash, binary.NativeEndian.Uint32(r.Key[8:]) &^ 0xffff}
+				if s.kind == kindNetwork {
+					continue // see SweepNetwork
+				}
 				if !slices.Contains(dead, s) {
 					dead = append(dead, s)
 				}

@@ -79,8 +79,8 @@ func inetTable() *kernel.NFTTable {
 	return t
 }
 
-// decidedMark is the bit of a packet's mark that says that the chain forward decides about it. The routing rules
-// that stand in for that chain while somebody has flushed it let such packets be. Nobody else is known to use
+// decidedMark is the bit of a packet's mark that says that the chain forward decides about it. What stands in for
+// that chain, where a packet does not come to it or while somebody has flushed it, lets such packets be. Nobody else is known to use
 // the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
 // Tailscale (above 0xffff).
 const decidedMark = 0x1000
@@ -118,7 +118,9 @@ func bridgeTable() *kernel.NFTTable {
 		}},
 		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*kernel.NFTRule{
 			kernel.NewNFTRule("administrator").Jump("user"),
-			kernel.NewNFTRule("within an isolated network").In(ports).Out(ports).Drop(),
+			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published
+			// port may lead from one port of the bridge to another.
+			kernel.NewNFTRule("within an isolated network").In(ports).Out(ports).Mark(false, 0, decidedMark).Drop(),
 		}},
 	}
 	return t
@@ -232,6 +234,9 @@ const (
 	kindMasquerade = (1 + iota) << 16
 	kindPublish
 	kindSpoofCheck
+	kindIngress
+	kindIsolatedPort
+	kindNetwork // no attachment's: the policy of a bridge
 )
 
 // ownerKey is the key of an owner's nth entry of a kind.

@@ -1,0 +1,74 @@
+// Package firewall lets a container's packets through the host, and keeps container networks apart.
+package firewall
+
+import (
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the firewall plugin.
+var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart", want)
+
+type conf struct {
+	Backend       string `json:"backend"`                // where the host's packet filter is told to let the container's packets through: auto (default), nftables, iptables, firewalld; none touches nothing
+	AdminChain    string `json:"iptablesAdminChainName"` // the administrator's chain, asked before ours where iptables is used; default CNI-ADMIN
+	FirewalldZone string `json:"firewalldZone"`          // the zone that gets the container's addresses where firewalld is used; default trusted
+	IngressPolicy string `json:"ingressPolicy"`          // who may send to the network's containers: open (default), same-bridge, isolated, strict
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	c.IngressPolicy = sdk.First(c.IngressPolicy, resource.PolicyOpen)
+	if r.Verb == "DEL" { // whatever it was
+		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}}, nil
+	}
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	if c.Backend == "none" {
+		return nil, nil
+	}
+	p := plan.Plan{plan.Required(resource.PacketFilter{})}
+	link, port := links(r)
+	p = append(p, resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy})
+	if c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "") {
+		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port})
+	}
+	return p, nil
+}
+
+// links are what the container's packets come through: the bridge and its port there, or a link of its own on the
+// host.
+func links(r *sdk.Request) (link, port string) {
+	for _, l := range r.HostLinks {
+		if l.Kind == "bridge" && link == "" {
+			link = l.Name
+		}
+	}
+	for _, l := range r.HostLinks {
+		switch {
+		case l.Kind == "bridge":
+		case link == "":
+			return sdk.First(l.Master, l.Name), l.Name
+		case l.Master == link:
+			return link, l.Name
+		}
+	}
+	return link, ""
+}
+
+func (c conf) validate() error {
+	if !slices.Contains([]string{"", "auto", "nftables", "iptables", "firewalld", "none"}, c.Backend) {
+		return spec.Errorf(spec.CodeUnsupported, "backend: %q: want auto, nftables, iptables, firewalld or none", c.Backend)
+	}
+	if !slices.Contains([]string{resource.PolicyOpen, resource.PolicySameBridge, resource.PolicyIsolated, resource.PolicyStrict}, c.IngressPolicy) {
+		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: want open, same-bridge, isolated or strict", c.IngressPolicy)
+	}
+	if c.Backend == "none" && c.IngressPolicy != resource.PolicyOpen {
+		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one of the two", c.IngressPolicy)
+	}
+	return nil
+}

@@ -1,0 +1,263 @@
+package resource
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// The ingress policies of a container network.
+const (
+	PolicyOpen       = "open"        // everybody may send to its containers
+	PolicySameBridge = "same-bridge" // other networks that have a policy may not
+	PolicyIsolated   = "isolated"    // nor may its own containers send to each other
+	PolicyStrict     = "strict"      // nobody may, but by published ports, and its own containers to each other
+)
+
+// An Ingress keeps the containers behind a link on the host apart from others. Replies and published ports pass
+// whatever the policy.
+//
+// A bridge is its network's: the policy is put on it, and changed with the configuration, and stays when an
+// attachment goes; GC takes it away when no attachment is left. Any other link is its attachment's alone.
+type Ingress struct {
+	Owner  spec.Owner
+	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
+	Policy string
+}
+
+func (i Ingress) String() string {
+	return line("ingress", opt("oifname", i.Link), opt("policy", i.Policy))
+}
+
+// networkOwner is who a bridge's policy belongs to.
+func networkOwner(network, link string) spec.Owner {
+	return spec.Owner{Network: network, IfName: link}
+}
+
+// on is the link that the policy is for, with whom it belongs to. Without a link there is nothing to do, which is
+// an error where something was asked for.
+func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, err error) {
+	var l *kernel.Link
+	if i.Link != "" {
+		if l, err = w.Host.Link(i.Link); err != nil {
+			return "", o, 0, err
+		}
+	} else if l = hostEnd(w, i.Owner.IfName); l != nil && l.Master != 0 {
+		if l, err = w.Host.LinkAt(l.Master); err != nil {
+			return "", o, 0, err
+		}
+	}
+	switch {
+	case l == nil && i.Policy == PolicyOpen:
+		return "", o, 0, nil
+	case l == nil:
+		return "", o, 0, spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: %s has no end on this host whose traffic could be told (macvlan and ipvlan have none); want %q, or a network of bridge or ptp",
+			i.Policy, i.Owner.IfName, PolicyOpen)
+	case l.Kind == "bridge":
+		return l.Name, networkOwner(i.Owner.Network, l.Name), kindNetwork, nil
+	}
+	return l.Name, i.Owner, kindIngress, nil
+}
+
+// want are the elements of a link, and the sets that must not have it.
+func (i Ingress) want(t *kernel.NFTTable, link string, o spec.Owner) (want, not []kernel.NFTElem) {
+	s := linkSets(t)
+	in := map[*kernel.NFTSet]bool{
+		s.known:    true,
+		s.policed:  i.Policy != PolicyOpen,
+		s.within:   i.Policy == PolicySameBridge || i.Policy == PolicyStrict,
+		s.isolated: i.Policy == PolicyIsolated,
+		s.strict:   i.Policy == PolicyStrict,
+	}
+	for _, set := range []*kernel.NFTSet{s.known, s.policed, s.within, s.isolated, s.strict} {
+		e := kernel.NFTElem{Set: set, Key: kernel.NFTKey(link), Comment: tagOf(o)}
+		if len(set.Key) == 2 {
+			e.Key = kernel.NFTKey(link, link)
+		}
+		if in[set] {
+			want = append(want, e)
+		} else {
+			not = append(not, e)
+		}
+	}
+	return want, not
+}
+
+// Ensure implements plan.Resource.
+func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	link, o, kind, err := i.on(w)
+	if err != nil || link == "" {
+		return false, err
+	}
+	err = withFilter(ctx, w, inetTable(), func(f filter) error {
+		if err := f.ready(newPart(f.t)); err != nil {
+			return err
+		}
+		want, not := i.want(f.t, link, o)
+		at, err := f.current(nil, slices.Concat(want, not))
+		if err != nil {
+			return err
+		}
+		have, err := f.entries(kernel.OwnerHash(o), kind)
+		if err != nil {
+			return err
+		}
+		var b kernel.NFTBatch
+		for _, e := range not {
+			if at[place(e)] != nil {
+				b.Delete(e)
+			}
+		}
+		for _, e := range want { // another network may be on the same bridge
+			if at[place(e)] == nil {
+				b.Add(e)
+			}
+		}
+		f.record(&b, o, kind, have, want)
+		changed = !b.Empty()
+		return f.Commit(&b)
+	})
+	return changed && err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
+	link, o, kind, err := i.on(w)
+	if err != nil || link == "" {
+		return err
+	}
+	return withFilter(ctx, w, inetTable(), func(f filter) error {
+		d, err := f.standing(newPart(f.t))
+		if err != nil || d.all() {
+			return errors.Join(err, d.err())
+		}
+		want, not := i.want(f.t, link, o)
+		at, err := f.current(nil, slices.Concat(want, not))
+		if err != nil {
+			return err
+		}
+		have, err := f.entries(kernel.OwnerHash(o), kind)
+		if err != nil {
+			return err
+		}
+		for _, e := range want {
+			if at[place(e)] == nil {
+				d.add(fmt.Errorf("nft element %v is missing", e))
+			}
+		}
+		for _, e := range not {
+			if at[place(e)] != nil {
+				d.add(fmt.Errorf("nft element %v is too much", e))
+			}
+		}
+		return append(d, recordDrift(have, want)...).err()
+	})
+}
+
+// Remove implements plan.Remover. It needs only the owner, and leaves what is the network's.
+func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
+	return remove(ctx, w, inetTable(), i.Owner, kindIngress)
+}
+
+// An IsolatedPort is a container's host end on a bridge that no other of them may send to or hear from. The bridge
+// itself drops the frames: they need not come to the rules of IP.
+type IsolatedPort struct {
+	Owner spec.Owner
+	Link  string // the host end; empty: that of the container's veth
+}
+
+func (p IsolatedPort) String() string {
+	return line("isolated port", opt("iifname", p.Link), "drop")
+}
+
+func (p IsolatedPort) want(t *kernel.NFTTable, w *kernel.World) []kernel.NFTElem {
+	if p.Link == "" {
+		l := hostEnd(w, p.Owner.IfName)
+		if l == nil {
+			return nil
+		}
+		p.Link = l.Name
+	}
+	return []kernel.NFTElem{{Set: isolatedPorts(t), Key: kernel.NFTKey(p.Link), Comment: tagOf(p.Owner)}}
+}
+
+// Ensure implements plan.Resource.
+func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	err = withFilter(ctx, w, bridgeTable(), func(f filter) error {
+		if err := f.ready(newPart(f.t)); err != nil {
+			return err
+		}
+		changed, err = f.settle(p.Owner, kindIsolatedPort, p.want(f.t, w))
+		return err
+	})
+	return changed && err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
+	return withFilter(ctx, w, bridgeTable(), func(f filter) error {
+		return f.verify(newPart(f.t), p.Owner, kindIsolatedPort, p.want(f.t, w))
+	})
+}
+
+// Remove implements plan.Remover. It needs only the owner.
+func (p IsolatedPort) Remove(ctx context.Context, w *kernel.World) error {
+	return remove(ctx, w, bridgeTable(), p.Owner, kindIsolatedPort)
+}
+
+// SweepNetwork removes what a network itself has in the packet filter for bridges that are gone. Where no
+// attachment uses it any more, a bridge without a port is as good as gone: somebody else's may be on it too.
+func SweepNetwork(ctx context.Context, w *kernel.World, network string, used bool) error {
+	err := withFilter(ctx, w, inetTable(), func(f filter) error {
+		records, err := f.List(ownersSet(f.t))
+		if err != nil {
+			return err
+		}
+		var errs []error
+		done := map[[8]byte]bool{}
+		for _, r := range records {
+			e, tag := f.parseEntry(r)
+			net, hash, _, ok := kernel.ParseTag(tag)
+			if !ok || net != kernel.NetworkHash(network) || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != kindNetwork || done[hash] {
+				continue
+			}
+			done[hash] = true
+			stays, err := stands(w, linkOf(e.place), used)
+			if err == nil && !stays {
+				_, err = f.drop(hash, kindNetwork)
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	if unavailable(err) {
+		return nil
+	}
+	return err
+}
+
+// linkOf is the link that an element of a policy is about.
+func linkOf(e kernel.NFTElem) string {
+	if e.Set != nil {
+		if f := kernel.NFTFields(e.Set.Key, e.Key); len(f) > 0 {
+			name, _ := f[0].(string)
+			return name
+		}
+	}
+	return ""
+}
+
+// stands reports whether a bridge's policy is still needed.
+func stands(w *kernel.World, link string, used bool) (bool, error) {
+	l, err := w.Host.Link(link)
+	if err != nil || used {
+		return err == nil, gone(err)
+	}
+	links, err := w.Host.Links()
+	return slices.ContainsFunc(links, func(p *kernel.Link) bool { return p.Master == l.Index }), err
+}
