@@ -261,3 +261,9 @@ func stands(w *kernel.World, link string, used bool) (bool, error) {
 	links, err := w.Host.Links()
 	return slices.ContainsFunc(links, func(p *kernel.Link) bool { return p.Master == l.Index }), err
 }
+
+// Effect implements PacketRule.
+func (Ingress) Effect() Effect { return Closes }
+
+// Effect implements PacketRule.
+func (IsolatedPort) Effect() Effect { return Closes }

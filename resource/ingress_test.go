@@ -1,0 +1,87 @@
+package resource
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func TestIngressLaw(t *testing.T) {
+	w := newWorld(t)
+	wire(t, w)
+	host(t, w, "ip link add br7 type bridge")
+	nftLaw(t, w, Ingress{Owner: owner, Policy: PolicyIsolated},
+		breaker{"policy lifted", func(t *testing.T) { nft(t, w, "flush set inet fairlead isolated") }, "isolated"},
+		breaker{"another policy", func(t *testing.T) { nft(t, w, "add element inet fairlead strict { veth1 }") }, "strict { veth1 } is too much"},
+		breaker{"rule gone", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, "forward"},
+		breaker{"table gone", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "inet fairlead is missing"})
+	nftLaw(t, w, IsolatedPort{Owner: owner},
+		breaker{"not isolated", func(t *testing.T) { nft(t, w, "flush set bridge fairlead isolated_ports") }, "isolated_ports"},
+		breaker{"rule gone", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead forward") }, "forward"})
+}
+
+// TestIngressOfNetwork puts a policy on a bridge: it stays when an attachment goes, follows the configuration,
+// and goes when nobody has a port there any more.
+//
+// clause: P22
+func TestIngressOfNetwork(t *testing.T) {
+	w := newWorld(t)
+	wire(t, w)
+	host(t, w, "ip link add br7 type bridge")
+	host(t, w, "ip link set veth1 master br7")
+	skeleton(t, w)
+	before := elements(t, w)
+	in := func(policy string) Ingress { return Ingress{Owner: owner, Link: "br7", Policy: policy} }
+	for _, policy := range []string{PolicyStrict, PolicyOpen, PolicySameBridge, PolicyIsolated} {
+		ensure(t, w, in(policy))
+		verify(t, w, Ingress{Owner: owner, Policy: policy}) // finds the bridge by itself
+	}
+	if err := in(PolicyOpen).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "policed { br7 } is too much") {
+		t.Errorf("check under another policy: %v", err)
+	}
+	other := Ingress{Owner: spec.Owner{Network: "other", ContainerID: "c9", IfName: "eth0"}, Link: "br7", Policy: PolicyIsolated}
+	ensure(t, w, other)
+	verify(t, w, in(PolicyIsolated))
+
+	removeIt(t, w, in(PolicyIsolated))
+	verify(t, w, in(PolicyIsolated))
+	sweep := func(network string, used bool) {
+		t.Helper()
+		if err := SweepNetwork(t.Context(), w, network, used); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep("net", false) // other is on the bridge
+	verify(t, w, in(PolicyIsolated))
+	host(t, w, "ip link set veth1 nomaster")
+	sweep("net", true)
+	verify(t, w, in(PolicyIsolated))
+	sweep("net", false)
+	sweep("other", false)
+	if got := elements(t, w); got != before {
+		t.Errorf("left:%s", difference(before, got))
+	}
+	ensure(t, w, in(PolicyStrict))
+	host(t, w, "ip link del br7")
+	sweep("net", true)
+	if got := elements(t, w); got != before {
+		t.Errorf("left of a bridge that is gone:%s", difference(before, got))
+	}
+}
+
+// TestIngressWithoutLink asks for a policy where no link of this host could be told: that is an error, and open
+// is not.
+func TestIngressWithoutLink(t *testing.T) {
+	w := newWorld(t)
+	if changed, err := (Ingress{Owner: owner, Policy: PolicyOpen}).Ensure(t.Context(), w); err != nil || changed {
+		t.Errorf("open: changed %v, %v", changed, err)
+	}
+	_, err := (Ingress{Owner: owner, Policy: PolicyStrict}).Ensure(t.Context(), w)
+	if err == nil || !strings.HasPrefix(err.Error(), `ingressPolicy: "strict": eth0 has no end`) {
+		t.Errorf("strict: %v", err)
+	}
+	if got := elements(t, w); got != "" {
+		t.Errorf("something was made: %s", got)
+	}
+}
