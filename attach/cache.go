@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -33,8 +34,12 @@ type Cached struct {
 	// are then what its name suggests, and a dash in one of them misleads.
 	Bare bool
 
+	// Stored is when ADD remembered it, as far as its file tells.
+	Stored time.Time
+
 	seen     string // which namespace ADD saw, see identity
 	noResult error  // the file is an attachment, and its result cannot be read
+	stamp    stamp  // of its file, from List
 }
 
 // Owner is whose attachment it is.
@@ -243,6 +248,10 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 	}
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
+		info, gone := f.Info() // before it is read: what replaces it then has another stamp
+		if gone != nil {
+			continue
+		}
 		c, err := read(path)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // its DEL was faster
@@ -259,6 +268,7 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 		if c.noResult != nil {
 			problems = append(problems, c.noResult)
 		}
+		c.Stored, c.stamp = info.ModTime(), stampOf(info)
 		if network == "" || c.Network == network {
 			list = append(list, *c)
 		}

@@ -12,6 +12,9 @@ import (
 // answers it with code 11 (try again later).
 var ErrExhausted = errors.New("no address is left")
 
+// ErrHeld is wrapped by the error of Verify where somebody else holds an address.
+var ErrHeld = errors.New("is held")
+
 // An Allocator is where an owner's addresses come from.
 type Allocator interface {
 	// Allocate gives o its addresses: a result with IPs, Routes and DNS and no Interfaces (clause I4).

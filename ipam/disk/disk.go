@@ -207,7 +207,7 @@ func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 		if d.fd >= 0 {
 			var l lease
 			if l, err = d.read(a); err == nil && l.text != text(o) && l.text != oldText(o) {
-				errs = append(errs, fmt.Errorf("lease %s: is held by %s", a, holder(l.text)))
+				errs = append(errs, fmt.Errorf("lease %s: %w by %s", a, ipam.ErrHeld, holder(l.text)))
 			}
 		}
 		switch {

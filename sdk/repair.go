@@ -1,0 +1,95 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// This is what a repair needs of a plugin: what an attachment that was made by an earlier call should be like
+// now. It is CHECK without the verdict.
+
+// OpenHost is a world whose container is nobody's. Inside shares its host.
+func OpenHost() (*kernel.World, error) {
+	c := &call{w: newWorld()}
+	return c.w, c.openHost()
+}
+
+// Inside is host with the container of o at netns, for the caller to close w.Container alone. It is
+// kernel.ErrNoNamespace where that is gone, or has become another than the one that ADD saw.
+func Inside(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, err error) {
+	cont, err := kernel.Open(netns)
+	if errors.Is(err, kernel.ErrNotNamespace) {
+		return nil, fmt.Errorf("%s: %w", netns, kernel.ErrNoNamespace)
+	} else if err != nil {
+		return nil, err
+	}
+	var was identity
+	known, err := host.Memory.Recall(netnsRecord, o, &was)
+	now, ierr := identify(cont)
+	if err = errors.Join(err, ierr); err == nil && kernel.Same(host.Host, cont) {
+		err = fmt.Errorf("%s: %w", netns, kernel.ErrHostNamespace)
+	}
+	if err == nil && known && was != now {
+		err = fmt.Errorf("%s is another one than the one that was attached: %w", netns, kernel.ErrNoNamespace)
+	}
+	if err != nil {
+		cont.Close()
+		return nil, err
+	}
+	return &kernel.World{Host: host.Host, Container: cont, Memory: host.Memory}, nil
+}
+
+// Made reports whether an interface plugin of ours has made o's link in this boot, and no DEL has removed it.
+func Made(w *kernel.World, o spec.Owner) bool {
+	known, err := w.Memory.Recall(netnsRecord, o, new(identity))
+	return known && err == nil
+}
+
+// An Attached is one plugin's part of an attachment: what CHECK is told of it.
+type Attached struct {
+	Owner spec.Owner
+	Netns string
+	Args  [][2]string
+	Conf  *spec.Conf // with prevResult
+}
+
+// Wanted is the plan that CHECK compares with.
+func (p Plugin) Wanted(w *kernel.World, a Attached) (plan.Plan, error) {
+	if p.plan == nil {
+		return nil, nil
+	}
+	r, err := p.NewRequest("CHECK", a.Owner, a.Netns, a.Conf, a.Args)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{p: p, conf: a.Conf, r: r, w: w}
+	if err := c.lookUpHostLinks(); err != nil {
+		return nil, err
+	}
+	return c.want()
+}
+
+// Leases verifies that the attachment holds its addresses. Who of all gives them is told by conf; another
+// program is not asked.
+func (p Plugin) Leases(ctx context.Context, all []Plugin, a Attached) error {
+	for _, q := range append([]Plugin{p}, all...) {
+		if !q.Allocates() || q.Name != a.Conf.IPAMType && q.Name != a.Conf.Type {
+			continue
+		}
+		r, err := q.NewRequest("CHECK", a.Owner, a.Netns, a.Conf, a.Args)
+		if err != nil {
+			return err
+		}
+		allocator, _, err := q.open(a.Conf, r)
+		if err != nil {
+			return err
+		}
+		return allocator.Verify(ctx, a.Owner, a.Conf.PrevResult)
+	}
+	return nil
+}
