@@ -29,6 +29,19 @@ func (t *NFTTable) question() *question {
 	return &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {}, fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
 }
 
+// Handle is the number of a table: one that is made anew, under the same name, has another.
+func (n *NFT) Handle(t *NFTTable) (handle uint64, there bool, err error) {
+	const nftaTableHandle = 4 // of linux/netfilter/nf_tables.h, which x/sys lacks
+	q := t.question()
+	q.answer = func(body []byte) {
+		if v := attr(body[4:], nftaTableHandle); len(v) == 8 {
+			handle = binary.BigEndian.Uint64(v)
+		}
+	}
+	err = n.ask([]*question{q})
+	return handle, q.found, err
+}
+
 // Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them:
 // enough to see that somebody flushed or deleted something. Diff sees everything.
 func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {

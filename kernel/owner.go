@@ -84,6 +84,9 @@ func LinkGroup(network string) uint32 {
 	return 0x7A<<24 | uint32(n[0])<<16 | uint32(n[1])<<8 | uint32(n[2])
 }
 
+// OfGroup reports whether a group is that of some network.
+func OfGroup(group uint32) bool { return group>>24 == 0x7A }
+
 // MAC is a locally administered unicast address of o's own for one end of a link ("cont", "host"). It
 // differs between machines: the same path on two hosts of one LAN must not give one address.
 func MAC(end string, o spec.Owner) net.HardwareAddr {

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -52,3 +53,58 @@ func (f Forwarding) Mend(ctx context.Context, w *kernel.World) (bool, error) { r
 
 // Mend implements Mender.
 func (p Port) Mend(ctx context.Context, w *kernel.World) (bool, error) { return p.Ensure(ctx, w) }
+
+// Mend implements Mender, for a setting of the host's.
+func (s Sysctl) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	if s.Where != Host {
+		return false, nil
+	}
+	return s.Ensure(ctx, w)
+}
+
+// Mend implements Mender: the host's end of a pair that lives is up, has its address, and is a port of its
+// bridge as it was made, unless it is another's by now.
+func (v Veth) Mend(_ context.Context, w *kernel.World) (changed bool, err error) {
+	h, err := w.Host.Link(v.Host)
+	if err != nil || h.Kind != "veth" || !owned(h, v.Owner) {
+		return false, err
+	}
+	// It hears nothing of the container's before it does not listen to router advertisements.
+	if changed, err = ignoreRA(w.Host, v.Host); err != nil {
+		return false, err
+	}
+	hw, err := mac(v.HostMAC, "host", v.Owner)
+	if err != nil {
+		return false, err
+	}
+	var todo []kernel.LinkChange // the kernel takes a port's flags before its master
+	if v.HostMAC != "" && !bytes.Equal(hw, h.MAC) {
+		todo = append(todo, kernel.LinkChange{MAC: hw})
+	}
+	port := kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
+	switch {
+	case v.Master == "":
+	case h.Master == 0:
+		br, err := bridge(w, v.Master)
+		if err != nil {
+			return false, err
+		}
+		// Down, for it is not isolated in its first moment as a port.
+		todo = append(todo, kernel.LinkChange{Down: true}, kernel.LinkChange{Master: br.Index}, kernel.LinkChange{Port: &port})
+		h.Up = false
+	case h.Port != nil:
+		port.Hairpin, port.Isolated, port.Forwarding = port.Hairpin || h.Port.Hairpin, port.Isolated || h.Port.Isolated, h.Port.Forwarding
+		if port != *h.Port {
+			todo = append(todo, kernel.LinkChange{Port: &port})
+		}
+	}
+	if !h.Up {
+		todo = append(todo, kernel.LinkChange{Up: true})
+	}
+	for _, c := range todo {
+		if err := w.Host.SetLink(v.Host, c); err != nil {
+			return false, err
+		}
+	}
+	return changed || len(todo) > 0, nil
+}
