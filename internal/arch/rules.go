@@ -75,8 +75,13 @@ func rows() []row {
 			"invoke":   "delegation is the sdk's",
 			"*":        "a plugin file is its essence",
 		}},
+		// It plans with plugins as CHECK does, and runs none.
+		{"repair", []string{"attach", "sdk", "plan", "resource", "ipam", "kernel", "spec"}, map[string]string{
+			"plugin": "who repairs says which plugins are his",
+			"*":      "a repair is the plans of what the runtime's side remembers",
+		}},
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
-		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "kernel", "internal/hide"}, map[string]string{
+		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "kernel", "internal/hide"}, map[string]string{
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",
 			"*":        "the command is a user of the runtime's side like any other",

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A repaired is an attachment as repair prints it.
+type repaired struct {
+	attached
+	State    repair.State `json:"state"`
+	Repaired []string     `json:"repaired,omitempty"`
+	Drift    []string     `json:"drift,omitempty"`
+	NotOurs  []string     `json:"notOurs,omitempty"`
+}
+
+// A repairing is the answer of repair.
+type repairing struct {
+	OK          bool       `json:"ok"`
+	Tables      []string   `json:"tables,omitempty"`
+	Attachments []repaired `json:"attachments"`
+	Problems    []string   `json:"problems,omitempty"`
+	Took        int64      `json:"tookNanoseconds"`
+}
+
+func (a *app) repairCommand() *cobra.Command {
+	var r repair.Repairer
+	var watch bool
+	c := &cobra.Command{
+		Use: "repair", GroupID: "attach", Args: operands(""),
+		Short: "Make again what attachments have on the host, and the containers go on",
+		Long: `Compare what every attachment should have on the host with what there is, and make what is missing: all rules
+of the packet filter after somebody flushed or reloaded it (--firewall: only these), and without --firewall host
+settings, bridges, their addresses and ports. What there should be is known from the attachments that are
+remembered. Nothing in a container is changed; what is wrong there is said.
+
+What keeps packets out comes first: ports are published again when everything is back that guards them.
+Attachments whose namespace is gone, or whose address is somebody else's by now, are left to gc.`,
+		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
+  fairlead repair --dry-run              say what is missing, and change nothing`,
+		RunE: func(c *cobra.Command, args []string) error {
+			r.Runtime, r.Plugins = &attach.Runtime{Stderr: a.stderr}, plugin.All()
+			r.Now, r.Foreign = a.configured(), foreign()
+			if r.Network != "" {
+				if err := spec.ValidName(r.Network); err != nil {
+					return usage("--network %q: %w", r.Network, err)
+				}
+			}
+			report, err := r.Run(c.Context())
+			if err != nil {
+				return err
+			}
+			if !report.OK() {
+				a.status = exitDrift
+			}
+			return a.printRepair(report, r.DryRun)
+		},
+	}
+	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only what belongs to the packet filter")
+	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of this network")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
+	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
+	_ = watch
+	return c
+}
+
+// configured finds the networks as their files define them now.
+func (a *app) configured() func(name string) *spec.List {
+	lists, _ := spec.LoadDir(confDir()) // a file with mistakes does not define what is attached
+	return func(name string) *spec.List {
+		if i := slices.IndexFunc(lists, func(l *spec.List) bool { return l.Name == name }); i >= 0 {
+			return lists[i]
+		}
+		return nil
+	}
+}
+
+// foreign says of a plugin whether the program that would run for it is another's.
+func foreign() func(l *spec.List, typ string) string {
+	known := map[string]string{}
+	return func(l *spec.List, typ string) string {
+		dirs, _ := search(&network{List: l})
+		path, err := invoke.Find(typ, dirs)
+		if err != nil {
+			return "" // then it is fairlead itself
+		}
+		why, ok := known[path]
+		if !ok {
+			if !ours(path) {
+				why = path + " is another program of that name"
+			}
+			known[path] = why
+		}
+		return why
+	}
+}
+
+func (a *app) printRepair(report *repair.Report, dry bool) error {
+	doc := repairing{OK: report.OK(), Tables: report.Guard, Attachments: []repaired{}, Problems: report.Problems, Took: report.Took.Nanoseconds()}
+	for _, f := range report.Findings {
+		doc.Attachments = append(doc.Attachments, repaired{
+			attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns}, f.State, f.Repaired, f.Drift, f.NotOurs})
+	}
+	if a.json() {
+		return printJSON(a.stdout, doc)
+	}
+	s := a.style(a.stdout)
+	for _, line := range doc.Tables {
+		fmt.Fprintln(a.stdout, s.good("repaired"), line)
+	}
+	count := map[repair.State]int{}
+	for _, f := range doc.Attachments {
+		count[f.State]++
+		if f.State == repair.InOrder && len(f.NotOurs) == 0 {
+			continue // the sum says it
+		}
+		state := s.doubt(string(f.State))
+		switch f.State {
+		case repair.Repaired, repair.InOrder:
+			state = s.good(string(f.State))
+		case repair.Broken:
+			state = s.bad(string(f.State))
+		}
+		node := &tree{text: fmt.Sprintf("%s/%s/%s %s", f.Network, f.ContainerID, f.IfName, state)}
+		for _, line := range f.Repaired {
+			node.add("%s", line)
+		}
+		for _, line := range f.Drift {
+			node.add("%s", s.bad(line))
+		}
+		for _, line := range f.NotOurs {
+			node.add("%s", s.doubt("not ours, not repaired: "+line))
+		}
+		node.print(a.stdout, s)
+	}
+	var sum []string
+	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.Broken, repair.Gone, repair.Busy, repair.Foreign} {
+		if n := count[state]; n > 0 {
+			sum = append(sum, fmt.Sprintf("%d %s", n, state))
+		}
+	}
+	if len(sum) == 0 {
+		sum = []string{"nothing is attached"}
+	}
+	fmt.Fprintln(a.stdout, strings.Join(sum, ", "))
+	for _, p := range doc.Problems {
+		a.note("%s", p)
+	}
+	if dry && !doc.OK {
+		a.note("nothing was changed; without --dry-run it is repaired as far as that can be")
+	}
+	return nil
+}

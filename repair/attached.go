@@ -1,0 +1,252 @@
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// attached is an attachment while it is repaired.
+type attached struct {
+	Finding
+	r      *Repairer
+	host   *kernel.World
+	cached *attach.Cached
+	made   bool // by an interface plugin of ours, in this boot
+	want   plan.Plan
+	rules  bool // want has some
+}
+
+// plan finds out what should exist.
+func (r *Repairer) plan(ctx context.Context, host *kernel.World, c *attach.Cached) *attached {
+	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c}
+	switch {
+	case c.Bare:
+		a.broken(errNoConfig)
+	case c.Gone():
+		a.gone("its network namespace %s is gone", c.Netns)
+	default:
+		a.made = sdk.Made(host, a.Owner)
+		a.broken(a.plugins(ctx))
+	}
+	return a
+}
+
+func (a *attached) plugins(ctx context.Context) error {
+	l, err := a.list()
+	if err != nil {
+		return err
+	}
+	told, args, err := a.r.Runtime.Told(l, a.cached)
+	if err != nil {
+		return err
+	}
+	for _, t := range told {
+		i := slices.IndexFunc(a.r.Plugins, func(p sdk.Plugin) bool { return p.Name == t.Conf.Type })
+		why := "no plugin of fairlead"
+		if i >= 0 {
+			why = ""
+			if !a.made && a.r.Foreign != nil {
+				why = a.r.Foreign(l, t.Conf.Type)
+			}
+		}
+		if why != "" {
+			a.NotOurs = append(a.NotOurs, t.Conf.Type+": "+why)
+			continue
+		}
+		conf, err := spec.ParseConf(t.Stdin)
+		if err != nil {
+			return fmt.Errorf("plugin %s: %w", t.Conf.Type, err)
+		}
+		told := sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf}
+		p := a.r.Plugins[i]
+		switch err := p.Leases(ctx, a.r.Plugins, told); {
+		case errors.Is(err, ipam.ErrHeld):
+			a.gone("%v", err)
+			a.want = nil
+			return nil
+		case !a.r.Firewall: // a lease that nobody has is missing, and the container lives
+			a.broken(err)
+		}
+		want, err := p.Wanted(a.host, told)
+		if err != nil {
+			return fmt.Errorf("plugin %s: %w", t.Conf.Type, err)
+		}
+		a.want = append(a.want, want...)
+	}
+	a.rules = slices.ContainsFunc(a.want, func(r plan.Resource) bool { _, rule := effect(r); return rule })
+	return nil
+}
+
+// list is what the attachment was made from: as it was then, and with what a folder beside its file adds, where
+// that file is still the same.
+func (a *attached) list() (*spec.List, error) {
+	if a.r.Now != nil {
+		if l := a.r.Now(a.Owner.Network); l != nil && string(l.Raw) == string(a.cached.Config) {
+			return l, nil
+		}
+	}
+	l, err := spec.ParseList(a.cached.Config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the configuration that it was attached by: %w", a.cached.File, err)
+	}
+	return l, nil
+}
+
+// repair makes what has an effect. Whoever attaches or detaches the container is waited for, and whoever has
+// done so in the meantime has seen to everything.
+func (a *attached) repair(ctx context.Context, e resource.Effect) {
+	if a.State == Gone || a.State == Busy {
+		return
+	}
+	part := a.part(e)
+	if len(part) == 0 {
+		return
+	}
+	release, still, err := a.r.Runtime.Hold(ctx, a.cached)
+	if err == nil && !still {
+		a.State = Busy
+	}
+	if err != nil || !still {
+		a.broken(err)
+		return
+	}
+	defer release()
+	w, err := sdk.Inside(a.host, a.Owner, a.cached.Netns)
+	switch {
+	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace):
+		w = &kernel.World{Host: a.host.Host, Memory: a.host.Memory} // of loopback, say, or of an old library's
+	case errors.Is(err, kernel.ErrNoNamespace):
+		a.gone("its network namespace is gone: %v", err)
+		return
+	case err != nil:
+		a.broken(err)
+		return
+	}
+	defer w.Container.Close()
+	if err := a.alive(w); err != nil {
+		a.gone("%v", err)
+		return
+	}
+	for _, r := range part {
+		a.one(ctx, w, r)
+	}
+}
+
+// part are the resources with an effect.
+func (a *attached) part(want resource.Effect) (part plan.Plan) {
+	for _, r := range a.want {
+		if e, rule := effect(r); e == want && (rule || !a.r.Firewall) {
+			part = append(part, r)
+		}
+	}
+	return part
+}
+
+// alive says what of the container's is gone, as after a DEL by a program that knows nothing of our locks.
+func (a *attached) alive(w *kernel.World) error {
+	if a.made && !sdk.Made(w, a.Owner) {
+		return errors.New("it was deleted meanwhile")
+	}
+	if w.Container == nil {
+		return nil
+	}
+	if _, err := w.Container.Link(a.Owner.IfName); errors.Is(err, kernel.ErrNoLink) {
+		return fmt.Errorf("its interface %s is gone", a.Owner.IfName)
+	}
+	return nil
+}
+
+// one makes one resource as it should be, or says what cannot be mended.
+func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
+	_, rule := effect(r)
+	mender, can := plan.Unwrap(r).(resource.Mender)
+	can = can && len(plan.Plan{r}.Required()) == 0
+	var changed bool
+	var err error
+	switch {
+	case a.r.DryRun || !rule && !can:
+		err = r.Verify(ctx, w)
+	case rule:
+		changed, err = r.Ensure(ctx, w)
+	default:
+		if err = r.Verify(ctx, w); err != nil {
+			mended := false
+			if mended, err = mender.Mend(ctx, w); err == nil {
+				err = r.Verify(ctx, w)
+			}
+			changed = mended
+		}
+	}
+	if changed {
+		a.did(r.String())
+	}
+	if err != nil {
+		for _, line := range words(err) {
+			a.broken(fmt.Errorf("%v: %s", r, line))
+		}
+	}
+}
+
+// retract takes back the rules of an attachment whose DEL ran meanwhile, of a program that knows nothing of our
+// locks. One that is being attached again has a record of that from the first moment.
+func (a *attached) retract(ctx context.Context) {
+	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 || sdk.Made(a.host, a.Owner) {
+		return
+	}
+	var mine plan.Plan
+	for _, r := range a.want {
+		if _, rule := effect(r); rule {
+			mine = append(mine, r)
+		}
+	}
+	if err := mine.Remove(ctx, a.host); err != nil {
+		a.broken(err)
+		return
+	}
+	a.State, a.Repaired = Busy, nil
+}
+
+func (a *attached) did(text string) {
+	if !slices.Contains(a.Repaired, text) {
+		a.Repaired = append(a.Repaired, text)
+	}
+}
+
+func (a *attached) gone(format string, args ...any) {
+	a.State = Gone
+	a.Drift = []string{fmt.Sprintf(format, args...)}
+}
+
+func (a *attached) broken(err error) {
+	for _, line := range words(err) {
+		if !slices.Contains(a.Drift, line) {
+			a.Drift = append(a.Drift, line)
+		}
+	}
+}
+
+// finding is what came of it.
+func (a *attached) finding() Finding {
+	switch {
+	case a.State != "":
+	case len(a.Drift) > 0:
+		a.State = Broken
+	case len(a.Repaired) > 0:
+		a.State = Repaired
+	case len(a.want) == 0 && len(a.NotOurs) > 0:
+		a.State = Foreign
+	default:
+		a.State = InOrder
+	}
+	return a.Finding
+}

@@ -1,0 +1,202 @@
+// Package repair makes what attachments have on the host again, after somebody flushed or reloaded the packet
+// filter or took something away. What there should be it knows from the attachments that are remembered, as
+// CHECK does; the containers are not touched.
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Repairer repairs. Runtime and Plugins have to be set.
+type Repairer struct {
+	Runtime *attach.Runtime
+	Plugins []sdk.Plugin // ours
+
+	Network  string // only this one; empty: all
+	Firewall bool   // only what belongs to the packet filter
+	DryRun   bool   // only look
+
+	// Now is the network of that name as it is configured now, or nil. It counts where an attachment was made
+	// from the same text: a folder beside the file may have added plugins.
+	Now func(network string) *spec.List
+
+	// Foreign says why a plugin of a list is not ours although its type is; empty: it is. It is not asked
+	// about attachments that ours have made for certain.
+	Foreign func(l *spec.List, typ string) string
+}
+
+// A State is what came of an attachment.
+type State string
+
+// The States.
+const (
+	InOrder  State = "in order"
+	Repaired State = "repaired"
+	Broken   State = "broken" // something could not be mended; in a dry run: something is to be mended
+	Gone     State = "gone"   // its namespace, or its address: GC's business
+	Busy     State = "busy"   // it was deleted or made anew meanwhile, which sees to all that repair would
+	Foreign  State = "foreign"
+)
+
+// A Finding is an attachment and what came of it.
+type Finding struct {
+	Owner    spec.Owner
+	Netns    string
+	State    State
+	Repaired []string // what was made, in the words of ip(8) and nft(8)
+	Drift    []string // what is not as it should be, and could not be mended
+	NotOurs  []string // plugins of its list that were passed over, and why
+}
+
+// A Report is what a repair came to.
+type Report struct {
+	Guard    []string // what always stands in our tables and was missing
+	Findings []Finding
+	Problems []string // of no attachment: what in the cache cannot be read, say
+	Rounds   int      // more than one where somebody flushed the packet filter again meanwhile
+	Took     time.Duration
+}
+
+// OK reports whether all is as it should be now.
+func (r *Report) OK() bool {
+	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.State == Broken })
+}
+
+// Several at once: the kernel takes changes of the packet filter one after the other, and between these there
+// are files to read.
+const workers = 4
+
+// maxRounds bounds how often a repair begins again because somebody flushed meanwhile.
+const maxRounds = 5
+
+// Run repairs. The order is what makes it fail closed: first what stands in our tables whoever is attached, where
+// nothing lets a packet in by itself; then, of all attachments, the rules that keep packets out; then all else.
+func (r *Repairer) Run(ctx context.Context) (*Report, error) {
+	start := time.Now()
+	host, err := sdk.OpenHost()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	report := &Report{}
+	for {
+		report.Rounds++
+		again, err := r.round(ctx, host, report)
+		if err != nil || !again {
+			report.Took = time.Since(start)
+			return report, err
+		}
+		if report.Rounds == maxRounds {
+			report.Problems = append(report.Problems, fmt.Sprintf("the packet filter was flushed again while it was repaired, %d times", maxRounds))
+			report.Took = time.Since(start)
+			return report, nil
+		}
+	}
+}
+
+func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report) (again bool, err error) {
+	list, problems := r.Runtime.List(r.Network)
+	report.Problems = nil
+	for _, p := range problems {
+		report.Problems = append(report.Problems, p.Error())
+	}
+	var stand resource.Standing
+	if len(list) > 0 && !r.DryRun {
+		var did []string
+		did, stand, err = resource.Guard(ctx, host)
+		report.Guard = append(report.Guard, did...)
+		if err != nil {
+			return false, fmt.Errorf("what keeps packets out cannot be made, so nothing that lets them in is: %w", err)
+		}
+	}
+	// As they came: what a network's attachments share is as the last one configured it.
+	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
+	all := make([]*attached, len(list))
+	each(len(list), workers, func(i int) { all[i] = r.plan(ctx, host, &list[i]) })
+	for _, a := range all {
+		a.repair(ctx, resource.Closes)
+	}
+	each(len(all), workers, func(i int) { all[i].repair(ctx, resource.Opens) })
+	for _, a := range all {
+		a.retract(ctx)
+	}
+	report.merge(all)
+	if stand != nil {
+		ok, err := resource.Guarded(ctx, host, stand)
+		return !ok, err
+	}
+	return false, ctx.Err()
+}
+
+// merge takes over what a round found. What an earlier round made counts as made.
+func (r *Report) merge(all []*attached) {
+	before := map[spec.Owner]Finding{}
+	for _, f := range r.Findings {
+		before[f.Owner] = f
+	}
+	r.Findings = nil
+	for _, a := range all {
+		for _, text := range before[a.Owner].Repaired {
+			a.did(text)
+		}
+		r.Findings = append(r.Findings, a.finding())
+	}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return slices.Compare([]string{a.Owner.Network, a.Owner.ContainerID, a.Owner.IfName}, []string{b.Owner.Network, b.Owner.ContainerID, b.Owner.IfName})
+	})
+}
+
+// each calls do for 0 to n-1, by that many workers.
+func each(n, workers int, do func(i int)) {
+	var group sync.WaitGroup
+	next := make(chan int)
+	for range min(n, workers) {
+		group.Go(func() {
+			for i := range next {
+				do(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+}
+
+// words are the lines of an error.
+func words(err error) (lines []string) {
+	if err == nil {
+		return nil
+	}
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range many.Unwrap() {
+			lines = append(lines, words(e)...)
+		}
+		return lines
+	}
+	return []string{err.Error()}
+}
+
+// effect is when a resource of a plan is repaired, and whether it is of the packet filter. What is none of its
+// rules is mended after all of them.
+func effect(p plan.Resource) (e resource.Effect, rule bool) {
+	if f, ok := plan.Unwrap(p).(resource.PacketRule); ok {
+		return f.Effect(), true
+	}
+	return resource.Opens, false
+}
+
+var errNoConfig = errors.New("the cache has a result and no configuration, so nobody knows what there should be")
