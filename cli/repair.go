@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
@@ -33,7 +34,6 @@ type repairing struct {
 
 func (a *app) repairCommand() *cobra.Command {
 	var r repair.Repairer
-	var watch bool
 	c := &cobra.Command{
 		Use: "repair", GroupID: "attach", Args: operands(""),
 		Short: "Make again what attachments have on the host, and the containers go on",
@@ -68,7 +68,6 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of this network")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
-	_ = watch
 	return c
 }
 
@@ -86,7 +85,10 @@ func (a *app) configured() func(name string) *spec.List {
 // foreign says of a plugin whether the program that would run for it is another's.
 func foreign() func(l *spec.List, typ string) string {
 	known := map[string]string{}
+	var mu sync.Mutex
 	return func(l *spec.List, typ string) string {
+		mu.Lock()
+		defer mu.Unlock()
 		dirs, _ := search(&network{List: l})
 		path, err := invoke.Find(typ, dirs)
 		if err != nil {
