@@ -18,7 +18,7 @@ const (
 	exitOK       = 0
 	exitFailure  = 1
 	exitUsage    = 2
-	exitDrift    = 3 // check found something missing or changed
+	exitDrift    = 3 // check found something missing or changed, or repair cannot mend it
 	exitNotFound = 4 // no such network, network namespace or attachment
 	exitTryAgain = 5 // a passing condition (the protocol's code 11)
 
