@@ -49,7 +49,7 @@ func (ns *NS) Rules(family uint8) ([]Rule, error) {
 		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
 		return req
 	})
-	if is(err, unix.EAFNOSUPPORT) { // a kernel without the family
+	if is(err, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) { // a kernel without the family, or without rules
 		return nil, nil
 	}
 	if err != nil {

@@ -28,7 +28,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 	return errors.Join(
 		SweepNFT(ctx, w, network, keep),
 		SweepLinks(ctx, w, network, keep, keepName),
-		SweepLinks(ctx, w, network, keep, keepName),
+		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now
 		SweepNetwork(ctx, w, network, len(valid) > 0),
 		w.Memory.Sweep(network, keep),
 	)

@@ -117,6 +117,10 @@ func TestRoute(t *testing.T) {
 		must(t, w, r)
 		cont(t, w, "ip route del 192.0.5.0/24")
 		cont(t, w, "ip route add 192.0.5.0/24 via 10.1.0.1 table 100")
+		if err := r.Verify(t.Context(), w); err == nil {
+			t.Error("no rule leads to the table")
+		}
+		cont(t, w, "ip rule add from 10.1.0.2 lookup 100")
 		if err := r.Verify(t.Context(), w); err != nil {
 			t.Error(err)
 		}
@@ -124,6 +128,16 @@ func TestRoute(t *testing.T) {
 		if err := r.Verify(t.Context(), w); err == nil {
 			t.Error("the table was asked for")
 		}
+		r.Table, r.Via = 0, netip.MustParseAddr("10.1.0.9")
+		if err := r.Verify(t.Context(), w); err == nil {
+			t.Error("it is by another router")
+		}
+		d := Route{Link: "eth0", Dst: default4, Via: via4}
+		cont(t, w, "ip route add default via 10.1.0.9 table 100")
+		if err := d.Verify(t.Context(), w); err != nil {
+			t.Errorf("a default route that has got another router: %v", err)
+		}
+		cont(t, w, "ip rule del from 10.1.0.2")
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -118,8 +119,9 @@ func (r Route) metric() int {
 	return r.Priority
 }
 
-// find is the route as the kernel has it, or nil. Without a table of its own it may be in any: a later plugin
-// of the chain moves routes to a table of its own (P16).
+// find is the route as the kernel has it, or nil. Without a table of its own it may be in another than the main one
+// by now, for a later plugin of the chain may have moved it there (P16): where packets from an address of the link
+// are looked up, and then a default route may have got another router, or where those of a VRF are.
 func (r Route) find(w *kernel.World) (*kernel.Route, error) {
 	ns, index, err := r.Where.index(w, r.Link)
 	if err != nil {
@@ -129,13 +131,46 @@ func (r Route) find(w *kernel.World) (*kernel.Route, error) {
 	if err != nil {
 		return nil, err
 	}
+	elsewhere := list[:0:0]
 	for _, have := range list {
-		if have.Dst == r.Dst.Masked() && have.Via == r.Via && have.Type == kernel.Unicast &&
-			(r.Priority == 0 || have.Priority == r.Priority) {
+		if have.Dst != r.Dst.Masked() || have.Type != kernel.Unicast || r.Priority != 0 && have.Priority != r.Priority {
+			continue
+		}
+		if have.Table == r.table() && have.Via == r.Via {
 			return &have, nil
 		}
+		if r.Table == 0 && (have.Via == r.Via || r.Dst.Bits() == 0) {
+			elsewhere = append(elsewhere, have)
+		}
 	}
-	return nil, nil
+	if len(elsewhere) == 0 {
+		return nil, nil
+	}
+	leads, err := r.tables(ns, index)
+	for _, have := range elsewhere {
+		if have.Table != kernel.MainTable && leads(have) {
+			return &have, err
+		}
+	}
+	return nil, err
+}
+
+// tables tells whether packets of the link are looked up in the table of a route.
+func (r Route) tables(ns *kernel.NS, index int) (leads func(kernel.Route) bool, err error) {
+	l, err := ns.LinkAt(index)
+	if err == nil && l.Master != 0 {
+		l, err = ns.LinkAt(l.Master)
+		if err == nil && l.Kind == "vrf" {
+			return func(have kernel.Route) bool { return have.Via == r.Via }, nil
+		}
+	}
+	addrs, aerr := ns.Addrs(index)
+	rules, rerr := ns.Rules(r.family())
+	return func(have kernel.Route) bool {
+		return slices.ContainsFunc(rules, func(rule kernel.Rule) bool {
+			return rule.Table == have.Table && slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return from(rule, a.Prefix.Addr()) })
+		})
+	}, errors.Join(err, aerr, rerr)
 }
 
 // Present reports whether the kernel has the route, for a result names only what was applied.

@@ -1,0 +1,89 @@
+// Package sbr is source-based routing: what comes from an interface's addresses leaves by that interface.
+package sbr
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the sbr plugin.
+var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses out by that interface", want)
+
+type conf struct {
+	Table          *int     `json:"table"`          // a routing table that is filled already, by routes of IPAM with this table: rules lead to it, no route is made or moved, and the other keys have no effect; 1 to 4294967295 but not 253, 254 and 255; default: a free one from 100 on for each address, filled with the interface's routes
+	Gateways       []string `json:"gateways"`       // the routers of the tables' default routes, at most one of IPv4 and one of IPv6, whatever default routes the interface has; default: those, or the gateways that IPAM gave with the addresses
+	AddSourceHints bool     `json:"addSourceHints"` // let the main table's routes to the interface's subnets name the address that packets are to come from
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	s := resource.SourceRouting{Owner: r.Owner, Hints: c.AddSourceHints}
+	for _, ip := range r.ContainerIPs() {
+		if !slices.ContainsFunc(s.Sources, func(src resource.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() }) {
+			s.Sources = append(s.Sources, resource.Source{Prefix: ip.Address, Via: ip.Gateway})
+		}
+	}
+	if c.Table != nil {
+		s.Table, s.Hints = *c.Table, false
+	}
+	if r.Verb == "DEL" {
+		return plan.Plan{s}, nil
+	}
+	if t := s.Table; c.Table != nil && (t < 1 || t > 1<<32-1 || t >= 253 && t <= 255) {
+		return nil, spec.Errorf(spec.CodeConfig, "table: %d: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)", t)
+	}
+	if r.Prev != nil && len(s.Sources) == 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from", r.IfName)
+	}
+	for i, text := range c.Gateways {
+		if err := c.gateway(i, text, &s, r); err != nil {
+			return nil, err
+		}
+	}
+	return plan.Plan{s}, nil
+}
+
+// gateway makes the i-th of the gateways that of all addresses of its family.
+func (c conf) gateway(i int, text string, s *resource.SourceRouting, r *sdk.Request) error {
+	bad := func(format string, args ...any) error {
+		return spec.Errorf(spec.CodeConfig, "gateways[%d]: %q: "+format, append([]any{i, text}, args...)...)
+	}
+	via, err := netip.ParseAddr(text)
+	if err != nil || via.Zone() != "" || via.IsUnspecified() || via.IsMulticast() || via.IsLoopback() {
+		return bad("want the IP address of a router, such as 192.0.2.1")
+	}
+	via = via.Unmap()
+	for _, before := range c.Gateways[:i] {
+		if other, err := netip.ParseAddr(before); err == nil && other.Unmap().Is4() == via.Is4() {
+			return bad("want at most one of each family, and %s is there already", before)
+		}
+	}
+	if c.Table != nil || r.Prev == nil {
+		return nil
+	}
+	var subnets []string
+	reached := false
+	for j, src := range s.Sources {
+		if src.Prefix.Addr().Is4() != via.Is4() {
+			continue
+		}
+		if src.Prefix.Addr() == via {
+			return bad("is an address of %s itself; want its router's", r.IfName)
+		}
+		subnets = append(subnets, src.Prefix.Masked().String())
+		reached = reached || src.Prefix.Contains(via) || src.Prefix.IsSingleIP() || via.Is6() && via.IsLinkLocalUnicast()
+		s.Sources[j].Via, s.Sources[j].Always = via, true
+	}
+	switch {
+	case len(subnets) == 0:
+		return bad("%s has no address of that family in prevResult", r.IfName)
+	case !reached:
+		return bad("is not in the subnet of %s; want an address in %s", r.IfName, strings.Join(subnets, " or "))
+	}
+	return nil
+}
