@@ -104,6 +104,18 @@ var chains = []chain{
 		{"another policy", host("nft", "add", "element", "inet", "fairlead", "within", "{ br-fw . br-fw }"), `within .* too much`},
 		{"ports not isolated", host("nft", "flush", "set", "bridge", "fairlead", "isolated_ports"), `isolated_ports`},
 	}},
+	{"sbr", []string{`"type":"bridge","bridge":"br-sbr","isGateway":true,` + hostLocal, `"type":"sbr","addSourceHints":true`}, []breaker{
+		{"rule gone", in("ip", "rule", "del", "from", "IP4"), `from IP4 lookup 100: is missing|route default`},
+		{"IPv6 rule gone", in("ip", "-6", "rule", "del", "from", "IP6"), `from IP6 lookup 101: is missing|route -6 default`},
+		{"table flushed", in("ip", "route", "flush", "table", "100"), `route default via .*: is missing`},
+		{"back in the main table", in("sh", "-c", "ip route add $(ip route show default table 100 | sed 's/proto [0-9]*//')"), `back in the main table`},
+		{"hint gone", in("sh", "-c", "ip -6 route del $(ip -6 route show src IP6)"), `src IP6 metric 255`},
+	}},
+	{"sbr-table", []string{`"type":"bridge","bridge":"br-sbr2","isGateway":true,"ipam":{"type":"host-local","subnet":"10.78.0.0/24","routes":[{"dst":"0.0.0.0/0","table":500}]}`,
+		`"type":"sbr","table":500`}, []breaker{
+		{"rule gone", in("ip", "rule", "del", "from", "IP4"), `from IP4 lookup 500: is missing`},
+		{"table flushed", in("ip", "route", "flush", "table", "500"), `table 500: is missing`},
+	}},
 }
 
 // A runner is a runtime of 30 lines: it runs a chain and remembers the result.

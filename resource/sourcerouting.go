@@ -221,7 +221,7 @@ func giveBack(ns *kernel.NS, r kernel.Route) error {
 			return err
 		}
 		if slices.ContainsFunc(list, func(have kernel.Route) bool {
-			return have.Dst == r.Dst && have.Priority == r.Priority && (have.Link != r.Link || have == r)
+			return have.Dst == r.Dst && have.Priority == r.Priority && (have.Link != r.Link || sameRoute(have, r))
 		}) {
 			return nil
 		}

@@ -223,7 +223,7 @@ func TestSourceRoutingAtOnce(t *testing.T) {
 		return err
 	})
 	seen := map[int]bool{}
-	for _, family := range families {
+	for _, family := range families() {
 		rules, err := w.Container.Rules(family)
 		if err != nil {
 			t.Fatal(err)

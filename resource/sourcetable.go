@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var families = [2]uint8{kernel.IPv4, kernel.IPv6}
+func families() [2]uint8 { return [2]uint8{kernel.IPv4, kernel.IPv6} }
 
 // compose is what is to be made and moved, from the rules and routes that there are.
 func (s SourceRouting) compose(ns *kernel.NS, index int) (rec sourced, err error) {
 	used := map[int]bool{0: true}
 	main := map[uint8][]kernel.Route{} // the link's own
-	for _, family := range families {
+	for _, family := range families() {
 		if s.Table != 0 {
 			break
 		}
@@ -51,7 +51,7 @@ func (s SourceRouting) compose(ns *kernel.NS, index int) (rec sourced, err error
 	if s.Table != 0 {
 		return rec, nil
 	}
-	for _, family := range families {
+	for _, family := range families() {
 		if !slices.ContainsFunc(s.Sources, func(src Source) bool { return familyOf(src.Prefix.Addr()) == family }) {
 			continue
 		}
@@ -161,7 +161,7 @@ func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table i
 // verifyMain is about what was taken out of the main table, and the hints in it.
 func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced) error {
 	var d drift
-	for _, family := range families {
+	for _, family := range families() {
 		have, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable, Link: index})
 		if err != nil {
 			return err
@@ -171,12 +171,17 @@ func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced) error {
 		})
 		d.add(missing(ns, hints, have))
 		for _, r := range rec.Moved {
-			if slices.Contains(have, r) {
+			if slices.ContainsFunc(have, func(h kernel.Route) bool { return sameRoute(h, r) }) {
 				d.add(fmt.Errorf("%s: is back in the main table, where it competes with other links'", said(ns, r)))
 			}
 		}
 	}
 	return d.err()
+}
+
+// sameRoute reports whether two routes are one to the kernel, whoever made them.
+func sameRoute(a, b kernel.Route) bool {
+	return a.Dst == b.Dst && a.Via == b.Via && a.Link == b.Link && a.Priority == b.Priority && a.Table == b.Table
 }
 
 // missing names those of want that are not in have as they were made.
@@ -210,7 +215,7 @@ func (s SourceRouting) removeOthers(ns *kernel.NS, index int, known bool) error 
 	if err != nil {
 		return err
 	}
-	for _, family := range families {
+	for _, family := range families() {
 		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Link: index, Protocol: kernel.OurProtocol})
 		errs = append(errs, err)
 		for _, r := range routes {
