@@ -1,9 +1,13 @@
 package kernel
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Packet is one that might be forwarded. What is zero is not known of it: a rule that asks for it cannot be
@@ -110,5 +114,80 @@ func (v Verdict) String() string {
 // the chains that such a packet comes to; tables in skip, as in "inet fairlead", are left out. What legacy iptables
 // holds nf_tables does not know: see ForeignForward.
 func (ns *NS) Forwarded(p Packet, skip ...string) (Verdict, error) {
-	return Verdict{Packet: p, Why: "not evaluated"}, nil
+	nft, err := ns.NFT()
+	if err != nil {
+		return Verdict{Packet: p}, err
+	}
+	chains, err := nft.BaseChains()
+	if err != nil && !unsupported(err) {
+		return Verdict{Packet: p}, err
+	}
+	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
+	chains = slices.DeleteFunc(chains, func(c BaseChain) bool {
+		return !c.forwards() || c.Family != unix.NFPROTO_INET && c.Family != w.family() || slices.Contains(skip, c.table())
+	})
+	if chains, err = nft.awake(chains); err != nil {
+		return Verdict{Packet: p}, err
+	}
+	slices.SortStableFunc(chains, func(a, b BaseChain) int { return cmp.Compare(a.Priority, b.Priority) })
+	filters := map[string]*nftFilter{}
+	doubt := Verdict{Outcome: Accepted, Packet: p}
+	for _, c := range chains {
+		f := filters[c.table()]
+		if f == nil {
+			f = &nftFilter{nft: nft, family: c.Family, table: c.Table, read: map[string][]rule{}, sets: map[string]*nftSet{}}
+			filters[c.table()] = f
+		}
+		w.chains = f.chain
+		v := w.base(c)
+		if w.err != nil {
+			return Verdict{Packet: p}, fmt.Errorf("read what %v does: %w", c, w.err)
+		}
+		if v.Outcome == Dropped || doubt.Outcome == Accepted {
+			doubt = v
+		}
+		if v.Outcome == Dropped {
+			break
+		}
+	}
+	if doubt.Outcome == Accepted {
+		return Verdict{Outcome: Accepted, Packet: p}, nil
+	}
+	doubt.Owner = ownerOf(doubt.Chain.Family, doubt.Chain.Table, doubt.Jumped)
+	if doubt.Rule == "" && doubt.Owner == "iptables-nft" {
+		doubt.Owner += filters[doubt.Chain.table()].policyOwner()
+	}
+	return doubt, nil
+}
+
+// awake are the chains whose tables are not dormant.
+func (n *NFT) awake(chains []BaseChain) (awake []BaseChain, err error) {
+	qs, dormant := make([]*question, len(chains)), make([]bool, len(chains))
+	for i, c := range chains {
+		qs[i] = (&NFTTable{Family: c.Family, Name: c.Table}).question()
+		qs[i].answer = func(body []byte) { dormant[i] = attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0 }
+	}
+	err = n.ask(qs)
+	for i, c := range chains {
+		if !dormant[i] {
+			awake = append(awake, c)
+		}
+	}
+	return awake, err
+}
+
+// mostRules bounds the work for one packet.
+const mostRules = 50000
+
+// policyOwner guesses who has set the policy of FORWARD.
+func (f *nftFilter) policyOwner() (owner string) {
+	var qs []*question
+	for _, p := range policyOwners() {
+		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: f.family, answer: func([]byte) { owner = " of " + p.owner },
+			fill: named(unix.NFTA_CHAIN_TABLE, &NFTTable{Name: f.table}, unix.NFTA_CHAIN_NAME, p.chain)})
+	}
+	if f.nft.ask(qs) != nil {
+		return ""
+	}
+	return owner
 }
