@@ -48,6 +48,9 @@ const (
 
 	inetConf  = 1  // IFLA_INET_CONF
 	arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY
+
+	addrGenMode = 8 // IFLA_INET6_ADDR_GEN_MODE
+	addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 )
 
 // Link is the link of that name.
@@ -206,6 +209,8 @@ type LinkChange struct {
 	// ARPNotify is the one sysctl that a message can set, which costs a tenth of the file. The kernel takes it
 	// after MAC, so what is to be announced is set in another message.
 	ARPNotify bool
+
+	NoLinkLocal bool // no IPv6 address of the kernel's making; EAFNOSUPPORT where the link has no IPv6
 }
 
 // SetLink changes the link of that name, in one message. The kernel takes its parts one after the other: where
@@ -254,6 +259,11 @@ func (ns *NS) SetLink(name string, c LinkChange) error {
 		inet := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
 		inet.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(arpNotify, nl.Uint32Attr(1))
 		req.AddData(inet)
+	}
+	if c.NoLinkLocal {
+		inet6 := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+		inet6.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{addrGenNone})
+		req.AddData(inet6)
 	}
 	if c.Port != nil {
 		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
