@@ -2,7 +2,7 @@ package kernel
 
 import (
 	"fmt"
-	"math/bits"
+	mathbits "math/bits" // kernel has a bits of its own
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -19,17 +19,18 @@ type TokenBucket struct {
 	Ticks uint32
 }
 
-// BurstTicks is what Ticks of a bucket becomes; whole is false where it does not fit.
-func BurstTicks(rate uint64, burst uint32) (ticks uint32, whole bool) {
-	if rate == 0 {
-		return 0, false
-	}
-	hi, lo := bits.Mul64(uint64(burst), 1e9)
+// BurstTicks is what Ticks of a bucket becomes. For a class of htb, which is told the time and not the bytes, it
+// is cut to what 32 bits hold.
+func BurstTicks(rate uint64, burst uint32, class bool) uint32 {
+	hi, lo := mathbits.Mul64(uint64(burst), 1e9)
 	if hi >= rate {
-		return 0, false
+		return 1<<32 - 1
 	}
-	ns, _ := bits.Div64(hi, lo, rate)
-	return uint32(ns >> 6), ns>>38 == 0
+	ns, _ := mathbits.Div64(hi, lo, rate)
+	if class {
+		return uint32(min(ns>>6, 1<<32-1))
+	}
+	return uint32(ns >> 6)
 }
 
 // A Qdisc is a queueing discipline of a link, or a class of one.
@@ -145,7 +146,7 @@ func (ns *NS) addQdisc(proto, link int, q Qdisc) error {
 	opt := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
 	spec := nl.TcRateSpec{Linklayer: ethernetLayer, Rate: uint32(min(q.Bucket.Rate, 1<<32-1))}
 	wide := q.Bucket.Rate >= 1<<32-1
-	ticks, _ := BurstTicks(q.Bucket.Rate, q.Bucket.Burst)
+	ticks := BurstTicks(q.Bucket.Rate, q.Bucket.Burst, proto == unix.RTM_NEWTCLASS)
 	switch {
 	case q.Kind == "bfifo": // a bare structure, of one number
 		opt.Data = nl.Uint32Attr(q.Bucket.Limit)
@@ -179,7 +180,7 @@ func (ns *NS) addQdisc(proto, link int, q Qdisc) error {
 // DelQdisc deletes the qdisc of a link at a place, with its classes and filters. One that is gone is deleted.
 func (ns *NS) DelQdisc(link int, parent uint32) error {
 	err := ns.tell(tcRequest(unix.RTM_DELQDISC, 0, link, 0, parent, 0))
-	if err != nil && !is(err, unix.ENOENT, unix.EINVAL, unix.ENODEV) {
+	if err != nil && !is(err, unix.ENOENT, unix.ENODEV) {
 		return fmt.Errorf("delete qdisc of link #%d: %w", link, err)
 	}
 	return nil

@@ -29,11 +29,13 @@ const (
 )
 
 const (
-	u32Terminal   = 1 // without it, the next filter is asked all the same
-	egressRedir   = 1 // TCA_EGRESS_REDIR
-	actStolen     = 4 // TC_ACT_STOLEN
-	mirredParms   = 2
-	sizeofSelHead = nl.SizeofTcU32Sel
+	u32Terminal   = 1  // without it, the next filter is asked all the same
+	egressRedir   = 1  // TCA_EGRESS_REDIR
+	actStolen     = 4  // TC_ACT_STOLEN
+	mirredParms   = 2  // TCA_MIRRED_PARMS
+	mirredEaction = 20 // offsets in struct tc_mirred, whose size the library has wrong
+	mirredIfindex = 24
+	sizeofMirred  = 28
 )
 
 // AnyPacket matches every packet.
@@ -63,7 +65,7 @@ func AddressMatch(p netip.Prefix, from bool) []byte {
 
 // u32Sel is a struct tc_u32_sel of keys that are mask, value and offset in the network header.
 func u32Sel(keys ...[3]uint32) []byte {
-	b := make([]byte, sizeofSelHead, sizeofSelHead+len(keys)*nl.SizeofTcU32Key)
+	b := make([]byte, nl.SizeofTcU32Sel, nl.SizeofTcU32Sel+len(keys)*nl.SizeofTcU32Key)
 	b[0], b[2] = u32Terminal, byte(len(keys))
 	for _, k := range keys {
 		b = binary.BigEndian.AppendUint32(b, k[0])
@@ -87,8 +89,7 @@ func (ns *NS) AddFilter(link int, f Filter) error {
 	if f.Redirect != 0 {
 		act := opt.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(nl.TCA_ACT_TAB, nil)
 		act.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
-		act.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(mirredParms,
-			(&nl.TcMirred{TcGen: nl.TcGen{Action: actStolen}, Eaction: egressRedir, Ifindex: uint32(f.Redirect)}).Serialize())
+		act.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(mirredParms, mirred(f.Redirect))
 	} else {
 		opt.AddRtAttr(nl.TCA_U32_CLASSID, nl.Uint32Attr(f.ClassID))
 	}
@@ -97,6 +98,15 @@ func (ns *NS) AddFilter(link int, f Filter) error {
 		return fmt.Errorf("add filter to link #%d: %w", link, err)
 	}
 	return nil
+}
+
+// mirred is a struct tc_mirred that sends a packet out by a link, and is done with it.
+func mirred(link int) []byte {
+	b := make([]byte, sizeofMirred)
+	for at, v := range map[int]uint32{8: actStolen, mirredEaction: egressRedir, mirredIfindex: uint32(link)} {
+		nl.NativeEndian().PutUint32(b[at:], v)
+	}
+	return b
 }
 
 // Filters are the filters of a qdisc of a link, or of all that packets come in by.
@@ -121,7 +131,7 @@ func parseFilter(b []byte) (f Filter, whole bool) {
 		return f, false
 	}
 	info := u32(b[16:])
-	f.Parent, f.Pref, f.Protocol = u32(b[12:]), uint16(info>>16), swap16(uint16(info))
+	f.Parent, f.Pref, f.Protocol = u32(b[12:]), uint16(info>>16), wireProtocol(uint16(info))
 	attrs(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case nl.TCA_KIND:
@@ -155,8 +165,8 @@ func (f *Filter) parseActions(b []byte) {
 				mirred = text(v) == "mirred"
 			case kind == nl.TCA_ACT_OPTIONS && mirred:
 				attrs(v, func(kind uint16, v []byte) {
-					if kind == mirredParms && len(v) >= nl.SizeofTcMirred && u32(v[20:]) == egressRedir {
-						f.Redirect = int(u32(v[24:]))
+					if kind == mirredParms && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == egressRedir {
+						f.Redirect = int(u32(v[mirredIfindex:]))
 					}
 				})
 			}
@@ -173,9 +183,9 @@ func (ns *NS) DelFilters(link int, f Filter) error {
 	return nil
 }
 
-func (f Filter) info() uint32 { return uint32(f.Pref)<<16 | uint32(swap16(f.Protocol)) }
+func (f Filter) info() uint32 { return uint32(f.Pref)<<16 | uint32(wireProtocol(f.Protocol)) }
 
-// swap16 puts a protocol into the order of the network, or back.
-func swap16(v uint16) uint16 {
+// wireProtocol puts a protocol into the order of the network, or back.
+func wireProtocol(v uint16) uint16 {
 	return nl.NativeEndian().Uint16(binary.BigEndian.AppendUint16(nil, v))
 }

@@ -2,6 +2,7 @@
 package plugin
 
 import (
+	"github.com/fairlead-cni/fairlead/plugin/bandwidth"
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
 	"github.com/fairlead-cni/fairlead/plugin/firewall"
 	"github.com/fairlead-cni/fairlead/plugin/hostlocal"
@@ -14,6 +15,6 @@ import (
 // All are the plugins, by name.
 func All() []sdk.Plugin {
 	return []sdk.Plugin{
-		bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin, sbr.Plugin,
+		bandwidth.Plugin, bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin, sbr.Plugin,
 	}
 }

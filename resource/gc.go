@@ -30,6 +30,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		SweepLinks(ctx, w, network, keep, keepName),
 		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now
 		SweepNetwork(ctx, w, network, len(valid) > 0),
+		sweepShaped(w, network, keep),
 		w.Memory.Sweep(network, keep),
 	)
 }

@@ -41,8 +41,9 @@ func own() map[string]shape {
 		Module + "/plugin/hostlocal.duration": {words: `duration such as "30s", or seconds`, schema: map[string]any{
 			"type": []any{"string", "number"},
 		}},
-		Module + "/spec.Route":     {words: "object", kind: "object", fields: route()},
-		"encoding/json.RawMessage": {words: "anything"},
+		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
+		Module + "/spec.Route":            {words: "object", kind: "object", fields: route()},
+		"encoding/json.RawMessage":        {words: "anything"},
 	}
 }
 

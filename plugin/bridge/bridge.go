@@ -154,7 +154,7 @@ func (c conf) port(r *sdk.Request) (name string, p plan.Plan, err error) {
 		switch {
 		case l.Name == pair.Host:
 			return pair.Host, plan.Plan{pair}, nil
-		case l.Kind != "bridge" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):
+		case l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):
 			found = append(found, l.Name)
 		}
 	}

@@ -1,0 +1,119 @@
+package resource
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An IFB is a link that packets are sent through on their way in, for only what a link sends can be limited. It
+// has the MTU of the link that they come in by.
+type IFB struct {
+	Owner spec.Owner
+	Where Where
+	For   string // the link; empty: in DEL, where nobody knows
+}
+
+func (i IFB) String() string {
+	return line("link "+i.Where.String()+ifbName(i.Owner), "type ifb", opt("for", i.For))
+}
+
+// Ifaces implements Linker.
+func (i IFB) Ifaces() []Iface { return []Iface{{i.Where, ifbName(i.Owner)}} }
+
+// ifbName is the name of an owner's ifb, so that two interfaces of one container have two.
+func ifbName(o spec.Owner) string { return kernel.LinkName("ifb", o) }
+
+// referenceIFB is the name that the reference plugin gives: of all interfaces of a container in a network.
+func referenceIFB(o spec.Owner) string {
+	sum := sha512.Sum512([]byte(o.Network + o.ContainerID))
+	return "bwp" + hex.EncodeToString(sum[:6])
+}
+
+// ifb is the owner's ifb, or the one that the reference plugin made.
+func ifb(w *kernel.World, where Where, o spec.Owner) (*kernel.NS, *kernel.Link, error) {
+	ns, l, err := where.link(w, ifbName(o))
+	if where == Host && errors.Is(err, kernel.ErrNoLink) {
+		if _, old, oldErr := where.link(w, referenceIFB(o)); oldErr == nil {
+			return ns, old, nil
+		}
+	}
+	return ns, l, err
+}
+
+// Ensure implements plan.Resource.
+func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, l, err := i.Where.link(w, i.For)
+	if err != nil {
+		return false, err
+	}
+	name := ifbName(i.Owner)
+	have, err := ns.Link(name)
+	switch {
+	case gone(err) != nil:
+		return false, err
+	case err == nil && (have.Kind != "ifb" || !owned(have, i.Owner)):
+		return false, fmt.Errorf("link %s already exists and is not ours: %w", name, fs.ErrExist)
+	case err == nil && have.MTU == l.MTU && i.compare(have) == nil:
+		return false, nil
+	case err == nil:
+		if err := ns.DelLink(have.Index); err != nil {
+			return false, err
+		}
+	}
+	if err := ns.AddIFB(kernel.IFB{
+		Name: name, MAC: kernel.MAC("ifb", i.Owner), MTU: l.MTU,
+		Group: kernel.LinkGroup(i.Owner.Network), Alias: kernel.Tag(i.Owner),
+	}); err != nil {
+		return false, errors.Join(err, i.Remove(ctx, w))
+	}
+	return true, nil
+}
+
+// Verify implements plan.Resource. The kernel lets nobody change the address. The MTU is not compared: what the link's is may be changed later, and an ifb
+// sends on longer packets too.
+func (i IFB) Verify(_ context.Context, w *kernel.World) error {
+	_, l, err := ifb(w, i.Where, i.Owner)
+	if err != nil {
+		return err
+	}
+	return i.compare(l)
+}
+
+func (i IFB) compare(l *kernel.Link) error {
+	var d drift
+	d.want("type", "ifb", l.Kind)
+	d.want("state", "up", state(l))
+	return d.err()
+}
+
+// Remove implements plan.Remover. The reference plugin's goes too.
+func (i IFB) Remove(_ context.Context, w *kernel.World) error {
+	ns, err := i.Where.ns(w)
+	if err != nil {
+		return err
+	}
+	errs := []error{dropIFB(ns, ifbName(i.Owner), func(l *kernel.Link) bool { return owned(l, i.Owner) })}
+	if i.Where == Host {
+		errs = append(errs, dropIFB(ns, referenceIFB(i.Owner), func(*kernel.Link) bool { return true }))
+	}
+	return errors.Join(errs...)
+}
+
+// dropIFB deletes an ifb of that name. Mostly there is none, so it is asked for in the cheapest way first.
+func dropIFB(ns *kernel.NS, name string, mine func(*kernel.Link) bool) error {
+	if _, err := ns.Index(name); err != nil {
+		return gone(err)
+	}
+	l, err := ns.Link(name)
+	if err != nil || l.Kind != "ifb" || !mine(l) {
+		return gone(err)
+	}
+	return ns.DelLink(l.Index)
+}
