@@ -27,8 +27,10 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 	}
 	return errors.Join(
 		SweepNFT(ctx, w, network, keep),
+		SweepForward(ctx, w, network, keep),
 		SweepLinks(ctx, w, network, keep, keepName),
 		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now
+		SweepStages(ctx, w),
 		SweepNetwork(ctx, w, network, len(valid) > 0),
 		sweepShaped(w, network, keep),
 		w.Memory.Sweep(network, keep),

@@ -169,13 +169,19 @@ func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
 type IsolatedPort struct {
 	Owner spec.Owner
 	Link  string // the host end; empty: that of the container's veth
+
+	// UnlessRules leaves it to the rules of IP where br_netfilter passes the bridge's frames through those.
+	UnlessRules bool
 }
 
 func (p IsolatedPort) String() string {
-	return line("isolated port", opt("iifname", p.Link), "drop")
+	return line("isolated port", opt("iifname", p.Link), "drop", flag("unless by br_netfilter", p.UnlessRules))
 }
 
 func (p IsolatedPort) want(t *kernel.NFTTable, w *kernel.World) []kernel.NFTElem {
+	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); p.UnlessRules && err == nil && v != "0" {
+		return nil
+	}
 	if p.Link == "" {
 		l := hostEnd(w, p.Owner.IfName)
 		if l == nil {

@@ -2,6 +2,7 @@
 package firewall
 
 import (
+	"net/netip"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/plan"
@@ -23,7 +24,7 @@ type conf struct {
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	c.IngressPolicy = sdk.First(c.IngressPolicy, resource.PolicyOpen)
 	if r.Verb == "DEL" { // whatever it was
-		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}}, nil
+		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.Forward{Owner: r.Owner}}, nil
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -31,13 +32,29 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Backend == "none" {
 		return nil, nil
 	}
-	p := plan.Plan{plan.Required(resource.PacketFilter{})}
 	link, port := links(r)
-	p = append(p, resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy})
-	if c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "") {
-		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port})
+	forward := resource.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, resource.BackendAuto), Addrs: addrs(r), Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
+	isolated := c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "")
+	var p plan.Plan
+	if c.Backend == resource.BackendIPTables {
+		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
+		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
+		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6})
+	} else {
+		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy})
 	}
-	return p, nil
+	if isolated {
+		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables})
+	}
+	return append(p, forward), nil
+}
+
+// addrs are the container's addresses.
+func addrs(r *sdk.Request) (all []netip.Addr) {
+	for _, ip := range r.ContainerIPs() {
+		all = append(all, ip.Address.Addr().Unmap())
+	}
+	return all
 }
 
 // links are what the container's packets come through: the bridge and its port there, or a link of its own on the

@@ -1,0 +1,208 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// The backends of plugin firewall.
+const (
+	BackendAuto      = "auto"
+	BackendNFT       = "nftables"
+	BackendIPTables  = "iptables"
+	BackendFirewalld = "firewalld"
+)
+
+// A Forward has the host forward what a container's addresses send, the replies, and what is published of them,
+// where other programs' rules have a say in that. Our own table drops none of it, and an accept there would not
+// lift somebody else's drop; so the accepts are put where they count, and where nobody else has a rule there is
+// nothing to do.
+type Forward struct {
+	Owner   spec.Owner
+	Backend string
+	Addrs   []netip.Addr
+	Link    string // by which the host reaches them; empty where it is not known
+	Admin   string // iptables: the administrator's chain
+	Zone    string // firewalld
+}
+
+func (f Forward) String() string {
+	addrs := make([]string, len(f.Addrs))
+	for i, a := range f.Addrs {
+		addrs[i] = a.String()
+	}
+	return line("forward", opt("iifname", f.Link), opt("addr", strings.Join(addrs, ",")), opt("by", f.Backend), opt("after", f.Admin), opt("zone", f.Zone))
+}
+
+const forwardRecord = "forward"
+
+// forwarded is what is remembered of an attachment, so that DEL looks where ADD wrote, and nowhere else.
+type forwarded struct {
+	IPTables bool
+	Zone     string       `json:",omitempty"`
+	Addrs    []netip.Addr `json:",omitempty"` // in that zone
+}
+
+// Ensure implements plan.Resource.
+func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if len(f.Addrs) == 0 {
+		return false, nil
+	}
+	way, err := f.way(w)
+	if err != nil {
+		return false, err
+	}
+	var known forwarded
+	if _, err := w.Memory.Recall(forwardRecord, f.Owner, &known); err != nil {
+		return false, err
+	}
+	defer func() {
+		if err != nil && changed {
+			err = errors.Join(err, f.Remove(context.WithoutCancel(ctx), w))
+			changed = false
+		}
+	}()
+	if now := (forwarded{IPTables: known.IPTables || len(way.tables(f.Addrs)) > 0, Zone: known.Zone, Addrs: known.Addrs}); way.Firewalld || now.IPTables != known.IPTables {
+		if way.Firewalld {
+			now.Zone, now.Addrs = f.Zone, f.Addrs
+		}
+		if err := w.Memory.Remember(forwardRecord, f.Owner, now); err != nil { // before the change: DEL undoes what was killed
+			return false, err
+		}
+	}
+	for _, t := range way.tables(f.Addrs) {
+		did, err := f.accept(ctx, w, t)
+		changed = changed || did
+		if err != nil {
+			return changed, err
+		}
+	}
+	if way.Firewalld {
+		did, err := f.enter(ctx, w)
+		changed = changed || did
+		if err != nil {
+			return changed, err
+		}
+	}
+	if way.Foreign {
+		d, doubts, err := f.dropped(w)
+		for _, v := range doubts {
+			slog.Warn("whether the container's packets are forwarded could not be told", "why", v.String())
+		}
+		if err = errors.Join(append(d, err)...); err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// Verify implements plan.Resource. It decides anew where the accepts belong.
+func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
+	if len(f.Addrs) == 0 {
+		return nil
+	}
+	way, err := f.decide(w)
+	if err != nil {
+		return err
+	}
+	var d drift
+	for _, t := range way.tables(f.Addrs) {
+		rules, err := f.missing(ctx, w, t)
+		if err != nil {
+			return err
+		}
+		for _, r := range rules {
+			d.add(fmt.Errorf("%v: rule %q is missing", t, r))
+		}
+	}
+	if way.Firewalld {
+		d.add(f.inZone(ctx, w))
+	}
+	if way.Foreign {
+		dropped, _, err := f.dropped(w)
+		d = append(append(d, dropped...), err)
+	}
+	return d.err()
+}
+
+// Remove implements plan.Remover. It needs only the owner.
+func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
+	var known forwarded
+	there, err := w.Memory.Recall(forwardRecord, f.Owner, &known)
+	if err != nil {
+		return err
+	}
+	me := kernel.OwnerHash(f.Owner)
+	errs := []error{leaveZone(ctx, w, known)}
+	if known.IPTables || !there {
+		errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(f.Owner.Network), func(owner [8]byte) bool { return owner != me }))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return w.Memory.Forget(forwardRecord, f.Owner)
+}
+
+// Effect implements PacketRule.
+func (Forward) Effect() Effect { return Opens }
+
+// ours are the tables that the evaluation of others' rules leaves out.
+func ours() []string { return []string{inetTable().String(), bridgeTable().String()} }
+
+// dropped are the verdicts of others that the container's packets, or the replies to them, do not go through; and
+// what could not be told.
+func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verdict, err error) {
+	for _, a := range f.Addrs {
+		for _, p := range []kernel.Packet{{In: f.Link, Src: a}, {Out: f.Link, Dst: a, Reply: true}} {
+			v, err := w.Host.Forwarded(p, ours()...)
+			switch {
+			case err != nil:
+				return nil, nil, err
+			case v.Outcome == kernel.Dropped:
+				dropped = append(dropped, spec.Errorf(spec.CodeUnavailable, "the container's packets are %v; %s", v, f.advice(v)))
+			case v.Outcome == kernel.Undecided:
+				doubts = append(doubts, v)
+			}
+		}
+	}
+	return dropped, doubts, nil
+}
+
+// advice is what lifts a verdict.
+func (f Forward) advice(v kernel.Verdict) string {
+	if f.Backend == BackendNFT && v.Chain.Table == "filter" {
+		return `an accept in our own table does not lift that: backend "auto" puts one where it counts`
+	}
+	return "an accept of ours does not lift that: allow it there"
+}
+
+// SweepForward removes the accepts of the network's attachments that keep does not want.
+func SweepForward(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
+	records, err := forwardRecords(w, network)
+	errs := []error{err}
+	for owner, known := range records {
+		if !keep(owner) {
+			errs = append(errs, leaveZone(ctx, w, known))
+		}
+	}
+	errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(network), keep))
+	return errors.Join(errs...)
+}
+
+// ofIP are the addresses of one family.
+func ofIP(addrs []netip.Addr, v6 bool) (out []netip.Addr) {
+	for _, a := range addrs {
+		if a.Is6() == v6 && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}

@@ -1,0 +1,160 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// Chains and comments in iptables have the names that the reference gives them, so that other programs and people
+// know them. The comment on an address's rules is ours: it has the owner's tag.
+const (
+	chainForward      = "CNI-FORWARD"
+	commentForward    = "CNI firewall plugin rules"
+	commentAdmin      = "CNI firewall plugin admin overrides"
+	defaultAdminChain = "CNI-ADMIN"
+)
+
+// accepts are the rules that a family of addresses needs in the table filter: those that lead to them, which are
+// for all attachments, and their own.
+func (f Forward) accepts(v6 bool) (shared, own []kernel.IPTRule) {
+	shared = []kernel.IPTRule{
+		kernel.NewIPTRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", chainForward),
+		kernel.NewIPTRule(chainForward, "-m", "comment", "--comment", commentAdmin, "-j", f.admin()),
+	}
+	for _, a := range ofIP(f.Addrs, v6) {
+		ip := netip.PrefixFrom(a, a.BitLen()).String()
+		own = append(own,
+			// DNAT: what was published. The reference lacks it, so that its published ports end at a policy of drop.
+			kernel.NewIPTRule(chainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"),
+			kernel.NewIPTRule(chainForward, "-s", ip, "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"))
+	}
+	return shared, own
+}
+
+func (f Forward) admin() string {
+	if f.Admin == "" {
+		return defaultAdminChain
+	}
+	return f.Admin
+}
+
+// missing are the rules that a table lacks.
+func (f Forward) missing(ctx context.Context, w *kernel.World, t *kernel.IPTables) ([]kernel.IPTRule, error) {
+	have, err := t.Save(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shared, own := f.accepts(t.V6)
+	return lacking(have, slices.Concat(shared, own)), nil
+}
+
+func lacking(have map[string][]kernel.IPTRule, want []kernel.IPTRule) (missing []kernel.IPTRule) {
+	for _, r := range want {
+		if !slices.ContainsFunc(have[r.Chain], r.Same) {
+			missing = append(missing, r)
+		}
+	}
+	return missing
+}
+
+// withIPTables runs fn under a lock. What another program did to a table between fn's look and its change fails the
+// change; then it is tried once more.
+func withIPTables(ctx context.Context, fn func() error) error {
+	unlock, err := kernel.Lock(ctx, "iptables")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = fn()
+	var failed *kernel.IPTError
+	if errors.As(err, &failed) && failed.Line > 0 && !errors.Is(err, unix.EBUSY) {
+		err = fn()
+	}
+	return err
+}
+
+// accept puts the accepts into a table, all at once.
+func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables) (changed bool, err error) {
+	err = withIPTables(ctx, func() error {
+		have, err := t.Save(ctx)
+		if err != nil {
+			return err
+		}
+		var lines []string
+		for _, chain := range []string{chainForward, f.admin()} {
+			if _, ok := have[chain]; !ok {
+				lines = append(lines, "-N "+chain)
+			}
+		}
+		shared, own := f.accepts(t.V6)
+		for _, r := range lacking(have, shared) {
+			at := "-I " + r.Chain
+			// What keeps networks apart comes before what lets addresses through.
+			if i := slices.IndexFunc(have[r.Chain], func(r kernel.IPTRule) bool { return r.Jump == chainStage1 }); i >= 0 {
+				at += " " + strconv.Itoa(i+2)
+			}
+			lines = append(lines, strings.Replace(r.Insert(), "-I "+r.Chain, at, 1))
+		}
+		for _, r := range stale(have, own) { // another address, of a former call
+			lines = append(lines, r.Delete())
+		}
+		for _, r := range lacking(have, own) {
+			lines = append(lines, r.Append())
+		}
+		changed = len(lines) > 0
+		return t.Apply(ctx, lines...)
+	})
+	return changed && err == nil, err
+}
+
+// stale are rules of the same owner that are none of own.
+func stale(have map[string][]kernel.IPTRule, own []kernel.IPTRule) (old []kernel.IPTRule) {
+	for _, r := range have[chainForward] {
+		if len(own) > 0 && r.Comment == own[0].Comment && !slices.ContainsFunc(own, r.Same) {
+			old = append(old, r)
+		}
+	}
+	return old
+}
+
+// unaccept removes the accepts of a network's owners that keep does not want, of both families and variants. Where
+// there is no such chain, the kernel says so and nothing is executed.
+func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
+	var errs []error
+	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+		for _, v6 := range []bool{false, true} {
+			t := w.Host.IPTables(v, v6, "filter")
+			there, err := t.Exists()
+			if err == nil && there {
+				var chains []bool
+				chains, err = t.Chains(chainForward)
+				there = err == nil && chains[0]
+			}
+			if err != nil || !there {
+				errs = append(errs, err)
+				continue
+			}
+			errs = append(errs, withIPTables(ctx, func() error {
+				have, err := t.Save(ctx)
+				if err != nil {
+					return err
+				}
+				var lines []string
+				for _, r := range have[chainForward] {
+					if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == network && !keep(owner) {
+						lines = append(lines, r.Delete())
+					}
+				}
+				return t.Apply(ctx, lines...)
+			}))
+		}
+	}
+	return errors.Join(errs...)
+}

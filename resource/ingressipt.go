@@ -1,0 +1,233 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An IPTIngress is an Ingress in iptables, in the reference's chains. It is its network's and stays when an
+// attachment goes; GC takes it away when the link is gone.
+type IPTIngress struct {
+	Owner  spec.Owner
+	Link   string // as in Ingress
+	Policy string
+	V4, V6 bool // the families of the container's addresses
+}
+
+func (i IPTIngress) String() string {
+	return line("ingress", opt("oifname", i.Link), opt("policy", i.Policy), "by iptables", flag("ip", i.V4), flag("ip6", i.V6))
+}
+
+// Effect implements PacketRule.
+func (IPTIngress) Effect() Effect { return Closes }
+
+// The reference has the first two chains. In the third a strict network meets all that are known.
+const (
+	chainStage1 = "CNI-ISOLATION-STAGE-1"
+	chainStage2 = "CNI-ISOLATION-STAGE-2"
+	chainStrict = "CNI-ISOLATION-STRICT"
+
+	commentStages = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)"
+)
+
+func commentPolicy(policy string) string {
+	return "CNI firewall plugin rules (ingressPolicy: " + policy + ")"
+}
+
+// rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other,
+// so that the last of them comes first; ends are appended.
+func (i IPTIngress) rules(link string) (insert, ends []kernel.IPTRule) {
+	rule := func(chain string, comment string, words ...string) kernel.IPTRule {
+		jump := words[len(words)-1]
+		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
+		return kernel.NewIPTRule(chain, words...)
+	}
+	known := rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")
+	if i.Policy == PolicyOpen {
+		return []kernel.IPTRule{known}, nil
+	}
+	policy := commentPolicy(i.Policy)
+	insert = []kernel.IPTRule{known,
+		rule(chainStage2, commentStages, "-o", link, "DROP"),
+		rule(chainStage1, policy, "-i", link, "!", "-o", link, chainStage2),
+	}
+	switch i.Policy {
+	case PolicyIsolated:
+		insert = append(insert, rule(chainStage1, policy, "-i", link, "-o", link, "DROP"))
+	case PolicyStrict:
+		insert = append(insert,
+			rule(chainStage1, policy, "-i", link, "!", "-o", link, chainStrict),
+			rule(chainStage1, policy, "!", "-i", link, "-o", link, "DROP"))
+	}
+	insert = append(insert,
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "RETURN"),
+		rule("FORWARD", commentStages, chainStage1))
+	ends = []kernel.IPTRule{rule(chainStage1, commentStages, "RETURN"), rule(chainStage2, commentStages, "RETURN")}
+	return insert, ends
+}
+
+// odd are rules about the link that another policy wanted.
+func (i IPTIngress) odd(have map[string][]kernel.IPTRule, link string, want []kernel.IPTRule) (odd []kernel.IPTRule) {
+	for _, chain := range []string{chainStage1, chainStage2, chainStrict} {
+		for _, r := range have[chain] {
+			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
+				odd = append(odd, r)
+			}
+		}
+	}
+	return odd
+}
+
+// about reports whether a rule of a policy is about a link.
+func about(r kernel.IPTRule, link string) bool {
+	return slices.ContainsFunc(linksOf(r), func(l string) bool { return l == link })
+}
+
+func linksOf(r kernel.IPTRule) (links []string) {
+	if !strings.HasPrefix(r.Comment, "CNI firewall plugin rules (ingressPolicy: ") {
+		return nil
+	}
+	for n := 0; n+1 < len(r.Words); n++ {
+		if r.Words[n] == "-i" || r.Words[n] == "-o" {
+			links = append(links, r.Words[n+1])
+		}
+	}
+	return links
+}
+
+// tables are those of the families of the container's addresses, and the link that the policy is for.
+func (i IPTIngress) tables(w *kernel.World) (link string, tables []*kernel.IPTables, err error) {
+	link, _, _, err = Ingress{i.Owner, i.Link, i.Policy}.on(w)
+	if err != nil || link == "" {
+		return "", nil, err
+	}
+	for _, v6 := range []bool{false, true} {
+		if v6 && !i.V6 || !v6 && !i.V4 {
+			continue
+		}
+		t, err := w.Host.IPTablesOf(v6, "filter")
+		if err != nil {
+			return "", nil, err
+		}
+		tables = append(tables, t)
+	}
+	return link, tables, nil
+}
+
+// Ensure implements plan.Resource.
+func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	link, tables, err := i.tables(w)
+	if err != nil {
+		return false, err
+	}
+	for _, t := range tables {
+		err := withIPTables(ctx, func() error {
+			have, err := t.Save(ctx)
+			if err != nil {
+				return err
+			}
+			insert, ends := i.rules(link)
+			var lines []string
+			for _, chain := range []string{chainStage1, chainStage2, chainStrict} {
+				if _, ok := have[chain]; !ok && (i.Policy != PolicyOpen || chain == chainStrict) {
+					lines = append(lines, "-N "+chain)
+				}
+			}
+			odd := i.odd(have, link, slices.Concat(insert, ends))
+			for _, r := range odd {
+				lines = append(lines, r.Delete())
+			}
+			for _, r := range insert {
+				at := slices.IndexFunc(have[r.Chain], r.Same)
+				if at < 0 {
+					lines = append(lines, r.Insert())
+				} else if late(r, at, have[r.Chain]) || r.Chain == chainStage1 && len(linksOf(r)) == 0 && len(lines) > 0 {
+					lines = append(lines, r.Delete(), r.Insert()) // replies stay first
+				}
+			}
+			for _, r := range lacking(have, ends) {
+				lines = append(lines, r.Append())
+			}
+			changed = changed || len(lines) > 0
+			return t.Apply(ctx, lines...)
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	return changed, nil
+}
+
+// late reports whether the jump to the policies stands behind the one that lets addresses through.
+func late(r kernel.IPTRule, at int, chain []kernel.IPTRule) bool {
+	return r.Jump == chainStage1 && slices.ContainsFunc(chain[:at], func(r kernel.IPTRule) bool { return r.Jump == chainForward })
+}
+
+// Verify implements plan.Resource.
+func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
+	link, tables, err := i.tables(w)
+	if err != nil {
+		return err
+	}
+	var d drift
+	for _, t := range tables {
+		have, err := t.Save(ctx)
+		if err != nil {
+			return err
+		}
+		insert, ends := i.rules(link)
+		want := slices.Concat(insert, ends)
+		for _, r := range lacking(have, want) {
+			d.add(fmt.Errorf("%v: rule %q is missing", t, r))
+		}
+		for at, r := range have["FORWARD"] {
+			if late(r, at, have["FORWARD"]) {
+				d.add(fmt.Errorf("%v: rule %q comes too late", t, r))
+			}
+		}
+		for _, r := range i.odd(have, link, want) {
+			d.add(fmt.Errorf("%v: rule %q is too much", t, r))
+		}
+	}
+	return d.err()
+}
+
+// SweepStages removes from the chains of the policies what is about links that are gone.
+func SweepStages(ctx context.Context, w *kernel.World) error {
+	var errs []error
+	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+		for _, v6 := range []bool{false, true} {
+			t := w.Host.IPTables(v, v6, "filter")
+			there, err := t.Chains(chainStrict) // the reference's own rules are its own
+			if err != nil || !there[0] {
+				errs = append(errs, err)
+				continue
+			}
+			errs = append(errs, withIPTables(ctx, func() error {
+				have, err := t.Save(ctx)
+				if err != nil {
+					return err
+				}
+				var lines []string
+				for _, chain := range []string{chainStage1, chainStage2, chainStrict} {
+					for _, r := range have[chain] {
+						for _, link := range linksOf(r) {
+							if _, err := w.Host.Link(link); errors.Is(err, kernel.ErrNoLink) {
+								lines = append(lines, r.Delete())
+								break
+							}
+						}
+					}
+				}
+				return t.Apply(ctx, lines...)
+			}))
+		}
+	}
+	return errors.Join(errs...)
+}
