@@ -107,7 +107,14 @@ var chains = []chain{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
 		{"policy lifted", host("nft", "delete", "element", "inet", "fairlead", "policed", "{ br-fw }"), `policed \{ br-fw \}`},
 		{"another policy", host("nft", "add", "element", "inet", "fairlead", "within", "{ br-fw . br-fw }"), `within .* too much`},
-		{"ports not isolated", host("nft", "flush", "set", "bridge", "fairlead", "isolated_ports"), `isolated_ports`},
+		{"port not isolated", host("nft", "flush", "set", "bridge", "fairlead", "isolated_ports"), `isolated_ports`},
+	}},
+	{"firewall-iptables", []string{`"type":"bridge","bridge":"br-fw","isGateway":true,` + hostLocal, `"type":"firewall","backend":"iptables","ingressPolicy":"strict"`}, []breaker{
+		{"accepts gone", host("iptables", "-F", "CNI-FORWARD"), `CNI-FORWARD.* is missing`},
+		{"IPv6 accept gone", host("ip6tables", "-F", "CNI-FORWARD"), `-s IP6/128.* is missing`},
+		{"policy lifted", host("iptables", "-F", "CNI-ISOLATION-STAGE-2"), `CNI-ISOLATION-STAGE-2.* is missing`},
+		{"another policy", host("iptables", "-A", "CNI-ISOLATION-STAGE-1", "-i", "br-fw", "-o", "br-fw", "-m", "comment", "--comment", "CNI firewall plugin rules (ingressPolicy: isolated)", "-j", "DROP"), `br-fw.* is too much`},
+		{"too late", host("sh", "-c", "iptables -I FORWARD -j CNI-FORWARD"), `comes too late`},
 	}},
 	{"sbr", []string{`"type":"bridge","bridge":"br-sbr","isGateway":true,` + hostLocal, `"type":"sbr","addSourceHints":true`}, []breaker{
 		{"rule gone", in("ip", "rule", "del", "from", "IP4"), `from IP4 lookup 100: is missing|route default`},
@@ -269,6 +276,7 @@ func state(t *testing.T) string {
 	s := nstest.Run(t, "sh", "-c", `
 		ip -br link | sed 's/@.*//; s/ .*//'; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route
 		nft -a list ruleset | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
+		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
 	var keep []string
 	for _, line := range strings.Split(s, "\n") {

@@ -168,7 +168,7 @@ func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verd
 				return nil, nil, err
 			case v.Outcome == kernel.Dropped:
 				dropped = append(dropped, spec.Errorf(spec.CodeUnavailable, "the container's packets are %v; %s", v, f.advice(v)))
-			case v.Outcome == kernel.Undecided:
+			case v.Outcome == kernel.Undecided && v.Chain.Table != "":
 				doubts = append(doubts, v)
 			}
 		}
