@@ -154,15 +154,15 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 // Effect implements PacketRule.
 func (Forward) Effect() Effect { return Opens }
 
-// ours are the tables that the evaluation of others' rules leaves out.
-func ours() []string { return []string{inetTable().String(), bridgeTable().String()} }
+// ourTables are those that the evaluation of others' rules leaves out.
+func ourTables() []string { return []string{inetTable().String(), bridgeTable().String()} }
 
 // dropped are the verdicts of others that the container's packets, or the replies to them, do not go through; and
 // what could not be told.
 func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verdict, err error) {
 	for _, a := range f.Addrs {
 		for _, p := range []kernel.Packet{{In: f.Link, Src: a}, {Out: f.Link, Dst: a, Reply: true}} {
-			v, err := w.Host.Forwarded(p, ours()...)
+			v, err := w.Host.Forwarded(p, ourTables()...)
 			switch {
 			case err != nil:
 				return nil, nil, err

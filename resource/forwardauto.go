@@ -54,7 +54,7 @@ func (f Forward) way(w *kernel.World) (way, error) {
 	if f.Backend != BackendAuto {
 		return f.decide(w)
 	}
-	print, err := w.Host.ForeignFingerprint(ours()...)
+	print, err := w.Host.ForeignFingerprint(ourTables()...)
 	if err != nil {
 		return way{}, err
 	}
@@ -73,7 +73,7 @@ func (f Forward) way(w *kernel.World) (way, error) {
 
 // decide looks at who has a say in forwarding (decision 22).
 func (f Forward) decide(w *kernel.World) (y way, err error) {
-	foreign, err := w.Host.ForeignForward(ours()...)
+	foreign, err := w.Host.ForeignForward(ourTables()...)
 	if err != nil {
 		return y, err
 	}
