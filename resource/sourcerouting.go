@@ -108,7 +108,8 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 	if err != nil {
 		return false, err
 	}
-	if err := s.ready(ctx, ns, index); err != nil {
+	sure, err := s.ready(ctx, ns, index)
+	if err != nil {
 		return false, err
 	}
 	unlock, err := lockSources(ctx, ns)
@@ -128,7 +129,7 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 			return false, err
 		}
 	}
-	now, err := s.compose(ns, index)
+	now, err := s.compose(ns, index, sure)
 	if err != nil {
 		return false, err
 	}
@@ -148,21 +149,29 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 	return true, nil
 }
 
-// ready waits until the link has the addresses for good: the kernel takes no hint of one that it is not sure of.
-func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) error {
+// ready waits until the link has the addresses for good: the kernel takes no hint of one that it is not sure of. Of a
+// link without carrier, as a tap has before its virtual machine runs, it is not sure before somebody uses it.
+func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sure bool, err error) {
 	addrs, err := ns.Addrs(index)
 	if err != nil {
-		return err
+		return false, err
+	}
+	l, err := ns.LinkAt(index)
+	if err != nil {
+		return false, err
 	}
 	for _, src := range s.Sources {
 		if !slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == src.Prefix.Addr() }) {
-			return fmt.Errorf("%s does not have the address %v that the previous result gives it", s.Owner.IfName, src.Prefix)
+			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it", s.Owner.IfName, src.Prefix)
+		}
+		if !l.Operational {
+			continue
 		}
 		if err := usable(ctx, ns, s.Owner.IfName, src.Prefix.Addr()); err != nil {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return l.Operational, nil
 }
 
 // apply first makes the new way and then closes the old one, so that nothing is without a way.

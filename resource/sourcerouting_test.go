@@ -462,3 +462,16 @@ func TestSweepSourceRouting(t *testing.T) {
 		t.Errorf("another namespace's:%s", difference(made, after))
 	}
 }
+
+// A link without carrier, as a tap is before its virtual machine runs, has IPv6 addresses that the kernel is not
+// sure of. They are not waited for.
+func TestSourceRoutingWithoutCarrier(t *testing.T) {
+	w := newWorld(t)
+	for _, line := range []string{"link add eth0 type veth peer name other", "link set eth0 up", "addr add 10.1.0.2/16 dev eth0", "addr add fd00::2/64 dev eth0"} {
+		cont(t, w, "ip %s", line)
+	}
+	s := SourceRouting{Owner: owner, Hints: true, Sources: []Source{source4, source6}}
+	lawBook{state: sourceState(w)}.hold(t, w, s, breaker{"default route", in(w, "ip -6 route del default table 101"), "table 101: is missing"})
+	must(t, w, s)
+	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0", "default via fd00::1 dev eth0")
+}

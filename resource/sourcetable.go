@@ -12,8 +12,9 @@ import (
 
 func families() [2]uint8 { return [2]uint8{kernel.IPv4, kernel.IPv6} }
 
-// compose is what is to be made and moved, from the rules and routes that there are.
-func (s SourceRouting) compose(ns *kernel.NS, index int) (rec sourced, err error) {
+// compose is what is to be made and moved, from the rules and routes that there are. Sure says that the link has its
+// IPv6 addresses for good.
+func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced, err error) {
 	used := map[int]bool{0: true}
 	main := map[uint8][]kernel.Route{} // the link's own
 	for _, family := range families() {
@@ -51,6 +52,13 @@ func (s SourceRouting) compose(ns *kernel.NS, index int) (rec sourced, err error
 	if s.Table != 0 {
 		return rec, nil
 	}
+	if !sure { // the rules say by themselves which address it is
+		for i := range rec.Made {
+			if rec.Made[i].Src.Is6() {
+				rec.Made[i].Src = netip.Addr{}
+			}
+		}
+	}
 	for _, family := range families() {
 		if !slices.ContainsFunc(s.Sources, func(src Source) bool { return familyOf(src.Prefix.Addr()) == family }) {
 			continue
@@ -60,7 +68,7 @@ func (s SourceRouting) compose(ns *kernel.NS, index int) (rec sourced, err error
 				rec.Moved = append(rec.Moved, r)
 			}
 		}
-		if s.Hints {
+		if s.Hints && (sure || family == kernel.IPv4) {
 			rec.Made = append(rec.Made, s.hints(family, main[family], index)...)
 		}
 	}
