@@ -155,7 +155,8 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	case c.p.observe && c.r.Prev != nil:
 		return res, nil
 	}
-	own, link := -1, ""
+	// Where no link of the container is of the plan, as after a plugin that made a tap, it is the previous one's.
+	own, link := c.r.prevInterface(), c.r.IfName
 	for _, r := range want {
 		l, ok := plan.Unwrap(r).(resource.Linker)
 		if !ok {
