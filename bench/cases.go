@@ -40,6 +40,10 @@ func cases() []benchCase {
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "ipam": hostLocal("10.22")},
 			{"type": "portmap"},
 		}},
+		{Name: "bridge + host-local + sbr", Subnet: "10.28", Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.28")},
+			{"type": "sbr"},
+		}},
 		{Name: wholeChain, Subnet: "10.23", Ports: true, Burst: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},
 			{"type": "portmap"},

@@ -297,14 +297,14 @@ func TestSourceRoutingKilled(t *testing.T) {
 			same(t, fmt.Sprint("a kill at call ", n), host)
 			if err == nil {
 				t.Logf("ADD has %d such calls", n-1)
-				if n < 8 {
+				if n < 6 {
 					t.Error("too few: was anything killed?")
 				}
 				break
 			}
 		}
 		// And an ADD that comes after a killed one, without a DEL, finds its way.
-		for n := 8; n < 24; n += 5 {
+		for n := 3; n < 20; n += 4 {
 			_, _ = r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 			_, err := r.run(1, "ADD", a, "")
 			r.must("add after a killed one", err)
