@@ -1,0 +1,199 @@
+package plugin_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// TestBandwidthOfTwo limits two interfaces of one container, in one network and in two: each has an ifb of its own,
+// and goes without the other.
+func TestBandwidthOfTwo(t *testing.T) {
+	c := chain{name: "two", plugins: []string{`"type":"bridge","bridge":"br-two","isGateway":true,` + hostLocal, shaping}}
+	one, again := newRunner(t, c), newRunner(t, c)
+	again.ifName = "eth1"
+	c.name = "three"
+	third := newRunner(t, c)
+	third.ifName = "eth2"
+	ns := nstest.NewNS(t)
+	runners, all := []*runner{one, again, third}, make([]*attachment, 3)
+	for i, r := range runners {
+		all[i] = &attachment{id: "c", netns: ns}
+		r.must("add", r.add(all[i]))
+	}
+	if n := strings.Count(nstest.Run(t, "ip", "-br", "link"), "ifb"); n != 3 {
+		t.Errorf("%d ifbs of 3 interfaces", n)
+	}
+	for i, r := range runners {
+		r.must("check", r.check(all[i]))
+		r.must("del", r.del(all[i]))
+		for j := i + 1; j < 3; j++ {
+			runners[j].must("check of another interface", runners[j].check(all[j]))
+		}
+	}
+	if s := nstest.Run(t, "ip", "-br", "link"); strings.Contains(s, "ifb") {
+		t.Error(s)
+	}
+}
+
+// TestBandwidthAgain adds once more with other limits, which replace the first ones, and with none, which takes
+// them away.
+//
+// clause: P18
+func TestBandwidthAgain(t *testing.T) {
+	r := newRunner(t, chain{name: "again", plugins: []string{`"type":"bridge","bridge":"br-two","isGateway":true,` + hostLocal, `"type":"bandwidth"`}})
+	a := &attachment{id: "c", netns: nstest.NewNS(t)}
+	r.must("add without a limit", r.add(a))
+	r.must("check", r.check(a))
+	free, qdiscs := a.prev, func() string { return state(t) + nstest.Run(t, "tc", "qdisc", "show") }
+	before := qdiscs()
+	for _, limits := range []string{
+		`,"ingressRate":100000000,"egressRate":20000000`,
+		`,"ingressRate":50000000,"ingressBurst":1000000,"egressRate":10000000,"shapedSubnets":["10.0.0.0/8"]`,
+		`,"egressRate":10000000,"egressBurst":800`,
+		`,"ingressRate":10000000`,
+		`,"runtimeConfig":{"bandwidth":{"IngressRate":10000000,"IngressBurst":4294967295,"EgressRate":0,"EgressBurst":0}}`,
+		``,
+	} {
+		a.prev = free
+		out, err := r.run(1, "ADD", a, limits)
+		r.must("add with "+limits, err)
+		a.prev = out
+		_, err = r.run(1, "CHECK", a, limits)
+		r.must("check with "+limits, err)
+		if strings.Contains(string(out), `"ifb`) != strings.Contains(limits, `"egressRate"`) {
+			t.Errorf("with %s the result is %s", limits, out)
+		}
+	}
+	if after := qdiscs(); after != before {
+		t.Errorf("without limits there is\n%s\nbefore it was\n%s", after, before)
+	}
+	r.must("del", r.del(a))
+}
+
+// TestBandwidthFails refuses what cannot be, and leaves nothing.
+//
+// clause: P11 K13
+func TestBandwidthFails(t *testing.T) {
+	r := newRunner(t, chain{name: "fails", plugins: []string{`"type":"bridge","bridge":"br-two","isGateway":true,` + hostLocal, `"type":"bandwidth"`}})
+	a := &attachment{id: "c", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	qdiscs := func() string { return state(t) + nstest.Run(t, "tc", "qdisc", "show") }
+	before := qdiscs()
+	for limits, say := range map[string]string{
+		`,"ingressRate":-5`:                           "ingressRate: -5: want a whole number",
+		`,"ingressRate":"5"`:                          `ingressRate: "5": want a whole number`,
+		`,"ingressRate":7`:                            "ingressRate: 7: want bits a second, at least 8",
+		`,"ingressRate":8000,"egressBurst":8`:         "egressBurst: 8: a burst without a rate",
+		`,"ingressRate":8000,"shapedSubnets":["x"]`:   `shapedSubnets[0]: "x": want`,
+		`,"runtimeConfig":{"bandwidth":{"rate":"x"}}`: "",
+	} {
+		_, err := r.run(1, "ADD", a, limits)
+		if say == "" {
+			r.must("add with an unknown key", err)
+			continue
+		}
+		wantCode(t, limits, err, spec.CodeConfig, say)
+	}
+	if after := qdiscs(); after != before {
+		t.Errorf("refused ADDs left\n%s\nbefore it was\n%s", after, before)
+	}
+	// The ifb's name is taken: what was done before that is taken back.
+	both := `,"ingressRate":100000000,"egressRate":20000000`
+	out, err := r.run(1, "ADD", a, both)
+	r.must("add", err)
+	res, err := spec.DecodeResult(out, spec.V110)
+	r.must("decode", err)
+	_, err = r.run(1, "DEL", a, both)
+	r.must("del", err)
+	if after := qdiscs(); after != before {
+		t.Errorf("DEL of the limits alone left\n%s\nbefore it was\n%s", after, before)
+	}
+	nstest.Run(t, "ip", "link", "add", res.Interfaces[3].Name, "type", "bridge")
+	before = qdiscs()
+	if _, err := r.run(1, "ADD", a, both); err == nil || !strings.Contains(err.Error(), "already exists and is not ours") {
+		t.Error(err)
+	}
+	if after := qdiscs(); after != before {
+		t.Errorf("a failed ADD left\n%s\nbefore it was\n%s", after, before)
+	}
+	nstest.Run(t, "ip", "link", "del", res.Interfaces[3].Name)
+	r.must("del", r.del(a))
+}
+
+// TestBandwidthOfReference checks, replaces and removes what the reference plugin has made.
+//
+// clause: P12 P16
+func TestBandwidthOfReference(t *testing.T) {
+	const reference = "/usr/lib/cni/bandwidth"
+	limits := `,"runtimeConfig":{"bandwidth":{"ingressRate":100000000,"ingressBurst":8000000,"egressRate":20000000,"egressBurst":4294967295}}`
+	r := newRunner(t, chain{name: "ref", plugins: []string{`"type":"bridge","bridge":"br-ref","isGateway":true,` + hostLocal, `"type":"bandwidth"` + limits}})
+	warm := &attachment{id: "w", netns: nstest.NewNS(t)}
+	r.must("add", r.add(warm))
+	r.must("del", r.del(warm))
+	clean := state(t)
+	add := func() *attachment {
+		a := &attachment{id: "c", netns: nstest.NewNS(t), network: r.network()}
+		var err error
+		if a.prev, err = r.run(0, "ADD", a, ""); err != nil {
+			t.Fatal(err)
+		}
+		old := bytes.ReplaceAll(a.prev, []byte(`"1.1.0"`), []byte(`"1.0.0"`))
+		cmd := exec.Command(reference)
+		cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"` + r.network() + `","type":"bandwidth"` + limits + `,"prevResult":` + string(old) + `}`)
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), `"bwp`) {
+			t.Fatalf("the reference plugin: %v: %s", err, out)
+		}
+		var res map[string]any
+		if err := json.Unmarshal(out, &res); err != nil {
+			t.Fatal(err)
+		}
+		res["cniVersion"] = "1.1.0"
+		a.prev, _ = json.Marshal(res)
+		return a
+	}
+	a := add()
+	r.must("check of what the reference made", r.check(a))
+	nstest.Run(t, "sh", "-c", `tc qdisc change dev $(ip -br link | sed -n 's/^\(bwp[^ ]*\).*/\1/p') root handle 1: tbf rate 30mbit burst 10m limit 10m`)
+	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "rate is 30000000bit, want 20000000bit") {
+		t.Errorf("check of a changed rate: %v", err)
+	}
+	r.must("del", r.del(&attachment{id: "c", netns: a.netns}))
+	same(t, "DEL of what the reference made", clean)
+
+	a = add()
+	_, err := r.run(1, "ADD", a, "")
+	r.must("add over what the reference made", err)
+	if s := nstest.Run(t, "ip", "-br", "link"); strings.Contains(s, "bwp") || strings.Count(s, "ifb") != 1 {
+		t.Errorf("after taking over: %s", s)
+	}
+	r.must("check", r.check(a))
+	r.must("del", r.del(a))
+	same(t, "DEL of what was taken over", clean)
+}
+
+// TestBandwidthOfPort checks a tap that is a port of a bridge and limited: the ifb in the result is no link that
+// could be the port.
+//
+// clause: P23
+func TestBandwidthOfPort(t *testing.T) {
+	r := newRunner(t, chain{name: "port", plugins: []string{`"type":"bridge","bridge":"br-port"`, shaping}})
+	openTap(t, openSide(t, "", "127.0.0.1"), "porttap")
+	ns := nstest.NewNS(t)
+	nstest.RunIn(t, ns, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other")
+	a := &attachment{id: "p", netns: ns, prev: []byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"porttap"},{"name":"eth0","sandbox":"` + ns + `"}]}`)}
+	for i := range r.chain.plugins {
+		out, err := r.run(i, "ADD", a, "")
+		r.must("add", err)
+		a.prev = out
+	}
+	r.must("check", r.check(a))
+	r.must("del", r.del(a))
+}
