@@ -1,8 +1,12 @@
 package plugin_test
 
 import (
+	"fmt"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // Rules that other programs put in the way of forwarded packets, for iptables-restore and ip6tables-restore.
@@ -148,5 +152,47 @@ func TestNoForeignRules(t *testing.T) {
 	s.expect("from outside, published", "outside", "192.0.2.1:8080", "a1")
 	if got := s.sh("host", "nft list tables; cat /proc/net/ip_tables_names /proc/net/ip6_tables_names"); strings.Contains(got, "filter") {
 		t.Errorf("tables of iptables came to be:\n%s", got)
+	}
+}
+
+// TestForeignTable names what drops a container's packets in a table that no accept of ours can lift: the error of an
+// ADD that leaves nothing, CHECK, and STATUS. What cannot be told is no error.
+func TestForeignTable(t *testing.T) {
+	const table = "nft 'add table inet site; add chain inet site hosts { type filter hook forward priority 5; policy accept; }; %s'"
+	names := regexp.MustCompile(`dropped by table inet site chain hosts \(.*drop.*lift that: allow it there`)
+	for rule, tells := range map[string]struct{ add, status bool }{
+		"drop":                              {true, true},
+		"ip saddr 10.81.0.0/24 drop":        {true, false},
+		"ct state established accept; drop": {true, true},
+		"ip saddr 10.83.0.0/24 drop":        {false, false},
+		"tcp dport 25 drop":                 {false, false},
+		"ip saddr 10.0.0.0/8 accept; ct state established accept; ip saddr 10.9.0.0/16 drop": {false, false},
+	} {
+		t.Run(rule, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			r := s.network("a", `"type":"firewall"`)
+			s.add("a1")
+			s.sh("host", fmt.Sprintf(table, "add rule inet site hosts "+strings.ReplaceAll(rule, "; ", "; add rule inet site hosts ")))
+			left := s.sh("host", "nft list ruleset")
+			if err := r.check(s.containers["a1"]); (err != nil) != tells.add || err != nil && !names.MatchString(err.Error()) {
+				t.Errorf("check: %v", err)
+			}
+			if err := r.status(); (err != nil) != tells.status || err != nil && !names.MatchString(err.Error()) {
+				t.Errorf("status: %v", err)
+			}
+			a := &attachment{id: "a2", netns: nstest.NewNS(t)}
+			err := r.add(a)
+			if (err != nil) != tells.add || err != nil && !names.MatchString(err.Error()) {
+				t.Errorf("add: %v", err)
+			}
+			if err := r.del(a); err != nil {
+				t.Errorf("del: %v", err)
+			}
+			if got := s.sh("host", "nft list ruleset"); got != left {
+				t.Errorf("left:\n%s\nbefore it was\n%s", got, left)
+			}
+			t.Log(err)
+		})
 	}
 }

@@ -15,3 +15,5 @@ func (f Forward) enter(ctx context.Context, w *kernel.World) (changed bool, err 
 func (f Forward) inZone(ctx context.Context, w *kernel.World) error { return nil }
 
 func leaveZone(ctx context.Context, w *kernel.World, known forwarded) error { return nil }
+
+func firewalldAnswers(context.Context, *kernel.World) error { return nil }

@@ -160,17 +160,21 @@ func ourTables() []string { return []string{inetTable().String(), bridgeTable().
 // dropped are the verdicts of others that the container's packets, or the replies to them, do not go through; and
 // what could not be told.
 func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verdict, err error) {
+	said := map[string]bool{} // one rule may drop both ways and both families
 	for _, a := range f.Addrs {
 		for _, p := range []kernel.Packet{{In: f.Link, Src: a}, {Out: f.Link, Dst: a, Reply: true}} {
 			v, err := w.Host.Forwarded(p, ourTables()...)
+			place := fmt.Sprint(v.Outcome, v.Chain, v.Jumped, v.Handle)
 			switch {
 			case err != nil:
 				return nil, nil, err
+			case said[place]:
 			case v.Outcome == kernel.Dropped:
 				dropped = append(dropped, spec.Errorf(spec.CodeUnavailable, "the container's packets are %v; %s", v, f.advice(v)))
 			case v.Outcome == kernel.Undecided && v.Chain.Table != "":
 				doubts = append(doubts, v)
 			}
+			said[place] = true
 		}
 	}
 	return dropped, doubts, nil

@@ -36,6 +36,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	forward := resource.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, resource.BackendAuto), Addrs: addrs(r), Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
 	isolated := c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "")
 	var p plan.Plan
+	if r.Verb == "STATUS" {
+		p = append(p, plan.Required(resource.Passage{Backend: forward.Backend}))
+	}
 	if c.Backend == resource.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
