@@ -88,7 +88,8 @@ const (
 	defaultSubnet6 = "fdfa:171e:ad::/64"
 )
 
-// defaultList is the default network: a bridge that reaches the outside by masquerade, and published ports.
+// defaultList is the default network: a bridge that reaches the outside by masquerade, published ports, and passage
+// through whatever firewall the host has.
 func defaultList(ipv6 bool) []byte {
 	type object = map[string]any
 	ranges := [][]object{{{"subnet": defaultSubnet4}}}
@@ -101,6 +102,7 @@ func defaultList(ipv6 bool) []byte {
 		"plugins": []object{
 			{"type": "bridge", "bridge": defaultBridge, "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": object{"type": "host-local", "ranges": ranges}},
 			{"type": "portmap", "capabilities": object{"portMappings": true}},
+			{"type": "firewall"},
 		},
 	})
 	if err != nil {

@@ -237,9 +237,6 @@ func (a *app) attachAll(ctx context.Context, r *record, ws []wanted, sigs <-chan
 		}
 		r.made = i + 1
 		mergeDNS(&dns, res.DNS)
-		if w.builtIn {
-			a.noteObstacles()
-		}
 	}
 	return dns, nil
 }

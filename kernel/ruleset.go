@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -45,7 +46,8 @@ func (n *NFT) BaseChains() (all []BaseChain, err error) {
 	return all, err
 }
 
-// Elements counts the elements of every set and map there is, whoever made them.
+// Elements counts the elements of every set and map there is, whoever made them, but for those with a comment that
+// says that they are no attachment's.
 func (n *NFT) Elements() (count int, err error) {
 	var sets []*NFTSet
 	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
@@ -54,9 +56,25 @@ func (n *NFT) Elements() (count int, err error) {
 	})
 	for _, s := range sets {
 		all, lerr := n.List(s)
-		count, err = count+len(all), errors.Join(err, lerr)
+		err = errors.Join(err, lerr)
+		for _, e := range all {
+			if !ofNetwork(e.Comment) {
+				count++
+			}
+		}
 	}
 	return count, err
+}
+
+// ofNetwork reports whether a comment has the tag of an owner without a container: a network itself.
+func ofNetwork(comment string) bool {
+	for rest := comment; rest != ""; _, rest, _ = strings.Cut(rest, " ") {
+		if _, _, text, ok := ParseTag(rest); ok {
+			_, text, _ = strings.Cut(text, "/")
+			return strings.HasPrefix(text, "/")
+		}
+	}
+	return false
 }
 
 // dumpAll dumps the objects of one kind in all families.

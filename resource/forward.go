@@ -185,7 +185,11 @@ func (f Forward) advice(v kernel.Verdict) string {
 	if f.Backend == BackendNFT && v.Chain.Table == "filter" {
 		return `an accept in our own table does not lift that: backend "auto" puts one where it counts`
 	}
-	return "an accept of ours does not lift that: allow it there"
+	link := f.Link
+	if link == "" {
+		link = "LINK"
+	}
+	return fmt.Sprintf("an accept of ours does not lift that: allow it there (nft insert rule %v iifname %s accept; nft insert rule %v oifname %s accept)", v.Chain, link, v.Chain, link)
 }
 
 // SweepForward removes the accepts of the network's attachments that keep does not want.
