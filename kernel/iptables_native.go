@@ -56,20 +56,37 @@ type iptEntries struct {
 
 // legacyChains are the chains that somebody made in a table of ip_tables. Reading them executes nothing.
 func (ns *NS) legacyChains(v6 bool, table string) (chains []string, exists bool, err error) {
-	names, err := ns.legacyTables(v6)
-	if err != nil || !slices.Contains(names, table) {
+	_, b, err := ns.legacyEntries(v6, table)
+	if b == nil || err != nil {
 		return nil, false, err
 	}
-	family, level, offsets := unix.AF_INET, unix.SOL_IP, 88
+	return legacyChainNames(b, entryOffsets(v6)), true, nil
+}
+
+// entryOffsets is where an entry has the offsets of its target and of the next entry.
+func entryOffsets(v6 bool) int {
 	if v6 {
-		family, level, offsets = unix.AF_INET6, unix.SOL_IPV6, 140
+		return 140
+	}
+	return 88
+}
+
+// legacyEntries are the entries of a table, nil if it does not exist.
+func (ns *NS) legacyEntries(v6 bool, table string) (info iptInfo, b []byte, err error) {
+	names, err := ns.legacyTables(v6)
+	if err != nil || !slices.Contains(names, table) {
+		return info, nil, err
+	}
+	family, level := unix.AF_INET, unix.SOL_IP
+	if v6 {
+		family, level = unix.AF_INET6, unix.SOL_IPV6
 	}
 	var fd int
 	if err := ns.Do(func() (err error) {
 		fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
 		return os.NewSyscallError("socket", err)
 	}); err != nil {
-		return nil, true, err
+		return info, nil, err
 	}
 	defer unix.Close(fd)
 	get := func(opt int, p unsafe.Pointer, size uint32) error {
@@ -80,10 +97,10 @@ func (ns *NS) legacyChains(v6 bool, table string) (chains []string, exists bool,
 		return nil
 	}
 	for range 8 { // the table may change between the two questions
-		var info iptInfo
+		info = iptInfo{}
 		copy(info.name[:31], table)
 		if err := get(iptGetInfo, unsafe.Pointer(&info), uint32(unsafe.Sizeof(info))); err != nil {
-			return nil, true, fmt.Errorf("read table %s of ip_tables: %w", table, err)
+			return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, err)
 		}
 		head := int(unsafe.Offsetof(iptEntries{}.table))
 		buf := make([]uint64, (head+int(info.size)+7)/8)
@@ -94,12 +111,11 @@ func (ns *NS) legacyChains(v6 bool, table string) (chains []string, exists bool,
 			continue
 		}
 		if err != nil {
-			return nil, true, fmt.Errorf("read table %s of ip_tables: %w", table, err)
+			return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, err)
 		}
-		b := unsafe.Slice((*byte)(unsafe.Pointer(&buf[0])), head+int(info.size))[head:]
-		return legacyChainNames(b, offsets), true, nil
+		return info, unsafe.Slice((*byte)(unsafe.Pointer(&buf[0])), head+int(info.size))[head:], nil
 	}
-	return nil, true, fmt.Errorf("read table %s of ip_tables: %w", table, unix.EAGAIN)
+	return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, unix.EAGAIN)
 }
 
 // legacyChainNames walks the entries: each has the offsets of its target and of the next entry.

@@ -66,6 +66,7 @@ func (o Outcome) String() string { return [...]string{"undecided", "accepted", "
 type Verdict struct {
 	Outcome Outcome
 	Chain   BaseChain // where the kernel enters; zero if Accepted
+	Legacy  bool      // Chain is one of legacy iptables, which nft(8) does not show
 	Jumped  string    // the chain that Rule stands in, if it is another one
 	Rule    string    // in the words of nft(8) or iptables(8); empty where no rule but the policy decides
 	Handle  uint64    // of the rule in nf_tables ("nft -a list chain"); 0 with legacy iptables
@@ -88,9 +89,11 @@ func (v Verdict) String() string {
 	if v.Jumped != "" && v.Jumped != chain {
 		chain = v.Jumped + " (called from " + chain + ")"
 	}
-	s := fmt.Sprintf("%s by table %s %s chain %s (", v.Outcome, family, v.Chain.Table, chain)
+	s := fmt.Sprintf("table %s %s chain %s (", family, v.Chain.Table, chain)
 	if v.Outcome == Undecided {
-		s = fmt.Sprintf("undecided: table %s %s chain %s (", family, v.Chain.Table, chain)
+		s = "undecided: " + s
+	} else {
+		s = v.Outcome.String() + " by " + s
 	}
 	var words []string
 	if v.Owner != "" {
@@ -110,54 +113,88 @@ func (v Verdict) String() string {
 	return s + strings.Join(words, ", ") + ")"
 }
 
-// Forwarded says what the rules of others do with a packet that is forwarded. It reads nf_tables, and of that only
-// the chains that such a packet comes to; tables in skip, as in "inet fairlead", are left out. What legacy iptables
-// holds nf_tables does not know: see ForeignForward.
+// Forwarded says what the rules of others do with a packet that is forwarded: those of nf_tables, of which it reads the
+// chains that such a packet comes to and no others, and those of legacy iptables. Tables in skip, as in
+// "inet fairlead", are left out.
 func (ns *NS) Forwarded(p Packet, skip ...string) (Verdict, error) {
 	nft, err := ns.NFT()
 	if err != nil {
 		return Verdict{Packet: p}, err
 	}
-	chains, err := nft.BaseChains()
-	if err != nil && !unsupported(err) {
+	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
+	hooks, err := w.hooks(nft, skip)
+	if err != nil {
 		return Verdict{Packet: p}, err
 	}
-	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
+	slices.SortStableFunc(hooks, func(a, b hook) int { return cmp.Compare(a.Priority, b.Priority) })
+	result, at := Verdict{Outcome: Accepted, Packet: p}, hook{}
+	for _, h := range hooks {
+		w.chains = h.chains
+		v := w.base(h.BaseChain)
+		if w.err != nil {
+			return Verdict{Packet: p}, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
+		}
+		if v.Outcome == Dropped || v.Outcome == Undecided && result.Outcome == Accepted {
+			result, at = v, h
+		}
+		if v.Outcome == Dropped {
+			break
+		}
+	}
+	if result.Outcome == Accepted {
+		return Verdict{Outcome: Accepted, Packet: p}, nil
+	}
+	result.Legacy = at.legacy
+	result.Owner = at.owner(result)
+	return result, nil
+}
+
+// A hook is a base chain and where its rules come from.
+type hook struct {
+	BaseChain
+	chains func(name string) ([]rule, error)
+	has    func(chain string) bool
+	legacy bool
+}
+
+// hooks are the base chains that a forwarded packet passes.
+func (w *walk) hooks(nft *NFT, skip []string) (hooks []hook, err error) {
+	chains, err := nft.BaseChains()
+	if err != nil && !unsupported(err) {
+		return nil, err
+	}
 	chains = slices.DeleteFunc(chains, func(c BaseChain) bool {
 		return !c.forwards() || c.Family != unix.NFPROTO_INET && c.Family != w.family() || slices.Contains(skip, c.table())
 	})
 	if chains, err = nft.awake(chains); err != nil {
-		return Verdict{Packet: p}, err
+		return nil, err
 	}
-	slices.SortStableFunc(chains, func(a, b BaseChain) int { return cmp.Compare(a.Priority, b.Priority) })
 	filters := map[string]*nftFilter{}
-	doubt := Verdict{Outcome: Accepted, Packet: p}
 	for _, c := range chains {
 		f := filters[c.table()]
 		if f == nil {
 			f = &nftFilter{nft: nft, family: c.Family, table: c.Table, read: map[string][]rule{}, sets: map[string]*nftSet{}}
 			filters[c.table()] = f
 		}
-		w.chains = f.chain
-		v := w.base(c)
-		if w.err != nil {
-			return Verdict{Packet: p}, fmt.Errorf("read what %v does: %w", c, w.err)
-		}
-		if v.Outcome == Dropped || doubt.Outcome == Accepted {
-			doubt = v
-		}
-		if v.Outcome == Dropped {
-			break
-		}
+		hooks = append(hooks, hook{BaseChain: c, chains: f.chain, has: f.has})
 	}
-	if doubt.Outcome == Accepted {
-		return Verdict{Outcome: Accepted, Packet: p}, nil
+	for table, priority := range map[string]int32{"mangle": -150, "filter": 0, "security": 50} {
+		info, b, err := w.ns.legacyEntries(w.p.is6(), table)
+		if err != nil {
+			return nil, err
+		}
+		if b == nil {
+			continue
+		}
+		t, err := parseLegacy(info, b, w.p.is6())
+		if err != nil {
+			return nil, err
+		}
+		hooks = append(hooks, hook{chains: t.chain, has: func(chain string) bool { _, ok := t.chains[chain]; return ok }, legacy: true,
+			BaseChain: BaseChain{Family: w.family(), Table: table, Name: "FORWARD", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: priority,
+				Drops: t.drops, Rules: len(t.chains["FORWARD"])}})
 	}
-	doubt.Owner = ownerOf(doubt.Chain.Family, doubt.Chain.Table, doubt.Jumped)
-	if doubt.Rule == "" && doubt.Owner == "iptables-nft" {
-		doubt.Owner += filters[doubt.Chain.table()].policyOwner()
-	}
-	return doubt, nil
+	return hooks, nil
 }
 
 // awake are the chains whose tables are not dormant.
@@ -178,16 +215,3 @@ func (n *NFT) awake(chains []BaseChain) (awake []BaseChain, err error) {
 
 // mostRules bounds the work for one packet.
 const mostRules = 50000
-
-// policyOwner guesses who has set the policy of FORWARD.
-func (f *nftFilter) policyOwner() (owner string) {
-	var qs []*question
-	for _, p := range policyOwners() {
-		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: f.family, answer: func([]byte) { owner = " of " + p.owner },
-			fill: named(unix.NFTA_CHAIN_TABLE, &NFTTable{Name: f.table}, unix.NFTA_CHAIN_NAME, p.chain)})
-	}
-	if f.nft.ask(qs) != nil {
-		return ""
-	}
-	return owner
-}

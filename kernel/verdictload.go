@@ -91,10 +91,19 @@ func (w *walk) transport() bits {
 	}
 	copy(h.v, append(port(w.p.SrcPort).v, port(w.p.DstPort).v...))
 	copy(h.known, append(port(w.p.SrcPort).known, port(w.p.DstPort).known...))
-	if w.p.Proto == TCP && !w.p.Reply {
-		h.v[13], h.known[13] = 2, 0xff // SYN
+	if w.p.Proto == TCP {
+		h.v[13], h.known[13] = w.tcpFlags().v[0], w.tcpFlags().known[0]
 	}
 	return h
+}
+
+// tcpFlags are SYN alone at first, and later ACK without RST and FIN.
+func (w *walk) tcpFlags() bits {
+	const fin, syn, rst, ack = 0x01, 0x02, 0x04, 0x10
+	if w.p.Reply {
+		return bits{[]byte{ack}, []byte{fin | rst | ack}}
+	}
+	return exactly(syn)
 }
 
 func (m *machine) payload(d []byte) bool {
@@ -193,7 +202,7 @@ func (m *machine) meta(d []byte) bool {
 	if attr(d, unix.NFTA_META_SREG) != nil {
 		if key == unix.NFT_META_MARK {
 			mark, _ := m.get(attr32(d, unix.NFTA_META_SREG), 4)
-			m.setMark(mark.clone())
+			m.w.setMark(mark, m.sure)
 		}
 		return true
 	}
@@ -250,11 +259,12 @@ const (
 )
 
 // setMark takes a mark that a rule sets, if the packet comes to the rule.
-func (m *machine) setMark(mark bits) {
-	if m.sure != yes {
-		mark.join(m.w.mark)
+func (w *walk) setMark(mark bits, sure tri) {
+	mark = mark.clone()
+	if sure != yes {
+		mark.join(w.mark)
 	}
-	m.w.mark = mark
+	w.mark = mark
 }
 
 // index is the index of a link, in the host's order.

@@ -210,7 +210,8 @@ func (m *machine) step(name string, d []byte) bool {
 		t, why := xtMatch(m.w, text(attr(d, unix.NFTA_MATCH_NAME)), attr32(d, unix.NFTA_MATCH_REV), attr(d, unix.NFTA_MATCH_INFO))
 		return m.on(t, why)
 	case "target":
-		return m.target(text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV), attr(d, unix.NFTA_TARGET_INFO))
+		do, why := m.w.target(text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV), attr(d, unix.NFTA_TARGET_INFO), m.sure)
+		return do == 0 || m.end(do, "", why)
 	case "objref":
 		// Counters and what conntrack is told change nothing; limits and quotas match or do not.
 		switch attr32(d, unix.NFTA_OBJREF_IMM_TYPE) {

@@ -48,7 +48,28 @@ func chainOwner(chain string) string {
 	return ""
 }
 
-// policyOwners are chains that stand where a program has set the policy of FORWARD to drop.
-func policyOwners() []struct{ chain, owner string } {
-	return []struct{ chain, owner string }{{"DOCKER-USER", "Docker"}, {"ufw-before-forward", "ufw"}, {"ufw6-before-forward", "ufw"}, {"FORWARD_direct", "firewalld"}}
+// owner guesses whose a verdict is. A policy is that of the program whose chains are there as well, and that is known
+// to set it.
+func (h hook) owner(v Verdict) string {
+	owner := ownerOf(v.Chain.Family, v.Chain.Table, v.Jumped)
+	if owner != "iptables-nft" {
+		return owner
+	}
+	if v.Legacy {
+		owner = "iptables-legacy"
+	}
+	if v.Rule == "" {
+		for _, p := range []struct{ chain, owner string }{{"DOCKER-USER", "Docker"}, {"ufw-before-forward", "ufw"}, {"ufw6-before-forward", "ufw"}, {"FORWARD_direct", "firewalld"}} {
+			if h.has(p.chain) {
+				return owner + " of " + p.owner
+			}
+		}
+	}
+	return owner
+}
+
+// has reports whether a table has a chain.
+func (f *nftFilter) has(chain string) bool {
+	q := (&NFTTable{Family: f.family, Name: f.table}).chainQuestion(chain)
+	return f.nft.ask([]*question{q}) == nil && q.found
 }

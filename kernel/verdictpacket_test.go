@@ -155,7 +155,10 @@ func (p Packet) wire(id uint16) []byte {
 	switch p.Proto {
 	case TCP:
 		body, at = make([]byte, 20), 16
-		body[12], body[13] = 5<<4, 2
+		body[12], body[13] = 5<<4, 2 // SYN
+		if p.Reply {
+			body[13] = 0x10 // ACK
+		}
 	case UDP:
 		body, at = make([]byte, 12), 6
 		be.PutUint16(body[4:], 12)

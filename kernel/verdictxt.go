@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"bytes"
 	"encoding/binary"
 	"net/netip"
 	"slices"
@@ -174,29 +173,22 @@ func xtPorts(w *walk, name string, info []byte) tri {
 			t = min(t, maybe) // an option of the header
 		}
 		if mask := info[9]; mask != 0 {
-			flags := unknown(1)
-			if !w.p.Reply {
-				flags = exactly(2) // SYN
-			}
-			t = min(t, flags.masked([]byte{mask}).is([]byte{info[10]}).not(inv&4 != 0))
+			t = min(t, w.tcpFlags().masked([]byte{mask}).is([]byte{info[10]}).not(inv&4 != 0))
 		}
 	}
 	t = min(t, between(w.p.SrcPort, order.Uint16(info), order.Uint16(info[2:])).not(inv&1 != 0))
 	return min(t, between(w.p.DstPort, order.Uint16(info[4:]), order.Uint16(info[6:])).not(inv&2 != 0))
 }
 
-// target does what a target of iptables does. Those that end nothing go on.
-func (m *machine) target(name string, rev uint32, info []byte) bool {
-	do, chain := xtTarget(name)
+// target does what a target of iptables does to the mark, and says how it ends the packet's way: 0 if it does not.
+func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decision, why string) {
 	switch {
-	case do != 0:
-		return m.end(do, "", chain)
 	case name == "MARK" && rev == 2 && len(info) >= 8:
-		m.setMark(markSet(m.w.mark, info[:4], info[4:8]))
+		w.setMark(markSet(w.mark, info[:4], info[4:8]), sure)
 	case name == "MARK" || name == "CONNMARK": // which may restore it
-		m.setMark(unknown(4))
+		w.setMark(unknown(4), sure)
 	}
-	return true
+	return xtTarget(name)
 }
 
 // markSet is "--set-xmark mark/mask".
@@ -223,13 +215,4 @@ func xtTarget(name string) (do decision, why string) {
 		return 0, ""
 	}
 	return toOthers, "-j " + name // NFQUEUE and SYNPROXY, and what is not known here
-}
-
-// ifnameLike is "-i name", of which a + at the end stands for any rest.
-func ifnameLike(name, pattern string) tri {
-	b := ifname(name)
-	if n := len(pattern); n > 0 && pattern[n-1] == '+' {
-		return b.is([]byte(pattern[:n-1]))
-	}
-	return b.is(bytes.Clone(ifname(pattern).v))
 }
