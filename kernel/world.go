@@ -147,3 +147,15 @@ func Same(a, b *NS) bool {
 	bd, bi, berr := b.Inode()
 	return aerr == nil && berr == nil && ad == bd && ai == bi
 }
+
+// An Identity tells a namespace from one that got its path, or even its inode, later.
+type Identity struct {
+	Dev, Ino, Cookie uint64
+}
+
+// Identity is ns's.
+func (ns *NS) Identity() (id Identity, err error) {
+	id.Dev, id.Ino, err = ns.Inode()
+	id.Cookie = ns.Cookie()
+	return id, err
+}

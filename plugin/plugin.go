@@ -9,12 +9,13 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/loopback"
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
 	"github.com/fairlead-cni/fairlead/plugin/sbr"
+	"github.com/fairlead-cni/fairlead/plugin/tuning"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // All are the plugins, by name.
 func All() []sdk.Plugin {
 	return []sdk.Plugin{
-		bandwidth.Plugin, bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin, sbr.Plugin,
+		bandwidth.Plugin, bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin, sbr.Plugin, tuning.Plugin,
 	}
 }

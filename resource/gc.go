@@ -33,6 +33,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		SweepStages(ctx, w),
 		SweepNetwork(ctx, w, network, len(valid) > 0),
 		sweepShaped(w, network, keep),
+		sweepTunings(w, network, keep),
 		w.Memory.Sweep(network, keep),
 	)
 }

@@ -28,9 +28,9 @@ func Inside(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, er
 	} else if err != nil {
 		return nil, err
 	}
-	var was identity
+	var was kernel.Identity
 	known, err := host.Memory.Recall(netnsRecord, o, &was)
-	now, ierr := identify(cont)
+	now, ierr := cont.Identity()
 	if err = errors.Join(err, ierr); err == nil && kernel.Same(host.Host, cont) {
 		err = fmt.Errorf("%s: %w", netns, kernel.ErrHostNamespace)
 	}
@@ -46,7 +46,7 @@ func Inside(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, er
 
 // Made reports whether an interface plugin of ours has made o's link in this boot, and no DEL has removed it.
 func Made(w *kernel.World, o spec.Owner) bool {
-	known, err := w.Memory.Recall(netnsRecord, o, new(identity))
+	known, err := w.Memory.Recall(netnsRecord, o, new(kernel.Identity))
 	return known && err == nil
 }
 

@@ -37,26 +37,15 @@ func (c *call) openWorld() error {
 
 const netnsRecord = "netns"
 
-// An identity tells a namespace from one that got its path, or even its inode, later.
-type identity struct {
-	Dev, Ino, Cookie uint64
-}
-
-func identify(ns *kernel.NS) (id identity, err error) {
-	id.Dev, id.Ino, err = ns.Inode()
-	id.Cookie = ns.Cookie()
-	return id, err
-}
-
 // remember keeps the container's namespace in mind for DEL. Restore takes that back: an ADD that is refused
 // because the attachment is there already must not forget the namespace that it is in.
 func (c *call) remember() (restore func() error, err error) {
-	var was identity
+	var was kernel.Identity
 	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
 	if err != nil {
 		return c.forget, err
 	}
-	id, err := identify(c.w.Container)
+	id, err := c.w.Container.Identity()
 	if err != nil {
 		return func() error { return nil }, err
 	}
@@ -88,9 +77,9 @@ func (c *call) openContainerForDel() error {
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	var was identity
+	var was kernel.Identity
 	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
-	now, ierr := identify(cont)
+	now, ierr := cont.Identity()
 	switch {
 	case err != nil || ierr != nil:
 		cont.Close()

@@ -42,6 +42,7 @@ func own() map[string]shape {
 			"type": []any{"string", "number"},
 		}},
 		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
+		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object", elem: &shape{words: "string", kind: "string"}},
 		Module + "/spec.Route":            {words: "object", kind: "object", fields: route()},
 		"encoding/json.RawMessage":        {words: "anything"},
 	}

@@ -1,0 +1,122 @@
+// Package tuning changes settings of an interface that a plugin before it made, and of its container's network.
+package tuning
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the tuning plugin.
+var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface", want).KnowsArgs("MAC")
+
+type conf struct {
+	Sysctl   sysctls `json:"sysctl"`   // settings below net of the container's network namespace; IFNAME stands for the interface's name; each has to match a line of /etc/cni/tuning/allowlist.conf, a regular expression, where that file exists
+	MAC      string  `json:"mac"`      // of the interface; not together with bridge's macspoofchk, unless bridge is told the same
+	MTU      int     `json:"mtu"`      // 68 to 65535 bytes; at least 1280 where the interface has IPv6 addresses
+	Promisc  bool    `json:"promisc"`  // receive every packet; false leaves it as it is
+	AllMulti *bool   `json:"allmulti"` // receive every multicast packet, or not; default: as it is
+	TxQLen   *int    `json:"txQLen"`   // packets that may wait to be sent; default: as it is
+	DataDir  string  `json:"dataDir"`  // where the reference plugin keeps what was before, and this one too for its sake; default /run/cni/tuning
+
+	RuntimeConfig struct {
+		MAC string `json:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			Sysctl   sysctls `json:"sysctl"` // added to sysctl; wins where both name one
+			MAC      string  `json:"mac"`    // wins over all others
+			MTU      *int    `json:"mtu"`
+			Promisc  *bool   `json:"promisc"`
+			AllMulti *bool   `json:"allmulti"`
+			TxQLen   *int    `json:"txQLen"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+const (
+	allowList = "/etc/cni/tuning/allowlist.conf"
+	dataDir   = "/run/cni/tuning"
+)
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	t := resource.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir)}
+	if r.Verb == "DEL" {
+		if !filepath.IsAbs(t.DataDir) {
+			t.DataDir = dataDir
+		}
+		return plan.Plan{t}, nil
+	}
+	if !filepath.IsAbs(t.DataDir) {
+		return nil, spec.Errorf(spec.CodeConfig, "dataDir: %q: want an absolute path, or none for %s", c.DataDir, dataDir)
+	}
+	var err error
+	if t.Sysctls, err = merge(c.Sysctl, c.Args.CNI.Sysctl, r.IfName); err != nil {
+		return nil, err
+	}
+	if err := c.link(&t, r); err != nil {
+		return nil, err
+	}
+	var p plan.Plan
+	if len(t.Sysctls) > 0 && r.Verb != "CHECK" { // what was allowed once stays so
+		p = append(p, plan.Required(resource.AllowList{File: allowList, Sysctls: t.Sysctls}))
+	}
+	return append(p, t), nil
+}
+
+// link is the part that the interface's attributes have.
+func (c conf) link(t *resource.Tuning, r *sdk.Request) error {
+	arg, _ := r.Arg("MAC")
+	t.MAC = strings.ToLower(sdk.First(c.Args.CNI.MAC, c.RuntimeConfig.MAC, arg, c.MAC))
+	t.MTU, t.Promisc, t.AllMulti, t.TxQLen = c.MTU, c.Promisc, c.AllMulti, c.TxQLen
+	over := func(key string, there bool) string {
+		if there {
+			return "args.cni." + key
+		}
+		return key
+	}
+	args := c.Args.CNI
+	if args.MTU != nil {
+		t.MTU = *args.MTU
+	}
+	if args.Promisc != nil {
+		t.Promisc = *args.Promisc
+	}
+	if args.AllMulti != nil {
+		t.AllMulti = args.AllMulti
+	}
+	if args.TxQLen != nil {
+		t.TxQLen = args.TxQLen
+	}
+	if t.MAC != "" {
+		if err := resource.ValidMAC(t.MAC); err != nil {
+			return err
+		}
+	}
+	mtu := over("mtu", args.MTU != nil)
+	if t.MTU != 0 && (t.MTU < 68 || t.MTU > 65535) {
+		return spec.Errorf(spec.CodeConfig, "%s: %d: want 68 to 65535 bytes", mtu, t.MTU)
+	}
+	if t.TxQLen != nil && (*t.TxQLen < 0 || *t.TxQLen > 1<<31-1) {
+		return spec.Errorf(spec.CodeConfig, "%s: %d: want 0 to %d packets", over("txQLen", args.TxQLen != nil), *t.TxQLen, 1<<31-1)
+	}
+	for _, ip := range r.ContainerIPs() {
+		if t.MTU != 0 && t.MTU < 1280 && ip.Address.Addr().Is6() {
+			return spec.Errorf(spec.CodeConfig, "%s: %d: %s has %s, and below 1280 the kernel takes IPv6 off a link", mtu, t.MTU, r.IfName, ip.Address)
+		}
+		t.Announce = append(t.Announce, ip.Address)
+	}
+	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
+		if t.MAC != "" {
+			t.MAC = sdk.First(r.MAC(t.MAC), t.MAC)
+		}
+		if t.MTU != 0 && r.MTU() != 0 {
+			t.MTU = r.MTU()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,262 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A Tuning is a link of the container and settings of its network namespace that somebody else made and that
+// differ from what they were. What they were is remembered before the first change, and removing a Tuning
+// puts it back: of all that carry one Owner, for the oldest value counts (two tuning plugins in a chain).
+type Tuning struct {
+	Owner    spec.Owner
+	Link     string
+	MAC      string
+	MTU      int
+	Promisc  bool // false: as it is
+	AllMulti *bool
+	TxQLen   *int
+	Sysctls  []NetSysctl    // in the order in which they are written
+	Announce []netip.Prefix // addresses whose neighbours are told of a new MAC
+	DataDir  string         // where the reference plugin keeps what was before
+}
+
+func (t Tuning) String() string {
+	words := []string{"tuned cont/" + t.Link}
+	want := t.want()
+	for _, name := range attrNames() {
+		if v, ok := want[name]; ok {
+			words = append(words, name+" "+v)
+		}
+	}
+	for _, s := range t.Sysctls {
+		words = append(words, "sysctl "+s.String())
+	}
+	return line(words...)
+}
+
+// Ifaces implements Linker.
+func (t Tuning) Ifaces() []Iface { return []Iface{{Container, t.Link}} }
+
+func (t Tuning) want() attrs {
+	a := attrs{}
+	if t.MAC != "" {
+		a["address"] = macText(t.MAC)
+	}
+	if t.MTU != 0 {
+		a["mtu"] = strconv.Itoa(t.MTU)
+	}
+	if t.Promisc {
+		a["promisc"] = "on"
+	}
+	if t.AllMulti != nil {
+		a["allmulticast"] = onOff(*t.AllMulti)
+	}
+	if t.TxQLen != nil {
+		a["txqueuelen"] = strconv.Itoa(*t.TxQLen)
+	}
+	return a
+}
+
+// Ensure implements plan.Resource.
+func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	ns, l, err := Container.link(w, t.Link)
+	if err != nil {
+		return false, err
+	}
+	old, known, err := t.recall(w, l)
+	if err == nil && !known {
+		err = t.forget(w) // what an earlier container left
+	}
+	if err != nil {
+		return false, err
+	}
+	rec := old.clone()
+	change := t.want().unlike(attrsOf(l))
+	var write []NetSysctl
+	before := map[string]string{}
+	for _, s := range t.Sysctls {
+		was, err := s.look(w)
+		if err != nil {
+			return false, err
+		}
+		if before[s.Path] = was; !rec.keeps(s, was) {
+			write = append(write, s)
+		}
+	}
+	if len(change) == 0 && len(write) == 0 {
+		return false, nil
+	}
+	for name, v := range change {
+		rec.Link.note(name, attrsOf(l)[name], v, v)
+	}
+	for _, s := range write {
+		rec.Sysctl.note(s.Path, before[s.Path], s.Value, s.Value)
+	}
+	err = t.remember(w, rec)
+	if err == nil {
+		err = t.apply(w, rec, l, change, write, before)
+	}
+	if err != nil {
+		errs := []error{err, t.putBack(ns, attrsOf(l), change, before)}
+		if known {
+			errs = append(errs, t.remember(w, old))
+		} else {
+			errs = append(errs, t.forget(w))
+		}
+		return false, errors.Join(errs...)
+	}
+	return true, nil
+}
+
+// apply writes what differs, the sysctls first: with the link's MTU some of them go.
+func (t Tuning) apply(w *kernel.World, rec tuned, l *kernel.Link, change attrs, write []NetSysctl, before map[string]string) error {
+	host, again := w.Host, false
+	if kernel.Same(w.Host, w.Container) {
+		host = nil
+	}
+	for _, s := range write {
+		is, err := s.set(w.Container, host, before[s.Path])
+		if err != nil {
+			return err
+		}
+		if !kernel.SameValue(is, s.Value) { // 0x10 is 16, and ranges are joined
+			rec.Sysctl[s.Path].Is, again = is, true
+		}
+	}
+	if again {
+		if err := t.remember(w, rec); err != nil {
+			return err
+		}
+	}
+	if _, ok := change["address"]; ok && len(t.Announce) > 0 && l.Up {
+		// As for Announce: who may not say so does not fail for it.
+		_, _ = Announce{Link: t.Link, Addrs: t.Announce}.notify(w.Container, l)
+	}
+	return t.explain(w, change, change.set(w.Container, t.Link))
+}
+
+// explain names the attribute that the kernel did not take: it takes them in an order, and stops at the first.
+func (t Tuning) explain(w *kernel.World, change attrs, refused error) error {
+	if refused == nil {
+		return nil
+	}
+	_, l, err := Container.link(w, t.Link)
+	if err != nil || errors.Is(refused, unix.EPERM) {
+		return refused
+	}
+	left := change.unlike(attrsOf(l))
+	for _, name := range attrNames() {
+		if v, ok := left[name]; ok {
+			hint := ""
+			if name == "address" {
+				hint = " (some links take another address only while they are down, or never)"
+			}
+			return spec.Errorf(spec.CodeConfig, "%s: %s: the kernel does not take this for %s%s: %w", keyOf(name), v, t.Link, hint, refused)
+		}
+	}
+	return refused
+}
+
+// Verify implements plan.Resource. A later plugin of the same owner may have set something else (P16).
+func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
+	_, l, err := Container.link(w, t.Link)
+	if err != nil {
+		return err
+	}
+	rec, _, err := t.recall(w, l)
+	if err != nil {
+		return err
+	}
+	var d drift
+	have, want := attrsOf(l), t.want()
+	for _, name := range attrNames() {
+		if v, ok := want[name]; ok && !(rec.Link[name] != nil && rec.Link[name].Is == have[name]) {
+			d.want(name, v, have[name])
+		}
+	}
+	for _, s := range t.Sysctls {
+		v, _, err := w.Container.NetSysctl(s.Path)
+		if err != nil {
+			d.add(err)
+		} else if now := rec.Sysctl[s.Path]; !kernel.SameValue(v, s.Value) && !(now != nil && kernel.SameValue(v, now.Is)) {
+			d.add(fmt.Errorf("%s is %q, want %q", s.Path, v, s.Value))
+		}
+	}
+	return d.err()
+}
+
+// Remove implements plan.Remover. All that the owner's Tunings changed is put back, if the link and the
+// namespace are still those that were changed. What the kernel does not take back is said once and not kept:
+// the container is going, and must not be stuck for it.
+func (t Tuning) Remove(ctx context.Context, w *kernel.World) error {
+	_, l, err := Container.link(w, t.Link)
+	switch {
+	case errors.Is(err, kernel.ErrNoLink):
+		l = nil // the namespace's settings are there still
+	case errors.Is(err, kernel.ErrNoNamespace):
+		return t.forget(w)
+	case err != nil:
+		return err
+	}
+	rec, known, err := t.recall(w, l)
+	if err != nil {
+		return err
+	}
+	if !known {
+		// What was remembered of another container is in the reference's file as well.
+		if other, err := w.Memory.Recall(tuningRecord, t.Owner, &tuned{}); err == nil && !other {
+			rec.Link = t.backedUp()
+		}
+	}
+	link, sysctls := attrs{}, map[string]string{}
+	for name, c := range rec.Link {
+		link[name] = c.Was
+	}
+	for path, c := range rec.Sysctl {
+		sysctls[path] = c.Was
+	}
+	return errors.Join(t.putBack(w.Container, link, link, sysctls), t.forget(w))
+}
+
+// putBack gives the link the attributes of was that are named in changed, and the settings their values.
+func (t Tuning) putBack(ns *kernel.NS, was, changed attrs, sysctls map[string]string) error {
+	var errs []error
+	back := attrs{}
+	for name := range changed {
+		back[name] = was[name]
+	}
+	if l, err := ns.Link(t.Link); err != nil {
+		errs = append(errs, gone(err))
+	} else if back = back.unlike(attrsOf(l)); back.set(ns, t.Link) != nil {
+		for name, v := range back { // what can be put back is
+			errs = append(errs, attrs{name: v}.set(ns, t.Link))
+		}
+	}
+	// In the order in which they were written: conf/all sets conf/eth0 too.
+	var paths []string
+	for path := range sysctls {
+		paths = append(paths, path)
+	}
+	slices.Sort(paths)
+	for _, path := range paths {
+		now, _, err := ns.NetSysctl(path)
+		if errors.Is(err, unix.ENOENT) {
+			continue // went with its link
+		}
+		if err == nil && !kernel.SameValue(now, sysctls[path]) {
+			_, err = ns.SetNetSysctl(path, strings.TrimSpace(sysctls[path]))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
