@@ -136,6 +136,17 @@ var chains = []chain{
 		{"ifb down", onDev("ifb", "ip link set $dev down"), `state is down`},
 		{"ifb gone", onDev("ifb", "ip link del $dev"), `ifb.*does not exist`},
 	}},
+	{"tuning", []string{`"type":"bridge","bridge":"br-tun","isGateway":true,` + hostLocal,
+		`"type":"tuning","mac":"02:00:5E:00:00:0A","mtu":1400,"promisc":true,"allmulti":true,"txQLen":77,"sysctl":{"net.core.somaxconn":"501","net/ipv4/conf/IFNAME/arp_accept":"1","net.ipv4.ip_local_port_range":"2000 3000"}`}, []breaker{
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01, want 02:00:5e:00:00:0a`},
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+		{"not promiscuous", in("ip", "link", "set", "eth0", "promisc", "off"), `promisc is off`},
+		{"not all multicast", in("ip", "link", "set", "eth0", "allmulticast", "off"), `allmulticast is off`},
+		{"queue's length changed", in("ip", "link", "set", "eth0", "txqueuelen", "1"), `txqueuelen is 1, want 77`},
+		{"sysctl changed", in("sysctl", "-qw", "net.core.somaxconn=7"), `net/core/somaxconn is "7", want "501"`},
+		{"the link's sysctl changed", in("sysctl", "-qw", "net.ipv4.conf.eth0.arp_accept=0"), `net/ipv4/conf/eth0/arp_accept is "0"`},
+		{"one of two fields changed", in("sysctl", "-qw", "net.ipv4.ip_local_port_range=2000 3001"), `want "2000 3000"`},
+	}},
 }
 
 // A runner is a runtime of 30 lines: it runs a chain and remembers the result.
@@ -417,7 +428,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "bandwidth"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "bandwidth", "tuning"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
