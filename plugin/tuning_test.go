@@ -256,6 +256,7 @@ func TestTuningOthers(t *testing.T) {
 		links = append(links, "tap0")
 	}
 	nstest.RunIn(t, ns, "ip", "addr", "add", "10.99.0.2/24", "dev", "mac.7")
+	clean := state(t)
 	for _, name := range links {
 		r.ifName = name
 		show := func() string {
@@ -283,9 +284,7 @@ func TestTuningOthers(t *testing.T) {
 			t.Errorf("%s: restored to\n%s\nbefore it was\n%s", name, after, before)
 		}
 	}
-	if left := nstest.Run(t, "find", "/run/cni", "-name", "tuning.*", "-o", "-name", "*_*.json"); left != "" {
-		t.Errorf("left: %s", left)
-	}
+	same(t, "all of it", clean)
 }
 
 // TestTuningKilled kills ADD of tuning at each call that can change something; DEL puts back whatever it did.
