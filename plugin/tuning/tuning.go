@@ -28,12 +28,12 @@ type conf struct {
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			Sysctl   sysctls `json:"sysctl"` // added to sysctl; wins where both name one
-			MAC      string  `json:"mac"`    // wins over all others
-			MTU      *int    `json:"mtu"`
-			Promisc  *bool   `json:"promisc"`
-			AllMulti *bool   `json:"allmulti"`
-			TxQLen   *int    `json:"txQLen"`
+			Sysctl   sysctls `json:"sysctl"`   // added to sysctl; wins where both name one
+			MAC      string  `json:"mac"`      // wins over all others
+			MTU      *int    `json:"mtu"`      // wins over mtu
+			Promisc  *bool   `json:"promisc"`  // wins over promisc
+			AllMulti *bool   `json:"allmulti"` // wins over allmulti
+			TxQLen   *int    `json:"txQLen"`   // wins over txQLen
 		} `json:"cni"`
 	} `json:"args"`
 }
