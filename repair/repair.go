@@ -107,6 +107,7 @@ func (r *Repairer) Run(ctx context.Context) (*Report, error) {
 }
 
 func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report) (again bool, err error) {
+	ctx = resource.Together(ctx)
 	list, problems := r.Runtime.List(r.Network)
 	report.Problems = nil
 	for _, p := range problems {
@@ -124,9 +125,17 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	// As they came: what a network's attachments share is as the last one configured it.
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
 	all := make([]*attached, len(list))
-	each(len(list), workers, func(i int) { all[i] = r.plan(ctx, host, &list[i]) })
-	for _, a := range all {
-		a.repair(ctx, resource.Closes)
+	planned := make([]chan struct{}, len(list))
+	for i := range planned {
+		planned[i] = make(chan struct{})
+	}
+	go each(len(list), workers, func(i int) {
+		all[i] = r.plan(ctx, host, &list[i])
+		close(planned[i])
+	})
+	for i := range all { // in their order
+		<-planned[i]
+		all[i].repair(ctx, resource.Closes)
 	}
 	each(len(all), workers, func(i int) { all[i].repair(ctx, resource.Opens) })
 	for _, a := range all {

@@ -19,6 +19,7 @@ type filter struct {
 	*kernel.NFT
 	t     *kernel.NFTTable
 	again bool
+	known *known // nil: every call looks for itself
 }
 
 // withFilter runs fn under the lock. What somebody else did to the table in between, without the lock,
@@ -33,9 +34,11 @@ func withFilter(ctx context.Context, w *kernel.World, t *kernel.NFTTable, fn fun
 		return err
 	}
 	defer unlock()
-	err = fn(filter{nft, t, false})
+	f := filter{NFT: nft, t: t, known: knownOf(ctx)}
+	err = fn(f)
 	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) {
-		err = fn(filter{nft, t, true})
+		f.again = true
+		err = fn(f)
 	}
 	return err
 }
@@ -47,7 +50,11 @@ func (f filter) ready(p *part) error {
 	for _, l := range p.lines {
 		more = append(more, l.rule)
 	}
-	if !f.again {
+	switch {
+	case f.again:
+	case f.known.has(p):
+		return nil
+	case f.known == nil:
 		if ok, err := f.Intact(all, more...); err != nil || ok {
 			return err
 		}
@@ -66,7 +73,11 @@ func (f filter) ready(p *part) error {
 	for _, l := range missing {
 		b.AddRule(f.t, l.chain, l.rule)
 	}
-	return f.Commit(&b)
+	if err := f.Commit(&b); err != nil {
+		return err
+	}
+	f.known.add(p)
+	return nil
 }
 
 // mend makes the chains and sets of t as they should be. They are for all attachments and stay.
