@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv("CNI_COMMAND") != "" {
 		os.Exit(sdk.Serve(plugin.All(), filepath.Base(os.Args[0]), "test"))
 	}
+	if os.Getenv(repairVar) != "" {
+		os.Exit(repairHere())
+	}
 	nstest.Main(m)
 }
 
@@ -32,6 +35,7 @@ type site struct {
 	testing.TB
 	*attach.Runtime
 	stderr bytes.Buffer
+	count  int
 }
 
 // newSite clears the host that all tests of this package share.
@@ -84,11 +88,28 @@ type box struct {
 // add attaches a new container; ports are "8080:80" or "127.0.0.1:8080:80".
 func (s *site) add(l *spec.List, id string, ports ...string) *box {
 	s.Helper()
-	b := &box{Attachment: attach.Attachment{ContainerID: id, Netns: nstest.NewNS(s), IfName: "eth0"}, list: l}
+	return s.addTo(l, id, nstest.NewNS(s), ports...)
+}
+
+// udp is add, for ports of UDP.
+func (s *site) udp(l *spec.List, id string, ports ...string) *box {
+	s.Helper()
+	for i := range ports {
+		ports[i] += ":udp"
+	}
+	return s.add(l, id, ports...)
+}
+
+func (s *site) addTo(l *spec.List, id, netns string, ports ...string) *box {
+	s.Helper()
+	b := &box{Attachment: attach.Attachment{ContainerID: id, Netns: netns, IfName: "eth0"}, list: l}
 	var mappings []map[string]any
 	for _, p := range ports {
 		m := map[string]any{"protocol": "tcp"}
 		f := strings.Split(p, ":")
+		if last := len(f) - 1; f[last] == "udp" {
+			m["protocol"], f = "udp", f[:last]
+		}
 		if len(f) == 3 {
 			m["hostIP"] = f[0]
 			f = f[1:]
@@ -131,6 +152,12 @@ func (s *site) run(r *repair.Repairer) *repair.Report {
 		s.Fatalf("repair: %v", err)
 	}
 	return report
+}
+
+// nextID is a container ID that no other has.
+func (s *site) nextID() string {
+	s.count++
+	return fmt.Sprint("other", s.count)
 }
 
 func bounded(t testing.TB) context.Context {

@@ -1,0 +1,106 @@
+package repair_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+// A disturbance is what takes our rules away.
+type disturbance struct {
+	name string
+	do   func(t *testing.T)
+}
+
+func disturbances() []disturbance {
+	run := func(args ...string) func(*testing.T) {
+		return func(t *testing.T) { nstest.Run(t, args[0], args[1:]...) }
+	}
+	return []disturbance{
+		{"nft flush ruleset", run("nft", "flush", "ruleset")},
+		{"nft delete table", run("nft", "delete", "table", "inet", "fairlead")},
+		{"nft flush table", run("nft", "flush", "table", "inet", "fairlead")},
+	}
+}
+
+// TestAdvisoryCVE202554388: after a reload of the packet filter, ports that are published on 127.0.0.1 must not be
+// reachable from the LAN while and after the rules are restored. A neighbour tries all the while.
+func TestAdvisoryCVE202554388(t *testing.T) {
+	s := newSite(t)
+	neighbour := s.neighbour()
+	lan := s.network("lan", "10.9.0.0/24")
+	web := s.add(lan, "web", "127.0.0.1:7000:70", "8080:80")
+	udp := s.udp(lan, "dns", "127.0.0.1:7001:71")
+	for range 20 { // others, so that a repair takes its time
+		s.add(lan, s.nextID())
+	}
+	visits := s.visit(neighbour, "192.0.2.1:8080", web.Netns, 80)
+	attack := s.stream(neighbour, "127.0.0.1:7001", udp.Netns, 71)
+	visits.gap(t, "before")
+	if n := attack.settles(t); n > 0 {
+		t.Fatalf("%d datagrams for 127.0.0.1 came through before anything was disturbed", n)
+	}
+
+	// With the protection taken out it opens.
+	nstest.Run(t, "nft", "flush", "chain", "inet", "fairlead", "guard")
+	attack.opens(t, "without the chain guard")
+	s.repair()
+	nstest.Run(t, "conntrack", "-D", "-p", "udp") // of the flow that came to be meanwhile
+	closed := attack.settles(t)
+
+	for _, d := range disturbances() {
+		visits.gap(t, d.name)
+		start := time.Now()
+		d.do(t)
+		flushed := time.Since(start)
+		report := s.repair()
+		gap := visits.gap(t, d.name)
+		t.Logf("%s took %v, repair %v; a published port did not answer for %v", d.name, flushed.Round(time.Millisecond), report.Took.Round(time.Millisecond), gap.Round(time.Millisecond))
+		s.whole(d.name, web, udp)
+		if n := attack.settles(t); n != closed {
+			t.Errorf("%s: %d datagrams for 127.0.0.1 of the host came through from the LAN", d.name, n-closed)
+			closed = n
+		}
+	}
+}
+
+// TestAdvisoryCVE202554410: networks that are isolated from each other stay so through a reload of the packet
+// filter and a repair. A container tries all the while to reach one of the other network.
+func TestAdvisoryCVE202554410(t *testing.T) {
+	s := newSite(t)
+	const isolated = `{"type":"firewall","ingressPolicy":"isolated"}`
+	red, blue := s.network("red", "10.9.1.0/24", isolated), s.network("blue", "10.9.2.0/24", isolated)
+	a, b := s.add(red, "a"), s.add(blue, "b")
+	for range 20 {
+		s.add(red, s.nextID())
+	}
+	attack := s.stream(a.Netns, b.ip+":5000", b.Netns, 5000)
+	if n := attack.settles(t); n > 0 {
+		t.Fatalf("%d datagrams came through before anything was disturbed", n)
+	}
+
+	// With the protection taken out it opens.
+	nstest.Run(t, "nft", "flush", "ruleset")
+	nstest.Run(t, "sh", "-c", "ip -4 rule | grep -v 'lookup \\(local\\|main\\|default\\)$' | while IFS=: read n rest; do ip -4 rule del pref $n; done")
+	attack.opens(t, "without the rules")
+	s.repair()
+	closed := attack.settles(t)
+	s.whole("repaired", a, b)
+
+	for _, d := range disturbances() {
+		held := strings.Contains(nstest.Run(t, "ip", "rule"), "fwmark")
+		d.do(t)
+		report := s.repair()
+		if !held {
+			closed = attack.arrived.Load()
+		}
+		s.whole(d.name, a, b)
+		t.Logf("%s: repair took %v", d.name, report.Took.Round(time.Millisecond))
+		if n := attack.settles(t); n != closed {
+			t.Errorf("%s: %d datagrams came through between isolated networks", d.name, n-closed)
+			closed = n
+		}
+	}
+}
