@@ -44,6 +44,10 @@ func cases() []benchCase {
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.28")},
 			{"type": "sbr"},
 		}},
+		{Name: "bridge + host-local + bandwidth", Subnet: "10.29", Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.29")},
+			{"type": "bandwidth", "ingressRate": 100_000_000, "ingressBurst": 5_000_000, "egressRate": 100_000_000, "egressBurst": 5_000_000},
+		}},
 		{Name: wholeChain, Subnet: "10.23", Ports: true, Burst: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},
 			{"type": "portmap"},
