@@ -60,12 +60,10 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	case err == nil && (have.Kind != "ifb" || !owned(have, i.Owner)):
 		return false, fmt.Errorf("link %s already exists and is not ours: %w", name, fs.ErrExist)
-	case err == nil && have.MTU == l.MTU && i.compare(have) == nil:
+	case err == nil && have.Up && have.MTU == l.MTU && have.Alias != "":
 		return false, nil
-	case err == nil:
-		if err := ns.DelLink(have.Index); err != nil {
-			return false, err
-		}
+	case err == nil: // as somebody left it, or a call that was killed
+		return true, ns.SetLink(name, kernel.LinkChange{Up: true, MTU: l.MTU, Alias: kernel.Tag(i.Owner)})
 	}
 	if err := ns.AddIFB(kernel.IFB{
 		Name: name, MAC: kernel.MAC("ifb", i.Owner), MTU: l.MTU,
@@ -76,6 +74,11 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
+// Mend implements Mender.
+func (i IFB) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return mendShaped(ctx, w, i.Where, i)
+}
+
 // Verify implements plan.Resource. The kernel lets nobody change the address. The MTU is not compared: what the link's is may be changed later, and an ifb
 // sends on longer packets too.
 func (i IFB) Verify(_ context.Context, w *kernel.World) error {
@@ -83,10 +86,6 @@ func (i IFB) Verify(_ context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	return i.compare(l)
-}
-
-func (i IFB) compare(l *kernel.Link) error {
 	var d drift
 	d.want("type", "ifb", l.Kind)
 	d.want("state", "up", state(l))

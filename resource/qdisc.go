@@ -110,10 +110,10 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	want := q.Limit.fitted(l)
 	switch {
 	case have == nil:
-	case !ours(have) && !references(have):
+	case !ours(have) && !references(l, have):
 		return false, spec.Errorf(spec.CodeConfig, "%s%s has a qdisc %s of somebody else's, with handle %x:, and a link has one; remove it (tc qdisc del dev %s root), or do not limit this link",
 			q.Where, q.Link, have.Kind, have.Handle>>16, q.Link)
-	case ours(have) && want.verify(ns, l, have) == nil:
+	case ours(have) && q.Limit.verify(ns, l, have) == nil:
 		return false, nil
 	default:
 		if err := ns.DelQdisc(l.Index, kernel.RootQdisc); err != nil {
@@ -174,6 +174,11 @@ func (l Limit) filters() (fs []kernel.Filter) {
 	return fs
 }
 
+// Mend implements Mender.
+func (q Qdisc) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return mendShaped(ctx, w, q.Where, q)
+}
+
 // Verify implements plan.Resource. What the reference plugin made of the same configuration is right too.
 func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
 	ns, l, err := q.Where.link(w, q.Link)
@@ -190,8 +195,8 @@ func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
 	if have == nil {
 		return errors.New("there is none")
 	}
-	want := q.Limit.fitted(l)
-	if references(have) && !q.some() && q.Reference > 0 {
+	want := q.Limit
+	if references(l, have) && !q.some() && q.Reference > 0 {
 		want.Burst, want.Queue = q.Reference, uint32(min(q.Rate/40+uint64(q.Reference), 1<<32-1))
 	}
 	return want.verify(ns, l, have)
@@ -203,7 +208,7 @@ func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error
 		d.want("kind", "tbf", have.Kind)
 		if have.Kind == "tbf" {
 			d.bucket(l, dev, have.Bucket)
-			d.want("limit", fmt.Sprint(l.Queue, "b"), fmt.Sprint(have.Bucket.Limit, "b"))
+			d.queue(l, dev, have.Bucket.Limit)
 		}
 		return d.err()
 	}
@@ -232,22 +237,31 @@ func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error
 	case queue == nil || queue.Kind != "bfifo":
 		d.add(fmt.Errorf("class %x:1 has no queue of kind bfifo", class>>16))
 	default:
-		d.want("limit", fmt.Sprint(l.Queue, "b"), fmt.Sprint(queue.Bucket.Limit, "b"))
+		d.queue(l, dev, queue.Bucket.Limit)
 	}
 	d.filters(l, ns, dev)
 	return d.err()
 }
 
 // bucket compares rate and burst. The kernel keeps the burst as a time, which it rounds, and other programs
-// round it before.
+// round it before. What had to be raised to a packet's length was that of the MTU at that time.
 func (d *drift) bucket(l Limit, dev *kernel.Link, have kernel.TokenBucket) {
 	d.want("rate", fmt.Sprint(l.Rate*8, "bit"), fmt.Sprint(have.Rate*8, "bit"))
 	if have.Rate != l.Rate {
 		return // the same burst takes another time
 	}
-	ticks := kernel.BurstTicks(l.Rate, l.Burst, l.some())
-	if off := int32(have.Ticks - ticks); max(off, -off) > int32(min(32+ticks/1000, 1<<30)) {
-		d.want("burst", fmt.Sprint(l.Burst, "b"), fmt.Sprintf("%.0fb", float64(have.Ticks)*64*float64(have.Rate)/1e9))
+	want := l.fitted(dev).Burst
+	ticks := kernel.BurstTicks(l.Rate, want, l.some())
+	off := int32(have.Ticks - ticks)
+	if want > l.Burst && off >= 0 || max(off, -off) <= int32(min(32+ticks/1000, 1<<30)) {
+		return
+	}
+	d.want("burst", fmt.Sprint(want, "b"), fmt.Sprintf("%.0fb", float64(have.Ticks)*64*float64(have.Rate)/1e9))
+}
+
+func (d *drift) queue(l Limit, dev *kernel.Link, have uint32) {
+	if want := l.fitted(dev).Queue; want == l.Queue || have < want {
+		d.want("limit", fmt.Sprint(want, "b"), fmt.Sprint(have, "b"))
 	}
 }
 
@@ -293,4 +307,7 @@ func dropQdisc(ns *kernel.NS, link int) error {
 
 func ours(q *kernel.Qdisc) bool { return q.Handle == ourHandle }
 
-func references(q *kernel.Qdisc) bool { return q.Handle == referenceHandle && q.Kind == "tbf" }
+// references reports whether the reference plugin can have made a qdisc. It knows veth pairs alone.
+func references(l *kernel.Link, q *kernel.Qdisc) bool {
+	return q.Handle == referenceHandle && q.Kind == "tbf" && (l.Kind == "veth" || l.Kind == "ifb")
+}

@@ -119,6 +119,13 @@ func TestRedirectLaws(t *testing.T) {
 			breaker{"down", func(t *testing.T) { do(t, w, "ip link set %s down", name) }, "state is down, want up"},
 		)
 		must(t, w, i)
+		// A call that was killed has left it down and without a name to its owner.
+		do(t, w, "ip link del %s", name)
+		do(t, w, "ip link add %s mtu 1300 group %d type ifb", name, kernel.LinkGroup(owner.Network))
+		must(t, w, i)
+		if s := do(t, w, "ip link show %s", name); !strings.Contains(s, "mtu 1500") || !strings.Contains(s, kernel.Tag(owner)) {
+			t.Error(s)
+		}
 		r := Redirect{Owner: owner, Where: where, Link: link}
 		say := "no filter sends what comes in to " + name
 		lawBook{state: qdiscState(w, "v0", "c/eth0")}.hold(t, w, r,
@@ -232,6 +239,59 @@ func TestNoLimit(t *testing.T) {
 			t.Error(difference(before, after))
 		}
 		must(t, w, NoLimit{Owner: owner, Where: where, Link: "none"})
+	}
+}
+
+// Mend puts right what is wrong on the host, in the order of the plan, and touches nothing else.
+func TestMendShaped(t *testing.T) {
+	w := newWorld(t)
+	pairOf(t, w)
+	name := kernel.LinkName("ifb", owner)
+	p := plan.Plan{
+		Qdisc{Owner: owner, Where: Host, Link: "v0", Limit: mbit(20)}, IFB{Owner: owner, Where: Host, For: "v0"},
+		Qdisc{Owner: owner, Where: Host, Link: name, Limit: mbit(10)}, Redirect{Owner: owner, Where: Host, Link: "v0"},
+	}
+	must(t, w, p...)
+	for _, broken := range []string{
+		"true", "tc qdisc del dev v0 root", "tc qdisc change dev " + name + " root handle fa1d: tbf rate 1mbit burst 5000 limit 5000",
+		"ip link set " + name + " down", "ip link del " + name, "tc qdisc del dev v0 ingress", "tc filter del dev v0 ingress",
+	} {
+		host(t, w, "%s", broken)
+		changed := false
+		for _, r := range p {
+			mended, err := r.(Mender).Mend(t.Context(), w)
+			if err != nil {
+				t.Errorf("after %s: %v: %v", broken, r, err)
+			}
+			changed = changed || mended
+		}
+		if err := p.Verify(t.Context(), w); err != nil || changed != (broken != "true") {
+			t.Errorf("after %s: changed %v, then %v", broken, changed, err)
+		}
+	}
+	inside := Qdisc{Owner: owner, Where: Container, Link: "eth0", Limit: mbit(20)}
+	if changed, err := inside.Mend(t.Context(), w); err != nil || changed {
+		t.Errorf("in the container: changed %v, %v", changed, err)
+	}
+}
+
+// What had to be raised to the length of a packet is no drift when the MTU has become another; what no packet of
+// the link fits into any more is.
+func TestQdiscAndMTU(t *testing.T) {
+	w := newWorld(t)
+	pairOf(t, w)
+	for _, some := range [][]netip.Prefix{nil, {netip.MustParsePrefix("10.0.0.0/8")}} {
+		q := Qdisc{Owner: owner, Where: Host, Link: "v0", Limit: Limit{Rate: 125000, Burst: 1000, Queue: 1000, Only: some}}
+		must(t, w, q)
+		host(t, w, "ip link set v0 mtu 1400")
+		if err := q.Verify(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		host(t, w, "ip link set v0 mtu 9000")
+		if err := q.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "limit is 1514b, want 9014b") || some == nil && !strings.Contains(err.Error(), "burst is 1514b, want 9014b") {
+			t.Error(err)
+		}
+		host(t, w, "ip link set v0 mtu 1500")
 	}
 }
 

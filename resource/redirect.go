@@ -102,6 +102,11 @@ func redirect(ns *kernel.NS, link, to int, stale bool) error {
 	return ns.AddFilter(link, redirection(to))
 }
 
+// Mend implements Mender.
+func (r Redirect) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return mendShaped(ctx, w, r.Where, r)
+}
+
 // Verify implements plan.Resource.
 func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
 	ns, l, err := r.Where.link(w, r.Link)

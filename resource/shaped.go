@@ -1,10 +1,12 @@
 package resource
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -75,6 +77,14 @@ func (s shaped) drop(w *kernel.World, drop func(*kernel.NS, int) error) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// mendShaped ensures what is on the host and not as it should be. What the reference plugin made is as it should be.
+func mendShaped(ctx context.Context, w *kernel.World, where Where, r plan.Resource) (bool, error) {
+	if where != Host || r.Verify(ctx, w) == nil {
+		return false, nil
+	}
+	return r.Ensure(ctx, w)
 }
 
 // sweepShaped takes the limits of attachments that are gone off links that outlive them. Their records are the
