@@ -25,7 +25,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		}
 		return false
 	}
-	return errors.Join(
+	errs := []error{
 		SweepNFT(ctx, w, network, keep),
 		SweepForward(ctx, w, network, keep),
 		SweepLinks(ctx, w, network, keep, keepName),
@@ -34,6 +34,9 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		SweepNetwork(ctx, w, network, len(valid) > 0),
 		sweepShaped(w, network, keep),
 		sweepTunings(w, network, keep),
-		w.Memory.Sweep(network, keep),
-	)
+	}
+	// Last, for it is the memory of what the others go by.
+	stay, err := SweepClosed(w, network, len(valid) > 0, keep)
+	errs = append(errs, err, w.Memory.Sweep(network, func(owner [8]byte) bool { return keep(owner) || stay[owner] }))
+	return errors.Join(errs...)
 }

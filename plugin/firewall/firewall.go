@@ -24,7 +24,7 @@ type conf struct {
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	c.IngressPolicy = sdk.First(c.IngressPolicy, resource.PolicyOpen)
 	if r.Verb == "DEL" { // whatever it was
-		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.Forward{Owner: r.Owner}}, nil
+		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.Closed{Owner: r.Owner}, resource.Forward{Owner: r.Owner}}, nil
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -44,12 +44,21 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
 		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6})
 	} else {
-		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy})
+		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy},
+			resource.Closed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
 		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables})
 	}
 	return append(p, forward), nil
+}
+
+// subnets are those of the container's addresses.
+func subnets(r *sdk.Request) (all []netip.Prefix) {
+	for _, ip := range r.ContainerIPs() {
+		all = append(all, ip.Address)
+	}
+	return all
 }
 
 // addrs are the container's addresses.

@@ -1,0 +1,81 @@
+package resource
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// closedState is what ip(8) shows of our rules and of the table that they lead to.
+func closedState(t testing.TB, w *kernel.World) string {
+	t.Helper()
+	var s strings.Builder
+	for _, line := range []string{"ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all"} {
+		for l := range strings.Lines(host(t, w, "%s", line)) {
+			if strings.Contains(l, "proto 250") {
+				s.WriteString(l)
+			}
+		}
+	}
+	return s.String()
+}
+
+func TestClosedLaw(t *testing.T) {
+	w := newWorld(t)
+	wire(t, w)
+	for _, policy := range []string{PolicyIsolated, PolicyStrict} {
+		// The mark of a strict network's packets stays in the table, as all that is shared there.
+		c := Closed{Owner: owner, Policy: policy, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
+		lawBook{state: func(t testing.TB) string { return closedState(t, w) }}.hold(t, w, c,
+			breaker{"rule gone", func(t *testing.T) { host(t, w, "ip rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"},
+			breaker{"exemption gone", func(t *testing.T) { host(t, w, "ip -6 rule del priority 31900 iif veth1") }, "31900: to fd00::/64 iif veth1 lookup 254 is missing"},
+			breaker{"prohibition gone", func(t *testing.T) { host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.0/24"})
+		host(t, w, "sysctl -qw net.ipv4.conf.veth1.src_valid_mark=0")
+	}
+}
+
+// TestClosedOfNetwork follows a bridge's policy, and goes with the bridge.
+//
+// clause: P22
+func TestClosedOfNetwork(t *testing.T) {
+	w := newWorld(t)
+	wire(t, w)
+	host(t, w, "ip link add br7 type bridge")
+	host(t, w, "ip link set veth1 master br7")
+	c := func(policy, subnet string) Closed {
+		return Closed{Owner: owner, Link: "br7", Policy: policy, Subnets: []netip.Prefix{pfx(subnet)}}
+	}
+	ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
+	ensure(t, w, c(PolicyStrict, "10.1.3.5/24")) // another range of the same network
+	verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	removeIt(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	if err := c(PolicyOpen, "10.1.2.5/24").Verify(t.Context(), w); err == nil {
+		t.Error("no drift under another policy")
+	}
+	ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
+	if s := closedState(t, w); strings.Contains(s, "iif lo") || strings.Contains(s, "31902") {
+		t.Errorf("left of strict:\n%s", s)
+	}
+	ensure(t, w, c(PolicyOpen, "10.1.2.5/24"))
+	if s := closedState(t, w); s != "" {
+		t.Errorf("left of isolated:\n%s", s)
+	}
+	ensure(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	sweep := func(used bool, want int) {
+		t.Helper()
+		if stay, err := SweepClosed(w, "net", used, func([8]byte) bool { return false }); err != nil || len(stay) != want {
+			t.Errorf("sweep: %v, %v", stay, err)
+		}
+	}
+	sweep(false, 1) // somebody has a port there
+	host(t, w, "ip link set veth1 nomaster")
+	sweep(true, 1)
+	verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	sweep(false, 0)
+	if s := closedState(t, w); s != "" {
+		t.Errorf("left by GC:\n%s", s)
+	}
+}
