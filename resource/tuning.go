@@ -28,6 +28,7 @@ type Tuning struct {
 	Sysctls  []NetSysctl    // in the order in which they are written
 	Announce []netip.Prefix // addresses whose neighbours are told of a new MAC
 	DataDir  string         // where the reference plugin keeps what was before
+	Seen     string         // to be removed: the MAC that the chain's result has, for the reference does not tell one container's link from another's
 }
 
 func (t Tuning) String() string {
@@ -214,7 +215,8 @@ func (t Tuning) Remove(ctx context.Context, w *kernel.World) error {
 	}
 	if !known {
 		// What was remembered of another container is in the reference's file as well.
-		if other, err := w.Memory.Recall(tuningRecord, t.Owner, &tuned{}); err == nil && !other {
+		other, err := w.Memory.Recall(tuningRecord, t.Owner, &tuned{})
+		if err == nil && !other && l != nil && (t.Seen == "" || macText(t.Seen) == l.MAC.String()) {
 			rec.Link = t.backedUp()
 		}
 	}

@@ -44,6 +44,7 @@ func tunedState(w *kernel.World, dir string) func(t testing.TB) string {
 	}
 }
 
+// clause: P11 P15
 func TestTuning(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
 	r := Tuning{
@@ -72,6 +73,8 @@ func TestTuning(t *testing.T) {
 
 // Two in a chain share an owner: each remembers, the oldest values are restored, once, and CHECK of the first
 // bears with what the second set. The reference plugin finds the oldest in its file.
+//
+// clause: P16
 func TestTuningTwice(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
 	state := tunedState(w, dir)
@@ -326,6 +329,8 @@ func others(v string) (list []string) {
 }
 
 // What is remembered is of one namespace and one link: another container with the same ID gets nothing of it.
+//
+// clause: P12 P22
 func TestTuningStale(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
 	r := Tuning{Owner: owner, Link: "eth0", MAC: "02:00:00:00:00:07", MTU: 1300, DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv6.conf.IFNAME.hop_limit", "9")}
@@ -431,6 +436,14 @@ func TestTuningFromReference(t *testing.T) {
 	if err := unix.Mkfifo(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	remove(w)
+	// The path of the namespace now leads to another container's.
+	put(`{"mtu":1300}`)
+	bare.Seen = "02:00:00:00:00:77"
+	remove(w)
+	bare.Seen = strings.ToUpper(old.MAC.String())
+	put(`{"txQLen":1000}`)
+	cont(t, w, "ip link set eth0 txqueuelen 5")
 	remove(w)
 	// An ADD of ours: the file is of an earlier container.
 	put(`{"mtu":1300}`)

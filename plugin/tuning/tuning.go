@@ -49,6 +49,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		if !filepath.IsAbs(t.DataDir) {
 			t.DataDir = dataDir
 		}
+		if r.Prev != nil {
+			for _, f := range r.Prev.Interfaces {
+				if f.Name == r.IfName && f.Sandbox != "" {
+					t.Seen = f.MAC
+				}
+			}
+		}
 		return plan.Plan{t}, nil
 	}
 	if !filepath.IsAbs(t.DataDir) {
