@@ -48,6 +48,10 @@ func cases() []benchCase {
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.29")},
 			{"type": "bandwidth", "ingressRate": 100_000_000, "ingressBurst": 5_000_000, "egressRate": 100_000_000, "egressBurst": 5_000_000},
 		}},
+		{Name: "bridge + host-local + tuning", Subnet: "10.30", Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.30")},
+			{"type": "tuning", "mtu": 1400, "promisc": true, "sysctl": map[string]string{"net.core.somaxconn": "500"}},
+		}},
 		{Name: wholeChain, Subnet: "10.23", Ports: true, Burst: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},
 			{"type": "portmap"},
