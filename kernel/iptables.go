@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -155,10 +156,13 @@ func (t *NFTTable) chainQuestion(name string) *question {
 // An IPTRule is a rule of a chain. What was not read by iptables-save has no words.
 type IPTRule struct {
 	Chain    string
-	Words    []string     // as iptables(8) takes them after "-A chain"
-	Jump     string       // the chain or target; "" where it could not be told
-	Comment  string       // of -m comment
-	Src, Dst netip.Prefix // where one address or prefix is asked for, and not its contrary
+	Words    []string       // as iptables(8) takes them after "-A chain"
+	Jump     string         // the chain or target; "" where it could not be told
+	Comment  string         // of -m comment
+	Src, Dst netip.Prefix   // where one address or prefix is asked for, and not its contrary
+	Proto    string         // tcp, udp, sctp
+	Ports    [][2]uint16    // destination ports, first and last
+	To       netip.AddrPort // of -j DNAT; port 0 is the same port
 
 	handle uint64
 }
@@ -213,12 +217,38 @@ func parseIPTRule(chain string, words []string) IPTRule {
 			r.Src = prefix()
 		case "-d":
 			r.Dst = prefix()
+		case "-p":
+			r.Proto = words[i+1]
+		case "--dport", "--dports", "--destination-ports":
+			r.Ports = parsePorts(words[i+1])
+		case "--to-destination":
+			if a, err := netip.ParseAddr(words[i+1]); err == nil {
+				r.To = netip.AddrPortFrom(a, 0)
+			} else if ap, err := netip.ParseAddrPort(words[i+1]); err == nil {
+				r.To = ap
+			}
 		default:
 			continue
 		}
 		i++
 	}
 	return r
+}
+
+// parsePorts reads "80,8000:8010".
+func parsePorts(list string) (ports [][2]uint16) {
+	for _, w := range strings.Split(list, ",") {
+		first, last, both := strings.Cut(w, ":")
+		if !both {
+			last = first
+		}
+		a, aerr := strconv.ParseUint(first, 10, 16)
+		b, berr := strconv.ParseUint(last, 10, 16)
+		if aerr == nil && berr == nil {
+			ports = append(ports, [2]uint16{uint16(a), uint16(b)})
+		}
+	}
+	return ports
 }
 
 // quoteIPT quotes a word as iptables-save does.
@@ -351,3 +381,9 @@ type IPTError struct {
 func (e *IPTError) Error() string { return fmt.Sprintf("%s: %v: %s", e.Program, e.Err, e.Says) }
 
 func (e *IPTError) Unwrap() error { return e.Err }
+
+// Misuse reports whether a line was not understood, rather than refused.
+func (e *IPTError) Misuse() bool {
+	var exit interface{ ExitCode() int }
+	return errors.As(e.Err, &exit) && exit.ExitCode() == 2
+}

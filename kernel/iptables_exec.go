@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -112,6 +113,11 @@ func (t *IPTables) run(ctx context.Context, in, what string, args ...string) (st
 	cmd.Stdin = strings.NewReader(in)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
+	// A program that outlives this one would change the tables after a DEL has cleaned up. The signal is that of
+	// the thread's death, which therefore stays.
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if err = t.ns.Do(cmd.Start); err == nil { // a child is where its thread is
 		err = cmd.Wait()
 	}

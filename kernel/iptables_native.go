@@ -118,6 +118,16 @@ func (ns *NS) legacyEntries(v6 bool, table string) (info iptInfo, b []byte, err 
 	return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, unix.EAGAIN)
 }
 
+// HasChain reports whether the table has a chain whose name begins so. In nf_tables, whose chains are not looked
+// through for it, a table that exists counts.
+func (t *IPTables) HasChain(prefix string) (bool, error) {
+	if t.Variant == IPTNFT {
+		return t.Exists()
+	}
+	chains, _, err := t.ns.legacyChains(t.V6, t.Table)
+	return slices.ContainsFunc(chains, func(c string) bool { return strings.HasPrefix(c, prefix) }), err
+}
+
 // legacyChainNames walks the entries: each has the offsets of its target and of the next entry.
 func legacyChainNames(b []byte, offsets int) (chains []string) {
 	for len(b) >= offsets+4 {
@@ -153,22 +163,35 @@ func (t *IPTables) List(ctx context.Context, chains ...string) (rules []IPTRule,
 		return nil, ignoreNoNFT(err)
 	}
 	for _, c := range chains {
-		err := n.eachRule(t.nft(), c, func(body []byte) {
-			rules = append(rules, parseNFTRule(c, body, t.V6))
-		})
+		more, err := n.ChainRules(t.nft(), c, t.V6)
 		if ignoreNoNFT(err) != nil {
 			return nil, err
 		}
+		rules = append(rules, more...)
 	}
 	return rules, nil
+}
+
+// ChainRules reads the rules of a chain of nf_tables, without words; v6 says what its addresses are. A chain that
+// does not exist has none.
+func (n *NFT) ChainRules(t *NFTTable, chain string, v6 bool) (rules []IPTRule, err error) {
+	err = n.eachRule(t, chain, func(body []byte) { rules = append(rules, parseNFTRule(chain, body, v6)) })
+	return rules, err
+}
+
+// HasChain reports whether a chain exists.
+func (n *NFT) HasChain(t *NFTTable, chain string) (bool, error) {
+	q := t.chainQuestion(chain)
+	err := n.ask([]*question{q})
+	return q.found, err
 }
 
 func builtinChain(name string) bool {
 	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, name)
 }
 
-// parseNFTRule reads what iptables-nft writes: addresses as native comparisons, a comment as user data or as a
-// match of xtables, a jump as a verdict.
+// parseNFTRule reads what iptables-nft writes, and the reference by nft(8): addresses, protocol and port as native
+// comparisons, a comment as user data or as a match of xtables, a jump as a verdict.
 func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
 	r := IPTRule{Chain: chain, Comment: comment(attr(body, unix.NFTA_RULE_USERDATA))}
 	if h := attr(body, unix.NFTA_RULE_HANDLE); len(h) == 8 {
@@ -176,19 +199,39 @@ func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
 	}
 	src, size := address(v6, false)
 	dst, _ := address(v6, true)
-	var addr *netip.Prefix // that the next comparison is for
-	bits := -1
+	var compare func(v []byte)    // with what was loaded last
+	bits, port := -1, false       // that was loaded
+	loaded := map[uint32][]byte{} // constants, by register
+	prefix := func(p *netip.Prefix) func([]byte) {
+		return func(v []byte) {
+			if a, ok := netip.AddrFromSlice(append(v[:len(v):len(v)], make([]byte, int(size)-len(v))...)); ok {
+				*p = netip.PrefixFrom(a, bits)
+			}
+		}
+	}
 	attrs(attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
 		data := attr(expr, unix.NFTA_EXPR_DATA)
 		switch text(attr(expr, unix.NFTA_EXPR_NAME)) {
+		case "meta":
+			compare = nil
+			if attr32(data, unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO {
+				compare = func(v []byte) { r.Proto = ProtoName(v[0]) }
+			}
 		case "payload":
-			addr, bits = nil, int(8*attr32(data, unix.NFTA_PAYLOAD_LEN))
-			if attr32(data, unix.NFTA_PAYLOAD_BASE) == unix.NFT_PAYLOAD_NETWORK_HEADER && attr32(data, unix.NFTA_PAYLOAD_LEN) <= size {
-				switch attr32(data, unix.NFTA_PAYLOAD_OFFSET) {
-				case src:
-					addr = &r.Src
-				case dst:
-					addr = &r.Dst
+			n, offset := attr32(data, unix.NFTA_PAYLOAD_LEN), attr32(data, unix.NFTA_PAYLOAD_OFFSET)
+			compare, bits, port = nil, int(8*n), false
+			switch base := attr32(data, unix.NFTA_PAYLOAD_BASE); {
+			case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == src:
+				compare = prefix(&r.Src)
+			case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == dst:
+				compare = prefix(&r.Dst)
+			case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && n == 2 && offset == 2:
+				port = true
+				compare = func(v []byte) {
+					if len(v) == 2 {
+						n := binary.BigEndian.Uint16(v)
+						r.Ports = [][2]uint16{{n, n}}
+					}
 				}
 			}
 		case "bitwise":
@@ -199,21 +242,40 @@ func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
 				}
 			}
 		case "cmp":
-			v := make([]byte, size)
-			copy(v, attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE))
-			if a, ok := netip.AddrFromSlice(v); ok && addr != nil && attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
-				*addr = netip.PrefixFrom(a, bits)
+			v := attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+			if compare != nil && len(v) > 0 && len(v) <= int(size) && attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+				compare(v)
 			}
-			addr = nil
+			compare = nil
+		case "range":
+			from, to := attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE), attr(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+			if port && len(from) == 2 && len(to) == 2 && attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
+				r.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
+			}
 		case "match":
-			if text(attr(data, unix.NFTA_MATCH_NAME)) == "comment" {
-				r.Comment = text(attr(data, unix.NFTA_MATCH_INFO))
-			}
+			r.parseMatch(text(attr(data, unix.NFTA_MATCH_NAME)), attr(data, unix.NFTA_MATCH_INFO))
 		case "target":
 			r.Jump = text(attr(data, unix.NFTA_TARGET_NAME))
+			if r.Jump == "DNAT" {
+				r.To = parseDNAT(attr(data, unix.NFTA_TARGET_INFO), attr32(data, unix.NFTA_TARGET_REV), v6)
+			}
+		case "nat":
+			if r.Jump = "SNAT"; attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+				r.Jump = "DNAT"
+				a, _ := netip.AddrFromSlice(loaded[attr32(data, unix.NFTA_NAT_REG_ADDR_MIN)])
+				var n uint16
+				if p := loaded[attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)]; len(p) >= 2 {
+					n = binary.BigEndian.Uint16(p)
+				}
+				r.To = netip.AddrPortFrom(a, n)
+			}
 		case "masq":
 			r.Jump = "MASQUERADE"
 		case "immediate":
+			if v := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE); v != nil {
+				loaded[attr32(data, unix.NFTA_IMMEDIATE_DREG)] = v
+				break
+			}
 			verdict := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
 			switch code := int32(attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
 			case unix.NFT_JUMP, unix.NFT_GOTO:
@@ -228,6 +290,43 @@ func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
 		}
 	})
 	return r
+}
+
+// parseMatch reads what is wanted of a match of xtables: its structures are the kernel's.
+func (r *IPTRule) parseMatch(name string, info []byte) {
+	switch {
+	case name == "comment":
+		r.Comment = text(info)
+	case name == "multiport" && len(info) >= 47 && info[0] == 1: // flags, count, 15 ports, 15 marks, inverted
+		for i := 0; i < min(int(info[1]), 15); i++ {
+			first := binary.NativeEndian.Uint16(info[2+2*i:])
+			last := first
+			if info[32+i] != 0 && i < 14 { // the next one is the end of a range
+				i++
+				last = binary.NativeEndian.Uint16(info[2+2*i:])
+			}
+			r.Ports = append(r.Ports, [2]uint16{first, last})
+		}
+	case (name == "tcp" || name == "udp" || name == "sctp") && len(info) >= 8:
+		if first, last := binary.NativeEndian.Uint16(info[4:]), binary.NativeEndian.Uint16(info[6:]); first != 0 || last != 0xffff {
+			r.Ports = [][2]uint16{{first, last}}
+		}
+	}
+}
+
+// parseDNAT reads where a DNAT target of xtables leads, of each of its revisions.
+func parseDNAT(info []byte, revision uint32, v6 bool) netip.AddrPort {
+	at, size, port := 4, 16, 36
+	if revision == 0 && !v6 {
+		at, size, port = 8, 4, 16
+	} else if !v6 {
+		size = 4
+	}
+	if len(info) < port+2 {
+		return netip.AddrPort{}
+	}
+	a, _ := netip.AddrFromSlice(info[at : at+size])
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(info[port:]))
 }
 
 // eachRule dumps a chain's rules. A chain that does not exist has none.

@@ -158,6 +158,38 @@ func TestIPTablesWithoutPath(t *testing.T) {
 	}
 }
 
+// What is read without words is what the words say.
+func TestIPTRead(t *testing.T) {
+	eachIPT(t, func(t *testing.T, ns *NS, x *IPTables) {
+		to, any := "10.1.2.3:80", "10.1.2.3"
+		if x.V6 {
+			to, any = "[fd00::3]:80", "fd00::3"
+		}
+		rules := []IPTRule{
+			NewIPTRule("A", "-p", "tcp", "-m", "multiport", "--dports", "80,8000:8010,443", "-j", "RETURN"),
+			NewIPTRule("A", "-p", "udp", "-m", "udp", "--dport", "53", "-j", "DNAT", "--to-destination", to),
+			NewIPTRule("A", "-p", "tcp", "-m", "tcp", "--dport", "53:54", "-j", "DNAT", "--to-destination", any),
+		}
+		lines := []string{":A -"}
+		for _, r := range rules {
+			lines = append(lines, r.Append())
+		}
+		if err := x.Apply(t.Context(), lines...); err != nil {
+			t.Fatal(err)
+		}
+		got, err := x.List(t.Context(), "A")
+		if err != nil || len(got) != len(rules) {
+			t.Fatalf("%v, %v", got, err)
+		}
+		for i, want := range rules {
+			g := got[i]
+			if g.Proto != want.Proto || !slices.Equal(g.Ports, want.Ports) || g.To != want.To || g.Jump != want.Jump {
+				t.Errorf("%v was read as %+v", want, g)
+			}
+		}
+	})
+}
+
 func TestIPTQuoting(t *testing.T) {
 	for _, words := range [][]string{{"-m", "comment", "--comment", oddComment}, {`a b`, `"`, `\`, `x"y`, ``, `!`, `tab	tab`}} {
 		quoted := make([]string, len(words))

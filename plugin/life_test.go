@@ -103,6 +103,13 @@ var chains = []chain{
 	{"portmap", []string{`"type":"bridge","isGateway":true,` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"}]}`}, []breaker{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
 	}},
+	{"portmap-iptables", []string{`"type":"bridge","isGateway":true,"ipMasq":true,"ipMasqBackend":"iptables",` + hostLocal,
+		`"type":"portmap","backend":"iptables","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"},{"hostPort":9000,"hostPortEnd":9002,"containerPort":90}]}`}, []breaker{
+		{"masquerading gone", host("iptables", "-t", "nat", "-F", "POSTROUTING"), `-s IP4/32`},
+		{"a port gone", host("ip6tables", "-t", "nat", "-F", "CNI-HOSTPORT-DNAT"), `ip6tables-\w+ -t nat -A CNI-HOSTPORT-DNAT .*8080`},
+		{"the guard gone", host("nft", "flush", "chain", "inet", "fairlead", "guard"), `127/8 from outside`},
+		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
+	}},
 	{"firewall", []string{`"type":"bridge","bridge":"br-fw","isGateway":true,` + hostLocal, `"type":"firewall","backend":"nftables","ingressPolicy":"isolated"`}, []breaker{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
 		{"policy lifted", host("nft", "delete", "element", "inet", "fairlead", "policed", "{ br-fw }"), `policed \{ br-fw \}`},
@@ -289,6 +296,7 @@ func state(t *testing.T) string {
 	t.Helper()
 	s := nstest.Run(t, "sh", "-c", `
 		ip -br link | sed 's/@.*//; s/ .*//'; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route
+		for p in iptables ip6tables; do $p-save -t nat 2>/dev/null | grep -- 'CNI-[0-9a-f]\{8\}\|CNI-DN-' || true; done
 		nft -a list ruleset | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
@@ -363,7 +371,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if c.name != "portmap" { // the second one's host ports are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") { // the second one's host ports are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))
@@ -431,7 +439,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "bandwidth", "tuning"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "bandwidth", "tuning"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -74,7 +74,7 @@ func withIPTables(ctx context.Context, fn func() error) error {
 	defer unlock()
 	err = fn()
 	var failed *kernel.IPTError
-	if errors.As(err, &failed) && failed.Line > 0 && !errors.Is(err, unix.EBUSY) {
+	if errors.As(err, &failed) && failed.Line > 0 && !errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOENT) {
 		err = fn()
 	}
 	return err

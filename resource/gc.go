@@ -28,6 +28,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 	errs := []error{
 		SweepNFT(ctx, w, network, keep),
 		SweepForward(ctx, w, network, keep),
+		SweepIPTables(ctx, w, network, valid),
 		SweepLinks(ctx, w, network, keep, keepName),
 		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now
 		SweepStages(ctx, w),

@@ -161,6 +161,9 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if err != nil {
 			return err
 		}
+		if err := p.heldByOthers(ctx, w); err != nil {
+			return err
+		}
 		if err := f.ready(pub.part); err != nil { // with what keeps neighbours out of 127/8, before they could come in
 			return err
 		}

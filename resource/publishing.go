@@ -31,22 +31,9 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 		return nil, nil, err
 	}
 
-	var conflicts []error
-	dead := map[[8]byte]bool{}
-	for _, c := range pub.claims {
-		mine := c.after[0]
-		for _, d := range claims[c.key()].before {
-			switch {
-			case d.owner == me || d.container == mine.container || !mine.overlaps(d):
-			case d.to == mine.to || vanished(w, d.link):
-				dead[d.owner] = true
-			default:
-				conflicts = append(conflicts, conflict(c, d))
-			}
-		}
-	}
-	if conflicts != nil {
-		return nil, nil, errors.Join(conflicts...)
+	dead, err := claims.conflicts(w, me, pub.claims)
+	if err != nil {
+		return nil, nil, err
 	}
 
 	at, err := f.current(plain, pub.hairpin)
@@ -102,6 +89,26 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 	}
 	f.record(b, o, kindPublish, have, pub.places())
 	return flows, fresh, nil
+}
+
+// conflicts is an error for each of the wanted claims that a living container has; dead are the owners of those
+// that a dead one has.
+func (m claimants) conflicts(w *kernel.World, me [8]byte, wanted []claimed) (dead map[[8]byte]bool, err error) {
+	var errs []error
+	dead = map[[8]byte]bool{}
+	for _, c := range wanted {
+		mine := c.after[0]
+		for _, d := range m[c.key()].before {
+			switch {
+			case d.owner == me || d.container == mine.container || !mine.overlaps(d):
+			case d.to == mine.to || vanished(w, d.link):
+				dead[d.owner] = true
+			default:
+				errs = append(errs, conflict(c, d))
+			}
+		}
+	}
+	return dead, errors.Join(errs...)
 }
 
 func conflict(c claimed, d claim) error {

@@ -21,7 +21,7 @@ type conf struct {
 	IsDefaultGateway bool           `json:"isDefaultGateway"` // isGateway, and a default route through it
 	ForceAddress     bool           `json:"forceAddress"`     // replace another address on the bridge instead of refusing
 	IPMasq           bool           `json:"ipMasq"`           // masquerade what leaves the network
-	IPMasqBackend    string         `json:"ipMasqBackend"`    // nftables, which is the default
+	IPMasqBackend    string         `json:"ipMasqBackend"`    // nftables, which is the default, or iptables: in a chain of the reference's name, by the program that has table nat on this host
 	MasqExcept       []netip.Prefix `json:"masqExcept"`       // destinations that see the container's own address
 	MasqForce        []netip.Prefix `json:"masqForce"`        // destinations that never see it, not even inside the network or where masqExcept has them
 	SnatTo           []netip.Addr   `json:"snatTo"`           // source addresses to masquerade with, of this host, one of a family; default: that of the link that is left by
@@ -67,8 +67,6 @@ func (c conf) validate(r *sdk.Request) error {
 		return spec.Errorf(spec.CodeConfig, "disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam gives; remove one of the two")
 	case c.MTU != resource.AutoMTU && (c.MTU < 0 || c.MTU != 0 && c.MTU < 68 || c.MTU > 65535):
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
-	case c.IPMasqBackend != "" && c.IPMasqBackend != "nftables":
-		return spec.Errorf(spec.CodeUnsupported, "ipMasqBackend: %q: this plugin masquerades by nftables; leave the key out or say \"nftables\"", c.IPMasqBackend)
 	case c.IPv6 != "" && c.IPv6 != "off":
 		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
 	case c.IPv6 == "off" && r.Has6():
@@ -102,6 +100,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if len(c.SnatTo) > 0 {
 		p = append(p, plan.Required(resource.HostAddrs(c.SnatTo)))
 	}
+	if c.IPMasq && c.IPMasqBackend == "iptables" {
+		p = append(p, plan.Required(resource.IPTables{Backend: "ipMasqBackend", Table: "nat"}))
+	}
 	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}))
 	port, links, err := c.port(r)
 	if err != nil {
@@ -121,6 +122,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.MacSpoofChk || r.Verb == "DEL" {
 		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: r.MAC(c.mac(r))})
 	}
+	if r.Verb == "DEL" {
+		p = append(p, resource.FormerSpoofCheck{Owner: r.Owner})
+	}
 	c.gateways(r)
 	if c.IsGateway {
 		for _, ip := range r.IPs {
@@ -129,9 +133,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 				plan.Shared(resource.Forwarding{V6: ip.Address.Addr().Is6()}))
 		}
 	}
-	if c.IPMasq || r.Verb == "DEL" {
-		p = append(p, resource.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: c.MasqExcept, Force: c.MasqForce, SNATTo: c.SnatTo})
-	}
+	p = append(p, c.masquerade(r)...)
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, resource.Announce{Link: r.IfName, Port: wait})
 	}

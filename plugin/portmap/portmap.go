@@ -4,6 +4,7 @@ package portmap
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -15,12 +16,12 @@ import (
 var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host", want)
 
 type conf struct {
-	Backend              string   `json:"backend"`              // nftables, which is the default
+	Backend              string   `json:"backend"`              // nftables, which is the default, or iptables: in the reference's chains, by the program that has table nat on this host
 	SNAT                 *bool    `json:"snat"`                 // masquerade what would not come back by itself: from the container itself, its subnet and 127.0.0.1; default true
 	MasqAll              bool     `json:"masqAll"`              // masquerade everything that goes to a published port
-	MarkMasqBit          *int     `json:"markMasqBit"`          // 0 to 31; without effect, for nftables needs no mark
-	ExternalSetMarkChain string   `json:"externalSetMarkChain"` // not supported: iptables only
-	ConditionsV4         []string `json:"conditionsV4"`         // further matches for IPv4, in the words of nft(8) or iptables(8)
+	MarkMasqBit          *int     `json:"markMasqBit"`          // 0 to 31, default 13: the bit of the packet mark by which iptables masquerades; nftables needs none
+	ExternalSetMarkChain string   `json:"externalSetMarkChain"` // with iptables: a chain of somebody else that marks what is to be masqueraded; not with markMasqBit
+	ConditionsV4         []string `json:"conditionsV4"`         // further matches for IPv4, in the words of nft(8) or iptables(8); for iptables, in its own
 	ConditionsV6         []string `json:"conditionsV6"`         // the same for IPv6
 
 	RuntimeConfig struct {
@@ -41,9 +42,8 @@ type mapping struct {
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	pub := resource.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4, Conditions6: c.ConditionsV6}
-	p := plan.Plan{plan.Required(resource.PacketFilter{})}
-	if r.Verb == "DEL" {
-		return append(p, resource.Publish{Owner: r.Owner}), nil
+	if r.Verb == "DEL" { // whichever backend it was, and whoever made it
+		return plan.Plan{resource.Publish{Owner: r.Owner}, resource.PublishIPTables{Publish: resource.Publish{Owner: r.Owner}}, resource.FormerPorts{Owner: r.Owner}}, nil
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
@@ -72,15 +72,26 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			pub.Ports = append(pub.Ports, port)
 		}
 	}
-	return append(p, pub), nil
+	if c.Backend != "iptables" {
+		return plan.Plan{plan.Required(resource.PacketFilter{}), pub}, nil
+	}
+	ipt := resource.PublishIPTables{Publish: pub, MarkBit: 13, SetMarkChain: c.ExternalSetMarkChain}
+	if c.MarkMasqBit != nil {
+		ipt.MarkBit = *c.MarkMasqBit
+	}
+	return plan.Plan{plan.Required(resource.IPTables{Backend: "backend", Table: "nat"}), ipt}, nil
 }
 
 func (c conf) validate() error {
 	switch {
-	case c.Backend != "" && c.Backend != "nftables":
-		return spec.Errorf(spec.CodeUnsupported, "backend: %q: this plugin publishes ports by nftables; leave the key out or say \"nftables\"", c.Backend)
-	case c.ExternalSetMarkChain != "":
-		return spec.Errorf(spec.CodeUnsupported, "externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key", c.ExternalSetMarkChain)
+	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
+		return spec.Errorf(spec.CodeUnsupported, "backend: %q: want \"nftables\", which is the default, or \"iptables\"", c.Backend)
+	case c.ExternalSetMarkChain != "" && c.Backend != "iptables":
+		return spec.Errorf(spec.CodeUnsupported, "externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key, or say \"backend\": \"iptables\"", c.ExternalSetMarkChain)
+	case c.ExternalSetMarkChain != "" && c.MarkMasqBit != nil:
+		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain and markMasqBit: set one of them; that chain decides what the mark is")
+	case len(c.ExternalSetMarkChain) > 28 || strings.Trim(c.ExternalSetMarkChain, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-") != "":
+		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain: %q: want the name of a chain of iptables, of at most 28 letters, digits, _ . : -", c.ExternalSetMarkChain)
 	case c.MarkMasqBit != nil && (*c.MarkMasqBit < 0 || *c.MarkMasqBit > 31):
 		return spec.Errorf(spec.CodeConfig, "markMasqBit: %d: want 0 to 31", *c.MarkMasqBit)
 	}

@@ -1,0 +1,249 @@
+package resource
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// What the reference plugins made carries no tag of ours. DEL asks for its names one by one, by netlink, and
+// removes what is there for the attachment, so that a host can change over with its containers alive. What the
+// reference made by iptables has the names of our own iptables backends, whose Remove finds it.
+
+// FormerPorts is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
+// cni_hostport, by the container's ID alone.
+type FormerPorts struct{ Owner spec.Owner }
+
+func (f FormerPorts) String() string {
+	return "no nft rules of the reference in ip and ip6 cni_hostport"
+}
+
+// Ensure implements plan.Resource. There is nothing to make.
+func (f FormerPorts) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
+
+// Verify implements plan.Resource.
+func (f FormerPorts) Verify(context.Context, *kernel.World) error { return nil }
+
+// Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
+func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		err := formerNFT(w, func(n *kernel.NFT) error {
+			t := &kernel.NFTTable{Family: unix.NFPROTO_IPV4, Name: "cni_hostport"}
+			host := netip.IPv4Unspecified()
+			if v6 {
+				t.Family, host = unix.NFPROTO_IPV6, netip.IPv6Unspecified()
+			}
+			var keep []netip.Addr
+			var flows []kernel.UDPFlow
+			var b kernel.NFTBatch
+			for _, chain := range []string{"hostports", "hostip_hostports", "masquerading"} {
+				rules, err := n.ChainRules(t, chain, v6)
+				if err != nil {
+					return err
+				}
+				rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Comment != f.Owner.ContainerID })
+				if len(rules) > 0 && keep == nil {
+					if keep, err = survivors(w, iptPublished, f.Owner); err != nil {
+						return err
+					}
+				}
+				rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
+					return slices.Contains(keep, r.To.Addr()) || chain == "masquerading" && slices.Contains(keep, r.Dst.Addr())
+				})
+				b.RemoveRules(t, rules)
+				for _, r := range rules {
+					if r.Jump == "DNAT" && r.Proto == "udp" && len(r.Ports) == 1 {
+						flows = append(flows, kernel.UDPFlow{Host: host, Port: r.Ports[0][0], To: r.To, Gone: true})
+					}
+				}
+			}
+			defer flush(w, flows)
+			return n.Commit(&b)
+		})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// FormerMasquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
+// cni_plugins_masquerade.
+type FormerMasquerade struct{ Owner spec.Owner }
+
+func (f FormerMasquerade) String() string {
+	return "no nft rules of the reference in inet cni_plugins_masquerade"
+}
+
+// Ensure implements plan.Resource. There is nothing to make.
+func (f FormerMasquerade) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
+
+// Verify implements plan.Resource.
+func (f FormerMasquerade) Verify(context.Context, *kernel.World) error { return nil }
+
+func formerHash(text string) string {
+	h := sha512.Sum512([]byte(text))
+	return hex.EncodeToString(h[:8])
+}
+
+// formerMark is how the reference's comments on an attachment's masquerading begin.
+func formerMark(o spec.Owner) string {
+	return formerHash(o.Network) + "-" + formerHash(o.IfName+":"+o.ContainerID)
+}
+
+// Remove implements plan.Remover.
+func (f FormerMasquerade) Remove(_ context.Context, w *kernel.World) error {
+	return removeFormerMasquerade(w, func(mark string) bool { return mark == formerMark(f.Owner) })
+}
+
+func removeFormerMasquerade(w *kernel.World, which func(mark string) bool) error {
+	return formerNFT(w, func(n *kernel.NFT) error {
+		t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
+		rules, err := n.ChainRules(t, "masq_checks", false)
+		if err != nil {
+			return err
+		}
+		var b kernel.NFTBatch
+		b.RemoveRules(t, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
+			mark, _, ok := strings.Cut(r.Comment, ",")
+			return !ok || !which(mark)
+		}))
+		return n.Commit(&b)
+	})
+}
+
+// FormerSpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
+// bridge nat, and the rules that lead there.
+type FormerSpoofCheck struct{ Owner spec.Owner }
+
+func (f FormerSpoofCheck) String() string { return "no nft chains of the reference in bridge nat" }
+
+// Ensure implements plan.Resource. There is nothing to make.
+func (f FormerSpoofCheck) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
+
+// Verify implements plan.Resource.
+func (f FormerSpoofCheck) Verify(context.Context, *kernel.World) error { return nil }
+
+// Remove implements plan.Remover.
+func (f FormerSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
+	return formerNFT(w, func(n *kernel.NFT) error {
+		t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "nat"}
+		chain := "cni-br-iface-" + f.Owner.ContainerID + "-" + f.Owner.IfName
+		there, err := n.HasChain(t, chain)
+		if err != nil || !there {
+			return err
+		}
+		rules, err := n.ChainRules(t, "PREROUTING", false)
+		if err != nil {
+			return err
+		}
+		var b kernel.NFTBatch
+		b.RemoveRules(t, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != chain }))
+		b.RemoveChain(t, chain)
+		if there, err := n.HasChain(t, chain+"-mac"); err != nil {
+			return err
+		} else if there {
+			b.RemoveChain(t, chain+"-mac")
+		}
+		return n.Commit(&b)
+	})
+}
+
+// formerNFT runs fn, and again where somebody was faster. A kernel without nf_tables has nothing to remove.
+func formerNFT(w *kernel.World, fn func(*kernel.NFT) error) error {
+	n, err := w.Host.NFT()
+	if err == nil {
+		if err = fn(n); errors.Is(err, unix.ENOENT) {
+			err = fn(n)
+		}
+	}
+	if unavailable(err) {
+		return nil
+	}
+	return err
+}
+
+// FormerFirewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of
+// iptables: an accept for what comes from each, and one for the answers to it. It knows no owner.
+type FormerFirewall struct {
+	Owner spec.Owner
+	Addrs []netip.Addr // none: those of the container's interface, as long as it is there, or of its lease
+}
+
+func (f FormerFirewall) String() string {
+	return line("no iptables rules of the reference in CNI-FORWARD", addrs("for", f.Addrs))
+}
+
+// Ensure implements plan.Resource. There is nothing to make.
+func (f FormerFirewall) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
+
+// Verify implements plan.Resource.
+func (f FormerFirewall) Verify(context.Context, *kernel.World) error { return nil }
+
+// Remove implements plan.Remover.
+func (f FormerFirewall) Remove(ctx context.Context, w *kernel.World) error {
+	const chain = "CNI-FORWARD"
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		all, err := iptHaving(w, v6, "filter", chain)
+		errs = append(errs, err)
+		if len(all) == 0 {
+			continue
+		}
+		if f.Addrs == nil {
+			f.Addrs = f.lookUp(w)
+		}
+		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere) // a late DEL must not hit who has the address by now
+		for _, x := range all {
+			errs = append(errs, withIPTables(ctx, func() error {
+				rules, err := x.List(ctx, chain)
+				if err != nil {
+					return err
+				}
+				return x.Remove(ctx, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != "ACCEPT" || r.Comment != "" || !f.names(r) }), nil)
+			}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// names reports whether a rule is for one address alone, and that is ours.
+func (f FormerFirewall) names(r kernel.IPTRule) bool {
+	for _, p := range []netip.Prefix{r.Src, r.Dst} {
+		if p.IsValid() && p.IsSingleIP() && slices.Contains(f.Addrs, p.Addr()) {
+			return !(r.Src.IsValid() && r.Dst.IsValid())
+		}
+	}
+	return false
+}
+
+// isElsewhere reports whether host-local has given an address to another container meanwhile.
+func (f FormerFirewall) isElsewhere(a netip.Addr) bool {
+	id, _, leased := lease(f.Owner.Network, a)
+	return leased && id != f.Owner.ContainerID
+}
+
+// lookUp finds the addresses where nobody said them.
+func (f FormerFirewall) lookUp(w *kernel.World) (all []netip.Addr) {
+	if w.Container == nil {
+		return leasedTo(f.Owner)
+	}
+	l, err := w.Container.Link(f.Owner.IfName)
+	if err != nil {
+		return leasedTo(f.Owner)
+	}
+	list, _ := w.Container.Addrs(l.Index)
+	for _, a := range list {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			all = append(all, a.Prefix.Addr())
+		}
+	}
+	return all
+}

@@ -1,0 +1,207 @@
+package resource
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// The backends that iptables is asked for have the chains, rules and comments of the reference plugins, so
+// that either removes what the other made. Nothing in them tells the interfaces of one container on one network
+// apart but the addresses; whose these are is remembered in /run, as the rules die with the boot too.
+
+// IPTables is the program and what it speaks to, which the iptables backends need. Backend is the key of the
+// configuration that asked for it.
+type IPTables struct {
+	Backend string
+	Table   string
+}
+
+func (i IPTables) String() string { return "iptables -t " + i.Table }
+
+// Ensure implements plan.Resource: the host has it or not.
+func (i IPTables) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, i.Verify(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (i IPTables) Verify(_ context.Context, w *kernel.World) error {
+	x, err := w.Host.IPTablesOf(false, i.Table)
+	if err == nil {
+		err = x.Installed()
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "%s: \"iptables\": %w; or say \"nftables\", which needs no program", i.Backend, err)
+	}
+	return nil
+}
+
+// referenceHash is how the reference names what it makes for a container on a network: the first digits of a
+// hash of both, put together.
+func referenceHash(o spec.Owner, digits int) string {
+	h := sha512.Sum512([]byte(o.Network + o.ContainerID))
+	return hex.EncodeToString(h[:])[:digits]
+}
+
+// referenceComment is the reference's comment on rules, which xt_comment has 255 bytes for.
+func referenceComment(what string, o spec.Owner) string {
+	s := fmt.Sprintf("%sname: %q id: %q", what, o.Network, o.ContainerID)
+	return s[:min(len(s), 255)]
+}
+
+// parseReferenceComment is the reverse. Names are of characters that need no escape.
+func parseReferenceComment(what, comment string) (o spec.Owner, ok bool) {
+	n, err := fmt.Sscanf(comment, what+"name: %q id: %q", &o.Network, &o.ContainerID)
+	return o, err == nil && n == 2
+}
+
+// An iptRecord is what is remembered of an attachment's rules.
+type iptRecord struct {
+	ContainerID, IfName string
+	Addrs               []netip.Prefix // each with its subnet's length
+	Link                int            // index of the host end; 0 is unknown
+}
+
+func (r iptRecord) has(a netip.Addr) bool {
+	return slices.ContainsFunc(r.Addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
+// The kinds of records.
+const (
+	iptPublished  = "iptpublish"
+	iptMasquerade = "iptmasquerade"
+)
+
+func rememberIPT(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefix) error {
+	r := iptRecord{ContainerID: o.ContainerID, IfName: o.IfName, Addrs: addrs}
+	if l := hostEnd(w, o.IfName); l != nil {
+		r.Link = l.Index
+	}
+	return w.Memory.Remember(kind, o, r)
+}
+
+// iptRecords are the records of a network's attachments.
+func iptRecords(w *kernel.World, kind, network string) (all map[[8]byte]iptRecord, err error) {
+	raw, err := w.Memory.Records(kind, network)
+	all = map[[8]byte]iptRecord{}
+	for owner, b := range raw {
+		var r iptRecord
+		if json.Unmarshal(b, &r) == nil {
+			all[owner] = r
+		}
+	}
+	return all, err
+}
+
+// survivors are the addresses of the container that are not o's: rules for them stay when o goes.
+func survivors(w *kernel.World, kind string, o spec.Owner) (addrs []netip.Addr, err error) {
+	records, err := iptRecords(w, kind, o.Network)
+	for _, r := range records {
+		if r.ContainerID == o.ContainerID && r.IfName != o.IfName {
+			for _, p := range r.Addrs {
+				addrs = append(addrs, p.Addr())
+			}
+		}
+	}
+	if err != nil || w.Container == nil {
+		return addrs, err
+	}
+	links, err := w.Container.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		if l.Name == o.IfName || l.Name == "lo" {
+			continue
+		}
+		list, err := w.Container.Addrs(l.Index)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range list {
+			addrs = append(addrs, a.Prefix.Addr())
+		}
+	}
+	return addrs, nil
+}
+
+// iptWith is the table by the variant that has the chain, else by the one that has the table.
+func iptWith(w *kernel.World, v6 bool, table, chain string) (*kernel.IPTables, error) {
+	all, err := iptHaving(w, v6, table, chain)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) > 0 {
+		return all[0], nil
+	}
+	return w.Host.IPTablesOf(v6, table)
+}
+
+// iptHaving are the tables, by either variant, that have a chain.
+func iptHaving(w *kernel.World, v6 bool, table, chain string) (all []*kernel.IPTables, err error) {
+	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+		x := w.Host.IPTables(v, v6, table)
+		there, err := x.Chains(chain)
+		if err != nil {
+			return nil, err
+		}
+		if there[0] {
+			all = append(all, x)
+		}
+	}
+	return all, nil
+}
+
+// An iptDraft is a change of one table while it is written.
+type iptDraft struct {
+	saved map[string][]kernel.IPTRule
+	lines []string
+	made  map[string]bool
+}
+
+// chain makes a chain if there is none.
+func (d *iptDraft) chain(name string) {
+	if _, ok := d.saved[name]; !ok && !d.made[name] {
+		d.lines = append(d.lines, "-N "+name)
+		d.made[name] = true
+	}
+}
+
+// has adds a rule where it is missing, at the end of its chain or as the first one.
+func (d *iptDraft) has(r kernel.IPTRule, first bool) {
+	if slices.ContainsFunc(d.saved[r.Chain], r.Same) {
+		return
+	}
+	if first {
+		d.lines = append(d.lines, r.Insert())
+	} else {
+		d.lines = append(d.lines, r.Append())
+	}
+}
+
+// drop removes a chain and the rules in others that lead there.
+func (d *iptDraft) drop(chain string, from ...string) {
+	for _, c := range from {
+		for _, r := range d.saved[c] {
+			if r.Jump == chain {
+				d.lines = append(d.lines, r.Delete())
+			}
+		}
+	}
+	d.lines = append(d.lines, "-F "+chain, "-X "+chain)
+}
+
+// ruleDrifts says of each rule that it is missing.
+func ruleDrifts(x *kernel.IPTables, missing []kernel.IPTRule) (d drift) {
+	for _, r := range missing {
+		d.add(fmt.Errorf("rule %v %v is missing", x, r))
+	}
+	return d
+}

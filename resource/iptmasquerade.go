@@ -1,0 +1,245 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// MasqueradeIPTables is Masquerade by iptables, in a chain of the reference's name for the container.
+type MasqueradeIPTables struct{ Masquerade }
+
+func (m MasqueradeIPTables) String() string { return "iptables " + m.Masquerade.String() }
+
+func masqueradeChain(o spec.Owner) string { return "CNI-" + referenceHash(o, 24) }
+
+// own are the rules of the container's chain, for addresses of one family.
+func (m MasqueradeIPTables) own(from []netip.Prefix, v6 bool) (rules []kernel.IPTRule) {
+	add := func(words ...string) {
+		rules = append(rules, kernel.NewIPTRule(masqueradeChain(m.Owner), words...))
+	}
+	comment := []string{"-m", "comment", "--comment", referenceComment("", m.Owner)}
+	to := []string{"-j", "MASQUERADE"}
+	for _, a := range m.SNATTo {
+		if a = a.Unmap(); a.Is6() == v6 {
+			to = []string{"-j", "SNAT", "--to-source", a.String()}
+		}
+	}
+	multicast := "224.0.0.0/4"
+	if v6 {
+		multicast = "ff00::/8"
+	}
+	each := func(list []netip.Prefix, target ...string) {
+		for _, p := range networks(ofFamily(list, v6)) {
+			words := comment
+			if p.Bits() > 0 { // as iptables-save, which leaves out what matches all
+				words = append([]string{"-d", p.String()}, comment...)
+			}
+			add(slices.Concat(words, target)...)
+		}
+	}
+	if len(ofFamily(m.Force, v6)) > 0 {
+		add(slices.Concat([]string{"-d", multicast}, comment, []string{"-j", "ACCEPT"})...)
+		each(m.Force, to...)
+	}
+	each(from, "-j", "ACCEPT")
+	each(m.Except, "-j", "ACCEPT")
+	add(slices.Concat([]string{"!", "-d", multicast}, comment, to)...)
+	return rules
+}
+
+// jumps lead the addresses to the container's chain.
+func (m MasqueradeIPTables) jumps(v6 bool) (rules []kernel.IPTRule) {
+	for _, p := range ofFamily(m.From, v6) {
+		rules = append(rules, kernel.NewIPTRule("POSTROUTING", "-s", netip.PrefixFrom(p.Addr(), p.Addr().BitLen()).String(),
+			"-m", "comment", "--comment", referenceComment("", m.Owner), "-j", masqueradeChain(m.Owner)))
+	}
+	return rules
+}
+
+// neighbours are the addresses of the container's other interfaces on the network, which share the chain.
+func (m MasqueradeIPTables) neighbours(w *kernel.World) (all []netip.Prefix, err error) {
+	records, err := iptRecords(w, iptMasquerade, m.Owner.Network)
+	for _, r := range records {
+		if r.ContainerID == m.Owner.ContainerID && r.IfName != m.Owner.IfName {
+			all = append(all, r.Addrs...)
+		}
+	}
+	return all, err
+}
+
+// Ensure implements plan.Resource.
+func (m MasqueradeIPTables) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if len(m.From) == 0 {
+		return false, nil
+	}
+	err = withIPTables(ctx, func() error {
+		changed = false
+		var known iptRecord
+		had, err := w.Memory.Recall(iptMasquerade, m.Owner, &known)
+		if err != nil {
+			return err
+		}
+		var drafts [2]func() error
+		for i, v6 := range []bool{false, true} {
+			if drafts[i], err = m.draft(ctx, w, v6); err != nil {
+				return err
+			}
+		}
+		if !had || !slices.Equal(known.Addrs, m.From) {
+			if err := rememberIPT(w, iptMasquerade, m.Owner, m.From); err != nil {
+				return err
+			}
+			changed = true
+		}
+		for _, apply := range drafts {
+			if apply == nil {
+				continue
+			}
+			if err := apply(); err != nil {
+				return errors.Join(err, m.remove(ctx, w))
+			}
+			changed = true
+		}
+		return nil
+	})
+	return changed && err == nil, err
+}
+
+func (m MasqueradeIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (apply func() error, err error) {
+	mine := m.jumps(v6)
+	if len(mine) == 0 {
+		return nil, nil
+	}
+	chain := masqueradeChain(m.Owner)
+	x, err := iptWith(w, v6, "nat", chain)
+	if err != nil {
+		return nil, err
+	}
+	saved, err := x.Save(ctx)
+	if err != nil {
+		return nil, err
+	}
+	neighbours, err := m.neighbours(w)
+	if err != nil {
+		return nil, err
+	}
+	keep, err := survivors(w, iptMasquerade, m.Owner)
+	if err != nil {
+		return nil, err
+	}
+	d := &iptDraft{saved: saved, made: map[string]bool{}}
+	if want := m.own(slices.Concat(m.From, neighbours), v6); !slices.EqualFunc(saved[chain], want, kernel.IPTRule.Same) {
+		d.lines = append(d.lines, ":"+chain+" -")
+		for _, r := range want {
+			d.lines = append(d.lines, r.Append())
+		}
+	}
+	var stale []string
+	for _, r := range saved["POSTROUTING"] {
+		theirs := slices.ContainsFunc(mine, func(j kernel.IPTRule) bool { return j.Src == r.Src })
+		switch _, ours := parseReferenceComment("", r.Comment); {
+		case r.Jump == chain && !theirs && !slices.Contains(keep, r.Src.Addr()):
+			d.lines = append(d.lines, r.Delete()) // of an address that the container no longer has
+		case r.Jump != chain && theirs && ours && strings.HasPrefix(r.Jump, "CNI-"):
+			d.lines = append(d.lines, r.Delete()) // of who had the address before
+			stale = append(stale, r.Jump)
+		}
+	}
+	for _, j := range mine {
+		d.has(j, false)
+	}
+	for _, c := range slices.Compact(stale) {
+		if n := len(slices.DeleteFunc(slices.Clone(saved["POSTROUTING"]), func(r kernel.IPTRule) bool { return r.Jump != c })); n == 1 {
+			d.drop(c)
+		}
+	}
+	if len(d.lines) == 0 {
+		return nil, nil
+	}
+	if err := x.Installed(); err != nil {
+		return nil, err
+	}
+	return func() error { return x.Apply(ctx, declaredFirst(d.lines)...) }, nil
+}
+
+// Verify implements plan.Resource.
+func (m MasqueradeIPTables) Verify(ctx context.Context, w *kernel.World) error {
+	var d drift
+	neighbours, err := m.neighbours(w)
+	if err != nil {
+		return err
+	}
+	for _, v6 := range []bool{false, true} {
+		jumps := m.jumps(v6)
+		if len(jumps) == 0 {
+			continue
+		}
+		x, err := iptWith(w, v6, "nat", masqueradeChain(m.Owner))
+		if err != nil {
+			return err
+		}
+		own := m.own(slices.Concat(m.From, neighbours), v6)
+		missing, err := x.Missing(ctx, slices.Concat(jumps, own)...)
+		if err != nil {
+			return err
+		}
+		d = append(d, ruleDrifts(x, missing)...)
+	}
+	return d.err()
+}
+
+// Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
+func (m MasqueradeIPTables) Remove(ctx context.Context, w *kernel.World) error {
+	var r iptRecord
+	there, err := w.Memory.Recall(iptMasquerade, m.Owner, &r)
+	for _, v6 := range []bool{false, true} {
+		all, herr := iptHaving(w, v6, "nat", masqueradeChain(m.Owner))
+		there, err = there || len(all) > 0, errors.Join(err, herr)
+	}
+	if err != nil || !there {
+		return err
+	}
+	return withIPTables(ctx, func() error { return m.remove(ctx, w) })
+}
+
+func (m MasqueradeIPTables) remove(ctx context.Context, w *kernel.World) error {
+	keep, err := survivors(w, iptMasquerade, m.Owner)
+	errs := []error{err}
+	for _, v6 := range []bool{false, true} {
+		errs = append(errs, removeMasquerade(ctx, w, v6, masqueradeChain(m.Owner), keep))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return w.Memory.Forget(iptMasquerade, m.Owner)
+}
+
+// removeMasquerade removes the rules that lead to a chain, but for those of the addresses keep, and the chain
+// with the last of them.
+func removeMasquerade(ctx context.Context, w *kernel.World, v6 bool, chain string, keep []netip.Addr) error {
+	all, err := iptHaving(w, v6, "nat", chain)
+	errs := []error{err}
+	for _, x := range all {
+		rules, err := x.List(ctx, "POSTROUTING")
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		chains := []string{chain}
+		rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
+			stays := r.Jump == chain && slices.Contains(keep, r.Src.Addr())
+			if stays {
+				chains = nil
+			}
+			return stays || r.Jump != chain
+		})
+		errs = append(errs, x.Remove(ctx, rules, chains))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,298 @@
+package resource
+
+import (
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// eachVariant runs fn for both variants of iptables, on a host whose nat tables are of that one.
+func eachVariant(t *testing.T, fn func(t *testing.T, v kernel.IPTVariant)) {
+	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+		t.Run(v.String(), func(t *testing.T) {
+			for _, program := range []string{"iptables-", "ip6tables-"} {
+				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), program+v.String(), "-t", "nat", "-L", "-n").CombinedOutput()
+				if err != nil {
+					t.Skipf("%s", out)
+				}
+			}
+			fn(t, v)
+		})
+	}
+}
+
+// settleOn makes the tables of a variant, so that it is the one of this host.
+func settleOn(t testing.TB, w *kernel.World, v kernel.IPTVariant) {
+	t.Helper()
+	for _, program := range []string{"iptables-", "ip6tables-"} {
+		for _, table := range []string{"nat", "filter"} {
+			host(t, w, "%s%v -t %s -N TO-BE-HERE", program, v, table)
+			host(t, w, "%s%v -t %s -X TO-BE-HERE", program, v, table)
+		}
+	}
+}
+
+// natState is what iptables-save says of both families, without counters.
+func natState(t testing.TB, w *kernel.World, v kernel.IPTVariant) string {
+	t.Helper()
+	var keep []string
+	for _, program := range []string{"iptables-", "ip6tables-"} {
+		for line := range strings.Lines(host(t, w, "%s%v-save", program, v)) {
+			if !strings.HasPrefix(line, "#") {
+				line, _, _ = strings.Cut(line, " [")
+				keep = append(keep, program+strings.TrimSpace(line))
+			}
+		}
+	}
+	slices.Sort(keep)
+	return strings.Join(keep, "\n")
+}
+
+func iptPublish(ports ...PortMapping) PublishIPTables {
+	return PublishIPTables{MarkBit: 13, Publish: Publish{Owner: owner, To4: pfx("10.1.2.5/24"), To6: pfx("fd00::5/64"), SNAT: true, Ports: ports}}
+}
+
+// The chains that are for all stay when an attachment goes, as the reference leaves them; so the state before the
+// first Ensure has them.
+func TestPublishIPTablesLaw(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		w := newWorld(t)
+		settleOn(t, w, v)
+		other := iptPublish(PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1})
+		other.Owner.ContainerID, other.To4, other.To6 = "other", pfx("10.1.2.77/24"), pfx("fd00::77/64")
+		ensure(t, w, other)
+		p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
+			PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 5353},
+			PortMapping{Protocol: "tcp", HostIP: addr("192.0.2.1"), HostPort: 90, ContainerPort: 80},
+			PortMapping{Protocol: "tcp", HostPort: 9000, HostPortEnd: 9010, ContainerPort: 9000},
+			PortMapping{Protocol: "tcp", HostPort: 9100, HostPortEnd: 9102, ContainerPort: 100},
+			PortMapping{Protocol: "tcp", HostPort: 9200, ContainerPort: 80, AllowFrom: []netip.Prefix{pfx("192.0.2.0/24"), pfx("2001:db8::/32")}})
+		p.Conditions4 = []string{"-s", "0.0.0.0/1", "! -i lo9"}
+		ipt := func(line string) func(*testing.T) {
+			return func(t *testing.T) { host(t, w, "iptables-%v -t nat %s", v, line) }
+		}
+		ipt6 := func(line string) func(*testing.T) {
+			return func(t *testing.T) { host(t, w, "ip6tables-%v -t nat %s", v, line) }
+		}
+		chain := dnatChain(owner)
+		state := func(t testing.TB) string { return natState(t, w, v) + linkState(t, w) }
+		lawBook{state: state}.hold(t, w, p,
+			breaker{"dnat", ipt("-D " + chain + " -p tcp --dport 8080 -j DNAT --to-destination 10.1.2.5:80"), "--dport 8080 -j DNAT"},
+			breaker{"dnat6", ipt6("-D " + chain + " -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"), "--dport 53 -j DNAT"},
+			breaker{"mark", ipt("-F " + chain), "-j CNI-HOSTPORT-SETMARK"},
+			breaker{"entry", ipt("-D " + hostportDNAT + " 2"), "--dports 8080,90"},
+			breaker{"hook", ipt("-F PREROUTING"), "PREROUTING"},
+			breaker{"hook6", ipt6("-F OUTPUT"), "OUTPUT"},
+			breaker{"masquerade", ipt("-F POSTROUTING"), "POSTROUTING"},
+			breaker{"too much", ipt("-A " + chain + " -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"), "nobody asked for"},
+		)
+	})
+}
+
+func TestPublishIPTablesPaths(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		for _, call := range []string{"0", "1"} {
+			t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
+				l := newLab(t)
+				settleOn(t, l.w, v)
+				if _, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call, Optional: true},
+					kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true}); err != nil {
+					t.Fatal(err)
+				}
+				p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
+					PortMapping{Protocol: "tcp", HostIP: addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
+					PortMapping{Protocol: "tcp", HostIP: addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
+					PortMapping{Protocol: "tcp", HostPort: 70, HostPortEnd: 90, ContainerPort: 70, HostIP: addr("192.0.2.1")},
+					PortMapping{Protocol: "tcp", HostPort: 700, HostPortEnd: 702, ContainerPort: 79},
+					PortMapping{Protocol: "tcp", HostPort: 800, ContainerPort: 80, AllowFrom: []netip.Prefix{pfx("192.0.2.3/32"), pfx("2001:db8::2/128")}})
+				l.ensure(p, l.w)
+				for _, network := range []string{"tcp", "udp"} {
+					l.serve(l.a, "a", network, ":80")
+					for range 2 {
+						l.expect(l.neighbour, network, "192.0.2.1:8080", "a 192.0.2.2")
+						l.expect(l.neighbour, network, "[2001:db8::1]:8080", "a 2001:db8::2")
+						l.expect(l.w.Host, network, "192.0.2.1:8080", "a 192.0.2.1")
+						l.expect(l.w.Host, network, "[2001:db8::1]:8080", "a 2001:db8::1")
+						l.expect(l.w.Host, network, "127.0.0.1:8080", "a 10.1.2.1")
+						l.expect(l.a, network, "192.0.2.1:8080", "a 10.1.2.1")
+						l.expect(l.a, network, "[2001:db8::1]:8080", "a fd00::1")
+						l.expect(l.b, network, "192.0.2.1:8080", "a 10.1.2.1")
+						l.expect(l.b, network, "[fd00::1]:8080", "a fd00::1")
+					}
+				}
+				l.expect(l.neighbour, "tcp", "192.0.2.9:90", "a 192.0.2.2")
+				l.expect(l.neighbour, "tcp", "[2001:db8::9]:90", "a 2001:db8::2")
+				l.expect(l.neighbour, "tcp", "[2001:db8::1]:90", "")
+				l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
+				l.expect(l.neighbour, "tcp", "192.0.2.1:701", "a 192.0.2.2")
+				l.expect(l.neighbour, "tcp", "192.0.2.1:800", "")
+				l.expect(l.neighbour, "tcp", "[2001:db8::1]:800", "a 2001:db8::2")
+				l.expect(l.w.Host, "tcp", "192.0.2.1:800", "a 192.0.2.1")
+				verify(t, l.w, p)
+				removeIt(t, l.w, p)
+				l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
+				l.expect(l.w.Host, "tcp", "127.0.0.1:8080", "")
+				l.expect(l.neighbour, "udp", "192.0.2.1:8080", "") // a flow that conntrack knew
+			})
+		}
+	})
+}
+
+// CVE-2020-8558 holds for this backend as well.
+func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		l := newLab(t)
+		settleOn(t, l.w, v)
+		p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+		l.ensure(p, l.w)
+		if got := sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
+			t.Fatalf("route_localnet is %s", got)
+		}
+		l.serve(l.w.Host, "host", "tcp", "127.0.0.1:9999")
+		l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99", "ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
+		l.expect(l.b, "tcp", "127.0.0.1:9999", "")
+		nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
+		l.expect(l.b, "tcp", "127.0.0.1:9999", "host 10.1.2.6")
+		if err := p.Verify(t.Context(), l.w); err == nil || !strings.Contains(err.Error(), "127/8 from outside") {
+			t.Errorf("verify says %v", err)
+		}
+		l.ensure(p, l.w)
+		l.expect(l.b, "tcp", "127.0.0.1:9999", "")
+	})
+}
+
+// A port that a living container has by either backend is refused to others; one that a dead one has is taken over.
+func TestPublishIPTablesConflicts(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		l := newLab(t)
+		settleOn(t, l.w, v)
+		port := PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
+		a := iptPublish(port)
+		l.ensure(a, l.w)
+		b := iptPublish(port)
+		b.Owner, b.To4, b.To6 = l.ownerB, l.toB, l.b6
+		before := natState(t, l.w, v)
+		refused := func(who string, err error) {
+			t.Helper()
+			if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeConfig || !strings.Contains(e.Msg, "8080") || !strings.Contains(e.Msg, who) {
+				t.Errorf("%v", err)
+			}
+		}
+		_, err := b.Ensure(t.Context(), l.world(l.b))
+		refused("net/c1", err)
+		_, err = b.Publish.Ensure(t.Context(), l.world(l.b))
+		refused("net/c1", err)
+		if after := natState(t, l.w, v); after != before {
+			t.Errorf("a refused one has left %s", difference(before, after))
+		}
+		elsewhere := b
+		elsewhere.Ports = []PortMapping{{Protocol: "tcp", HostPort: 8080, ContainerPort: 80, HostIP: addr("192.0.2.9")}}
+		_, err = elsewhere.Ensure(t.Context(), l.world(l.b))
+		refused("net/c1", err)
+		elsewhere.Ports = []PortMapping{{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, {Protocol: "tcp", HostPort: 8081, ContainerPort: 80}}
+		l.ensure(elsewhere, l.world(l.b))
+		removeIt(t, l.w, elsewhere)
+
+		removeIt(t, l.w, a)
+		l.ensure(a.Publish, l.w)
+		_, err = b.Ensure(t.Context(), l.world(l.b))
+		refused("net/c1", err)
+		removeIt(t, l.w, a.Publish)
+
+		// The container dies, and nobody says so.
+		l.ensure(a, l.w)
+		l.in(l.w.Host, "ip link del va")
+		l.ensure(b, l.world(l.b))
+		l.serve(l.b, "b", "tcp", ":80")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
+		removeIt(t, l.w, a)
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
+		verify(t, l.world(l.b), b)
+	})
+}
+
+// Two interfaces of a container on one network have their rules in one chain: what goes with one leaves the other.
+func TestPublishIPTablesTwice(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		for _, first := range []bool{true, false} {
+			w := newWorld(t)
+			settleOn(t, w, v)
+			clean := iptPublish(PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1})
+			clean.Owner.ContainerID = "shared"
+			ensure(t, w, clean)
+			removeIt(t, w, clean)
+			before := natState(t, w, v)
+			one := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80})
+			two := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53})
+			two.Owner.IfName, two.To4, two.To6 = "eth1", pfx("10.1.2.9/24"), pfx("fd00::9/64")
+			ensure(t, w, one)
+			ensure(t, w, two)
+			verify(t, w, one)
+			verify(t, w, two)
+			if !first {
+				one, two = two, one
+			}
+			removeIt(t, w, one)
+			verify(t, w, two)
+			if s := natState(t, w, v); strings.Contains(s, one.To4.Addr().String()) || strings.Contains(s, one.To6.Addr().String()) {
+				t.Errorf("left:\n%s", s)
+			}
+			removeIt(t, w, two)
+			if after := natState(t, w, v); after != before {
+				t.Errorf("left: %s", difference(before, after))
+			}
+		}
+	})
+}
+
+func TestPublishIPTablesBadInput(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		w := newWorld(t)
+		settleOn(t, w, v)
+		port := PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1}
+		p := iptPublish(port) // leaves the chains that are for all
+		ensure(t, w, p)
+		removeIt(t, w, p)
+		before := natState(t, w, v)
+		for _, c := range []struct {
+			what string
+			p    func(*PublishIPTables)
+			say  string
+		}{
+			{"nft's words", func(p *PublishIPTables) { p.Conditions4 = []string{"ip saddr 10.0.0.1"} }, "conditionsV4"},
+			{"a target", func(p *PublishIPTables) { p.Conditions6 = []string{"-s", "fd00::1", "-j", "ACCEPT"} }, `"-j"`},
+			{"no option", func(p *PublishIPTables) { p.Conditions4 = []string{"--no-such-thing", "x"} }, `conditionsV4: "--no-such-thing x"`},
+			{"another family", func(p *PublishIPTables) { p.Conditions6 = []string{"-s", "10.0.0.1"} }, "10.0.0.1"},
+			{"no chain", func(p *PublishIPTables) { p.SetMarkChain = "KUBE-MARK-MASQ" }, `externalSetMarkChain: "KUBE-MARK-MASQ"`},
+			{"two lines", func(p *PublishIPTables) { p.Conditions4 = []string{"-m comment --comment \"x\n-A INPUT"} }, "conditionsV4"},
+		} {
+			p := iptPublish(port)
+			c.p(&p)
+			if changed, err := p.Ensure(t.Context(), w); err == nil || changed || !strings.Contains(err.Error(), c.say) {
+				t.Errorf("%s: changed %v, %v", c.what, changed, err)
+			} else {
+				t.Log(err)
+			}
+			if after := natState(t, w, v); after != before {
+				t.Errorf("%s has left %s", c.what, difference(before, after))
+			}
+		}
+		w = newWorld(t)
+		settleOn(t, w, v)
+		host(t, w, "iptables-%v -t nat -N KUBE-MARK-MASQ", v)
+		p = iptPublish(port)
+		p.SetMarkChain, p.To6 = "KUBE-MARK-MASQ", netip.Prefix{}
+		ensure(t, w, p)
+		verify(t, w, p)
+		if s := natState(t, w, v); !strings.Contains(s, "-j KUBE-MARK-MASQ") || strings.Contains(s, hostportSetMark) {
+			t.Errorf("%s", s)
+		}
+		removeIt(t, w, p)
+	})
+}
