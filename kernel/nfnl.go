@@ -225,11 +225,16 @@ func (b *buffer) nest(typ uint16, fn func()) {
 func attr(b []byte, path ...uint16) []byte {
 	for _, want := range path {
 		var first []byte
-		attrs(b, func(kind uint16, v []byte) {
-			if kind == want && first == nil {
-				first = v
+		for first == nil && len(b) >= unix.SizeofRtAttr {
+			n := int(u16(b))
+			if n < unix.SizeofRtAttr || n > len(b) {
+				break
 			}
-		})
+			if u16(b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER) == want {
+				first = b[unix.SizeofRtAttr:n]
+			}
+			b = b[min(align4(n), len(b)):]
+		}
 		b = first
 	}
 	return b

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"syscall"
@@ -76,13 +77,13 @@ func attrs(b []byte, f func(kind uint16, value []byte)) {
 	}
 }
 
-func u16(b []byte) uint16 { return nl.NativeEndian().Uint16(b) }
+func u16(b []byte) uint16 { return binary.NativeEndian.Uint16(b) }
 
 func u32(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0
 	}
-	return nl.NativeEndian().Uint32(b)
+	return binary.NativeEndian.Uint32(b)
 }
 
 func text(b []byte) string { return unix.ByteSliceToString(b) }

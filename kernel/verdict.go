@@ -87,7 +87,7 @@ func (v Verdict) String() string {
 	family, _, _ := strings.Cut(v.Chain.String(), " ")
 	chain := v.Chain.Name
 	if v.Jumped != "" && v.Jumped != chain {
-		chain = v.Jumped + " (called from " + chain + ")"
+		chain = v.Jumped + ", called from " + chain
 	}
 	s := fmt.Sprintf("table %s %s chain %s (", family, v.Chain.Table, chain)
 	if v.Outcome == Undecided {
@@ -96,19 +96,20 @@ func (v Verdict) String() string {
 		s = v.Outcome.String() + " by " + s
 	}
 	var words []string
-	if v.Owner != "" {
-		words = append(words, v.Owner)
-	}
-	switch {
-	case v.Rule != "" && v.Handle != 0:
-		words = append(words, fmt.Sprintf("rule %q, handle %d", v.Rule, v.Handle))
-	case v.Rule != "":
-		words = append(words, fmt.Sprintf("rule %q", v.Rule))
-	case v.Outcome == Dropped:
+	if v.Rule == "" && v.Outcome == Dropped {
 		words = append(words, "policy drop; no rule accepts "+v.Packet.String())
+	}
+	if v.Rule != "" {
+		words = append(words, "rule: "+v.Rule)
+	}
+	if v.Handle != 0 {
+		words = append(words, fmt.Sprintf("handle %d", v.Handle))
 	}
 	if v.Why != "" {
 		words = append(words, v.Why)
+	}
+	if v.Owner != "" {
+		words = append([]string{v.Owner}, words...)
 	}
 	return s + strings.Join(words, ", ") + ")"
 }
@@ -121,7 +122,7 @@ func (ns *NS) Forwarded(p Packet, skip ...string) (Verdict, error) {
 	if err != nil {
 		return Verdict{Packet: p}, err
 	}
-	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
+	w := newWalk(ns, p)
 	hooks, err := w.hooks(nft, skip)
 	if err != nil {
 		return Verdict{Packet: p}, err

@@ -30,9 +30,9 @@ func (w *walk) addrType(a netip.Addr) (kind uint32, ok bool) {
 
 // fib loads the type of an address. What else fib can find depends on links and rules that are not known here.
 func (m *machine) fib(d []byte) {
-	flags, a, from := attr32(d, unix.NFTA_FIB_FLAGS), m.w.p.Src, "fib saddr"
+	flags, a := attr32(d, unix.NFTA_FIB_FLAGS), m.w.p.Src
 	if flags&fibDaddr != 0 {
-		a, from = m.w.p.Dst, "fib daddr"
+		a = m.w.p.Dst
 	}
 	dreg := attr32(d, unix.NFTA_FIB_DREG)
 	switch attr32(d, unix.NFTA_FIB_RESULT) {
@@ -42,12 +42,23 @@ func (m *machine) fib(d []byte) {
 		if kind, ok := m.w.addrType(a); ok && (flags&(fibIif|fibOif) == 0 || kind == unix.RTN_UNICAST || kind == unix.RTN_MULTICAST) {
 			b = native(kind)
 		}
-		m.put(dreg, b, from+" type")
+		m.put(dreg, b, origin{"fib", d})
 	case unix.NFT_FIB_RESULT_OIFNAME:
-		m.put(dreg, unknown(16), from+" oifname")
+		m.put(dreg, unknown(16), origin{"fib", d})
 	default:
-		m.put(dreg, unknown(4), from+" oif")
+		m.put(dreg, unknown(4), origin{"fib", d})
 	}
+}
+
+func fibText(d []byte) string {
+	s := "fib saddr"
+	if attr32(d, unix.NFTA_FIB_FLAGS)&fibDaddr != 0 {
+		s = "fib daddr"
+	}
+	if attr32(d, unix.NFTA_FIB_RESULT) == unix.NFT_FIB_RESULT_ADDRTYPE {
+		s += " type"
+	}
+	return s
 }
 
 const (

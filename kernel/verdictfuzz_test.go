@@ -64,7 +64,8 @@ func FuzzVerdict(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte, legacy, v6 bool) {
 		for _, p := range packets {
-			w := &walk{ns: ns, p: p, mark: native(p.Mark), left: 100}
+			w := newWalk(ns, p)
+			w.left = 100
 			chain := "FORWARD"
 			if legacy {
 				info.validHooks |= 1 << 2

@@ -118,15 +118,15 @@ func (m *machine) payload(d []byte) bool {
 	var h bits
 	switch base {
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
-		h = m.w.network()
+		h = m.w.ip
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
-		h = m.w.transport()
+		h = m.w.th
 	}
 	b := unknown(min(size, 64))
 	if at >= 0 && at+size <= len(h.v) {
 		b = bits{h.v[at : at+size], h.known[at : at+size]}
 	}
-	m.put(attr32(d, unix.NFTA_PAYLOAD_DREG), b, payloadText(m.w.family(), m.w.p.Proto, base, at, size))
+	m.put(attr32(d, unix.NFTA_PAYLOAD_DREG), b, origin{"payload", d})
 	return true
 }
 
@@ -245,7 +245,7 @@ func (m *machine) meta(d []byte) bool {
 	case metaTimeDay:
 		b = unknown(1)
 	}
-	m.put(attr32(d, unix.NFTA_META_DREG), b, metaText(key))
+	m.put(attr32(d, unix.NFTA_META_DREG), b, origin{"meta", d})
 	return true
 }
 
@@ -313,38 +313,34 @@ func (m *machine) ct(d []byte) bool {
 		return true
 	}
 	w, key := m.w, attr32(d, unix.NFTA_CT_KEY)
-	b, from := unknown(4), fmt.Sprintf("ct key %d", key)
+	b := unknown(4)
 	// The first packet of a flow goes the way of the flow; of others it is not known here, nor what was translated.
 	original := !w.p.Reply && !w.p.DNAT && (attr(d, unix.NFTA_CT_DIRECTION) == nil || attr(d, unix.NFTA_CT_DIRECTION)[0] == 0)
 	switch key {
 	case unix.NFT_CT_STATE:
-		b, from = native(w.ctState()), "ct state"
+		b = native(w.ctState())
 	case unix.NFT_CT_STATUS:
 		value, sure := w.ctStatus()
-		b, from = bits{native(value).v, native(sure).v}, "ct status"
-	case unix.NFT_CT_MARK:
-		from = "ct mark"
+		b = bits{native(value).v, native(sure).v}
 	case unix.NFT_CT_DIRECTION:
-		b, from = unknown(1), "ct direction"
+		b = unknown(1)
 		if !w.p.Reply {
 			b = exactly(0)
 		}
 	case unix.NFT_CT_L3PROTOCOL:
-		b, from = exactly(w.family()), "ct l3proto"
+		b = exactly(w.family())
 	case unix.NFT_CT_PROTOCOL:
-		b, from = w.proto(), "ct protocol"
+		b = w.proto()
 	case unix.NFT_CT_SRC, unix.NFT_CT_SRC_IP, unix.NFT_CT_SRC_IP6:
-		from = "ct original saddr"
 		if b = w.addr(netip.Addr{}); original {
 			b = w.addr(w.p.Src)
 		}
 	case unix.NFT_CT_DST, unix.NFT_CT_DST_IP, unix.NFT_CT_DST_IP6:
-		from = "ct original daddr"
 		if b = w.addr(netip.Addr{}); original {
 			b = w.addr(w.p.Dst)
 		}
 	case unix.NFT_CT_PROTO_SRC, unix.NFT_CT_PROTO_DST:
-		b, from = unknown(2), "ct original port"
+		b = unknown(2)
 		if original && w.hasPorts() {
 			b = port(w.p.SrcPort)
 			if key == unix.NFT_CT_PROTO_DST {
@@ -358,6 +354,20 @@ func (m *machine) ct(d []byte) bool {
 	case unix.NFT_CT_ZONE:
 		b = unknown(2)
 	}
-	m.put(attr32(d, unix.NFTA_CT_DREG), b, from)
+	m.put(attr32(d, unix.NFTA_CT_DREG), b, origin{"ct", d})
 	return true
+}
+
+func ctText(key uint32) string {
+	switch key {
+	case unix.NFT_CT_STATE:
+		return "ct state"
+	case unix.NFT_CT_STATUS:
+		return "ct status"
+	case unix.NFT_CT_MARK:
+		return "ct mark"
+	case unix.NFT_CT_DIRECTION:
+		return "ct direction"
+	}
+	return fmt.Sprintf("ct key %d", key)
 }

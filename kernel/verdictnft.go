@@ -65,7 +65,8 @@ func (r *nftRule) each(fn func(name string, data []byte) bool) {
 }
 
 func (r *nftRule) run(w *walk) []branch {
-	m := &machine{w: w, filter: r.filter, sure: yes, regs: unknown(64), from: map[int]string{}}
+	m := &w.machine
+	*m = machine{w: w, filter: r.filter, sure: yes}
 	r.each(m.step)
 	if m.sure != yes {
 		for i := range m.branches {
@@ -84,9 +85,33 @@ type machine struct {
 	filter   *nftFilter
 	sure     tri // that the packet came to the present expression
 	why      string
-	regs     bits
-	from     map[int]string // what was loaded at an offset of the registers, in nft(8)'s words
+	value    [64]byte
+	known    [64]byte
+	from     [16]origin // what was loaded at a word of the registers
 	branches []branch
+}
+
+// An origin is the expression that loaded a register, or else a text.
+type origin struct {
+	name string
+	d    []byte
+}
+
+// text is what was loaded, in nft(8)'s words.
+func (o origin) text(w *walk) string {
+	switch d := o.d; {
+	case d == nil:
+		return o.name
+	case o.name == "meta":
+		return metaText(attr32(d, unix.NFTA_META_KEY))
+	case o.name == "payload":
+		return payloadText(w.family(), w.p.Proto, attr32(d, unix.NFTA_PAYLOAD_BASE), int(attr32(d, unix.NFTA_PAYLOAD_OFFSET)), int(attr32(d, unix.NFTA_PAYLOAD_LEN)))
+	case o.name == "ct":
+		return ctText(attr32(d, unix.NFTA_CT_KEY))
+	case o.name == "fib":
+		return fibText(d)
+	}
+	return o.name
 }
 
 // registers returns where a register begins, or -1 for the verdict and for what does not exist.
@@ -101,32 +126,32 @@ func registers(number uint32) int {
 }
 
 // get is what size bytes at a register are, and what they came from.
-func (m *machine) get(register uint32, size int) (bits, string) {
+func (m *machine) get(register uint32, size int) (bits, origin) {
 	at := registers(register)
-	if at < 0 || size < 0 || at+size > len(m.regs.v) {
-		return unknown(min(max(size, 0), 64)), "a register that does not exist"
+	if at < 0 || size < 0 || at+size > len(m.value) {
+		return unknown(min(max(size, 0), 64)), origin{name: "a register that does not exist"}
 	}
-	return bits{m.regs.v[at : at+size], m.regs.known[at : at+size]}, m.from[at]
+	return bits{m.value[at : at+size], m.known[at : at+size]}, m.from[at/4]
 }
 
 // put fills a register; the rest of its last word becomes zero.
-func (m *machine) put(register uint32, b bits, from string) {
+func (m *machine) put(register uint32, b bits, from origin) {
 	at := registers(register)
-	if at < 0 || at+len(b.v) > len(m.regs.v) {
+	if at < 0 || at+len(b.v) > len(m.value) || len(b.v) == 0 {
 		return
 	}
-	copy(m.regs.v[at:], b.v)
-	copy(m.regs.known[at:], b.known)
+	copy(m.value[at:], b.v)
+	copy(m.known[at:], b.known)
 	for i := at + len(b.v); i < at+align4(len(b.v)); i++ {
-		m.regs.v[i], m.regs.known[i] = 0, 0xff
+		m.value[i], m.known[i] = 0, 0xff
 	}
-	m.from[at] = from
+	m.from[at/4] = from
 }
 
-// on goes on if t is not no; why is what a maybe depends on.
-func (m *machine) on(t tri, why string) bool {
+// on goes on if t is not no; o is what a maybe depends on.
+func (m *machine) on(t tri, o origin) bool {
 	if t == maybe && m.sure == yes {
-		m.sure, m.why = maybe, why
+		m.sure, m.why = maybe, o.text(m.w)
 	}
 	return t != no
 }
@@ -178,7 +203,7 @@ func (m *machine) step(name string, d []byte) bool {
 		if verdict := attr(v, unix.NFTA_DATA_VERDICT); verdict != nil {
 			return m.verdict(verdict)
 		}
-		m.put(attr32(d, unix.NFTA_IMMEDIATE_DREG), exactly(attr(v, unix.NFTA_DATA_VALUE)...), "a value")
+		m.put(attr32(d, unix.NFTA_IMMEDIATE_DREG), exactly(attr(v, unix.NFTA_DATA_VALUE)...), origin{name: "a value"})
 	case "meta":
 		return m.meta(d)
 	case "payload":
@@ -197,7 +222,7 @@ func (m *machine) step(name string, d []byte) bool {
 		from, to := attr(d, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE), attr(d, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
 		b, why := m.get(attr32(d, unix.NFTA_RANGE_SREG), len(from))
 		if len(from) != len(to) {
-			return m.on(maybe, "a range that is not understood")
+			return m.on(maybe, origin{name: "a range that is not understood"})
 		}
 		return m.on(b.within(from, to).not(attr32(d, unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ), why)
 	case "lookup":
@@ -208,7 +233,7 @@ func (m *machine) step(name string, d []byte) bool {
 		return m.end(toOthers, "", "a program in user space")
 	case "match":
 		t, why := xtMatch(m.w, text(attr(d, unix.NFTA_MATCH_NAME)), attr32(d, unix.NFTA_MATCH_REV), attr(d, unix.NFTA_MATCH_INFO))
-		return m.on(t, why)
+		return m.on(t, origin{name: why})
 	case "target":
 		do, why := m.w.target(text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV), attr(d, unix.NFTA_TARGET_INFO), m.sure)
 		return do == 0 || m.end(do, "", why)
@@ -218,21 +243,21 @@ func (m *machine) step(name string, d []byte) bool {
 		case unix.NFT_OBJECT_COUNTER, unix.NFT_OBJECT_CT_HELPER, unix.NFT_OBJECT_CT_TIMEOUT, unix.NFT_OBJECT_CT_EXPECT, unix.NFT_OBJECT_SECMARK:
 			return true
 		}
-		return m.on(maybe, "the object "+text(attr(d, unix.NFTA_OBJREF_IMM_NAME)))
+		return m.on(maybe, origin{name: "the object " + text(attr(d, unix.NFTA_OBJREF_IMM_NAME))})
 	case "dynset":
 		return m.on(known(attr(d, unix.NFTA_DYNSET_EXPR) == nil && attr(d, dynsetExpressions) == nil && attr32(d, unix.NFTA_DYNSET_FLAGS) == 0).or(maybe),
-			"what the set "+text(attr(d, unix.NFTA_DYNSET_SET_NAME))+" has counted")
+			origin{name: "what the set " + text(attr(d, unix.NFTA_DYNSET_SET_NAME)) + " has counted"})
 	case "limit", "quota", "connlimit":
-		return m.on(maybe, "a "+name)
+		return m.on(maybe, origin{name: "a " + name})
 	case "flow_offload":
-		return m.on(maybe, "a flowtable")
+		return m.on(maybe, origin{name: "a flowtable"})
 	default:
 		// Whatever it loads, or matches.
-		m.regs, m.from = unknown(64), map[int]string{}
-		for at := range 16 {
-			m.from[4*at] = name
+		m.value, m.known = [64]byte{}, [64]byte{}
+		for i := range m.from {
+			m.from[i] = origin{name: name}
 		}
-		return m.on(maybe, name)
+		return m.on(maybe, origin{name: name})
 	}
 	return true
 }
@@ -261,7 +286,7 @@ func (m *machine) cmp(d []byte) bool {
 	case unix.NFT_CMP_LT:
 		t = b.within(v, top).not(true)
 	default:
-		t, why = maybe, "a comparison that is not understood"
+		t, why = maybe, origin{name: "a comparison that is not understood"}
 	}
 	return m.on(t, why)
 }

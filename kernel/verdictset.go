@@ -205,7 +205,10 @@ func (m *machine) lookup(d []byte) bool {
 	}
 	key, _ := m.get(attr32(d, unix.NFTA_LOOKUP_SREG), s.keyLen)
 	name = setText(name)
-	why := m.sources(attr32(d, unix.NFTA_LOOKUP_SREG), s.keyLen)
+	why := ""
+	if !key.all() {
+		why = m.sources(attr32(d, unix.NFTA_LOOKUP_SREG), s.keyLen)
+	}
 	var found, possible []nftElem
 	switch {
 	case key.all():
@@ -249,7 +252,7 @@ func (m *machine) lookup(d []byte) bool {
 		t = maybe
 	}
 	if attr(d, unix.NFTA_LOOKUP_DREG) == nil {
-		return m.on(t.not(attr32(d, unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0), why)
+		return m.on(t.not(attr32(d, unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0), origin{name: why})
 	}
 	if len(found) == 0 {
 		found = possible
@@ -271,14 +274,14 @@ func (m *machine) doubtful(d []byte, s *nftSet, why string) bool {
 		if dreg == unix.NFT_REG_VERDICT {
 			return m.end(toOthers, "", why)
 		}
-		m.put(dreg, unknown(s.length), why)
+		m.put(dreg, unknown(s.length), origin{name: why})
 	}
-	return m.on(maybe, why)
+	return m.on(maybe, origin{name: why})
 }
 
 // mapped takes what a map leads to: several elements are possible if t is maybe.
 func (m *machine) mapped(d []byte, s *nftSet, elems []nftElem, t tri, why string) bool {
-	if !m.on(t, why) {
+	if !m.on(t, origin{name: why}) {
 		return false
 	}
 	dreg := attr32(d, unix.NFTA_LOOKUP_DREG)
@@ -298,15 +301,15 @@ func (m *machine) mapped(d []byte, s *nftSet, elems []nftElem, t tri, why string
 		}
 		b.join(v)
 	}
-	m.put(dreg, b, why)
+	m.put(dreg, b, origin{name: setText(s.name)})
 	return true
 }
 
 // sources are what was loaded into a range of registers.
 func (m *machine) sources(register uint32, size int) string {
 	var words []string
-	for at := registers(register); at >= 0 && size > 0; at, size = at+4, size-4 {
-		if s := m.from[at]; s != "" && !slices.Contains(words, s) {
+	for at := registers(register); at >= 0 && at < len(m.value) && size > 0; at, size = at+4, size-4 {
+		if s := m.from[at/4].text(m.w); s != "" && !slices.Contains(words, s) {
 			words = append(words, s)
 		}
 	}

@@ -111,17 +111,9 @@ func (w *wording) expression(name string, d []byte) {
 		load(attr32(d, unix.NFTA_PAYLOAD_DREG), payloadText(w.family, w.proto, attr32(d, unix.NFTA_PAYLOAD_BASE),
 			int(attr32(d, unix.NFTA_PAYLOAD_OFFSET)), int(attr32(d, unix.NFTA_PAYLOAD_LEN))))
 	case "ct":
-		load(attr32(d, unix.NFTA_CT_DREG), map[uint32]string{unix.NFT_CT_STATE: "ct state", unix.NFT_CT_STATUS: "ct status",
-			unix.NFT_CT_MARK: "ct mark", unix.NFT_CT_DIRECTION: "ct direction"}[attr32(d, unix.NFTA_CT_KEY)])
+		load(attr32(d, unix.NFTA_CT_DREG), ctText(attr32(d, unix.NFTA_CT_KEY)))
 	case "fib":
-		from := "fib saddr"
-		if attr32(d, unix.NFTA_FIB_FLAGS)&fibDaddr != 0 {
-			from = "fib daddr"
-		}
-		if attr32(d, unix.NFTA_FIB_RESULT) == unix.NFT_FIB_RESULT_ADDRTYPE {
-			from += " type"
-		}
-		load(attr32(d, unix.NFTA_FIB_DREG), from)
+		load(attr32(d, unix.NFTA_FIB_DREG), fibText(d))
 	case "bitwise":
 		sreg, dreg := attr32(d, unix.NFTA_BITWISE_SREG), attr32(d, unix.NFTA_BITWISE_DREG)
 		w.names[dreg], w.masks[dreg] = w.names[sreg], attr(d, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)

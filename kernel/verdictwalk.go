@@ -64,6 +64,9 @@ type walk struct {
 	left   int                               // rules that may still be looked at
 	err    error
 
+	ip, th  bits    // the packet's headers
+	machine machine // of the present rule, if it is one of nf_tables
+
 	accept, drop, others, doubt *end // possible ends, the latest of a kind, and the first rule in doubt
 	accepted                    bits // mark, over all accepts
 }
@@ -150,6 +153,12 @@ func (w *walk) follow(name string, depth int) (through bool) {
 	leave()
 	w.mark = out
 	return through
+}
+
+func newWalk(ns *NS, p Packet) *walk {
+	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
+	w.ip, w.th = w.network(), w.transport()
+	return w
 }
 
 // base walks through a base chain, and says what becomes of the packet there. Else than in an Accepted one, the
