@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -100,20 +98,16 @@ func unsupported(err error) bool {
 // legacyFilter are the families whose legacy iptables has a table filter in this namespace. Once it is there it
 // stays until the module goes, empty or not.
 func (ns *NS) legacyFilter() (families []string, err error) {
-	err = ns.Do(func() (err error) {
-		for _, family := range []string{"ip", "ip6"} {
-			// /proc/net would be the main thread's.
-			b, rerr := os.ReadFile("/proc/thread-self/net/" + family + "_tables_names")
-			switch {
-			case slices.Contains(strings.Fields(string(b)), "filter"):
-				families = append(families, family)
-			case rerr != nil && !errors.Is(rerr, fs.ErrNotExist): // no such module: no such tables
-				err = errors.Join(err, fmt.Errorf("look for legacy iptables: %w", rerr))
-			}
+	for _, family := range []string{"ip", "ip6"} {
+		names, err := ns.legacyTables(family == "ip6")
+		if err != nil {
+			return nil, fmt.Errorf("look for legacy iptables: %w", err)
 		}
-		return err
-	})
-	return families, err
+		if slices.Contains(names, "filter") {
+			families = append(families, family)
+		}
+	}
+	return families, nil
 }
 
 // table is "inet firewalld".

@@ -179,7 +179,11 @@ func (w *walk) hooks(nft *NFT, skip []string) (hooks []hook, err error) {
 		}
 		hooks = append(hooks, hook{BaseChain: c, chains: f.chain, has: f.has})
 	}
+	there, err := w.ns.legacyTables(w.p.is6())
 	for table, priority := range map[string]int32{"mangle": -150, "filter": 0, "security": 50} {
+		if err != nil || !slices.Contains(there, table) {
+			continue
+		}
 		info, b, err := w.ns.legacyEntries(w.p.is6(), table)
 		if err != nil {
 			return nil, err
@@ -195,7 +199,7 @@ func (w *walk) hooks(nft *NFT, skip []string) (hooks []hook, err error) {
 			BaseChain: BaseChain{Family: w.family(), Table: table, Name: "FORWARD", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: priority,
 				Drops: t.drops, Rules: len(t.chains["FORWARD"])}})
 	}
-	return hooks, nil
+	return hooks, err
 }
 
 // awake are the chains whose tables are not dormant.
