@@ -1,8 +1,9 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -34,6 +35,7 @@ type repairing struct {
 
 func (a *app) repairCommand() *cobra.Command {
 	var r repair.Repairer
+	var watch bool
 	c := &cobra.Command{
 		Use: "repair", GroupID: "attach", Args: operands(""),
 		Short: "Make again what attachments have on the host, and the containers go on",
@@ -48,11 +50,18 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
   fairlead repair --dry-run              say what is missing, and change nothing`,
 		RunE: func(c *cobra.Command, args []string) error {
 			r.Runtime, r.Plugins = &attach.Runtime{Stderr: a.stderr}, plugin.All()
-			r.Now, r.Foreign = a.configured(), foreign()
+			r.Foreign = foreign()
+			r.Now = func() []*spec.List {
+				lists, _ := spec.LoadDir(confDir()) // a file with mistakes does not define what is attached
+				return lists
+			}
 			if r.Network != "" {
 				if err := spec.ValidName(r.Network); err != nil {
 					return usage("--network %q: %w", r.Network, err)
 				}
+			}
+			if watch {
+				return a.watchRepair(c.Context(), &r)
 			}
 			report, err := r.Run(c.Context())
 			if err != nil {
@@ -67,19 +76,26 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only what belongs to the packet filter")
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of this network")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
+	c.Flags().BoolVar(&watch, "watch", false, "repair now and whenever somebody flushes or reloads the packet filter, until a signal")
+	c.MarkFlagsMutuallyExclusive("watch", "dry-run")
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
 	return c
 }
 
-// configured finds the networks as their files define them now.
-func (a *app) configured() func(name string) *spec.List {
-	lists, _ := spec.LoadDir(confDir()) // a file with mistakes does not define what is attached
-	return func(name string) *spec.List {
-		if i := slices.IndexFunc(lists, func(l *spec.List) bool { return l.Name == name }); i >= 0 {
-			return lists[i]
+// watchRepair repairs until it is told to stop. What went wrong once may go well the next time.
+func (a *app) watchRepair(ctx context.Context, r *repair.Repairer) error {
+	err := r.Watch(ctx, func(report *repair.Report, err error) {
+		if err == nil {
+			err = a.printRepair(report, false)
 		}
+		if err != nil {
+			a.report(err)
+		}
+	})
+	if errors.As(context.Cause(ctx), new(interrupted)) {
 		return nil
 	}
+	return err
 }
 
 // foreign says of a plugin whether the program that would run for it is another's.

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ type attached struct {
 }
 
 // plan finds out what should exist.
-func (r *Repairer) plan(ctx context.Context, host *kernel.World, c *attach.Cached) *attached {
+func (r *Repairer) plan(ctx context.Context, host *kernel.World, now []*spec.List, c *attach.Cached) *attached {
 	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c}
 	switch {
 	case c.Bare:
@@ -36,13 +37,13 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, c *attach.Cache
 		a.gone("its network namespace %s is gone", c.Netns)
 	default:
 		a.made = sdk.Made(host, a.Owner)
-		a.broken(a.plugins(ctx))
+		a.broken(a.plugins(ctx, now))
 	}
 	return a
 }
 
-func (a *attached) plugins(ctx context.Context) error {
-	l, err := a.list()
+func (a *attached) plugins(ctx context.Context, now []*spec.List) error {
+	l, err := a.list(now)
 	if err != nil {
 		return err
 	}
@@ -89,9 +90,9 @@ func (a *attached) plugins(ctx context.Context) error {
 
 // list is what the attachment was made from: as it was then, and with what a folder beside its file adds, where
 // that file is still the same.
-func (a *attached) list() (*spec.List, error) {
-	if a.r.Now != nil {
-		if l := a.r.Now(a.Owner.Network); l != nil && string(l.Raw) == string(a.cached.Config) {
+func (a *attached) list(now []*spec.List) (*spec.List, error) {
+	for _, l := range now {
+		if l.Name == a.Owner.Network && bytes.Equal(l.Raw, a.cached.Config) {
 			return l, nil
 		}
 	}

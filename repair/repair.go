@@ -28,9 +28,9 @@ type Repairer struct {
 	Firewall bool   // only what belongs to the packet filter
 	DryRun   bool   // only look
 
-	// Now is the network of that name as it is configured now, or nil. It counts where an attachment was made
-	// from the same text: a folder beside the file may have added plugins.
-	Now func(network string) *spec.List
+	// Now reads the networks as they are configured now. One counts where an attachment was made from the same
+	// text: a folder beside its file may have added plugins.
+	Now func() []*spec.List
 
 	// Foreign says why a plugin of a list is not ours although its type is; empty: it is. It is not asked
 	// about attachments that ours have made for certain.
@@ -84,23 +84,25 @@ const maxRounds = 5
 // Run repairs. The order is what makes it fail closed: first what stands in our tables whoever is attached, where
 // nothing lets a packet in by itself; then, of all attachments, the rules that keep packets out; then all else.
 func (r *Repairer) Run(ctx context.Context) (*Report, error) {
-	start := time.Now()
 	host, err := sdk.OpenHost()
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	report := &Report{}
+	return r.on(ctx, host)
+}
+
+func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) {
+	report, start := &Report{}, time.Now()
+	defer func() { report.Took = time.Since(start) }()
 	for {
 		report.Rounds++
 		again, err := r.round(ctx, host, report)
 		if err != nil || !again {
-			report.Took = time.Since(start)
 			return report, err
 		}
 		if report.Rounds == maxRounds {
 			report.Problems = append(report.Problems, fmt.Sprintf("the packet filter was flushed again while it was repaired, %d times", maxRounds))
-			report.Took = time.Since(start)
 			return report, nil
 		}
 	}
@@ -125,12 +127,16 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	// As they came: what a network's attachments share is as the last one configured it.
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
 	all := make([]*attached, len(list))
+	var now []*spec.List
+	if r.Now != nil {
+		now = r.Now()
+	}
 	planned := make([]chan struct{}, len(list))
 	for i := range planned {
 		planned[i] = make(chan struct{})
 	}
 	go each(len(list), workers, func(i int) {
-		all[i] = r.plan(ctx, host, &list[i])
+		all[i] = r.plan(ctx, host, now, &list[i])
 		close(planned[i])
 	})
 	for i := range all { // in their order

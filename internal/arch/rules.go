@@ -132,6 +132,7 @@ func outside() []restriction {
 			"kernel", "resource",
 			"invoke",      // process groups and signals of a plugin that hangs
 			"attach",      // flock on an attachment
+			"repair",      // numbers of nf_tables' events
 			"cli",         // a command in namespaces of its own
 			"ipam/disk",   // flock, as the reference takes it
 			"dhcp",        // packet sockets
