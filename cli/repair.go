@@ -35,7 +35,7 @@ type repairing struct {
 
 func (a *app) repairCommand() *cobra.Command {
 	var r repair.Repairer
-	var watch bool
+	var watch, shut bool
 	c := &cobra.Command{
 		Use: "repair", GroupID: "attach", Args: operands(""),
 		Short: "Make again what attachments have on the host, and the containers go on",
@@ -60,6 +60,13 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 					return usage("--network %q: %w", r.Network, err)
 				}
 			}
+			if shut {
+				did, err := repair.Shut(c.Context())
+				for _, line := range did {
+					a.note("%s", line)
+				}
+				return err
+			}
 			if watch {
 				return a.watchRepair(c.Context(), &r)
 			}
@@ -77,7 +84,8 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of this network")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
 	c.Flags().BoolVar(&watch, "watch", false, "repair now and whenever somebody flushes or reloads the packet filter, until a signal")
-	c.MarkFlagsMutuallyExclusive("watch", "dry-run")
+	c.Flags().BoolVar(&shut, "shut", false, "before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
+	c.MarkFlagsMutuallyExclusive("watch", "dry-run", "shut")
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
 	return c
 }

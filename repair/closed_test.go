@@ -1,11 +1,13 @@
 package repair_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/repair"
 )
 
 // A disturbance is what takes our rules away.
@@ -103,4 +105,37 @@ func TestAdvisoryCVE202554410(t *testing.T) {
 			closed = n
 		}
 	}
+}
+
+// TestShut: while our rules are gone, the route to 127.0.0.0/8 that published ports need would let containers in to
+// what listens on 127.0.0.1 of the host. The unit takes it away before a restart of the packet filter's service.
+func TestShut(t *testing.T) {
+	s := newSite(t)
+	lan := s.network("lan", "10.9.0.0/24")
+	web, bad := s.add(lan, "web", "8080:80"), s.add(lan, "bad")
+	nstest.RunIn(t, bad.Netns, "sh", "-ec", `
+		sysctl -qw net.ipv4.conf.all.route_localnet=1; ip addr flush dev lo
+		ip rule add pref 0 lookup 99; ip route add 127.0.0.0/8 via 10.9.0.1 table 99`)
+	attack := s.stream(bad.Netns, "127.0.0.1:9999", "", 9999)
+	if n := attack.settles(t); n > 0 {
+		t.Fatalf("%d datagrams for 127.0.0.1 came through before anything was disturbed", n)
+	}
+	flush := func() { nstest.Run(t, "nft", "flush", "ruleset") }
+	flush()
+	attack.opens(t, "flushed, and nothing shut")
+	s.repair()
+	nstest.Run(t, "conntrack", "-D", "-p", "udp")
+	closed := attack.settles(t)
+
+	did, err := repair.Shut(bounded(t))
+	if err != nil || !slices.Equal(did, []string{"sysctl net/ipv4/conf/lan/route_localnet=0"}) {
+		t.Fatalf("shut: %q, %v", did, err)
+	}
+	flush()
+	attack.settles(t)
+	s.repair()
+	if n := attack.settles(t); n != closed {
+		t.Errorf("%d datagrams for 127.0.0.1 of the host came through", n-closed)
+	}
+	s.whole("repaired", web, bad)
 }

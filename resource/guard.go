@@ -80,6 +80,16 @@ func Guarded(ctx context.Context, w *kernel.World, was Standing) (ok bool, err e
 	return ok, nil
 }
 
+// Shut is what can be done before our tables go: see shutLocalnet. What is published gives it back when it is
+// ensured.
+func Shut(_ context.Context, w *kernel.World) (did []string, err error) {
+	shut, err := shutLocalnet(w)
+	for _, s := range shut {
+		did = append(did, "sysctl "+s.Key+"=0")
+	}
+	return did, err
+}
+
 // shutLocalnet takes route_localnet from the links that our containers are behind, and returns the settings that
 // give it back. While guard is missing it lets these containers in to what listens on 127.0.0.1 of the host.
 func shutLocalnet(w *kernel.World) (shut []kernel.Setting, err error) {

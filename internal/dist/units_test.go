@@ -1,0 +1,93 @@
+package dist
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// unit reads a unit file: section.key → values, in order.
+func unit(t *testing.T, path string) map[string][]string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, section := map[string][]string{}, ""
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSpace(line)
+		key, value, ok := strings.Cut(line, "=")
+		switch {
+		case line == "" || strings.HasPrefix(line, "#"):
+		case strings.HasPrefix(line, "[") && strings.HasSuffix(line, "]"):
+			if section = line[1 : len(line)-1]; !slices.Contains([]string{"Unit", "Service", "Socket", "Install"}, section) {
+				t.Errorf("%s: section %s", path, section)
+			}
+		case !ok || section == "" || key == "" || strings.ContainsAny(key, " \t") || value == "":
+			t.Errorf("%s: %q is no setting", path, line)
+		default:
+			settings[section+"."+key] = append(settings[section+"."+key], value)
+		}
+	}
+	return settings
+}
+
+// Each unit can be read, by systemd too where that is installed, and runs commands that there are.
+func TestUnits(t *testing.T) {
+	paths, err := filepath.Glob("../../packaging/systemd/*.service")
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
+	}
+	fairlead := filepath.Join(build(t), "fairlead")
+	for _, path := range paths {
+		t.Run(filepath.Base(path), func(t *testing.T) {
+			u := unit(t, path)
+			for _, key := range []string{"ExecStart", "ExecReload", "ExecStop"} {
+				for _, line := range u["Service."+key] {
+					args := strings.Fields(strings.TrimPrefix(line, "-"))
+					if args[0] != "/usr/bin/fairlead" {
+						t.Errorf("%s=%s", key, line)
+					}
+					// Flags are read before help is given.
+					if out, err := exec.Command(fairlead, append(args[1:], "--help")...).CombinedOutput(); err != nil {
+						t.Errorf("%s=%s: %v\n%s", key, line, err, out)
+					}
+				}
+			}
+			if len(u["Service.ExecStart"]) == 0 || len(u["Install.WantedBy"]) == 0 {
+				t.Errorf("is never run: %v", u)
+			}
+			if strings.Contains(strings.Join(u["Service.ProtectKernelTunables"], " "), "yes") {
+				t.Error("a repair writes below /proc/sys/net")
+			}
+			// Who is restarted or reloaded after the packet filter's services has to be ordered after them.
+			after := strings.Fields(strings.Join(u["Unit.After"], " "))
+			for _, key := range []string{"PartOf", "ReloadPropagatedFrom"} {
+				for other := range strings.FieldsSeq(strings.Join(u["Unit."+key], " ")) {
+					if !slices.Contains(after, other) {
+						t.Errorf("%s=%s without After=", key, other)
+					}
+				}
+			}
+			analyze, err := exec.LookPath("systemd-analyze")
+			if err != nil {
+				t.Logf("systemd itself is not asked: %v", err)
+				return
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			copied := filepath.Join(t.TempDir(), filepath.Base(path))
+			if err := os.WriteFile(copied, []byte(strings.ReplaceAll(string(b), "/usr/bin/fairlead", fairlead)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if out, err := exec.Command(analyze, "verify", copied).CombinedOutput(); err != nil || len(out) > 0 {
+				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+			}
+		})
+	}
+}
