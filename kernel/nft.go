@@ -228,6 +228,18 @@ func (b *NFTBatch) Delete(e NFTElem) {
 	b.ops = append(b.ops, nftOp{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: NFTElem{Set: e.Set, Key: e.Key}})
 }
 
+// Append takes over what another batch would do, after what b does.
+func (b *NFTBatch) Append(other *NFTBatch) { b.ops = append(b.ops, other.ops...) }
+
+// Each calls fn for the elements that are added and deleted, in order.
+func (b *NFTBatch) Each(fn func(e NFTElem, added bool)) {
+	for _, o := range b.ops {
+		if o.elem.Set != nil {
+			fn(o.elem, o.verb == "add")
+		}
+	}
+}
+
 func (b *NFTBatch) op(verb string, typ, flags uint16, t *NFTTable, what string, fill func(*requests)) {
 	b.ops = append(b.ops, nftOp{verb: verb, typ: typ, flags: flags, table: t, what: what, fill: fill})
 }

@@ -151,9 +151,14 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		all[i] = r.plan(ctx, host, now, &list[i])
 		close(planned[i])
 	})
-	for i := range all { // in their order
-		<-planned[i]
-		all[i].repair(ctx, resource.Closes)
+	err = resource.AtOnce(ctx, host, func() {
+		for i := range all { // in their order
+			<-planned[i]
+			all[i].repair(ctx, resource.Closes)
+		}
+	})
+	if err != nil {
+		return false, fmt.Errorf("what keeps packets out cannot be made, so nothing that lets them in is: %w", err)
 	}
 	each(len(all), workers, func(i int) { all[i].repair(ctx, resource.Opens) })
 	for _, a := range all {

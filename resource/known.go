@@ -2,15 +2,29 @@ package resource
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
 )
 
-// known is what of the tables one run over many attachments has compared rule by rule already, and need not look at
-// again for each of them. What is flushed afterwards is noticed in the end, see Guarded.
+// known is what one run over many attachments knows of the tables, and what it has yet to do there.
 type known struct {
-	mu    sync.Mutex
+	mu sync.Mutex
+	// parts have been compared rule by rule, and need not be looked at for each attachment. What is flushed afterwards
+	// is noticed in the end, see Guarded.
 	parts map[string]bool
+	// later are changes that are to be made in one transaction, by table; nil: each is made at once.
+	later map[string]*deferred
+}
+
+// deferred is a transaction that is yet to be made, and the elements as they will be after it; nil: deleted.
+type deferred struct {
+	table *kernel.NFTTable
+	batch kernel.NFTBatch
+	at    map[string]*kernel.NFTElem
 }
 
 type knownKey struct{}
@@ -24,6 +38,81 @@ func Together(ctx context.Context) context.Context {
 func knownOf(ctx context.Context) *known {
 	k, _ := ctx.Value(knownKey{}).(*known)
 	return k
+}
+
+// AtOnce has all that do ensures, in a context of Together's, done in one transaction a table. Policies need that:
+// one link's is not to be decided by before the other's is known. Do is called again where somebody else's changes
+// got in the way.
+func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
+	k := knownOf(ctx)
+	for range 5 {
+		k.mu.Lock()
+		k.later = map[string]*deferred{}
+		k.mu.Unlock()
+		do()
+		k.mu.Lock()
+		later := k.later
+		k.later = nil
+		k.mu.Unlock()
+		err = nil
+		for _, d := range later {
+			err = errors.Join(err, withFilter(ctx, w, d.table, func(f filter) error {
+				if f.again {
+					return unix.EAGAIN // reading comes before writing
+				}
+				return f.NFT.Commit(&d.batch)
+			}))
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		k.mu.Lock()
+		clear(k.parts)
+		k.mu.Unlock()
+	}
+	return err
+}
+
+// Get reads elements as they are, or will be.
+func (f filter) Get(keys ...kernel.NFTElem) ([]*kernel.NFTElem, error) {
+	found, err := f.NFT.Get(keys...)
+	if err != nil || f.known == nil {
+		return found, err
+	}
+	f.known.mu.Lock()
+	defer f.known.mu.Unlock()
+	if d := f.known.later[f.t.String()]; d != nil {
+		for i, e := range keys {
+			if will, ok := d.at[place(e)]; ok {
+				found[i] = will
+			}
+		}
+	}
+	return found, nil
+}
+
+// Commit makes changes of elements, now or with those of others.
+func (f filter) Commit(b *kernel.NFTBatch) error {
+	if f.known != nil && !b.Empty() {
+		f.known.mu.Lock()
+		defer f.known.mu.Unlock()
+		if f.known.later != nil {
+			d := f.known.later[f.t.String()]
+			if d == nil {
+				d = &deferred{table: f.t, at: map[string]*kernel.NFTElem{}}
+				f.known.later[f.t.String()] = d
+			}
+			d.batch.Append(b)
+			b.Each(func(e kernel.NFTElem, added bool) {
+				d.at[place(e)] = nil
+				if added {
+					d.at[place(e)] = &e
+				}
+			})
+			return nil
+		}
+	}
+	return f.NFT.Commit(b)
 }
 
 // has reports whether a part, and what always stands in its table, have been seen to.

@@ -73,7 +73,7 @@ func (f filter) ready(p *part) error {
 	for _, l := range missing {
 		b.AddRule(f.t, l.chain, l.rule)
 	}
-	if err := f.Commit(&b); err != nil {
+	if err := f.NFT.Commit(&b); err != nil {
 		return err
 	}
 	f.known.add(p)
@@ -89,7 +89,7 @@ func (f filter) mend(t *kernel.NFTTable) error {
 	if len(drift) > 0 && fix.Empty() {
 		return errors.Join(drift...)
 	}
-	return f.Commit(fix)
+	return f.NFT.Commit(fix)
 }
 
 // A part is what some attachments share in a table: chains and sets that are named after a hash of what they
