@@ -333,7 +333,8 @@ func SweepClosed(w *kernel.World, network string, used bool, keep func(owner [8]
 				continue
 			}
 		}
-		if _, err := known.drop(w, closed{}); err != nil {
+		_, err := known.drop(w, closed{})
+		if err = errors.Join(err, forgetOthers(context.Background(), w, known.Link)); err != nil {
 			errs = append(errs, err)
 			stay[owner] = true
 		}

@@ -99,7 +99,11 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return err
 		}
 		want, not := i.want(f.t, link, o)
-		at, err := f.current(nil, slices.Concat(want, not))
+		others, err := i.others(w, f.t, link)
+		if err != nil {
+			return err
+		}
+		at, err := f.current(nil, slices.Concat(want, not, others))
 		if err != nil {
 			return err
 		}
@@ -113,8 +117,12 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 				b.Delete(e)
 			}
 		}
-		for _, e := range want { // another network may be on the same bridge
-			if at[place(e)] == nil {
+		for _, e := range slices.Concat(want, others) { // another network may be on the same bridge
+			switch was := at[place(e)]; {
+			case was != nil && was.Comment == asRules && e.Comment != asRules:
+				b.Delete(e)
+				fallthrough
+			case was == nil:
 				b.Add(e)
 			}
 		}
