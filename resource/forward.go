@@ -56,7 +56,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	if len(f.Addrs) == 0 {
 		return false, nil
 	}
-	way, err := f.way(w)
+	way, err := f.way(ctx, w)
 	if err != nil {
 		return false, err
 	}
@@ -109,7 +109,7 @@ func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 	if len(f.Addrs) == 0 {
 		return nil
 	}
-	way, err := f.decide(w)
+	way, err := f.decide(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,11 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	me := kernel.OwnerHash(f.Owner)
-	errs := []error{leaveZone(ctx, w, known)}
+	var errs []error
+	if known.Zone != "" {
+		others, err := zoneUsers(w, f.Owner.Network, func(owner [8]byte) bool { return owner != me })
+		errs = append(errs, err, leaveZone(ctx, known, others))
+	}
 	if known.IPTables || !there {
 		errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(f.Owner.Network), func(owner [8]byte) bool { return owner != me }))
 	}
@@ -196,13 +200,27 @@ func (f Forward) advice(v kernel.Verdict) string {
 func SweepForward(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	records, err := forwardRecords(w, network)
 	errs := []error{err}
+	others, err := zoneUsers(w, network, keep)
+	errs = append(errs, err)
 	for owner, known := range records {
 		if !keep(owner) {
-			errs = append(errs, leaveZone(ctx, w, known))
+			errs = append(errs, leaveZone(ctx, known, others))
 		}
 	}
 	errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(network), keep))
 	return errors.Join(errs...)
+}
+
+// zoneUsers tells the addresses that attachments of the network have in a zone, of the owners that keep wants.
+func zoneUsers(w *kernel.World, network string, keep func(owner [8]byte) bool) (uses func(netip.Addr) bool, err error) {
+	records, err := forwardRecords(w, network)
+	used := map[netip.Addr]bool{}
+	for owner, known := range records {
+		for _, a := range known.Addrs {
+			used[a] = used[a] || keep(owner)
+		}
+	}
+	return func(a netip.Addr) bool { return used[a] }, err
 }
 
 // ofIP are the addresses of one family.

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/netip"
@@ -50,9 +51,9 @@ type cached struct {
 }
 
 // way is where the accepts belong: what was found before, where nobody has changed the rules since.
-func (f Forward) way(w *kernel.World) (way, error) {
+func (f Forward) way(ctx context.Context, w *kernel.World) (way, error) {
 	if f.Backend != BackendAuto {
-		return f.decide(w)
+		return f.decide(ctx, w)
 	}
 	print, err := w.Host.ForeignFingerprint(ourTables()...)
 	if err != nil {
@@ -64,7 +65,7 @@ func (f Forward) way(w *kernel.World) (way, error) {
 	} else if ok && c.Fingerprint == print {
 		return c.Way.open(w), nil
 	}
-	found, err := f.decide(w)
+	found, err := f.decide(ctx, w)
 	if err != nil {
 		return way{}, err
 	}
@@ -72,7 +73,7 @@ func (f Forward) way(w *kernel.World) (way, error) {
 }
 
 // decide looks at who has a say in forwarding (decision 22).
-func (f Forward) decide(w *kernel.World) (y way, err error) {
+func (f Forward) decide(ctx context.Context, w *kernel.World) (y way, err error) {
 	foreign, err := w.Host.ForeignForward(ourTables()...)
 	if err != nil {
 		return y, err
@@ -118,7 +119,7 @@ func (f Forward) decide(w *kernel.World) (y way, err error) {
 		case c.Table == "filter" && c.Name == "FORWARD" && c.Family == unix.NFPROTO_IPV6:
 			add(kernel.IPTNFT, true)
 		case c.Table == "firewalld":
-			y.Firewalld = y.Firewalld || firewalldRuns(w)
+			y.Firewalld = y.Firewalld || firewalldRuns(ctx)
 		}
 	}
 	for _, family := range foreign.Legacy {

@@ -23,7 +23,7 @@ func (p Passage) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 func (p Passage) Verify(ctx context.Context, w *kernel.World) error {
 	var d drift
 	f := Forward{Backend: p.Backend, Addrs: []netip.Addr{netip.IPv4Unspecified()}}
-	y, err := f.decide(w)
+	y, err := f.decide(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (p Passage) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	if y.Firewalld {
 		skip = append(skip, "inet firewalld")
-		d.add(firewalldAnswers(ctx, w))
+		d.add(firewalldAnswers(ctx))
 	}
 	if !y.Foreign {
 		return d.err()
