@@ -1,4 +1,18 @@
 // Package bandwidth limits how fast a container receives and sends.
+//
+// Ingress is what goes to the container, egress what comes from it. Limits are on the host's end of the container's
+// veth pair or on a tap on the host, where nobody in the container reaches them: a token bucket (tbf) on what the
+// link sends, and one on an ifb that all that comes in by the link is sent through. Where the host has no such link,
+// as with macvlan, both are on the interface inside of the container's namespace, and a container that has
+// CAP_NET_ADMIN can take them away; CHECK says so, and the next ADD puts them back.
+//
+// A burst passes at once before there is any limit. Without one, it is what the rate allows in 50 ms: long enough
+// for the late timers of a busy host, short enough that a limit is one. The same is meant by 4294967295, which is
+// what containerd and CRI-O write when nobody said. One that is less than a packet is as long as a packet. What
+// exceeds the rate waits, for at most 25 ms and the time of such a burst, and is then dropped.
+//
+// Where subnets are told apart, they are those of the other side. What belongs to none of them, as ARP, is not
+// limited with shapedSubnets and is with unshapedSubnets.
 package bandwidth
 
 import (
