@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -117,7 +118,17 @@ func (v Verdict) String() string {
 // Forwarded says what the rules of others do with a packet that is forwarded: those of nf_tables, of which it reads the
 // chains that such a packet comes to and no others, and those of legacy iptables. Tables in skip, as in
 // "inet fairlead", are left out.
-func (ns *NS) Forwarded(p Packet, skip ...string) (Verdict, error) {
+func (ns *NS) Forwarded(p Packet, skip ...string) (v Verdict, err error) {
+	for range 5 {
+		if v, err = ns.forwarded(p, skip); !errors.Is(err, unix.ENOENT) {
+			return v, err
+		}
+	}
+	// Somebody deletes what the rules that were read lead to, again and again.
+	return Verdict{Packet: p, Why: "the rules change while they are read"}, nil
+}
+
+func (ns *NS) forwarded(p Packet, skip []string) (Verdict, error) {
 	nft, err := ns.NFT()
 	if err != nil {
 		return Verdict{Packet: p}, err

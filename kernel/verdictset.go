@@ -37,7 +37,8 @@ const (
 	setFieldLen        = 1 // NFTA_SET_FIELD_LEN
 )
 
-// mostElements is as much of a set as is read where it cannot be asked for one element.
+// mostElements is as much of a set as is read where it cannot be asked for one element; twice as many where none is an
+// interval.
 const mostElements = 1000
 
 func (f *nftFilter) set(name string) (*nftSet, error) {

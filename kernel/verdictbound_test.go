@@ -1,0 +1,111 @@
+package kernel
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+// What is large, asleep, ours or without end is dealt with as the kernel would, or it is said that it is not.
+func TestVerdictBounds(t *testing.T) {
+	var elements, tree []string
+	for i := range 3000 {
+		elements = append(elements, fmt.Sprintf("10.3.%d.%d", i/256, i%256))
+	}
+	for i := 10; i > 0; i-- {
+		tree = append(tree, fmt.Sprintf("chain c%d { %s; }", i, strings.Repeat(fmt.Sprintf("meta random < 1000; jump c%d; ", i+1), 3)))
+	}
+	forward := "chain forward { type filter hook forward priority 0; policy drop; "
+	src, dst := netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("10.3.1.7")
+	for _, tc := range []struct {
+		name, rules string
+		p           Packet
+		skip        string
+		want        Outcome
+		why         string
+	}{
+		{"a large set, by key", "set s { type ipv4_addr; elements = { " + strings.Join(elements, ", ") + " }; }; " + forward + "ip daddr @s accept; }",
+			Packet{Src: src, Dst: dst}, "", Accepted, ""},
+		{"a large set, and not the key", "set s { type ipv4_addr; elements = { " + strings.Join(elements, ", ") + " }; }; " + forward + "ip daddr @s accept; }",
+			Packet{Src: src}, "", Undecided, "depends on ip daddr in @s, which is too large to look through"},
+		{"any other element, by key", "map m { type ipv4_addr : verdict; elements = { 10.1.0.5 : drop, * : accept }; }; " + forward + "ip daddr vmap @m; }",
+			Packet{Src: src, Dst: dst}, "", Accepted, ""},
+		{"any other element, and not the key", "map m { type ipv4_addr : verdict; elements = { 10.1.0.5 : accept, * : accept }; }; " + forward + "ip daddr vmap @m; }",
+			Packet{Src: src}, "", Undecided, "depends on ip daddr"},
+		{"the same either way", "map m { type inet_proto : verdict; elements = { tcp : drop, udp : drop }; }; " + forward + "meta l4proto vmap @m; }",
+			Packet{Src: src}, "", Dropped, ""},
+		{"a table that sleeps", "flags dormant; " + forward + "}", Packet{Src: src}, "", Accepted, ""},
+		{"ours", forward + "}", Packet{Src: src}, "inet t", Accepted, ""},
+		{"another family's", forward + "meta nfproto ipv4 accept; }", Packet{Src: netip.MustParseAddr("fd00::1")}, "", Dropped, ""},
+		{"more rules than can be followed", "chain c11 { counter; counter; }; " + strings.Join(tree, "; ") + "; " + forward + "jump c1; accept; }",
+			Packet{Src: src}, "", Undecided, "too many rules"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := nstest.NewNS(t)
+			file := filepath.Join(t.TempDir(), "rules")
+			if err := os.WriteFile(file, []byte("table inet t { "+tc.rules+"; }\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			nstest.RunIn(t, path, "nft", "-f", file)
+			ns, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ns.Close()
+			start := time.Now()
+			v, err := ns.Forwarded(tc.p, tc.skip)
+			if err != nil || v.Outcome != tc.want || !strings.Contains(v.String(), tc.why) {
+				t.Errorf("%v, %v; want %v, %s", v, err, tc.want, tc.why)
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("that took %v", took)
+			}
+		})
+	}
+}
+
+// Rules that are replaced all the time, by others that say the same, change nothing.
+func TestVerdictMeanwhile(t *testing.T) {
+	path := nstest.NewNS(t)
+	file := filepath.Join(t.TempDir(), "rules")
+	rules := "table inet t { chain forward { type filter hook forward priority 0; policy drop; ip daddr { 10.0.0.1, 10.0.0.2 } accept; ip saddr { 10.0.0.3-10.0.0.9 } jump { tcp dport { 1, 2 } drop; }; }; }\n"
+	if err := os.WriteFile(file, []byte("table inet t { }\ndelete table inet t\n"+rules), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	nstest.RunIn(t, path, "nft", "-f", file)
+	ns, err := Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	stop := make(chan bool)
+	go func() {
+		defer close(stop)
+		for range 20 {
+			exec.Command("nsenter", "--net="+path, "nft", "-f", file).Run()
+		}
+	}()
+	p := Packet{Src: netip.MustParseAddr("10.0.0.4"), Dst: netip.MustParseAddr("10.0.0.8"), Proto: TCP, DstPort: 3}
+	asked := 0
+	for {
+		select {
+		case <-stop:
+			if asked < 20 {
+				t.Errorf("asked %d times", asked)
+			}
+			return
+		default:
+		}
+		if v, err := ns.Forwarded(p); err != nil || v.Outcome == Accepted {
+			t.Fatalf("%v, %v", v, err)
+		}
+		asked++
+	}
+}
