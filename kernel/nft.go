@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -119,10 +120,13 @@ func (n *NFT) Get(keys ...NFTElem) ([]*NFTElem, error) {
 	for i, e := range keys {
 		qs[i] = &question{
 			op: unix.NFT_MSG_GETSETELEM, family: e.Set.Table.Family,
-			fill: func(r *requests) { r.elements(e.Set, []NFTElem{{Set: e.Set, Key: e.Key}}) },
+			fill: func(r *requests) { r.elements(e.Set, []NFTElem{{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}}) },
 			answer: func(body []byte) {
-				for _, e := range elements(e.Set, body) {
-					found[i] = &e
+				for _, got := range elements(e.Set, body) {
+					// Asked for a range, the kernel answers with any that its first key is in.
+					if bytes.Equal(got.Key, e.Key) && bytes.Equal(got.KeyEnd, e.KeyEnd) {
+						found[i] = &got
+					}
 				}
 			},
 		}
@@ -157,6 +161,7 @@ func elements(set *NFTSet, body []byte) (all []NFTElem) {
 		all = append(all, NFTElem{
 			Set:     set,
 			Key:     slices.Clone(attr(v, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+			KeyEnd:  slices.Clone(attr(v, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
 			Data:    slices.Clone(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
 			Comment: comment(attr(v, unix.NFTA_SET_ELEM_USERDATA)),
 		})
@@ -172,6 +177,9 @@ func (r *requests) elements(set *NFTSet, all []NFTElem) {
 		for _, e := range all {
 			r.nest(unix.NFTA_LIST_ELEM, func() {
 				r.value(unix.NFTA_SET_ELEM_KEY, e.Key)
+				if e.KeyEnd != nil {
+					r.value(nftaSetElemKeyEnd, e.KeyEnd)
+				}
 				if e.Data != nil {
 					r.value(unix.NFTA_SET_ELEM_DATA, e.Data)
 				}
@@ -225,7 +233,7 @@ func (b *NFTBatch) Add(e NFTElem) {
 
 // Delete deletes an element; one that does not exist fails the transaction with ENOENT.
 func (b *NFTBatch) Delete(e NFTElem) {
-	b.ops = append(b.ops, nftOp{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: NFTElem{Set: e.Set, Key: e.Key}})
+	b.ops = append(b.ops, nftOp{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: NFTElem{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}})
 }
 
 // Append takes over what another batch would do, after what b does.

@@ -263,23 +263,25 @@ func keySets() []*NFTSet {
 		{Table: table, Name: "b", Key: []NFTType{NFTAddr6, NFTProto, NFTService}},
 		{Table: table, Name: "c", Key: []NFTType{NFTProto, NFTService, NFTMark}},
 		{Table: table, Name: "d", Key: []NFTType{NFTIfname, NFTEther}},
+		{Table: table, Name: "e", Key: []NFTType{NFTProto, NFTService}, Interval: true},
 	}
 }
 
 // A key that was printed is read again as it was.
 func TestNFTKeyText(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	for i, key := range [][]byte{
-		NFTKey(netip.MustParseAddr("10.1.2.3")),
-		NFTKey(netip.MustParseAddr("2001:db8::1"), uint8(SCTP), uint16(65535)),
-		NFTKey(uint8(UDP), uint16(53), uint32(7)),
-		NFTKey("veth0", mac),
+	for i, e := range []NFTElem{
+		{Key: NFTKey(netip.MustParseAddr("10.1.2.3"))},
+		{Key: NFTKey(netip.MustParseAddr("2001:db8::1"), uint8(SCTP), uint16(65535))},
+		{Key: NFTKey(uint8(UDP), uint16(53), uint32(7))},
+		{Key: NFTKey("veth0", mac)},
+		{Key: NFTKey(uint8(UDP), uint16(8000)), KeyEnd: NFTKey(uint8(UDP), uint16(8010))},
 	} {
-		s := keySets()[i]
-		text := NFTElem{Set: s, Key: key}.KeyText()
-		got, rest, ok := s.CutNFTKey(text + " the rest")
-		if !ok || !slices.Equal(got, key) || rest != "the rest" {
-			t.Errorf("%q: %x, want %x; %q, %v", text, got, key, rest, ok)
+		e.Set = keySets()[i]
+		text := e.KeyText()
+		got, rest, ok := e.Set.CutNFTKey(text + " the rest")
+		if !ok || !slices.Equal(got.Key, e.Key) || !slices.Equal(got.KeyEnd, e.KeyEnd) || rest != "the rest" {
+			t.Errorf("%q: %x, want %x; %q, %v", text, got, e, rest, ok)
 		}
 	}
 }
@@ -290,18 +292,73 @@ func FuzzNFTKeyText(f *testing.F) {
 	f.Add("udp . 53 . 0x00000000 tag")
 	f.Add("veth0 . 02:00:00:00:00:01 tag")
 	f.Add("veth0 . 0000000000001000 tag")
+	f.Add("tcp . 8000-8010 tag")
 	f.Add("\x00 . 02:00:00:00:00:01 tag")
 	f.Fuzz(func(t *testing.T, line string) {
 		for _, s := range keySets() {
-			key, rest, ok := s.CutNFTKey(line)
+			e, rest, ok := s.CutNFTKey(line)
 			if !ok {
 				continue
 			}
-			text := NFTElem{Set: s, Key: key}.KeyText()
+			text := e.KeyText()
 			again, more, ok := s.CutNFTKey(text + " " + rest)
-			if !ok || !slices.Equal(again, key) || more != rest {
-				t.Errorf("%q printed as %q is %x, was %x", line, text, again, key)
+			if !ok || !slices.Equal(again.Key, e.Key) || !slices.Equal(again.KeyEnd, e.KeyEnd) || more != rest {
+				t.Errorf("%q printed as %q is %x, was %x", line, text, again, e)
 			}
 		}
 	})
+}
+
+// A range is one element, is found by its two ends alone, and shares no key with another.
+func TestNFTRanges(t *testing.T) {
+	n, ns := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	s := &NFTSet{Table: table, Name: "s", Key: []NFTType{NFTAddr6, NFTProto, NFTService}, Data: []NFTType{NFTAddr6}, Interval: true}
+	table.Sets = []*NFTSet{s}
+	table.Chains = []*NFTChain{{Name: "c", Rules: []*NFTRule{NewNFTRule("").DNAT(true, false, s)}}}
+	mend(t, n, table)
+	host, to := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("fd00::5")
+	ports := func(first, last uint16) NFTElem {
+		return NFTElem{Set: s, Key: NFTKey(host, uint8(TCP), first), KeyEnd: NFTKey(host, uint8(TCP), last), Data: NFTKey(to), Comment: "mine"}
+	}
+	var b NFTBatch
+	b.Add(ports(8000, 8010))
+	b.Add(ports(8011, 8011))
+	if err := n.Commit(&b); err != nil {
+		t.Fatal(err)
+	}
+	out := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset")
+	for _, want := range []string{"2001:db8::1 . tcp . 8000-8010 comment \"mine\" : fd00::5", "2001:db8::1 . tcp . 8011 comment", "flags interval",
+		"dnat ip6 to ip6 daddr . meta l4proto . th dport map @s"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("nft does not print %q:\n%s", want, out)
+		}
+	}
+	found, err := n.Get(ports(8000, 8010), ports(8000, 8009), ports(8001, 8010), ports(8011, 8011), ports(8012, 8012))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []bool{true, false, false, true, false} {
+		if (found[i] != nil) != want {
+			t.Errorf("%d: found %v, want %v", i, found[i], want)
+		}
+	}
+	if got := found[0].String(); got != "inet t s { 2001:db8::1 . tcp . 8000-8010 : fd00::5 }" {
+		t.Error(got)
+	}
+	b = NFTBatch{}
+	b.Add(ports(8005, 8020))
+	if err := n.Commit(&b); err == nil {
+		t.Error("overlapping ranges were taken")
+	}
+	b = NFTBatch{} // one makes room for the other in the same transaction
+	b.Delete(ports(8000, 8010))
+	b.Delete(ports(8011, 8011))
+	b.Add(ports(8005, 8020))
+	if err := n.Commit(&b); err != nil {
+		t.Error(err)
+	}
+	if all, err := n.List(s); err != nil || len(all) != 1 || !slices.Equal(all[0].KeyEnd, ports(8005, 8020).KeyEnd) {
+		t.Errorf("%v, %v", all, err)
+	}
 }

@@ -295,7 +295,8 @@ func (r *NFTRule) To(v6 bool, set *NFTSet) *NFTRule {
 	return r.Family(v6).keyed(v6, true).lookup(set, false)
 }
 
-// DNAT is "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is false.
+// DNAT is "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is true. Where
+// set has no ports, the packet keeps its own.
 func (r *NFTRule) DNAT(v6, any bool, set *NFTSet) *NFTRule {
 	family, port := uint32(unix.NFPROTO_IPV4), reg(1)
 	if v6 {
@@ -305,7 +306,9 @@ func (r *NFTRule) DNAT(v6, any bool, set *NFTSet) *NFTRule {
 		r.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
 		r.u32(unix.NFTA_NAT_FAMILY, family)
 		r.u32(unix.NFTA_NAT_REG_ADDR_MIN, reg(0))
-		r.u32(unix.NFTA_NAT_REG_PROTO_MIN, port)
+		if len(set.Data) > 1 {
+			r.u32(unix.NFTA_NAT_REG_PROTO_MIN, port)
+		}
 	})
 }
 

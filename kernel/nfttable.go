@@ -10,6 +10,14 @@ import (
 
 const nfAccept = 1 // NF_ACCEPT
 
+// Numbers of ranges in concatenations that x/sys lacks.
+const (
+	nftaSetDescConcat = 2
+	nftaSetFieldLen   = 1
+	nftaSetElemKeyEnd = 10
+	nftSetConcat      = 0x80
+)
+
 // named is the body of a request for one object of a table.
 func named(table uint16, t *NFTTable, name uint16, what string) func(*requests) {
 	return func(r *requests) {
@@ -87,7 +95,7 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 			answer: func(body []byte) {
 				b := body[4:]
 				odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType || attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
-					(len(s.Data) > 0) != (attr32(b, unix.NFTA_SET_FLAGS)&unix.NFT_SET_MAP != 0) ||
+					attr32(b, unix.NFTA_SET_FLAGS)&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) != s.flags()&^nftSetConcat ||
 					len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType || attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
 			}})
 	}
@@ -195,6 +203,16 @@ func (n *NFT) Rules(t *NFTTable, chain string) (comments []string, err error) {
 	return comments, err
 }
 
+func (s *NFTSet) flags() (flags uint32) {
+	if len(s.Data) > 0 {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL | nftSetConcat
+	}
+	return flags
+}
+
 func (b *NFTBatch) addSet(s *NFTSet, id uint32) {
 	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, s.Table, "set "+s.Table.String()+" "+s.Name, func(r *requests) {
 		r.str(unix.NFTA_SET_TABLE, s.Table.Name)
@@ -208,10 +226,21 @@ func (b *NFTBatch) addSet(s *NFTSet, id uint32) {
 			// and 1 for the host's.
 			r.attr(unix.NFTA_SET_USERDATA, append([]byte{0, 4}, binary.NativeEndian.AppendUint32(nil, 1)...)...)
 		}
+		if s.flags() != 0 {
+			r.u32(unix.NFTA_SET_FLAGS, s.flags())
+		}
+		if s.Interval {
+			r.nest(unix.NFTA_SET_DESC, func() {
+				r.nest(nftaSetDescConcat, func() {
+					for _, t := range s.Key {
+						r.nest(unix.NFTA_LIST_ELEM, func() { r.u32(nftaSetFieldLen, uint32(t.size())) })
+					}
+				})
+			})
+		}
 		if len(s.Data) == 0 {
 			return
 		}
-		r.u32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
 		typ, size = typeOf(s.Data)
 		r.u32(unix.NFTA_SET_DATA_TYPE, typ)
 		r.u32(unix.NFTA_SET_DATA_LEN, uint32(size))
