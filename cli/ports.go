@@ -3,13 +3,17 @@ package cli
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A portMapping is an entry of the capability portMappings (clause K1).
 type portMapping struct {
 	HostPort      int    `json:"hostPort"`
+	HostPortEnd   int    `json:"hostPortEnd,omitempty"`
 	ContainerPort int    `json:"containerPort"`
 	Protocol      string `json:"protocol"`
 	HostIP        string `json:"hostIP,omitempty"`
@@ -23,13 +27,19 @@ func (m portMapping) String() string {
 	case m.HostIP != "":
 		at = m.HostIP + ":"
 	}
-	return fmt.Sprintf("%s%d:%d/%s", at, m.HostPort, m.ContainerPort, m.Protocol)
+	text := func(first int) string {
+		if m.HostPortEnd == 0 {
+			return strconv.Itoa(first)
+		}
+		return fmt.Sprintf("%d-%d", first, first+m.HostPortEnd-m.HostPort)
+	}
+	return at + text(m.HostPort) + ":" + text(m.ContainerPort) + "/" + m.Protocol
 }
 
 // parsePorts reads [HOSTIP:]HOSTPORT:PORT[/PROTOCOL], where both ports may be ranges of one length.
-func parsePorts(s string) ([]portMapping, error) {
-	bad := func(what string, args ...any) ([]portMapping, error) {
-		return nil, usage("-p %s: %s; write [HOSTIP:]HOSTPORT:PORT[/udp], such as 8080:80 or [2001:db8::1]:5353:53/udp", s, fmt.Sprintf(what, args...))
+func parsePorts(s string) (m portMapping, err error) {
+	bad := func(what string, args ...any) (portMapping, error) {
+		return m, usage("-p %s: %s; write [HOSTIP:]HOSTPORT:PORT[/udp], such as 8080:80 or [2001:db8::1]:5353:53/udp", s, fmt.Sprintf(what, args...))
 	}
 	rest, protocol, found := strings.Cut(s, "/")
 	if !found {
@@ -64,11 +74,33 @@ func parsePorts(s string) ([]portMapping, error) {
 	if to-from != last-first {
 		return bad("the ranges differ in length")
 	}
-	var ports []portMapping
-	for n := range to - from + 1 {
-		ports = append(ports, portMapping{HostPort: from + n, ContainerPort: first + n, Protocol: protocol, HostIP: ip})
+	m = portMapping{HostPort: from, ContainerPort: first, Protocol: protocol, HostIP: ip}
+	if to > from {
+		m.HostPortEnd = to
 	}
-	return ports, nil
+	return m, nil
+}
+
+// understood are the mappings as those who publish for n understand them: ranges are known to our own plugin alone, and
+// another would publish the first port and not say so.
+func (n *network) understood(ports []portMapping) (all []portMapping) {
+	if !slices.ContainsFunc(ports, func(m portMapping) bool { return m.HostPortEnd != 0 }) {
+		return ports
+	}
+	other := foreign()
+	if !slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool {
+		return p.Capabilities["portMappings"] && (p.Type != "portmap" || other(n.List, p.Type) != "")
+	}) {
+		return ports
+	}
+	for _, m := range ports {
+		for i := range max(m.HostPort, m.HostPortEnd) - m.HostPort + 1 {
+			one := m
+			one.HostPort, one.ContainerPort, one.HostPortEnd = m.HostPort+i, m.ContainerPort+i, 0
+			all = append(all, one)
+		}
+	}
+	return all
 }
 
 func portRange(s string) (from, to int, err error) {

@@ -2,8 +2,12 @@ package cli
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 func TestParsePorts(t *testing.T) {
@@ -11,13 +15,13 @@ func TestParsePorts(t *testing.T) {
 		text string
 		want string // the mappings, or part of what is wrong
 	}{
-		{"8080:80", "[8080:80/tcp]"},
-		{"8080:80/UDP", "[8080:80/udp]"},
-		{"132:132/sctp", "[132:132/sctp]"},
-		{"192.0.2.1:8080:80", "[192.0.2.1:8080:80/tcp]"},
-		{"[2001:db8::1]:8080:80", "[[2001:db8::1]:8080:80/tcp]"},
-		{"2001:db8::1:8080:80", "[[2001:db8::1]:8080:80/tcp]"},
-		{"8000-8002:80-82/udp", "[8000:80/udp 8001:81/udp 8002:82/udp]"},
+		{"8080:80", "8080:80/tcp"},
+		{"8080:80/UDP", "8080:80/udp"},
+		{"132:132/sctp", "132:132/sctp"},
+		{"192.0.2.1:8080:80", "192.0.2.1:8080:80/tcp"},
+		{"[2001:db8::1]:8080:80", "[2001:db8::1]:8080:80/tcp"},
+		{"2001:db8::1:8080:80", "[2001:db8::1]:8080:80/tcp"},
+		{"8000-8002:80-82/udp", "8000-8002:80-82/udp"},
 		{"80", "a port of the host and one of the command are needed"},
 		{"", "a port of the host and one of the command are needed"},
 		{":80", `"" is no port`},
@@ -34,8 +38,42 @@ func TestParsePorts(t *testing.T) {
 		if got := fmt.Sprint(ports); err == nil && got != c.want {
 			t.Errorf("%q: %s, want %s", c.text, got, c.want)
 		}
-		if err != nil && (!strings.Contains(err.Error(), c.want) || strings.HasPrefix(c.want, "[")) {
+		if err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(c.want, "/")) {
 			t.Errorf("%q: %v, want %s", c.text, err, c.want)
+		}
+	}
+}
+
+// Ranges are for our own plugin; whoever else is to publish them gets each port.
+func TestRangesForOthers(t *testing.T) {
+	list := func(typ string) *network {
+		l, err := spec.ParseList([]byte(`{"cniVersion":"1.1.0","name":"n","plugins":[{"type":"` + typ + `","capabilities":{"portMappings":true}}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &network{List: l}
+	}
+	dir := t.TempDir()
+	t.Setenv("CNI_PATH", dir)
+	m, err := parsePorts("8000-8001:80-81")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		typ, want string
+		there     bool // as a program that is not ours
+	}{
+		{"portmap", "[8000-8001:80-81/tcp]", false},
+		{"portmap", "[8000:80/tcp 8001:81/tcp]", true},
+		{"cilium-cni", "[8000:80/tcp 8001:81/tcp]", false},
+	} {
+		if c.there {
+			if err := os.WriteFile(filepath.Join(dir, c.typ), []byte("#!/bin/sh"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := fmt.Sprint(list(c.typ).understood([]portMapping{m})); got != c.want {
+			t.Errorf("%s: %s, want %s", c.typ, got, c.want)
 		}
 	}
 }

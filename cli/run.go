@@ -89,7 +89,7 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 		if err != nil {
 			return nil, err
 		}
-		ports = append(ports, p...)
+		ports = append(ports, p)
 	}
 	names := f.nets
 	if len(names) == 0 {
@@ -107,7 +107,7 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 		}
 		w := wanted{network: n, runtime: rt, ifName: "eth" + strconv.Itoa(i)}
 		if len(ports) > 0 && n.publishes() {
-			w.capabilities = map[string]any{"portMappings": ports}
+			w.capabilities = map[string]any{"portMappings": n.understood(ports)}
 			ports = nil // by the first that can
 		}
 		ws = append(ws, w)

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -36,7 +37,7 @@ type tuple struct{ src, dst netip.AddrPort }
 func (t tuple) bits() (bits uint32) {
 	for i, p := range []netip.AddrPort{t.src, t.dst} {
 		if p.Addr().Is4() {
-			bits |= bySrc << i
+			bits |= bySrc<<i | byProto
 		}
 		if p.Port() != 0 {
 			bits |= bySrcPort<<i | byProto
@@ -118,22 +119,44 @@ func (r *requests) filter(orig, reply tuple) {
 	})
 }
 
-// A UDPFlow is a published UDP port that leads elsewhere than before.
+// A UDPFlow is a published UDP port, or a range of them, that leads elsewhere than before.
 type UDPFlow struct {
-	Host netip.Addr // of the host; unspecified: any of its addresses
-	Port uint16
-	To   netip.AddrPort // where it leads now or, where Gone, led
-	Gone bool
+	Host       netip.Addr     // of the host; unspecified: any of its addresses
+	Port, Last uint16         // Last is 0 or Port for one port
+	To         netip.AddrPort // where it leads now or, where Gone, led; without a port, to the same number
+	Gone       bool
 }
 
+// filter is what the flows have in common. It cannot say ranges: see of.
 func (f UDPFlow) filter() (orig, reply tuple) {
-	orig.dst = netip.AddrPortFrom(netip.Addr{}, f.Port)
+	port := f.Port
+	if f.many() {
+		port = 0
+	}
+	orig.dst = netip.AddrPortFrom(netip.Addr{}, port)
 	if f.Gone {
 		reply.src = f.To
 	} else if !f.Host.IsUnspecified() {
-		orig.dst = netip.AddrPortFrom(f.Host, f.Port)
+		orig.dst = netip.AddrPortFrom(f.Host, port)
 	}
 	return orig, reply
+}
+
+func (f UDPFlow) many() bool { return f.Last > f.Port }
+
+// of reports whether f means a flow with these tuples.
+func (f UDPFlow) of(orig, reply tuple) bool {
+	o, r := f.filter()
+	port := orig.dst.Port()
+	if f.many() && f.Gone && !f.leads(orig, reply) { // a port among them that leads elsewhere is not theirs
+		return false
+	}
+	return o.matches(orig) && r.matches(reply) && f.Port <= port && port <= max(f.Port, f.Last)
+}
+
+// leads reports whether a flow goes where f leads.
+func (f UDPFlow) leads(orig, reply tuple) bool {
+	return reply.src.Addr() == f.To.Addr() && reply.src.Port() == cmp.Or(f.To.Port(), orig.dst.Port())
 }
 
 // What conntrack's calls take, as measured with 262,144 buckets, in µs: reading locks every bucket, and
@@ -160,7 +183,7 @@ func (ns *NS) ForgetUDP(flows []UDPFlow) error {
 			continue
 		}
 		filters, ok := ns.deletions(f)
-		if !ok || len(filters)*(deleteCost+count) > readCost+count || ns.deleteFlows(filters) != nil {
+		if !ok || f.many() || len(filters)*(deleteCost+count) > readCost+count || ns.deleteFlows(filters) != nil {
 			read[0] = append(read[0], f)
 		}
 	}
@@ -253,10 +276,7 @@ func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
 		}
 		b := body[4:]
 		e := entry{orig: parseTuple(attr(b, ctaTupleOrig)), reply: parseTuple(attr(b, ctaTupleReply))}
-		if e.orig.dst.IsValid() && slices.ContainsFunc(flows, func(f UDPFlow) bool {
-			orig, reply := f.filter()
-			return orig.matches(e.orig) && reply.matches(e.reply)
-		}) {
+		if e.orig.dst.IsValid() && slices.ContainsFunc(flows, func(f UDPFlow) bool { return f.of(e.orig, e.reply) }) {
 			e.rawOrig, e.id, e.zone = slices.Clone(attr(b, ctaTupleOrig)), slices.Clone(attr(b, ctaID)), slices.Clone(attr(b, ctaZone))
 			all = append(all, e)
 		}
@@ -268,8 +288,7 @@ func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
 
 	local := map[netip.Addr]bool{}
 	stale := func(e entry, f UDPFlow) bool {
-		orig, reply := f.filter()
-		if !orig.matches(e.orig) || !reply.matches(e.reply) || !f.Gone && e.reply.src == f.To {
+		if !f.of(e.orig, e.reply) || !f.Gone && f.leads(e.orig, e.reply) {
 			return false
 		}
 		if f.Gone || !f.Host.IsUnspecified() {

@@ -142,16 +142,19 @@ func TestListens(t *testing.T) {
 	}
 	addr := netip.MustParseAddr
 	for _, c := range []struct {
-		proto byte
-		host  string
-		port  uint16
-		want  bool
+		proto       byte
+		host        string
+		first, last uint16
+		want        uint16
 	}{
-		{TCP, "0.0.0.0", 80, true}, {TCP, "192.0.2.1", 80, true}, {TCP, "0.0.0.0", 81, false}, {UDP, "0.0.0.0", 80, false},
-		{TCP, "::", 80, false}, {UDP, "::1", 53, true}, {UDP, "::", 53, false},
+		{TCP, "0.0.0.0", 80, 80, 80}, {TCP, "192.0.2.1", 80, 80, 80}, {TCP, "0.0.0.0", 81, 81, 0}, {UDP, "0.0.0.0", 80, 80, 0},
+		{TCP, "::", 80, 80, 0}, {UDP, "::1", 53, 53, 53}, {UDP, "::", 53, 53, 0},
+		{TCP, "0.0.0.0", 1, 1000, 80}, {TCP, "192.0.2.1", 80, 81, 80}, {TCP, "0.0.0.0", 79, 80, 80}, {TCP, "0.0.0.0", 81, 65535, 0}, {TCP, "0.0.0.0", 1, 79, 0},
+		{UDP, "0.0.0.0", 1, 1000, 0}, {TCP, "::", 1, 1000, 0}, {UDP, "::1", 1, 1000, 53}, {UDP, "::", 1, 1000, 53}, {UDP, "::2", 1, 1000, 0},
 	} {
-		if got := ns.Listens(c.proto, addr(c.host), c.port); got != c.want {
-			t.Errorf("%s %s %d: %v", ProtoName(c.proto), c.host, c.port, got)
+		got, ok := ns.Listens(c.proto, addr(c.host), c.first, c.last)
+		if ok != (c.want != 0) || ok && got != c.want {
+			t.Errorf("%s %s %d-%d: %d %v", ProtoName(c.proto), c.host, c.first, c.last, got, ok)
 		}
 	}
 }

@@ -231,6 +231,11 @@ func (b *NFTBatch) Add(e NFTElem) {
 	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, elem: e})
 }
 
+// Put adds an element, or leaves one with the same data as it is.
+func (b *NFTBatch) Put(e NFTElem) {
+	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE, elem: e})
+}
+
 // Delete deletes an element; one that does not exist fails the transaction with ENOENT.
 func (b *NFTBatch) Delete(e NFTElem) {
 	b.ops = append(b.ops, nftOp{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: NFTElem{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}})
@@ -277,7 +282,7 @@ func (n *NFT) Commit(b *NFTBatch) error {
 	for i := 0; i < len(b.ops); {
 		// Elements of one set go in one message, of at most half of what an attribute can hold.
 		o, j := b.ops[i], i+1
-		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && sameSet(b.ops[j].elem.Set, o.elem.Set) && b.ops[j].verb == o.verb {
+		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && sameSet(b.ops[j].elem.Set, o.elem.Set) && b.ops[j].verb == o.verb && b.ops[j].flags == o.flags {
 			j++
 		}
 		flags := o.flags

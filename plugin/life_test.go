@@ -110,6 +110,9 @@ var chains = []chain{
 		{"the guard gone", host("nft", "flush", "chain", "inet", "fairlead", "guard"), `127/8 from outside`},
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
 	}},
+	{"portmap-range", []string{`"type":"bridge","isGateway":true,` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8000,"hostPortEnd":8999,"containerPort":8000},{"hostPort":5000,"hostPortEnd":5003,"containerPort":6000,"protocol":"udp"}]}`}, []breaker{
+		{"range gone", host("nft", "delete", "element", "inet", "fairlead", "publish_ip_any_range", "{ tcp . 8000-8999 }"), `8000-8999`},
+	}},
 	{"firewall", []string{`"type":"bridge","bridge":"br-fw","isGateway":true,` + hostLocal, `"type":"firewall","backend":"nftables","ingressPolicy":"isolated"`}, []breaker{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
 		{"policy lifted", host("nft", "delete", "element", "inet", "fairlead", "policed", "{ br-fw }"), `policed \{ br-fw \}`},

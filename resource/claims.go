@@ -2,60 +2,73 @@ package resource
 
 import (
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// A slot is one port of the host: a family, the conditions, a protocol and a number.
-type slot struct {
-	portMaps
-	proto byte
-	port  uint16
-}
-
-// A claim is one owner's wish for a slot, at an address of the host or at any.
+// A claim is one owner's wish for ports of a slot, at an address of the host or at any.
 type claim struct {
-	owner     [8]byte
-	comment   string // with the owner's tag
-	host, to  netip.Addr
-	toPort    uint16
-	container uint32 // a hash of the container's ID: conflicts are between containers
-	link      uint32 // index of the host end that was there when the port was published; 0 is unknown
+	owner       [8]byte
+	comment     string // with the owner's tag
+	host, to    netip.Addr
+	first, last uint16 // ports of the host
+	toPort      uint16 // where the first leads to; that of a range is the first itself
+	container   uint32 // a hash of the container's ID: conflicts are between containers
+	link        uint32 // index of the host end that was there when the port was published; 0 is unknown
 }
 
-// key is what the claims of a slot are gathered under.
-func (s slot) key() string { return s.claims.Name + " " + string(s.place(netip.Addr{}).Key) }
+// wanted is a claim that is to be made.
+type wanted struct {
+	slot
+	claim
+}
 
-// place is where the maps have the slot for a host address; the zero Addr is any.
-func (s slot) place(host netip.Addr) kernel.NFTElem {
-	if !host.IsValid() || host.IsUnspecified() {
-		return kernel.NFTElem{Set: s.any, Key: kernel.NFTKey(s.proto, s.port)}
+// place is where the maps have ports of the host; the zero Addr is any.
+func (p portMaps) place(proto byte, host netip.Addr, first, last uint16) kernel.NFTElem {
+	any := !host.IsValid() || host.IsUnspecified()
+	switch {
+	case first == last && any:
+		return kernel.NFTElem{Set: p.any, Key: kernel.NFTKey(proto, first)}
+	case first == last:
+		return kernel.NFTElem{Set: p.exact, Key: kernel.NFTKey(host, proto, first)}
+	case any:
+		return kernel.NFTElem{Set: p.anyRange, Key: kernel.NFTKey(proto, first), KeyEnd: kernel.NFTKey(proto, last)}
 	}
-	return kernel.NFTElem{Set: s.exact, Key: kernel.NFTKey(host, s.proto, s.port)}
+	return kernel.NFTElem{Set: p.exactRange, Key: kernel.NFTKey(host, proto, first), KeyEnd: kernel.NFTKey(host, proto, last)}
 }
 
 // lead is the element that leads to a claim's container.
 func (s slot) lead(c claim) kernel.NFTElem {
-	e := s.place(c.host)
-	e.Data, e.Comment = kernel.NFTKey(c.to, c.toPort), c.comment
+	e := s.place(s.proto, c.host, c.first, c.last)
+	e.Data, e.Comment = kernel.NFTKey(c.to), c.comment
+	if c.first == c.last {
+		e.Data = kernel.NFTKey(c.to, c.toPort)
+	}
 	return e
 }
 
-// claim is the nth element of the slot's claims.
-func (s slot) claim(n int, c claim) kernel.NFTElem {
-	return kernel.NFTElem{Set: s.claims, Key: kernel.NFTKey(s.proto, s.port, uint32(n)),
-		Data: kernel.NFTKey(c.host, c.to, c.toPort, c.container, c.link), Comment: c.comment}
+// element is the nth element of the slot's claims. nft(8) cannot show data of more than five fields, so the port
+// that is led to and the last one that is claimed share one.
+func (s slot) element(n int, c claim) kernel.NFTElem {
+	return kernel.NFTElem{Set: s.claims, Key: s.claimKey(n),
+		Data: kernel.NFTKey(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link), Comment: c.comment}
 }
 
-func parseClaim(e *kernel.NFTElem) (c claim) {
+func (s slot) parse(e *kernel.NFTElem) (c claim) {
 	_, c.owner, _, _ = kernel.ParseTag(e.Comment)
 	c.comment = e.Comment
+	c.first, c.last = s.base, s.base
 	if f := kernel.NFTFields(e.Set.Data, e.Data); len(f) == 5 {
 		c.host, _ = f[0].(netip.Addr)
 		c.to, _ = f[1].(netip.Addr)
-		c.toPort, _ = f[2].(uint16)
+		ports, _ := f[2].(uint32)
+		c.toPort = uint16(ports >> 16)
+		if s.level > 0 {
+			c.first, c.last = c.toPort, uint16(ports)
+		}
 		c.container, _ = f[3].(uint32)
 		c.link, _ = f[4].(uint32)
 	}
@@ -64,12 +77,18 @@ func parseClaim(e *kernel.NFTElem) (c claim) {
 
 // same reports whether two claims of one owner ask for the same thing.
 func (c claim) same(d claim) bool {
-	return c.host == d.host && c.to == d.to && c.toPort == d.toPort
+	return c.host == d.host && c.to == d.to && c.toPort == d.toPort && c.first == d.first && c.last == d.last
 }
 
-// overlaps reports whether two claims of a slot are for one address, as bind(2) sees it.
-func (c claim) overlaps(d claim) bool {
-	return c.host == d.host || c.host.IsUnspecified() || d.host.IsUnspecified()
+// at reports whether two claims are for the same ports of the same address, so that one can stand by for the other.
+func (c claim) at(d claim) bool { return c.host == d.host && c.first == d.first && c.last == d.last }
+
+// overlaps reports whether two claims have a port in common, and meets whether it is at one address, as bind(2)
+// sees it.
+func (c claim) overlaps(d claim) bool { return c.first <= d.last && d.first <= c.last }
+
+func (c claim) meets(d claim) bool {
+	return c.overlaps(d) && (c.host == d.host || c.host.IsUnspecified() || d.host.IsUnspecified())
 }
 
 // claimants are the claims of some slots, as they are and as they shall be.
@@ -80,16 +99,39 @@ type claimed struct {
 	before, after []claim
 }
 
+// claimOf is what of a claim an entry of owners says, which leads to a published port.
+func claimOf(t *kernel.NFTTable, e entry) (w wanted, ok bool) {
+	if e.place.Set == nil {
+		return w, false
+	}
+	p, ok := portsNamed(t, e.place.Set.Name)
+	f := kernel.NFTFields(e.place.Set.Key, e.place.Key)
+	if !ok || len(f) < 2 {
+		return w, false
+	}
+	w.host = netip.IPv4Unspecified()
+	if p.v6 {
+		w.host = netip.IPv6Unspecified()
+	}
+	if len(f) > 2 {
+		w.host, _ = f[0].(netip.Addr)
+	}
+	w.first, _ = f[len(f)-1].(uint16)
+	w.last = w.first
+	if end := kernel.NFTFields(e.place.Set.Key, e.place.KeyEnd); len(end) == len(f) {
+		w.last, _ = end[len(end)-1].(uint16)
+	}
+	proto, _ := f[len(f)-2].(uint8)
+	w.slot = p.slotOf(proto, w.first, w.last)
+	return w, true
+}
+
 // slotsOf are the slots that entries of owners lead to.
 func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
 	for _, e := range mapped {
-		p, ok := portsNamed(t, e.place.Set.Name)
-		f := kernel.NFTFields(e.place.Set.Key, e.place.Key)
-		if !ok || len(f) < 2 {
-			continue
+		if w, ok := claimOf(t, e); ok {
+			slots = append(slots, w.slot)
 		}
-		f = f[len(f)-2:]
-		slots = append(slots, slot{p, f[0].(uint8), f[1].(uint16)})
 	}
 	return slots
 }
@@ -97,8 +139,7 @@ func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
 // unclaimed are the entries that no claim bears out, as when somebody flushed the claims.
 func (m claimants) unclaimed(t *kernel.NFTTable, mapped []entry) (left []entry) {
 	for _, e := range mapped {
-		s := slotsOf(t, []entry{e})
-		if len(s) == 0 || !slices.ContainsFunc(m[s[0].key()].before, func(c claim) bool { return sameKey(s[0].place(c.host), e.place) }) {
+		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.claim.at) {
 			left = append(left, e)
 		}
 	}
@@ -134,7 +175,7 @@ func (f filter) claims(slots []slot) (claimants, error) {
 		var ask []kernel.NFTElem
 		for _, c := range open {
 			for i := range step {
-				ask = append(ask, c.claim(len(c.before)+i, claim{}))
+				ask = append(ask, kernel.NFTElem{Set: c.claims, Key: c.claimKey(len(c.before) + i)})
 			}
 		}
 		found, err := f.Get(ask...)
@@ -148,7 +189,7 @@ func (f filter) claims(slots []slot) (claimants, error) {
 				if e == nil {
 					break
 				}
-				c.before = append(c.before, parseClaim(e))
+				c.before = append(c.before, c.parse(e))
 			}
 			if mine[step-1] != nil {
 				more = append(more, c)
@@ -189,73 +230,90 @@ func (c *claimed) remove(which func(claim) bool) {
 	}
 }
 
+// still reports whether a claim that was shall be.
+func (c *claimed) still(d claim) bool { return slices.Contains(c.after, d) }
+
+// A led place is where the maps lead somewhere, for claims of a slot that want the same.
+type led struct {
+	*claimed
+	claim // the first of them
+	now   *kernel.NFTElem
+}
+
 // lead writes into b how the claims change, and whom the maps lead to after that: whom they do, as long
 // as he claims it; else whoever has waited.
 func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []kernel.UDPFlow, err error) {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	leads, err := f.leads(m, keys)
+	leads, err := f.leads(m)
 	if err != nil {
 		return nil, err
 	}
-	for _, k := range keys {
+	var adds []kernel.NFTElem // after all deletions: a range makes room for others
+	for _, k := range slices.Sorted(maps.Keys(m)) {
 		c := m[k]
 		for n := range max(len(c.before), len(c.after)) {
 			if n < len(c.before) && n < len(c.after) && c.before[n] == c.after[n] {
 				continue
 			}
 			if n < len(c.before) {
-				b.Delete(c.claim(n, c.before[n]))
+				b.Delete(c.element(n, c.before[n]))
 			}
 			if n < len(c.after) {
-				b.Add(c.claim(n, c.after[n]))
-			}
-		}
-		for host, e := range leads[k] {
-			waiting := slices.DeleteFunc(slices.Clone(c.after), func(d claim) bool { return d.host != host })
-			if e != nil && slices.ContainsFunc(waiting, func(d claim) bool { return taggedBy(e, d.owner) && sameData(*e, c.lead(d)) }) {
-				continue
-			}
-			if e != nil {
-				b.Delete(*e)
-				if to := kernel.NFTFields(e.Set.Data, e.Data); c.proto == kernel.UDP && len(to) == 2 {
-					flows = append(flows, kernel.UDPFlow{Host: host, Port: c.port, To: netip.AddrPortFrom(to[0].(netip.Addr), to[1].(uint16)), Gone: true})
-				}
-			}
-			if len(waiting) > 0 {
-				d := waiting[0]
-				b.Add(c.lead(d))
-				if c.proto == kernel.UDP {
-					flows = append(flows, kernel.UDPFlow{Host: host, Port: c.port, To: netip.AddrPortFrom(d.to, d.toPort)})
-				}
+				adds = append(adds, c.element(n, c.after[n]))
 			}
 		}
 	}
-	return flows, nil
+	for _, l := range leads {
+		waiting := slices.DeleteFunc(slices.Clone(l.after), func(d claim) bool { return !d.at(l.claim) })
+		if l.now != nil && slices.ContainsFunc(waiting, func(d claim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.lead(d)) }) {
+			continue
+		}
+		flow := kernel.UDPFlow{Host: l.host, Port: l.first, Last: l.last}
+		if l.now != nil {
+			b.Delete(*l.now)
+			if to := kernel.NFTFields(l.now.Set.Data, l.now.Data); l.proto == kernel.UDP && len(to) > 0 {
+				gone := flow
+				gone.Gone, gone.To = true, netip.AddrPortFrom(to[0].(netip.Addr), 0)
+				if len(to) > 1 {
+					gone.To = netip.AddrPortFrom(gone.To.Addr(), to[1].(uint16))
+				}
+				flows = append(flows, gone)
+			}
+		}
+		if len(waiting) > 0 {
+			d := waiting[0]
+			adds = append(adds, l.lead(d))
+			if l.proto == kernel.UDP {
+				flow.To = netip.AddrPortFrom(d.to, 0)
+				if d.first == d.last {
+					flow.To = netip.AddrPortFrom(d.to, d.toPort)
+				}
+				flows = append(flows, flow)
+			}
+		}
+	}
+	for _, e := range adds {
+		b.Add(e)
+	}
+	return flows, f.unmark(b, m)
 }
 
-// leads are the elements that the maps have now at the addresses of each slot's claims.
-func (f filter) leads(m claimants, keys []string) (map[string]map[netip.Addr]*kernel.NFTElem, error) {
-	leads := map[string]map[netip.Addr]*kernel.NFTElem{}
-	var put []func(*kernel.NFTElem)
+// leads are the places of all claims, in order, with what the maps have there now.
+func (f filter) leads(m claimants) (leads []led, err error) {
 	var ask []kernel.NFTElem
-	for _, k := range keys {
-		at := map[netip.Addr]*kernel.NFTElem{}
-		leads[k] = at
-		for _, d := range slices.Concat(m[k].before, m[k].after) {
-			if _, ok := at[d.host]; !ok {
-				at[d.host] = nil
-				ask = append(ask, m[k].place(d.host))
-				put = append(put, func(e *kernel.NFTElem) { at[d.host] = e })
+	seen := map[string]bool{}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		c := m[k]
+		for _, d := range slices.Concat(c.before, c.after) {
+			if e := c.place(c.proto, d.host, d.first, d.last); !seen[place(e)] {
+				seen[place(e)] = true
+				ask = append(ask, e)
+				leads = append(leads, led{claimed: c, claim: d})
 			}
 		}
 	}
 	found, err := f.Get(ask...)
 	for i, e := range found {
-		put[i](e)
+		leads[i].now = e
 	}
 	return leads, err
 }

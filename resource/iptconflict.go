@@ -199,15 +199,15 @@ func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) 
 		if err != nil {
 			return err
 		}
-		var slots []slot
-		for _, c := range pub.claims {
-			slots = append(slots, c.slot)
-		}
-		claims, err := f.claims(slots)
+		near, _, err := f.around(pub.claims)
 		if err != nil {
 			return err
 		}
-		_, err = claims.conflicts(w, kernel.OwnerHash(p.Owner), pub.claims)
+		claims, err := f.claims(near)
+		if err != nil {
+			return err
+		}
+		_, err = claims.rivals(w, kernel.OwnerHash(p.Owner), pub.claims)
 		return err
 	})
 	if unavailable(err) {

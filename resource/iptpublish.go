@@ -132,12 +132,7 @@ func (p PublishIPTables) own(v6 bool) (rules []kernel.IPTRule, err error) {
 		if host.IsValid() && !host.IsUnspecified() && host.Is6() != v6 {
 			continue
 		}
-		same := m.HostPort == m.ContainerPort
-		each := []PortMapping{m}
-		if m.Len() > 1 && !same {
-			each = m.single() // a range of --to-destination is a choice, and no shift
-		}
-		for _, m := range each {
+		for _, m := range m.pieces() { // a range of --to-destination is a choice, and no shift
 			rule := func(src []string, target ...string) {
 				words := slices.Clone(src)
 				if host.IsValid() && !host.IsUnspecified() {
@@ -261,7 +256,7 @@ func (p PublishIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 
 // flows are those that may have led elsewhere before.
 func (p PublishIPTables) flows() (flows []kernel.UDPFlow) {
-	for _, m := range eachPort(p.Ports) {
+	for _, m := range allPieces(p.Ports) {
 		for _, prefix := range p.addrs() {
 			to, host := prefix.Addr(), m.HostIP.Unmap()
 			if !host.IsValid() || host.IsUnspecified() {
@@ -271,7 +266,11 @@ func (p PublishIPTables) flows() (flows []kernel.UDPFlow) {
 				}
 			}
 			if m.Protocol == "udp" && host.Is6() == to.Is6() {
-				flows = append(flows, kernel.UDPFlow{Host: host, Port: m.HostPort, To: netip.AddrPortFrom(to, m.ContainerPort)})
+				lead := netip.AddrPortFrom(to, m.ContainerPort)
+				if m.Len() > 1 {
+					lead = netip.AddrPortFrom(to, 0) // each to the same number
+				}
+				flows = append(flows, kernel.UDPFlow{Host: host, Port: m.HostPort, Last: m.Last(), To: lead})
 			}
 		}
 	}
@@ -462,7 +461,7 @@ func (p PublishIPTables) Verify(ctx context.Context, w *kernel.World) error {
 func (p PublishIPTables) published() *published {
 	pub := &published{}
 	if p.masquerades() {
-		pub.hairpin, pub.local = make([]kernel.NFTElem, 1), p.To4.IsValid()
+		pub.back, pub.local = true, p.To4.IsValid()
 	}
 	return pub
 }

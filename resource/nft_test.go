@@ -22,7 +22,7 @@ func nftState(t testing.TB, w *kernel.World) string {
 // belong to them.
 var (
 	sharedChain = regexp.MustCompile(`(?m)^\tchain \w+_[0-9a-f]{12} \{\n(\t\t.*\n)*\t\}\n\n?`)
-	sharedMap   = regexp.MustCompile(`(?m)^\t(map|set) \w+_[0-9a-f]{12} \{\n\t\ttype .*\n\t\}\n\n?`)
+	sharedMap   = regexp.MustCompile(`(?m)^\t(map|set) \w+_[0-9a-f]{12} \{\n\t\ttype .*\n(\t\tflags .*\n)?\t\}\n\n?`)
 	sharedRule  = regexp.MustCompile(`(?m)^.* jump \w+_[0-9a-f]{12} .*\n`)
 )
 

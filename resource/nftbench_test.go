@@ -105,3 +105,64 @@ func BenchmarkFilter(b *testing.B) {
 		})
 	}
 }
+
+// A range of 2,000 equal ports costs about what one port does, and as little beside others, with ports or ranges of
+// their own, as alone. The same ports one by one, and a range that is shifted, are there to compare.
+func BenchmarkRange(b *testing.B) {
+	var each []PortMapping
+	for i := range 2000 {
+		each = append(each, PortMapping{Protocol: "tcp", HostPort: uint16(40000 + i), ContainerPort: uint16(40000 + i)})
+	}
+	shapes := []struct {
+		name  string
+		ports []PortMapping
+	}{
+		{"port", each[:1]},
+		{"range", []PortMapping{portRange("", 40000, 41999)}},
+		{"all", []PortMapping{{Protocol: "udp", HostPort: 1, HostPortEnd: 65535, ContainerPort: 1}}},
+		{"shifted", []PortMapping{{Protocol: "tcp", HostPort: 40000, HostPortEnd: 41999, ContainerPort: 1000}}},
+		{"one by one", each},
+	}
+	for _, others := range []string{"nobody", "1000 ports", "1000 ranges"} {
+		b.Run("beside="+others, func(b *testing.B) {
+			w := newHost(b)
+			skeleton(b, w)
+			switch others {
+			case "1000 ports":
+				crowd(b, w, 1000)
+			case "1000 ranges":
+				for i := range 1000 {
+					ensure(b, w, publishOf(strconv.Itoa(i), "crowd", fmt.Sprintf("10.200.%d.%d/16", i/200, i%200+1), portRange("", uint16(10000+i*20), uint16(10019+i*20))))
+				}
+			}
+			for _, s := range shapes {
+				p := publishOf("c1", "net", "10.1.2.5/24", s.ports...)
+				b.Run(s.name+"/ensure", func(b *testing.B) {
+					for b.Loop() {
+						ensure(b, w, p)
+						b.StopTimer()
+						removeIt(b, w, p)
+						b.StartTimer()
+					}
+				})
+				b.Run(s.name+"/verify", func(b *testing.B) {
+					ensure(b, w, p)
+					for b.Loop() {
+						if err := p.Verify(b.Context(), w); err != nil {
+							b.Fatal(err)
+						}
+					}
+					removeIt(b, w, p)
+				})
+				b.Run(s.name+"/remove", func(b *testing.B) {
+					for b.Loop() {
+						b.StopTimer()
+						ensure(b, w, p)
+						b.StartTimer()
+						removeIt(b, w, p)
+					}
+				})
+			}
+		})
+	}
+}

@@ -34,7 +34,7 @@ func taggedBy(e *kernel.NFTElem, hash [8]byte) bool {
 }
 
 func sameKey(a, b kernel.NFTElem) bool {
-	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key)
+	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
 }
 
 func sameData(a, b kernel.NFTElem) bool { return bytes.Equal(a.Data, b.Data) }
@@ -50,9 +50,8 @@ func (f filter) parseEntry(record kernel.NFTElem) (e entry, tag string) {
 	e.record = record
 	name, rest, _ := strings.Cut(record.Comment, " ")
 	if s := setNamed(f.t, name); s != nil {
-		if key, rest, ok := s.CutNFTKey(rest); ok {
-			e.place = kernel.NFTElem{Set: s, Key: key}
-			tag = rest
+		if place, rest, ok := s.CutNFTKey(rest); ok {
+			e.place, tag = place, rest
 		}
 	}
 	return e, tag
@@ -99,7 +98,7 @@ func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel
 	return at, err
 }
 
-func place(e kernel.NFTElem) string { return e.Set.Name + " " + string(e.Key) }
+func place(e kernel.NFTElem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
 // replace writes into b how the elements of an owner turn from have into want. Elements at these keys
 // that belong to somebody else give way where they are wanted, else they are left alone.

@@ -38,7 +38,7 @@ func inetTable() *kernel.NFTTable {
 	t.Sets = append(t.Sets, ownersSet(t))
 	for _, v6 := range []bool{false, true} {
 		p := portsOf(t, v6, "")
-		t.Sets = append(t.Sets, p.exact, p.any, p.claims)
+		t.Sets = append(t.Sets, p.sets()...)
 		publish.Rules = append(publish.Rules, p.rules()...)
 	}
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
@@ -158,7 +158,9 @@ func sharedSet(t *kernel.NFTTable, chain string) *kernel.NFTSet {
 	if strings.HasPrefix(chain, "masquerade_") {
 		return set(t, chain, a)
 	}
-	return set(t, chain, a, kernel.NFTProto, kernel.NFTService)
+	s := set(t, chain, a, kernel.NFTProto, kernel.NFTService)
+	s.Interval = strings.Contains(chain, "_range_")
+	return s
 }
 
 func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
@@ -172,7 +174,10 @@ type portMaps struct {
 	where string
 	exact *kernel.NFTSet // host address . protocol . port, asked first
 	any   *kernel.NFTSet // protocol . port
-	// claims has everybody who published protocol . port, numbered from 0 on without a gap: at any
+	// The same of ranges whose ports lead to the same ports of the container: the kernel cannot count along
+	// with a range that is shifted. They are maps of their own, for an interval costs more the more there are.
+	exactRange, anyRange *kernel.NFTSet
+	// claims has everybody who published something, by slot and numbered from 0 on without a gap: at any
 	// address and at one, the one that the maps lead to and those of the same container that stand by.
 	// So a conflict is found, and a mapping taken over, without looking at what belongs to others.
 	claims *kernel.NFTSet
@@ -183,23 +188,33 @@ func portsOf(t *kernel.NFTTable, v6 bool, where string) portMaps {
 	if where != "" {
 		suffix = "_where_" + where
 	}
-	a := address(v6)
+	a, name := address(v6), "publish_"+ip(v6)
 	p := portMaps{v6: v6, where: where,
-		exact:  set(t, "publish_"+ip(v6)+suffix, a, kernel.NFTProto, kernel.NFTService),
-		any:    set(t, "publish_"+ip(v6)+"_any"+suffix, kernel.NFTProto, kernel.NFTService),
-		claims: set(t, "claims_"+ip(v6)+suffix, kernel.NFTProto, kernel.NFTService, kernel.NFTMark),
+		exact:      set(t, name+suffix, a, kernel.NFTProto, kernel.NFTService),
+		any:        set(t, name+"_any"+suffix, kernel.NFTProto, kernel.NFTService),
+		exactRange: set(t, name+"_range"+suffix, a, kernel.NFTProto, kernel.NFTService),
+		anyRange:   set(t, name+"_any_range"+suffix, kernel.NFTProto, kernel.NFTService),
+		claims:     set(t, "claims_"+ip(v6)+suffix, kernel.NFTProto, kernel.NFTService, kernel.NFTMark),
 	}
 	p.exact.Data = []kernel.NFTType{a, kernel.NFTService}
 	p.any.Data = p.exact.Data
-	// host address, container address and port, container's hash, index of the host end
-	p.claims.Data = []kernel.NFTType{a, a, kernel.NFTService, kernel.NFTMark, kernel.NFTMark}
+	p.exactRange.Data, p.exactRange.Interval = []kernel.NFTType{a}, true
+	p.anyRange.Data, p.anyRange.Interval = p.exactRange.Data, true
+	// host address, container address, ports, container's hash, index of the host end
+	p.claims.Data = []kernel.NFTType{a, a, kernel.NFTMark, kernel.NFTMark, kernel.NFTMark}
 	return p
+}
+
+func (p portMaps) sets() []*kernel.NFTSet {
+	return []*kernel.NFTSet{p.exact, p.exactRange, p.any, p.anyRange, p.claims}
 }
 
 func (p portMaps) rules() []*kernel.NFTRule {
 	return []*kernel.NFTRule{
 		kernel.NewNFTRule("at one address").DNAT(p.v6, false, p.exact),
+		kernel.NewNFTRule("ranges at one address").DNAT(p.v6, false, p.exactRange),
 		kernel.NewNFTRule("at any address").DNAT(p.v6, true, p.any),
+		kernel.NewNFTRule("ranges at any address").DNAT(p.v6, true, p.anyRange),
 	}
 }
 
@@ -214,18 +229,18 @@ func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
 	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") {
 		return sharedSet(t, name)
 	}
-	if p, ok := portsNamed(t, name); ok && strings.Contains(name, "_any_") {
-		return p.any
-	} else if ok {
-		return p.exact
+	if p, ok := portsNamed(t, name); ok {
+		if i := slices.IndexFunc(p.sets(), func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
+			return p.sets()[i]
+		}
 	}
 	return nil
 }
 
-// portsNamed are the maps that one of the two that lead somewhere belongs to.
+// portsNamed are the maps that one of those that lead somewhere belongs to.
 func portsNamed(t *kernel.NFTTable, name string) (portMaps, bool) {
 	base, where, _ := strings.Cut(name, "_where_")
-	base, ok := strings.CutPrefix(strings.TrimSuffix(base, "_any"), "publish_")
+	base, ok := strings.CutPrefix(strings.TrimSuffix(strings.TrimSuffix(base, "_range"), "_any"), "publish_")
 	return portsOf(t, base == "ip6", where), ok
 }
 

@@ -16,14 +16,18 @@ func TestUDPFlowsFollow(t *testing.T) {
 		{"IPv4", "udp4", "192.0.2.1:53", "192.0.2.2:4000", "198.51.100.2:53", "a 192.0.2.2", "b 192.0.2.2"},
 		{"IPv6", "udp6", "[2001:db8::1]:53", "[2001:db8::2]:4000", "[2001:db8:1::2]:53", "a 2001:db8::2", "b 2001:db8::2"},
 	} {
-		for _, at := range []string{"any", "one"} {
+		for _, at := range []string{"any", "one", "range", "range at one"} {
 			t.Run(c.name+" "+at, func(t *testing.T) {
 				l := newLab(t)
+				skeleton(t, l.w) // conntrack is at work from the first rule on that needs it
 				l.serve(l.a, "a", c.network, ":53")
 				l.serve(l.b, "b", c.network, ":53")
 				l.serve(l.beyond, "beyond", c.network, ":53")
 				m := PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}
-				if at == "one" {
+				if strings.HasPrefix(at, "range") {
+					m.HostPort, m.HostPortEnd, m.ContainerPort = 50, 60, 50
+				}
+				if strings.HasSuffix(at, "one") {
 					m.HostIP = addr(map[bool]string{true: "192.0.2.1", false: "2001:db8::1"}[c.name == "IPv4"])
 				}
 				ask := func(want string) {
@@ -38,6 +42,9 @@ func TestUDPFlowsFollow(t *testing.T) {
 					t.Fatal(err)
 				}
 				through := l.flows(c.bystander)
+				if through == 0 {
+					t.Fatal("conntrack does not know the flow that passes through")
+				}
 				ask("") // nobody listens, and conntrack knows that
 				a := l.publishA(m)
 				l.ensure(a, l.w)

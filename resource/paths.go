@@ -29,7 +29,7 @@ func (p Publish) openPaths(w *kernel.World, pub *published) (changed bool, err e
 }
 
 func (p Publish) paths(w *kernel.World, pub *published) (closed []closedPath) {
-	if len(pub.hairpin) == 0 {
+	if !pub.back {
 		return nil
 	}
 	if c := p.localnet(w, pub); c.err != nil {

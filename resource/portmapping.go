@@ -55,8 +55,11 @@ func portsText(first, last uint16) string {
 	return s
 }
 
-// single are the mappings of each port of a range.
-func (m PortMapping) single() []PortMapping {
+// pieces are the mapping itself or, where its ports lead to ports of other numbers, one of each port.
+func (m PortMapping) pieces() []PortMapping {
+	if m.HostPort == m.ContainerPort {
+		return []PortMapping{m}
+	}
 	all := make([]PortMapping, m.Len())
 	for i := range all {
 		all[i] = m
@@ -65,10 +68,10 @@ func (m PortMapping) single() []PortMapping {
 	return all
 }
 
-// eachPort are mappings with the ranges taken apart.
-func eachPort(list []PortMapping) (all []PortMapping) {
+// allPieces are the pieces of all mappings.
+func allPieces(list []PortMapping) (all []PortMapping) {
 	for _, m := range list {
-		all = append(all, m.single()...)
+		all = append(all, m.pieces()...)
 	}
 	return all
 }

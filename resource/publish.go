@@ -41,18 +41,19 @@ func (p Publish) String() string {
 
 // published is what a Publish comes to in the table.
 type published struct {
-	part    *part
-	claims  []claimed        // one claim each, in after
-	hairpin []kernel.NFTElem // what is masqueraded on its way to the container
-	local   bool             // 127.0.0.1 is to work
+	part   *part
+	claims []wanted
+	plain  []kernel.NFTElem // what is masqueraded on its way to the container
+	back   bool             // there are such
+	local  bool             // 127.0.0.1 is to work
 }
 
 // places are what owners has to name.
 func (p *published) places() (all []kernel.NFTElem) {
 	for _, c := range p.claims {
-		all = append(all, c.place(c.after[0].host))
+		all = append(all, c.lead(c.claim))
 	}
-	return append(all, p.hairpin...)
+	return append(all, p.plain...)
 }
 
 func (p Publish) want(t *kernel.NFTTable) (*published, error) {
@@ -79,59 +80,35 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	}
 	ports := portsOf(t, v6, where)
 	if where != "" {
-		pub.part.Sets = append(pub.part.Sets, ports.exact, ports.any, ports.claims)
+		pub.part.Sets = append(pub.part.Sets, ports.sets()...)
 		pub.part.Chains = append(pub.part.Chains, &kernel.NFTChain{Name: ports.chain(), Rules: ports.rules()})
 		for _, r := range alternatives {
 			pub.part.lines = append(pub.part.lines, wayIn{"conditions", r.Jump(ports.chain())})
 		}
 	}
-	var hairpin *kernel.NFTSet
-	if p.SNAT || p.MasqAll {
-		hairpin = pub.part.share("hairpin", "hairpin_"+ip(v6), func(s *kernel.NFTSet) *kernel.NFTRule {
-			return kernel.NewNFTRule("a network").To(v6, s)
-		}, p.hairpinRules(to, v6))
-	}
 	if slices.ContainsFunc(p.Ports, func(m PortMapping) bool { return len(m.AllowFrom) > 0 }) {
 		return spec.Errorf(spec.CodeUnsupported, "allowFrom: is not supported yet")
 	}
-	asked, masqueraded := map[string]claim{}, map[string]bool{} // by place; a range may be thousands of ports
-	for _, m := range eachPort(p.Ports) {
-		proto, ok := kernel.ParseProto(m.Protocol)
-		if !ok || m.HostPort == 0 || m.ContainerPort == 0 {
-			return spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)
-		}
-		host := m.HostIP.Unmap().WithZone("")
-		if !host.IsValid() || host.IsUnspecified() {
-			host = netip.IPv4Unspecified()
-			if v6 {
-				host = netip.IPv6Unspecified()
-			}
-		}
-		if host.Is6() != v6 {
-			continue
-		}
-		c := claimed{slot: slot{ports, proto, m.HostPort}, after: []claim{{
-			owner: kernel.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: host, to: to.Addr(), toPort: m.ContainerPort,
-			container: kernel.ContainerHash(p.Owner.ContainerID),
-		}}}
-		at := place(c.place(host))
-		if before, ok := asked[at]; ok {
-			if before != c.after[0] {
-				return spec.Errorf(spec.CodeConfig, "port mapping %v: the port is asked for twice, to lead to %d as well", m, before.toPort)
-			}
-			continue
-		}
-		asked[at] = c.after[0]
-		pub.claims = append(pub.claims, c)
-		if hairpin == nil {
-			continue
-		}
-		pub.local = pub.local || !v6
-		e := kernel.NFTElem{Set: hairpin, Key: kernel.NFTKey(to.Addr(), proto, m.ContainerPort), Comment: tagOf(p.Owner)}
-		if !masqueraded[place(e)] {
-			masqueraded[place(e)] = true
-			pub.hairpin = append(pub.hairpin, e)
-		}
+	list, err := spans(p.Ports, v6)
+	if err != nil {
+		return err
+	}
+	var hairpin []span
+	for _, s := range list {
+		c := claim{owner: kernel.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: s.host, to: to.Addr(),
+			first: s.first, last: s.last, toPort: s.to, container: kernel.ContainerHash(p.Owner.ContainerID)}
+		pub.claims = append(pub.claims, wanted{ports.slotOf(s.proto, s.first, s.last), c})
+		s.first, s.last = s.ends()
+		hairpin = append(hairpin, s)
+	}
+	if (p.SNAT || p.MasqAll) && len(hairpin) > 0 {
+		pub.back, pub.local = true, pub.local || !v6
+		sets := portSets{prefix: "hairpin_" + ip(v6), make: func(prefix string) *kernel.NFTSet {
+			return pub.part.share("hairpin", prefix, func(s *kernel.NFTSet) *kernel.NFTRule {
+				return kernel.NewNFTRule("a network").To(v6, s)
+			}, p.hairpinRules(to, v6))
+		}}
+		pub.plain = append(pub.plain, sets.elements(to.Addr(), tagOf(p.Owner), hairpin)...)
 	}
 	return nil
 }
@@ -155,7 +132,7 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		return false, nil
 	}
 	var flows []kernel.UDPFlow
-	var fresh []claimed
+	var fresh []wanted
 	err = withFilter(ctx, w, inetTable(), func(f filter) error {
 		pub, err := p.want(f.t)
 		if err != nil {
@@ -164,11 +141,11 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if err := p.heldByOthers(ctx, w); err != nil {
 			return err
 		}
-		if err := f.ready(pub.part); err != nil { // with what keeps neighbours out of 127/8, before they could come in
+		var b kernel.NFTBatch // before anything is made: a conflict leaves nothing
+		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
 			return err
 		}
-		var b kernel.NFTBatch
-		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
+		if err := f.ready(pub.part); err != nil { // with what keeps neighbours out of 127/8, before they could come in
 			return err
 		}
 		wrote, err := p.openPaths(w, pub)
@@ -183,9 +160,12 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	}
 	flush(w, flows)
 	for _, c := range fresh {
-		if c.proto != kernel.SCTP && w.Host.Listens(c.proto, c.after[0].host, c.port) {
+		if c.proto == kernel.SCTP {
+			continue
+		}
+		if port, ok := w.Host.Listens(c.proto, c.host, c.first, c.last); ok {
 			slog.Warn("a process listens on a port that is published now, and hears only what is not for the host's addresses",
-				"port", c.port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
+				"port", port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
 		}
 	}
 	return changed, nil

@@ -12,7 +12,7 @@ import (
 
 // publish writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
 // of another container is an error if he lives, and loses all that he published if not.
-func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []kernel.UDPFlow, fresh []claimed, err error) {
+func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []kernel.UDPFlow, fresh []wanted, err error) {
 	me, link := kernel.OwnerHash(o), uint32(0)
 	if l := hostEnd(w, o.IfName); l != nil {
 		link = uint32(l.Index)
@@ -22,21 +22,20 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 		return nil, nil, err
 	}
 	mapped, plain := split(have)
-	slots := slotsOf(f.t, mapped)
-	for _, c := range pub.claims {
-		slots = append(slots, c.slot)
+	near, marks, err := f.around(pub.claims)
+	if err != nil {
+		return nil, nil, err
 	}
-	claims, err := f.claims(slots)
+	claims, err := f.claims(slices.Concat(slotsOf(f.t, mapped), near))
+	if err != nil {
+		return nil, nil, err
+	}
+	dead, err := claims.rivals(w, me, pub.claims)
 	if err != nil {
 		return nil, nil, err
 	}
 
-	dead, err := claims.conflicts(w, me, pub.claims)
-	if err != nil {
-		return nil, nil, err
-	}
-
-	at, err := f.current(plain, pub.hairpin)
+	at, err := f.current(plain, pub.plain)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,61 +63,100 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 	}
 
 	// What was wanted before and is now stays where it is, so that nothing is written for it.
-	wanted := map[string][]claim{}
+	asked := map[string][]claim{}
 	for _, c := range pub.claims {
-		wanted[c.key()] = append(wanted[c.key()], c.after[0])
+		asked[c.key()] = append(asked[c.key()], c.claim)
 	}
 	for k, c := range claims {
 		c.remove(func(d claim) bool {
-			return d.owner == me && !slices.ContainsFunc(wanted[k], func(want claim) bool {
+			return d.owner == me && !slices.ContainsFunc(asked[k], func(want claim) bool {
 				return want.same(d) && (link == 0 || d.link == link)
 			})
 		})
 	}
 	for _, want := range pub.claims {
-		c, mine := claims[want.key()], want.after[0]
+		c, mine := claims[want.key()], want.claim
 		mine.link = link
 		if !slices.ContainsFunc(c.after, func(d claim) bool { return d.owner == me && d.same(mine) }) {
 			c.after = append(c.after, mine)
 			fresh = append(fresh, want)
 		}
 	}
-	f.replace(b, me, plain, pub.hairpin, at)
+	f.replace(b, me, plain, pub.plain, at)
 	if flows, err = f.lead(b, claims); err != nil {
 		return nil, nil, err
+	}
+	for _, m := range marks {
+		b.Put(m)
 	}
 	f.record(b, o, kindPublish, have, pub.places())
 	return flows, fresh, nil
 }
 
-// conflicts is an error for each of the wanted claims that a living container has; dead are the owners of those
-// that a dead one has.
-func (m claimants) conflicts(w *kernel.World, me [8]byte, wanted []claimed) (dead map[[8]byte]bool, err error) {
-	var errs []error
+// rivals are the dead who have what is wanted. The living are errors, as many as one can read.
+func (m claimants) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[[8]byte]bool, err error) {
 	dead = map[[8]byte]bool{}
-	for _, c := range wanted {
-		mine := c.after[0]
-		for _, d := range m[c.key()].before {
-			switch {
-			case d.owner == me || d.container == mine.container || !mine.overlaps(d):
-			case d.to == mine.to || vanished(w, d.link):
-				dead[d.owner] = true
-			default:
-				errs = append(errs, conflict(c, d))
+	var conflicts []error
+	for _, want := range all {
+		mine := want.claim
+		for _, c := range m.near(want) {
+			for _, d := range c.before {
+				mate := d.container == mine.container
+				switch {
+				case d.owner == me || !mine.overlaps(d):
+				case !mate && d.to == mine.to: // which belongs to this one now
+					dead[d.owner] = true
+				case !mine.meets(d) || mate && (mine.at(d) || d.host != mine.host):
+				case vanished(w, d.link):
+					dead[d.owner] = true
+				default:
+					conflicts = append(conflicts, conflict(want, d))
+				}
 			}
 		}
 	}
-	return dead, errors.Join(errs...)
+	if more := len(conflicts) - 8; more > 0 {
+		conflicts = append(conflicts[:8], fmt.Errorf("and %d more", more))
+	}
+	return dead, errors.Join(conflicts...)
 }
 
-func conflict(c claimed, d claim) error {
-	_, _, who, _ := kernel.ParseTag(d.comment)
-	where := ""
-	if !d.host.IsUnspecified() {
-		where = " at " + d.host.String()
+// near are the slots where claims stand that may have a port in common with what is wanted.
+func (m claimants) near(want wanted) (all []*claimed) {
+	if want.first < want.last {
+		for _, c := range m {
+			if c.claims.Name == want.claims.Name && c.proto == want.proto {
+				all = append(all, c)
+			}
+		}
+		return all
 	}
-	return spec.Errorf(spec.CodeConfig, "%s port %d is published%s by %s and leads to %v: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
-		kernel.ProtoName(c.proto), c.port, where, who, netip.AddrPortFrom(d.to, d.toPort))
+	for _, s := range want.slotsAt(want.proto, want.first) {
+		all = append(all, m[s.key()])
+	}
+	return all
+}
+
+func conflict(c wanted, d claim) error {
+	_, _, who, _ := kernel.ParseTag(d.comment)
+	first, last := max(c.first, d.first), min(c.last, d.last)
+	what, is, part, to := "port", "is", "", netip.AddrPortFrom(d.to, d.toPort).String()
+	if last > first {
+		what, is = "ports", "are"
+	}
+	if d.first < d.last {
+		to = d.to.String()
+		part = " in the range " + portsText(d.first, d.last)
+	}
+	if !d.host.IsUnspecified() {
+		part += " at " + d.host.String()
+	}
+	what = fmt.Sprintf("%s %s %s %s", kernel.ProtoName(c.proto), what, portsText(first, last), is)
+	if d.container == c.container {
+		return spec.Errorf(spec.CodeConfig, "%s published%s by another attachment of this container, %s: want the same range for both, or none in common", what, part, who)
+	}
+	return spec.Errorf(spec.CodeConfig, "%s published%s by %s and leads to %s: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+		what, part, who, to)
 }
 
 func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error) {
@@ -127,30 +165,33 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 	if err != nil {
 		return nil, err
 	}
-	at, err := f.current(nil, pub.hairpin)
+	at, err := f.current(nil, pub.plain)
 	if err != nil {
 		return nil, err
 	}
 	var slots []slot
-	var places []kernel.NFTElem
+	var places, marks []kernel.NFTElem
 	for _, c := range pub.claims {
 		slots = append(slots, c.slot)
-		places = append(places, c.place(c.after[0].host))
+		places = append(places, c.lead(c.claim))
+		if m := c.blockOf(c.proto, c.first).mark(); len(marks) == 0 || !sameKey(m, marks[len(marks)-1]) {
+			marks = append(marks, m)
+		}
 	}
 	claims, err := f.claims(slots)
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.Get(places...)
+	found, err := f.Get(append(places, marks...)...)
 	if err != nil {
 		return nil, err
 	}
 	for i, want := range pub.claims {
-		c, mine := claims[want.key()], want.after[0]
-		if i := slices.IndexFunc(c.before, func(d claim) bool { return d.owner == me && d.host == mine.host }); i < 0 {
-			d.add(fmt.Errorf("nft element %v is not in %s", want.lead(mine), c.slot.claims.Name))
+		c, mine := claims[want.key()], want.claim
+		if i := slices.IndexFunc(c.before, func(d claim) bool { return d.owner == me && d.at(mine) }); i < 0 {
+			d.add(fmt.Errorf("nft element %v is not in %s", want.lead(mine), want.claims.Name))
 		} else if !c.before[i].same(mine) {
-			d.add(fmt.Errorf("nft element %v is %s", want.claim(i, mine), c.claim(i, c.before[i]).DataText()))
+			d.add(fmt.Errorf("nft element %v is %s", want.element(i, mine), c.element(i, c.before[i]).DataText()))
 		}
 		now := found[i]
 		if now != nil && slices.ContainsFunc(c.before, func(d claim) bool {
@@ -160,7 +201,12 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 		}
 		d.add(elementDrift(now, want.lead(mine)))
 	}
-	for _, h := range pub.hairpin {
+	for i, m := range marks {
+		if found[len(places)+i] == nil {
+			d.add(fmt.Errorf("nft element %v is missing", m))
+		}
+	}
+	for _, h := range pub.plain {
 		d.add(elementDrift(at[place(h)], h))
 	}
 	return append(d, recordDrift(have, pub.places())...), nil
