@@ -300,7 +300,7 @@ func state(t *testing.T) string {
 	s := nstest.Run(t, "sh", "-c", `
 		ip -br link | sed 's/@.*//; s/ .*//'; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route
 		for p in iptables ip6tables; do $p-save -t nat 2>/dev/null | grep -- 'CNI-[0-9a-f]\{8\}\|CNI-DN-' || true; done
-		nft -a list ruleset | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
+		nft -a list ruleset 2>/dev/null | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
 	var keep []string
