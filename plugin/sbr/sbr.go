@@ -1,4 +1,4 @@
-// Package sbr is source-based routing: what comes from an interface's addresses leaves by that interface.
+// Package sbr routes by source: what comes from an interface's addresses leaves by that interface.
 package sbr
 
 import (
