@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // TestIngressPolicy sends packets on every path, under every policy.
@@ -84,6 +87,48 @@ func TestClosedWithoutTable(t *testing.T) {
 				t.Fatal(err)
 			}
 			apart("after GC")
+		})
+	}
+}
+
+// TestFirewallInParallel adds many containers at once where each call writes into iptables: none fails, and all is
+// there and goes.
+//
+// clause: P20
+func TestFirewallInParallel(t *testing.T) {
+	for _, variant := range []string{"nft", "legacy"} {
+		t.Run(variant, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.restore(variant, dropRules)
+			r := s.network("a", `"type":"firewall","ingressPolicy":"strict"`)
+			var all [24]attachment
+			errs := make([]error, len(all))
+			var wg sync.WaitGroup
+			each := func(fn func(a *attachment) error) {
+				t.Helper()
+				for i := range all {
+					wg.Go(func() { errs[i] = fn(&all[i]) })
+				}
+				wg.Wait()
+				for i, err := range errs {
+					if err != nil {
+						t.Errorf("%s: %v", all[i].id, err)
+					}
+				}
+			}
+			for i := range all {
+				all[i] = attachment{id: fmt.Sprint("p", i), netns: nstest.NewNS(t)}
+			}
+			each(func(a *attachment) error { return r.add(a) })
+			if n := strings.Count(s.saved(), "-s 10.81."); n != len(all) {
+				t.Errorf("%d accepts for %d containers", n, len(all))
+			}
+			each(r.check)
+			each(r.del)
+			if got := s.saved(); strings.Contains(got, "10.81.") || strings.Contains(got, "fd00:81:") {
+				t.Errorf("left:\n%s", got)
+			}
 		})
 	}
 }

@@ -186,10 +186,16 @@ func (p IsolatedPort) String() string {
 	return line("isolated port", opt("iifname", p.Link), "drop", flag("unless by br_netfilter", p.UnlessRules))
 }
 
-func (p IsolatedPort) want(t *kernel.NFTTable, w *kernel.World) []kernel.NFTElem {
-	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); p.UnlessRules && err == nil && v != "0" {
-		return nil
+// byRules reports whether it is left to the rules of IP.
+func (p IsolatedPort) byRules(w *kernel.World) bool {
+	if !p.UnlessRules {
+		return false
 	}
+	v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables")
+	return err == nil && v != "0"
+}
+
+func (p IsolatedPort) want(t *kernel.NFTTable, w *kernel.World) []kernel.NFTElem {
 	if p.Link == "" {
 		l := hostEnd(w, p.Owner.IfName)
 		if l == nil {
@@ -202,6 +208,9 @@ func (p IsolatedPort) want(t *kernel.NFTTable, w *kernel.World) []kernel.NFTElem
 
 // Ensure implements plan.Resource.
 func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if p.byRules(w) {
+		return false, nil
+	}
 	err = withFilter(ctx, w, bridgeTable(), func(f filter) error {
 		if err := f.ready(newPart(f.t)); err != nil {
 			return err
@@ -214,6 +223,9 @@ func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool
 
 // Verify implements plan.Resource.
 func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
+	if p.byRules(w) {
+		return nil
+	}
 	return withFilter(ctx, w, bridgeTable(), func(f filter) error {
 		return f.verify(newPart(f.t), p.Owner, kindIsolatedPort, p.want(f.t, w))
 	})

@@ -4,6 +4,7 @@ package firewall
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -96,8 +97,22 @@ func (c conf) validate() error {
 	if !slices.Contains([]string{resource.PolicyOpen, resource.PolicySameBridge, resource.PolicyIsolated, resource.PolicyStrict}, c.IngressPolicy) {
 		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: want open, same-bridge, isolated or strict", c.IngressPolicy)
 	}
+	if !word(c.AdminChain, 28) || slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "RETURN", "CNI-FORWARD"}, c.AdminChain) {
+		return spec.Errorf(spec.CodeConfig, "iptablesAdminChainName: %q: want the name of a chain of your own, of at most 28 letters, digits and - _ . characters", c.AdminChain)
+	}
+	if !word(c.FirewalldZone, 17) {
+		return spec.Errorf(spec.CodeConfig, "firewalldZone: %q: want the name of a zone, of at most 17 letters, digits and - _ . characters", c.FirewalldZone)
+	}
 	if c.Backend == "none" && c.IngressPolicy != resource.PolicyOpen {
 		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one of the two", c.IngressPolicy)
 	}
 	return nil
+}
+
+// word reports whether a name is one that other programs take, or empty, which is the default.
+func word(name string, most int) bool {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.'
+	}
+	return len(name) <= most && !strings.HasPrefix(name, "-") && strings.IndexFunc(name, func(r rune) bool { return !plain(r) }) < 0
 }
