@@ -135,3 +135,25 @@ func TestShut(t *testing.T) {
 	}
 	s.whole("repaired", web, bad)
 }
+
+// An ADD of one network finds our tables flushed and makes its own part anew. What is closed otherwise stays closed
+// all the same.
+func TestAddOpensNothing(t *testing.T) {
+	s := newSite(t)
+	const isolated = `{"type":"firewall","ingressPolicy":"isolated"}`
+	red, blue := s.network("red", "10.9.1.0/24", isolated), s.network("blue", "10.9.2.0/24", isolated)
+	a, b := s.add(red, "a"), s.add(blue, "b")
+	attack := s.stream(a.Netns, b.ip+":5000", b.Netns, 5000)
+	back := s.stream(b.Netns, a.ip+":5000", a.Netns, 5000)
+	nstest.Run(t, "nft", "flush", "ruleset")
+	attack.settles(t)
+	s.add(red, "another")
+	if n := attack.settles(t) + back.settles(t); n > 0 {
+		t.Errorf("%d datagrams came through between isolated networks", n)
+	}
+	s.repair()
+	s.whole("repaired", a, b)
+	if n := attack.settles(t) + back.settles(t); n > 0 {
+		t.Errorf("%d datagrams came through between isolated networks", n)
+	}
+}
