@@ -30,8 +30,11 @@ type Link struct {
 	Alias       string
 	Port        *BridgePort // where Master is a bridge, else nil
 
-	// Peer is the index of a veth's other end, in the namespace that this one calls PeerNS where PeerAway,
-	// else in this one. PeerNS is -1 for a namespace that is dying.
+	Data KindData
+
+	// Peer is the index of a veth's other end, or of the link that a macvlan, ipvlan or vlan stands on. It is in
+	// the namespace that this one calls PeerNS where PeerAway, else in this one. PeerNS is -1 for a namespace that
+	// is dying.
 	Peer     int
 	PeerAway bool
 	PeerNS   int
@@ -172,6 +175,8 @@ func (l *Link) parseInfo(kind uint16, v []byte) {
 	switch kind {
 	case unix.IFLA_INFO_KIND:
 		l.Kind = text(v)
+	case unix.IFLA_INFO_DATA:
+		l.parseData(v)
 	case unix.IFLA_INFO_SLAVE_KIND: // comes before the data, and says how its attributes are numbered
 		if text(v) == "bridge" {
 			l.Port = &BridgePort{}

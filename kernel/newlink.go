@@ -1,0 +1,131 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ErrLinkExists says that a link of that name was there before, and that it stayed as it was.
+var ErrLinkExists = errors.New("an interface of that name exists already")
+
+// A NewLink is what AddLink makes. A zero field is left to the kernel.
+type NewLink struct {
+	Name   string
+	Kind   string // ip(8)'s type: macvlan, ipvlan, vlan, dummy, vrf, …
+	NS     *NS    // where it is to be; nil: in the namespace that makes it
+	Index  int    // in NS
+	Parent int    // index of the link below, in the namespace that makes it
+	MAC    net.HardwareAddr
+	MTU    int
+	Group  uint32 // see LinkGroup
+	Alias  string // see Tag
+	Up     bool   // born up: whatever has to be written before its first packet has to be written before
+	Data   func(data *nl.RtAttr)
+}
+
+// AddLink makes a link: in one message it is born in its namespace, under its name, with MAC, MTU and group, so that
+// nobody ever sees it half made. Where one of that name is there already, the error is ErrLinkExists.
+//
+// The kernel ignores the alias in that message. Where the second one fails the link is deleted again.
+func (ns *NS) AddLink(l NewLink) error {
+	in := l.NS
+	if in == nil {
+		in = ns
+	}
+	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(l.Index)
+	if l.Up {
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	req.AddData(msg)
+	req.AddData(attrText(unix.IFLA_IFNAME, l.Name))
+	if in != ns {
+		req.AddData(attrU32(unix.IFLA_NET_NS_FD, uint32(in.FD)))
+	}
+	if l.Parent != 0 {
+		req.AddData(attrU32(unix.IFLA_LINK, uint32(l.Parent)))
+	}
+	if l.MAC != nil {
+		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, l.MAC))
+	}
+	if l.MTU != 0 {
+		req.AddData(attrU32(unix.IFLA_MTU, uint32(l.MTU)))
+	}
+	if l.Group != 0 {
+		req.AddData(attrU32(unix.IFLA_GROUP, l.Group))
+	}
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(l.Kind))
+	if l.Data != nil {
+		l.Data(info.AddRtAttr(unix.IFLA_INFO_DATA, nil))
+	}
+	req.AddData(info)
+	err := ns.tell(req)
+	if is(err, unix.EEXIST) {
+		err = ErrLinkExists
+	}
+	if err != nil {
+		return fmt.Errorf("add link %s type %s: %w", l.Name, l.Kind, err)
+	}
+	if l.Alias == "" {
+		return nil
+	}
+	if err = in.SetLink(l.Name, LinkChange{Alias: l.Alias}); err != nil {
+		if made, e := in.Link(l.Name); e == nil && made.Kind == l.Kind {
+			err = errors.Join(err, in.DelLink(made.Index))
+		}
+	}
+	return err
+}
+
+// A KindData is what a link of some kinds has beyond other links: the fields of its kind are set.
+type KindData struct {
+	Mode       uint32 // macvlan, macvtap, ipvlan
+	Flags      uint16 // the same, and vlan
+	BCQueueLen uint32 // macvlan, macvtap: what was asked for (Linux 5.11)
+	VLAN       uint16 // vlan: its number
+	Protocol   uint16 // vlan: 0x8100, or 0x88a8 for 802.1ad
+	Table      uint32 // vrf
+}
+
+// parseData reads IFLA_INFO_DATA. The attribute with the kind, which says how its own are numbered, comes before.
+func (l *Link) parseData(b []byte) {
+	attrs(b, func(attr uint16, v []byte) {
+		switch l.Kind {
+		case "macvlan", "macvtap":
+			switch {
+			case attr == nl.IFLA_MACVLAN_MODE:
+				l.Data.Mode = u32(v)
+			case attr == nl.IFLA_MACVLAN_FLAGS && len(v) >= 2:
+				l.Data.Flags = u16(v)
+			case attr == nl.IFLA_MACVLAN_BC_QUEUE_LEN:
+				l.Data.BCQueueLen = u32(v)
+			}
+		case "ipvlan":
+			switch {
+			case attr == nl.IFLA_IPVLAN_MODE && len(v) >= 2:
+				l.Data.Mode = uint32(u16(v))
+			case attr == nl.IFLA_IPVLAN_FLAG && len(v) >= 2:
+				l.Data.Flags = u16(v)
+			}
+		case "vlan":
+			switch {
+			case attr == nl.IFLA_VLAN_ID && len(v) >= 2:
+				l.Data.VLAN = u16(v)
+			case attr == nl.IFLA_VLAN_PROTOCOL && len(v) >= 2:
+				l.Data.Protocol = uint16(v[0])<<8 | uint16(v[1])
+			case attr == nl.IFLA_VLAN_FLAGS && len(v) >= 2:
+				l.Data.Flags = u16(v)
+			}
+		case "vrf":
+			if attr == nl.IFLA_VRF_TABLE {
+				l.Data.Table = u32(v)
+			}
+		}
+	})
+}
