@@ -16,22 +16,18 @@ var Plugin = sdk.Interface("bridge", "plugs containers into a switch on the host
 
 // conf is what the plugin reads beside "ipam" and "dns".
 type conf struct {
-	Bridge           string         `json:"bridge"`           // name of the bridge, made when missing; default cni0
-	IsGateway        bool           `json:"isGateway"`        // give the bridge the gateway's address, and forward
-	IsDefaultGateway bool           `json:"isDefaultGateway"` // isGateway, and a default route through it
-	ForceAddress     bool           `json:"forceAddress"`     // replace another address on the bridge instead of refusing
-	IPMasq           bool           `json:"ipMasq"`           // masquerade what leaves the network
-	IPMasqBackend    string         `json:"ipMasqBackend"`    // nftables, which is the default, or iptables: in a chain of the reference's name, by the program that has table nat on this host
-	MasqExcept       []netip.Prefix `json:"masqExcept"`       // destinations that see the container's own address
-	MasqForce        []netip.Prefix `json:"masqForce"`        // destinations that never see it, not even inside the network or where masqExcept has them
-	SnatTo           []netip.Addr   `json:"snatTo"`           // source addresses to masquerade with, of this host, one of a family; default: that of the link that is left by
-	MTU              resource.MTU   `json:"mtu"`              // bytes, or "auto": the least of the links that default routes use
-	HairpinMode      bool           `json:"hairpinMode"`      // let the port send back what came from it
-	PromiscMode      bool           `json:"promiscMode"`      // set the bridge promiscuous; not with hairpinMode
-	MacSpoofChk      bool           `json:"macspoofchk"`      // drop frames from the container with another MAC
-	EnableDAD        bool           `json:"enabledad"`        // IPv6: ask whether somebody else has the address before using it
-	PortIsolation    bool           `json:"portIsolation"`    // no frames between isolated ports of the bridge
-	IPv6             string         `json:"ipv6"`             // "off" closes IPv6 in the container's interface
+	Bridge           string `json:"bridge"`           // name of the bridge, made when missing; default cni0
+	IsGateway        bool   `json:"isGateway"`        // give the bridge the gateway's address, and forward
+	IsDefaultGateway bool   `json:"isDefaultGateway"` // isGateway, and a default route through it
+	ForceAddress     bool   `json:"forceAddress"`     // replace another address on the bridge instead of refusing
+	sdk.Masquerade
+	MTU           resource.MTU `json:"mtu"`           // bytes, or "auto": the least of the links that default routes use
+	HairpinMode   bool         `json:"hairpinMode"`   // let the port send back what came from it
+	PromiscMode   bool         `json:"promiscMode"`   // set the bridge promiscuous; not with hairpinMode
+	MacSpoofChk   bool         `json:"macspoofchk"`   // drop frames from the container with another MAC
+	EnableDAD     bool         `json:"enabledad"`     // IPv6: ask whether somebody else has the address before using it
+	PortIsolation bool         `json:"portIsolation"` // no frames between isolated ports of the bridge
+	IPv6          string       `json:"ipv6"`          // "off" closes IPv6 in the container's interface
 
 	DisableContainerInterface bool `json:"disableContainerInterface"` // leave the container's end down; only without ipam
 
@@ -80,7 +76,7 @@ func (c conf) validate(r *sdk.Request) error {
 			return err
 		}
 	}
-	return c.validMasquerade()
+	return c.Masquerade.Validate()
 }
 
 func (c conf) mac(r *sdk.Request) string {
@@ -97,12 +93,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	p := plan.Plan{
 		plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge"}),
 	}
-	if len(c.SnatTo) > 0 {
-		p = append(p, plan.Required(resource.HostAddrs(c.SnatTo)))
-	}
-	if c.IPMasq && c.IPMasqBackend == "iptables" {
-		p = append(p, plan.Required(resource.IPTables{Backend: "ipMasqBackend", Table: "nat"}))
-	}
+	p = append(p, c.Masquerade.Required()...)
 	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}))
 	port, links, err := c.port(r)
 	if err != nil {
@@ -133,7 +124,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 				plan.Shared(resource.Forwarding{V6: ip.Address.Addr().Is6()}))
 		}
 	}
-	p = append(p, c.masquerade(r)...)
+	p = append(p, c.Masquerade.Plan(r)...)
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, resource.Announce{Link: r.IfName, Port: wait})
 	}
