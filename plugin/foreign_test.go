@@ -196,3 +196,31 @@ func TestForeignTable(t *testing.T) {
 		})
 	}
 }
+
+// TestForeignIPTables: the backend that was asked for cannot lift what iptables drops, and another one can; nothing
+// is left of the ADD that fails, in /run neither.
+func TestForeignIPTables(t *testing.T) {
+	s := newSite(t)
+	s.restore("nft", dropRules)
+	r := s.network("a", `"type":"firewall","backend":"nftables"`)
+	files := func() string {
+		return s.sh("host", "find /run/cni /var/lib/cni -type f 2>/dev/null | grep -v 'lock$\\|last_reserved\\|networks/.fairlead\\|plugins-' | sort")
+	}
+	before := files()
+	a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+	err := r.add(a)
+	if err == nil || !strings.Contains(err.Error(), "dropped by table ip filter chain FORWARD") || !strings.Contains(err.Error(), `backend "auto" puts one where it counts`) {
+		t.Errorf("add: %v", err)
+	}
+	r.must("del", r.del(a))
+	if err := r.status(); err == nil || !strings.Contains(err.Error(), "ip6 filter chain FORWARD") {
+		t.Errorf("status: %v", err)
+	}
+	if after := files(); after != before {
+		t.Errorf("left:\n%s\nbefore it was\n%s", after, before)
+	}
+	r.chain.plugins[1] = `"type":"firewall"`
+	r.must("status with auto", r.status())
+	s.add("a1")
+	s.expect("to the outside", "a1", "192.0.2.2:80", "outside")
+}

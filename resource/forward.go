@@ -61,11 +61,12 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		return false, err
 	}
 	var known forwarded
-	if _, err := w.Memory.Recall(forwardRecord, f.Owner, &known); err != nil {
+	before, err := w.Memory.Recall(forwardRecord, f.Owner, &known)
+	if err != nil {
 		return false, err
 	}
 	defer func() {
-		if err != nil && changed {
+		if err != nil && !before { // what stood before a repair stays
 			err = errors.Join(err, f.Remove(context.WithoutCancel(ctx), w))
 			changed = false
 		}

@@ -81,6 +81,9 @@ func (f Forward) decide(ctx context.Context, w *kernel.World) (y way, err error)
 	y.Foreign = !foreign.Empty()
 	switch f.Backend {
 	case BackendNFT:
+		if len(foreign.Legacy) > 0 {
+			slog.Warn("legacy iptables decides about forwarding too, and backend \"nftables\" cannot see what", "rules", foreign.String())
+		}
 		return y, nil
 	case BackendFirewalld:
 		y.Firewalld = true
