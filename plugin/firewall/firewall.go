@@ -25,7 +25,8 @@ type conf struct {
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	c.IngressPolicy = sdk.First(c.IngressPolicy, resource.PolicyOpen)
 	if r.Verb == "DEL" { // whatever it was
-		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.Closed{Owner: r.Owner}, resource.Forward{Owner: r.Owner}}, nil
+		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.Closed{Owner: r.Owner}, resource.Forward{Owner: r.Owner},
+			resource.FormerFirewall{Owner: r.Owner, Addrs: addrs(r)}}, nil
 	}
 	if err := c.validate(); err != nil {
 		return nil, err
