@@ -87,7 +87,7 @@ Network Interface, and says what is attached and what would be done.
 	root.AddCommand(
 		a.runCommand(), a.guardCommand(), a.hostCommand(), a.hostInsideCommand(),
 		a.demoCommand(), a.demoInsideCommand(), a.serveCommand(), a.fetchCommand(),
-		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.repairCommand(), a.versionCommand(),
+		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.repairCommand(), a.firewallCommand(), a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.planCommand(),
 		a.environmentTopic(), a.pluginsCommand())
 	return root

@@ -51,10 +51,7 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 		RunE: func(c *cobra.Command, args []string) error {
 			r.Runtime, r.Plugins = &attach.Runtime{Stderr: a.stderr}, plugin.All()
 			r.Foreign = foreign()
-			r.Now = func() []*spec.List {
-				lists, _ := spec.LoadDir(confDir()) // a file with mistakes does not define what is attached
-				return lists
-			}
+			r.Now = configured
 			if r.Network != "" {
 				if err := spec.ValidName(r.Network); err != nil {
 					return usage("--network %q: %w", r.Network, err)
@@ -184,4 +181,10 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		a.note("nothing was changed; without --dry-run it is repaired as far as that can be")
 	}
 	return nil
+}
+
+// configured are the networks as their files define them now.
+func configured() []*spec.List {
+	lists, _ := spec.LoadDir(confDir()) // a file with mistakes does not define what is attached
+	return lists
 }

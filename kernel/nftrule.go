@@ -14,6 +14,7 @@ import (
 // registers that nft(8) itself would use, for it prints a rule only as well as it can guess what was meant.
 type NFTRule struct {
 	comment string
+	plain   bool // the comment is no more than what it was made with
 	jumps   string
 	buffer  // the expressions
 }
@@ -24,6 +25,9 @@ func NewNFTRule(comment string) *NFTRule { return &NFTRule{comment: comment} }
 // Comment is what the kernel keeps: the words, and a hash of the expressions, so that a rule that was
 // changed, or that another version made, is not taken for this one.
 func (r *NFTRule) Comment() string {
+	if r.plain {
+		return r.comment
+	}
 	h := sha256.Sum256(r.buffer)
 	return r.comment + " " + hex.EncodeToString(h[:4])
 }

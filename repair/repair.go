@@ -57,6 +57,7 @@ type Finding struct {
 	State    State
 	Repaired []string // what was made, in the words of ip(8) and nft(8)
 	Drift    []string // what is not as it should be, and could not be mended
+	Lost     []string // what the reference knows nothing of, in a handover
 	NotOurs  []string // plugins of its list that were passed over, and why
 }
 

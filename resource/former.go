@@ -20,17 +20,17 @@ import (
 
 // FormerPorts is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
 // cni_hostport, by the container's ID alone.
-type FormerPorts struct{ Owner spec.Owner }
-
-func (f FormerPorts) String() string {
-	return "no nft rules of the reference in ip and ip6 cni_hostport"
+type FormerPorts struct {
+	Owner   spec.Owner
+	Publish *Publish // to make them, for a handover
 }
 
-// Ensure implements plan.Resource. There is nothing to make.
-func (f FormerPorts) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
-
-// Verify implements plan.Resource.
-func (f FormerPorts) Verify(context.Context, *kernel.World) error { return nil }
+func (f FormerPorts) String() string {
+	if f.Publish != nil {
+		return "the reference's nft rules in cni_hostport: " + f.Publish.String()
+	}
+	return "no nft rules of the reference in ip and ip6 cni_hostport"
+}
 
 // Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
 func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
@@ -76,17 +76,17 @@ func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
 
 // FormerMasquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
 // cni_plugins_masquerade.
-type FormerMasquerade struct{ Owner spec.Owner }
-
-func (f FormerMasquerade) String() string {
-	return "no nft rules of the reference in inet cni_plugins_masquerade"
+type FormerMasquerade struct {
+	Owner spec.Owner
+	From  []netip.Prefix // to make them, for a handover
 }
 
-// Ensure implements plan.Resource. There is nothing to make.
-func (f FormerMasquerade) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
-
-// Verify implements plan.Resource.
-func (f FormerMasquerade) Verify(context.Context, *kernel.World) error { return nil }
+func (f FormerMasquerade) String() string {
+	if len(f.From) > 0 {
+		return "the reference's nft rules in cni_plugins_masquerade: " + prefixes("saddr", f.From)
+	}
+	return "no nft rules of the reference in inet cni_plugins_masquerade"
+}
 
 func formerHash(text string) string {
 	h := sha512.Sum512([]byte(text))
@@ -121,15 +121,17 @@ func removeFormerMasquerade(w *kernel.World, which func(mark string) bool) error
 
 // FormerSpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
 // bridge nat, and the rules that lead there.
-type FormerSpoofCheck struct{ Owner spec.Owner }
+type FormerSpoofCheck struct {
+	Owner     spec.Owner
+	Link, MAC string // to make them, for a handover
+}
 
-func (f FormerSpoofCheck) String() string { return "no nft chains of the reference in bridge nat" }
-
-// Ensure implements plan.Resource. There is nothing to make.
-func (f FormerSpoofCheck) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
-
-// Verify implements plan.Resource.
-func (f FormerSpoofCheck) Verify(context.Context, *kernel.World) error { return nil }
+func (f FormerSpoofCheck) String() string {
+	if f.Link != "" {
+		return "the reference's nft chains in bridge nat: " + line(opt("iifname", f.Link), opt("ether saddr !=", f.MAC), "drop")
+	}
+	return "no nft chains of the reference in bridge nat"
+}
 
 // Remove implements plan.Remover.
 func (f FormerSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
@@ -175,17 +177,15 @@ func formerNFT(w *kernel.World, fn func(*kernel.NFT) error) error {
 type FormerFirewall struct {
 	Owner spec.Owner
 	Addrs []netip.Addr // none: those of the container's interface, as long as it is there, or of its lease
+	Admin string       // the administrator's chain, to make them, for a handover
 }
 
 func (f FormerFirewall) String() string {
+	if f.Admin != "" {
+		return line("the reference's iptables rules in CNI-FORWARD", addrs("for", f.Addrs))
+	}
 	return line("no iptables rules of the reference in CNI-FORWARD", addrs("for", f.Addrs))
 }
-
-// Ensure implements plan.Resource. There is nothing to make.
-func (f FormerFirewall) Ensure(context.Context, *kernel.World) (bool, error) { return false, nil }
-
-// Verify implements plan.Resource.
-func (f FormerFirewall) Verify(context.Context, *kernel.World) error { return nil }
 
 // Remove implements plan.Remover.
 func (f FormerFirewall) Remove(ctx context.Context, w *kernel.World) error {

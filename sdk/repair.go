@@ -50,6 +50,9 @@ func Made(w *kernel.World, o spec.Owner) bool {
 	return known && err == nil
 }
 
+// Unmake forgets that an interface plugin of ours has made o's link: it is another's from now on.
+func Unmake(w *kernel.World, o spec.Owner) error { return w.Memory.Forget(netnsRecord, o) }
+
 // An Attached is one plugin's part of an attachment: what CHECK is told of it.
 type Attached struct {
 	Owner spec.Owner

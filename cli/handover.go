@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) firewallCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "firewall", GroupID: "attach",
+		Short: "What attachments have in the packet filter",
+	}
+	c.AddCommand(a.handoverCommand())
+	return c
+}
+
+// A handedOver is an attachment as handover prints it.
+type handedOver struct {
+	attached
+	State   repair.State `json:"state"`
+	Made    []string     `json:"made,omitempty"`
+	Lost    []string     `json:"lost,omitempty"`
+	Failed  []string     `json:"failed,omitempty"`
+	NotOurs []string     `json:"notOurs,omitempty"`
+}
+
+func (a *app) handoverCommand() *cobra.Command {
+	r := repair.Repairer{Firewall: true}
+	var back bool
+	var backend string
+	c := &cobra.Command{
+		Use: "handover --to-reference", Args: operands(""),
+		Short: "Rewrite the rules of all attachments as the reference plugins make them",
+		Long: `Rewrite what every attachment has in the packet filter as rules of the reference plugins (containernetworking),
+under their names, so that these can check and remove it; then remove ours. Ports stay published all along. It is
+the first step of going back to them: see docs/migration.md. What they know nothing of is said.`,
+		Example: `  fairlead firewall handover --to-reference --dry-run     say what would be made
+  fairlead firewall handover --to-reference`,
+		RunE: func(c *cobra.Command, args []string) error {
+			switch {
+			case !back:
+				return misused(c, fmt.Errorf("--to-reference is missing: it says that the rules are to be the reference's"))
+			case backend != "iptables" && backend != "nftables":
+				return usage("--backend %q: want iptables or nftables", backend)
+			case r.Network != "" && spec.ValidName(r.Network) != nil:
+				return usage("--network %q: %w", r.Network, spec.ValidName(r.Network))
+			}
+			r.Runtime, r.Plugins = &attach.Runtime{Stderr: a.stderr}, plugin.All()
+			r.Now, r.Foreign = configured, foreign()
+			report, err := r.HandOver(c.Context(), backend)
+			if err != nil {
+				return err
+			}
+			if !report.OK() {
+				a.status = exitDrift
+			}
+			return a.printHandover(report, r.DryRun)
+		},
+	}
+	c.Flags().BoolVar(&back, "to-reference", false, "the rules become the reference plugins'")
+	c.Flags().StringVar(&backend, "backend", "iptables", "by which the reference works on this host: iptables or nftables (from its version 1.6 on)")
+	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of this network")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing")
+	c.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions([]string{"iptables", "nftables"}, cobra.ShellCompDirectiveNoFileComp))
+	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
+	return c
+}
+
+func (a *app) printHandover(report *repair.Report, dry bool) error {
+	all := []handedOver{}
+	for _, f := range report.Findings {
+		all = append(all, handedOver{attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns}, f.State, f.Repaired, f.Lost, f.Drift, f.NotOurs})
+	}
+	if a.json() {
+		return printJSON(a.stdout, struct {
+			OK          bool         `json:"ok"`
+			Attachments []handedOver `json:"attachments"`
+			Problems    []string     `json:"problems,omitempty"`
+		}{report.OK(), all, report.Problems})
+	}
+	s := a.style(a.stdout)
+	for _, f := range all {
+		state := s.doubt(string(f.State))
+		switch f.State {
+		case repair.Handed:
+			state = s.good(string(f.State))
+		case repair.Broken:
+			state = s.bad(string(f.State))
+		}
+		node := &tree{text: fmt.Sprintf("%s/%s/%s %s", f.Network, f.ContainerID, f.IfName, state)}
+		for _, line := range f.Made {
+			node.add("%s", line)
+		}
+		for _, line := range f.Failed {
+			node.add("%s", s.bad(line))
+		}
+		for _, line := range f.Lost {
+			node.add("%s", s.doubt("lost: "+line))
+		}
+		for _, line := range f.NotOurs {
+			node.add("%s", s.doubt("not ours: "+line))
+		}
+		node.print(a.stdout, s)
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(a.stdout, "nothing is attached")
+	}
+	for _, p := range report.Problems {
+		a.note("%s", p)
+	}
+	if dry {
+		a.note("nothing was changed")
+	}
+	return nil
+}

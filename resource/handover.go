@@ -1,0 +1,184 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Handed is a resource that the reference plugins have rules for. Handover is what they would have made in its
+// stead, by iptables or nftables, and what of it they know nothing of. To go back to them, that is made, and then
+// ours is removed.
+type Handed interface {
+	plan.Resource
+	Handover(backend string) (to plan.Plan, lost []string)
+}
+
+// Handover implements Handed.
+func (p Publish) Handover(backend string) (plan.Plan, []string) {
+	if len(p.Ports) == 0 {
+		return nil, nil
+	}
+	var lost []string
+	for _, m := range p.Ports {
+		if len(m.AllowFrom) > 0 {
+			lost = append(lost, fmt.Sprintf("allowFrom of %v: holds on, and the reference's CHECK does not know it", m))
+		}
+		if m.Len() > 1 {
+			lost = append(lost, fmt.Sprintf("the range of %v: stays published, and the reference's CHECK does not know it", m))
+		}
+	}
+	if backend == BackendNFT {
+		return plan.Plan{FormerPorts{Owner: p.Owner, Publish: &p}}, lost
+	}
+	return plan.Plan{PublishIPTables{Publish: p, MarkBit: 13}}, lost
+}
+
+// Handover implements Handed: the rules are the reference's already.
+func (p PublishIPTables) Handover(string) (plan.Plan, []string) { return nil, nil }
+
+// Handover implements Handed.
+func (m Masquerade) Handover(backend string) (plan.Plan, []string) {
+	if len(m.From) == 0 {
+		return nil, nil
+	}
+	if backend == BackendNFT {
+		var lost []string
+		if len(m.Except)+len(m.Force)+len(m.SNATTo) > 0 {
+			lost = []string{"masqExcept, masqForce, snatTo: are not masqueraded by"}
+		}
+		return plan.Plan{FormerMasquerade{Owner: m.Owner, From: m.From}}, lost
+	}
+	return plan.Plan{MasqueradeIPTables{m}}, nil
+}
+
+// Handover implements Handed: the rules are the reference's already.
+func (m MasqueradeIPTables) Handover(string) (plan.Plan, []string) { return nil, nil }
+
+// Handover implements Handed.
+func (s SpoofCheck) Handover(string) (plan.Plan, []string) {
+	return plan.Plan{FormerSpoofCheck{Owner: s.Owner, Link: s.Link, MAC: s.MAC}}, nil
+}
+
+// Handover implements Handed.
+func (i Ingress) Handover(string) (plan.Plan, []string) {
+	if i.Policy == PolicyOpen {
+		return nil, nil
+	}
+	var lost []string
+	if i.Policy == PolicyStrict {
+		lost = []string{"ingressPolicy strict: its rules stay in iptables, and the reference refuses the word"}
+	}
+	return plan.Plan{IPTIngress{Owner: i.Owner, Link: i.Link, Policy: i.Policy, V4: true, V6: true}}, lost
+}
+
+// Handover implements Handed: it has nothing of the kind.
+func (Closed) Handover(string) (plan.Plan, []string) { return nil, nil }
+
+// Handover implements Handed: it has nothing of the kind.
+func (p IsolatedPort) Handover(string) (plan.Plan, []string) {
+	return nil, []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables (br_netfilter)"}
+}
+
+// Handover implements Handed.
+func (f Forward) Handover(string) (plan.Plan, []string) {
+	if len(f.Addrs) == 0 || f.Backend == BackendFirewalld {
+		return nil, nil
+	}
+	return plan.Plan{FormerFirewall{Owner: f.Owner, Addrs: f.Addrs, Admin: f.admin()}}, nil
+}
+
+// HandedAsIs reports whether a resource's rules are the reference's already, and so are not removed.
+func HandedAsIs(r Handed) bool {
+	switch r.(type) {
+	case PublishIPTables, MasqueradeIPTables:
+		return true
+	}
+	return false
+}
+
+// ForgetHandedOver forgets what is remembered of an attachment's rules, which are the reference's now.
+func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
+	return errors.Join(w.Memory.Forget(iptPublished, o), w.Memory.Forget(iptMasquerade, o))
+}
+
+// rules are the reference's in table filter, for addresses of a family.
+func (f FormerFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
+	admin := f.Admin
+	if admin == "" {
+		admin = defaultAdminChain
+	}
+	shared = []kernel.IPTRule{
+		kernel.NewIPTRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", chainForward),
+		kernel.NewIPTRule(chainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
+	}
+	for _, a := range ofIP(f.Addrs, v6) {
+		ip := netip.PrefixFrom(a, a.BitLen()).String()
+		own = append(own,
+			kernel.NewIPTRule(chainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"),
+			kernel.NewIPTRule(chainForward, "-s", ip, "-j", "ACCEPT"))
+	}
+	return shared, own
+}
+
+// Ensure implements plan.Resource, for a handover.
+func (f FormerFirewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	for _, v6 := range []bool{false, true} {
+		shared, own := f.rules(v6)
+		if len(own) == 0 {
+			continue
+		}
+		x, err := iptWith(w, v6, "filter", chainForward)
+		if err != nil {
+			return changed, err
+		}
+		err = withIPTables(ctx, func() error {
+			saved, err := x.Save(ctx)
+			if err != nil {
+				return err
+			}
+			d := &iptDraft{saved: saved, made: map[string]bool{}}
+			d.chain(chainForward)
+			d.chain(shared[1].Jump)
+			for _, r := range shared {
+				d.has(r, true)
+			}
+			for _, r := range own {
+				d.has(r, false)
+			}
+			changed = changed || len(d.lines) > 0
+			return x.Apply(ctx, d.lines...)
+		})
+		if err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// Verify implements plan.Resource, for a handover.
+func (f FormerFirewall) Verify(ctx context.Context, w *kernel.World) error {
+	var d drift
+	for _, v6 := range []bool{false, true} {
+		shared, own := f.rules(v6)
+		if len(own) == 0 {
+			continue
+		}
+		x, err := iptWith(w, v6, "filter", chainForward)
+		if err != nil {
+			return err
+		}
+		missing, err := x.Missing(ctx, slices.Concat(shared, own)...)
+		if err != nil {
+			return err
+		}
+		d = append(d, ruleDrifts(x, missing)...)
+	}
+	return d.err()
+}
