@@ -3,6 +3,8 @@ package resource
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 
@@ -69,7 +71,11 @@ func (f Forward) way(ctx context.Context, w *kernel.World) (way, error) {
 	if err != nil {
 		return way{}, err
 	}
-	return found, w.Memory.Remember(wayRecord, spec.Owner{}, cached{print, found})
+	err = w.Memory.Remember(wayRecord, spec.Owner{}, cached{print, found})
+	if errors.Is(err, fs.ErrNotExist) { // another call remembers the same at this moment
+		err = nil
+	}
+	return found, err
 }
 
 // decide looks at who has a say in forwarding (decision 22).

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Guard is a repair's first act. It makes what always stands in our tables, in which nothing lets a packet in by
@@ -15,6 +16,10 @@ import (
 // Did says what had to be made. Stand tells later whether all of it stood the while, see Guarded.
 func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, err error) {
 	stand = Standing{}
+	// Where the accepts belong is looked at anew: what is restored may be what decided it.
+	if err := w.Memory.Forget(wayRecord, spec.Owner{}); err != nil {
+		return nil, nil, err
+	}
 	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
 		err = withFilter(ctx, w, t, func(f filter) error {
 			handle, there, err := f.Handle(t)
