@@ -231,10 +231,15 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 
 func (r *runner) network() string { return "life-" + r.chain.name }
 
+// add runs the chain, its last plugin under wrap.
 func (r *runner) add(a *attachment, wrap ...string) error {
 	a.network, a.prev = r.network(), nil
 	for i := range r.chain.plugins {
-		out, err := r.run(i, "ADD", a, "", wrap...)
+		var under []string
+		if i == len(r.chain.plugins)-1 {
+			under = wrap
+		}
+		out, err := r.run(i, "ADD", a, "", under...)
 		if err != nil {
 			return err
 		}
@@ -437,7 +442,8 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestKill kills ADD at each call that can change something, and then DEL has to leave nothing.
+// TestKill kills ADD of each chain's last plugin at each call that can change something, and then DEL of the chain
+// has to leave nothing.
 //
 // clause: P11 P12
 func TestKill(t *testing.T) {
@@ -461,7 +467,7 @@ func TestKill(t *testing.T) {
 				}
 				if err == nil {
 					t.Logf("ADD has %d such calls", n-1)
-					if n < 10 {
+					if n < 3 {
 						t.Error("too few: was anything killed?")
 					}
 					return
