@@ -100,6 +100,32 @@ var chains = []chain{
 	{"bridge-l2", []string{`"type":"bridge","bridge":"br2"`}, []breaker{
 		{"not a port any more", host("sh", "-c", "ip link set $(ip -br link show master br2 | cut -d@ -f1) nomaster"), `master`},
 	}},
+	{"ptp", []string{`"type":"ptp","ipMasq":true,"mtu":1400,` + hostLocal}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24`},
+		{"way to the gateway gone", in("ip", "route", "del", "10.77.0.1"), `route 10.77.0.1/32`},
+		{"way to the subnet gone", in("ip", "-6", "route", "del", "fd00:77::/64"), `route fd00:77::/64 via fd00:77::1`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		{"a route to the subnet past the gateway", in("sh", "-c", "ip addr del IP4/24 dev eth0; ip addr add IP4/24 dev eth0"), `noprefixroute`},
+		{"gateway's address gone", onDev("veth", "ip addr del 10.77.0.1/32 dev $dev"), `addr host/veth\w+ 10.77.0.1/32: is missing`},
+		{"gateway's IPv6 address gone", onDev("veth", "ip addr del fd00:77::1/128 dev $dev"), `addr host/veth\w+ fd00:77::1/128`},
+		{"host's route gone", host("ip", "route", "del", "IP4"), `route IP4/32 dev host/veth\w+ scope 254: is missing`},
+		{"host's IPv6 route gone", host("ip", "-6", "route", "del", "IP6"), `route IP6/128 dev host/veth\w+: is missing`},
+		{"host's end down", onDev("veth", "ip link set $dev down"), `host state is down`},
+		{"host's end's MTU", onDev("veth", "ip link set $dev mtu 1300"), `host mtu is 1300`},
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
+		{"forwarding off", host("sysctl", "-qw", "net.ipv4.ip_forward=0"), `ip_forward`},
+		{"IPv6 forwarding off", host("sysctl", "-qw", "net.ipv6.conf.all.forwarding=0"), `ipv6/conf/all/forwarding`},
+		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
+		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+	}},
+	{"ptp-chain", []string{`"type":"ptp","ipMasq":true,"ipMasqBackend":"iptables",` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`,
+		`"type":"firewall","backend":"nftables","ingressPolicy":"isolated"`, `"type":"bandwidth","ingressRate":100000000,"egressRate":20000000`,
+		`"type":"tuning","mtu":1300,"sysctl":{"net.core.somaxconn":"501"}`, `"type":"sbr"`}, []breaker{
+		{"masquerading gone", host("iptables", "-t", "nat", "-F", "POSTROUTING"), `-s IP4/32`},
+		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
+		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `there is none`},
+		{"source rule gone", in("ip", "rule", "del", "from", "IP4"), `from IP4 lookup 100: is missing|route default`},
+	}},
 	{"portmap", []string{`"type":"bridge","isGateway":true,` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"}]}`}, []breaker{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
 	}},
@@ -379,7 +405,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") { // the second one's host ports are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && c.name != "ptp-chain" { // the second one's host ports are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))
@@ -448,7 +474,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/hostlocal"
 	"github.com/fairlead-cni/fairlead/plugin/loopback"
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
+	"github.com/fairlead-cni/fairlead/plugin/ptp"
 	"github.com/fairlead-cni/fairlead/plugin/sbr"
 	"github.com/fairlead-cni/fairlead/plugin/tuning"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -16,6 +17,6 @@ import (
 // All are the plugins, by name.
 func All() []sdk.Plugin {
 	return []sdk.Plugin{
-		bandwidth.Plugin, bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin, sbr.Plugin, tuning.Plugin,
+		bandwidth.Plugin, bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin, ptp.Plugin, sbr.Plugin, tuning.Plugin,
 	}
 }

@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -150,6 +151,9 @@ type Addressing struct {
 	Link  string
 	Port  string // the link on the host that has to carry traffic first; empty: none
 	NoDAD bool   // the segment is ours, so nobody else can have the address
+
+	// ByGateway sends all to the gateways, what is for the addresses' own subnets too: the link leads nowhere else.
+	ByGateway bool
 }
 
 // Addressing is the part of a plan that puts the addresses and routes of r on a link, in an order that the
@@ -163,12 +167,41 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		p = append(p, resource.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD})
 	}
 	for _, ip := range r.IPs {
-		p = append(p, resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6()})
+		p = append(p, resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway})
+	}
+	if a.ByGateway {
+		p = append(p, r.byGateway(a.Link)...)
 	}
 	for _, rt := range r.Routes {
-		p = append(p, r.route(a.Link, rt))
+		k := r.route(a.Link, rt)
+		if a.ByGateway && !r.isGateway(k.Via) {
+			k.OnLink = k.Via.IsValid() // no route of the link's says so; the host has to answer for it (proxy_arp)
+		}
+		p = append(p, k)
 	}
 	return append(p, resource.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port})
+}
+
+func (r *Request) isGateway(a netip.Addr) bool {
+	return slices.ContainsFunc(r.IPs, func(ip spec.IP) bool { return ip.Gateway == a })
+}
+
+// byGateway are the routes to the gateways, and by them to the addresses' subnets. Where several addresses would have
+// the same route, the first one is its source.
+func (r *Request) byGateway(link string) (p plan.Plan) {
+	known := map[netip.Prefix]bool{}
+	for _, ip := range r.IPs {
+		for _, rt := range []resource.Route{
+			{Link: link, Dst: netip.PrefixFrom(ip.Gateway, ip.Gateway.BitLen()), Src: ip.Address.Addr()},
+			{Link: link, Dst: ip.Address.Masked(), Src: ip.Address.Addr(), Via: ip.Gateway},
+		} {
+			if rt.Dst.IsValid() && !known[rt.Dst] && rt.Dst.Addr() != ip.Address.Addr() { // no subnet but itself
+				known[rt.Dst] = true
+				p = append(p, rt)
+			}
+		}
+	}
+	return p
 }
 
 // route fills in the gateway of the address of the same family where the route names none (clause P26).

@@ -1,0 +1,100 @@
+// Package ptp gives each container a cable of its own to the host, which routes for it.
+package ptp
+
+import (
+	"net/netip"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the ptp plugin.
+var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes", want)
+
+// conf is what the plugin reads beside "ipam", which it needs, and "dns".
+type conf struct {
+	sdk.Masquerade
+	MTU  resource.MTU `json:"mtu"`  // bytes, or "auto": the least of the links that default routes use
+	IPv6 string       `json:"ipv6"` // "off" closes IPv6 in the container's interface
+
+	RuntimeConfig struct {
+		MAC string `json:"mac"` // of the container's interface (clause K6); wins over args and CNI_ARGS
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			MAC string `json:"mac"` // the same; wins over the MAC of CNI_ARGS
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+func (c conf) validate(r *sdk.Request) error {
+	switch {
+	case !r.L3:
+		return spec.Errorf(spec.CodeConfig, "ipam: is missing: ptp routes to its containers' addresses, and an IPAM plugin has to give them, such as {\"type\":\"host-local\",\"subnet\":\"10.1.2.0/24\"}")
+	case c.MTU != resource.AutoMTU && (c.MTU < 0 || c.MTU != 0 && c.MTU < 68 || c.MTU > 65535):
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
+	case c.IPv6 != "" && c.IPv6 != "off":
+		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
+	case c.IPv6 == "off" && r.Has6():
+		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
+	}
+	if mac := c.mac(r); mac != "" {
+		if err := resource.ValidMAC(mac); err != nil {
+			return err
+		}
+	}
+	if err := gateways(r); err != nil {
+		return err
+	}
+	return c.Masquerade.Validate()
+}
+
+func (c conf) mac(r *sdk.Request) string {
+	arg, _ := r.Arg("MAC")
+	return strings.ToLower(sdk.First(c.RuntimeConfig.MAC, c.Args.CNI.MAC, arg))
+}
+
+// gateways gives each address without a gateway the first one of its subnet. The host has it on every cable, so
+// that it need not be of the subnet, nor of any.
+func gateways(r *sdk.Request) error {
+	for i, ip := range r.IPs {
+		if !ip.Gateway.IsValid() {
+			ip.Gateway = ip.Address.Masked().Addr().Next()
+			if !ip.Address.Contains(ip.Gateway) || ip.Gateway == ip.Address.Addr() {
+				return spec.Errorf(spec.CodeConfig, "ipam: gave %v without a gateway, and the first address of its subnet cannot be one; let it give one, such as 169.254.1.1 or fe80::1", ip.Address)
+			}
+		}
+		if ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() || ip.Gateway.IsUnspecified() || ip.Gateway.IsMulticast() {
+			return spec.Errorf(spec.CodeConfig, "ipam: gave %v the gateway %v; want another address of its family, which the host will have", ip.Address, ip.Gateway)
+		}
+		r.IPs[i].Gateway = ip.Gateway
+	}
+	return nil
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	if err := c.validate(r); err != nil && r.Verb != "DEL" {
+		return nil, err
+	}
+	host := r.LinkName("veth")
+	p := append(c.Masquerade.Required(), resource.Veth{
+		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
+	})
+	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
+		p = append(p, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName})
+	}
+	for _, ip := range r.IPs {
+		gw, at := ip.Gateway, ip.Address.Addr()
+		to := resource.Route{Where: resource.Host, Link: host, Dst: netip.PrefixFrom(at, at.BitLen())}
+		if at.Is4() { // IPv6 keeps none
+			to.Scope, to.HasScope = 254, true // host, as the reference has it
+		}
+		p = append(p, plan.Shared(resource.Forwarding{V6: at.Is6()}),
+			resource.Addr{Where: resource.Host, Link: host, Prefix: netip.PrefixFrom(gw, gw.BitLen()), NoDAD: at.Is6()}, to)
+	}
+	p = append(p, c.Masquerade.Plan(r)...)
+	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, NoDAD: true, ByGateway: true})...), nil
+}
