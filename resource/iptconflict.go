@@ -2,8 +2,11 @@ package resource
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -84,6 +87,9 @@ func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records m
 			return true, nil
 		}
 	}
+	if cachedGone(w, f.owner) {
+		return true, nil
+	}
 	who := f.owner.ContainerID
 	if f.owner.Network != "" {
 		who = f.owner.Network + "/" + who
@@ -143,8 +149,19 @@ func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
 			if err != nil {
 				return err
 			}
-			_, err = p.foreignConflict(w, f, v6, records)
+			dead, err := p.foreignConflict(w, f, v6, records)
 			errs = append(errs, err)
+			switch {
+			case !dead:
+			case f.chain != "": // which would go on leading there, for it comes first
+				errs = append(errs, withIPTables(ctx, func() error {
+					flows, err := removePublished(ctx, w, v6, f.chain, nil)
+					flush(w, flows)
+					return err
+				}))
+			default:
+				errs = append(errs, FormerPorts{Owner: f.owner}.Remove(ctx, &kernel.World{Host: w.Host, Memory: w.Memory}))
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -272,4 +289,41 @@ func (p PublishIPTables) guarded(ctx context.Context, w *kernel.World) error {
 	x := w.Host.IPTables(kernel.IPTLegacy, false, "raw")
 	missing, err := x.Missing(ctx, guardRules()...)
 	return errors.Join(err, ruleDrifts(x, missing).err())
+}
+
+// cachedGone reports whether the results cache names a host end for every attachment of a container, of one network
+// or of any, and none of these is there: a veth pair dies with its container's namespace. What the cache does not
+// know lives.
+func cachedGone(w *kernel.World, o spec.Owner) bool {
+	pattern := o.Network + "-" + o.ContainerID + "-*"
+	if o.Network == "" {
+		pattern = "*-" + o.ContainerID + "-*"
+	}
+	files, err := filepath.Glob(filepath.Join("/var/lib/cni/results", pattern)) // neither can hold a wildcard
+	if err != nil {
+		return false
+	}
+	known := false
+	for _, file := range files {
+		var c struct {
+			ContainerID string `json:"containerId"`
+			Result      struct {
+				Interfaces []struct{ Name, Sandbox string } `json:"interfaces"`
+			} `json:"result"`
+		}
+		b, err := os.ReadFile(file)
+		if err != nil || json.Unmarshal(b, &c) != nil || c.ContainerID != o.ContainerID {
+			continue
+		}
+		for _, i := range c.Result.Interfaces {
+			if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") {
+				continue
+			}
+			known = true
+			if _, err := w.Host.Link(i.Name); !errors.Is(err, kernel.ErrNoLink) {
+				return false
+			}
+		}
+	}
+	return known
 }

@@ -2,14 +2,18 @@ package resource
 
 import (
 	"net/netip"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // eachVariant runs fn for both variants of iptables, on a host whose nat tables are of that one.
@@ -295,4 +299,64 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 		}
 		removeIt(t, w, p)
 	})
+}
+
+// What the reference published for a container that died, by the results cache, is nobody's; nor is what somebody
+// published for an address that IPAM has given away again. Either backend removes it.
+func TestPublishTakesOverFromTheDead(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		l := newLab(t)
+		settleOn(t, l.w, v)
+		l.serve(l.b, "b", "tcp", ":80")
+		port := PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
+		stale := iptPublish(port)
+		b := iptPublish(port)
+		b.Owner, b.To4, b.To6 = l.ownerB, l.toB, l.b6
+		cached := "/var/lib/cni/results/net-c1-eth0"
+		if err := os.MkdirAll(filepath.Dir(cached), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(cached) })
+		for _, r := range []plan.Remover{b, b.Publish} {
+			os.Remove(cached)
+			l.ensure(stale, l.w)
+			if err := l.w.Memory.Forget(iptPublished, stale.Owner); err != nil { // the reference remembers nothing
+				t.Fatal(err)
+			}
+			if _, err := r.Ensure(t.Context(), l.world(l.b)); err == nil || !strings.Contains(err.Error(), "net/c1") {
+				t.Errorf("%v, of whom the cache knows nothing: %v", r, err)
+			}
+			host(t, l.w, "ip link add veth0 type veth peer name veth1")
+			if err := os.WriteFile(cached, []byte(`{"containerId":"c1","result":{"interfaces":[{"name":"br0"},{"name":"veth0"},{"name":"eth0","sandbox":"/x"}]}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := r.Ensure(t.Context(), l.world(l.b)); err == nil || !strings.Contains(err.Error(), "net/c1") {
+				t.Errorf("%v, of a living container: %v", r, err)
+			}
+			host(t, l.w, "ip link del veth0")
+			l.ensure(r, l.world(l.b))
+			l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
+			if s := natState(t, l.w, v); strings.Contains(s, dnatChain(stale.Owner)) {
+				t.Errorf("left:\n%s", s)
+			}
+			removeIt(t, l.w, r)
+		}
+	})
+}
+
+// A host without the program says which package has it and which key asked.
+func TestIPTablesIsMissing(t *testing.T) {
+	w := newWorld(t)
+	need := IPTables{Backend: "ipMasqBackend", Table: "nat"}
+	verify(t, w, need)
+	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+		if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Unmount(dir, unix.MNT_DETACH)
+	}
+	t.Setenv("PATH", "/nowhere")
+	if _, err := need.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "package iptables") || !strings.Contains(err.Error(), `ipMasqBackend: "iptables"`) {
+		t.Errorf("%v", err)
+	}
 }

@@ -133,12 +133,12 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	}
 	var flows []kernel.UDPFlow
 	var fresh []wanted
+	if err := p.heldByOthers(ctx, w); err != nil { // with its own lock, which is never waited for under that of nft
+		return false, err
+	}
 	err = withFilter(ctx, w, inetTable(), func(f filter) error {
 		pub, err := p.want(f.t)
 		if err != nil {
-			return err
-		}
-		if err := p.heldByOthers(ctx, w); err != nil {
 			return err
 		}
 		var b kernel.NFTBatch // before anything is made: a conflict leaves nothing
