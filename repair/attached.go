@@ -1,7 +1,6 @@
 package repair
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +27,7 @@ type attached struct {
 }
 
 // plan finds out what should exist.
-func (r *Repairer) plan(ctx context.Context, host *kernel.World, now []*spec.List, c *attach.Cached) *attached {
+func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c *attach.Cached) *attached {
 	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c}
 	switch {
 	case c.Bare:
@@ -37,17 +36,21 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, now []*spec.Lis
 		a.gone("its network namespace %s is gone", c.Netns)
 	default:
 		a.made = sdk.Made(host, a.Owner)
-		a.broken(a.plugins(ctx, now))
+		a.broken(a.plugins(ctx, lists))
 	}
 	return a
 }
 
-func (a *attached) plugins(ctx context.Context, now []*spec.List) error {
-	l, err := a.list(now)
+func (a *attached) plugins(ctx context.Context, lists lookUp) error {
+	l, err := lists(a.cached)
 	if err != nil {
 		return err
 	}
 	told, args, err := a.r.Runtime.Told(l, a.cached)
+	if err != nil {
+		return err
+	}
+	links, err := sdk.LookUp(a.host, a.cached.Result)
 	if err != nil {
 		return err
 	}
@@ -68,7 +71,7 @@ func (a *attached) plugins(ctx context.Context, now []*spec.List) error {
 		if err != nil {
 			return fmt.Errorf("plugin %s: %w", t.Conf.Type, err)
 		}
-		told := sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf}
+		told := sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, HostLinks: slices.Clone(links)}
 		p := a.r.Plugins[i]
 		switch err := p.Leases(ctx, a.r.Plugins, told); {
 		case errors.Is(err, ipam.ErrHeld):
@@ -78,7 +81,7 @@ func (a *attached) plugins(ctx context.Context, now []*spec.List) error {
 		case !a.r.Firewall: // a lease that nobody has is missing, and the container lives
 			a.broken(err)
 		}
-		want, err := p.Wanted(a.host, told)
+		want, err := p.Wanted(told)
 		if err != nil {
 			return fmt.Errorf("plugin %s: %w", t.Conf.Type, err)
 		}
@@ -86,21 +89,6 @@ func (a *attached) plugins(ctx context.Context, now []*spec.List) error {
 	}
 	a.rules = slices.ContainsFunc(a.want, func(r plan.Resource) bool { _, rule := effect(r); return rule })
 	return nil
-}
-
-// list is what the attachment was made from: as it was then, and with what a folder beside its file adds, where
-// that file is still the same.
-func (a *attached) list(now []*spec.List) (*spec.List, error) {
-	for _, l := range now {
-		if l.Name == a.Owner.Network && bytes.Equal(l.Raw, a.cached.Config) {
-			return l, nil
-		}
-	}
-	l, err := spec.ParseList(a.cached.Config)
-	if err != nil {
-		return nil, fmt.Errorf("%s: the configuration that it was attached by: %w", a.cached.File, err)
-	}
-	return l, nil
 }
 
 // repair makes what has an effect. Whoever attaches or detaches the container is waited for, and whoever has

@@ -89,4 +89,16 @@ func TestFirewalldReloads(t *testing.T) {
 			t.Errorf("%s: %d datagrams came through between isolated networks", how, n)
 		}
 	}
+	// A watcher hears of it by itself.
+	reports, stop := s.watch()
+	<-reports
+	nstest.Run(t, "firewall-cmd", "--reload")
+	select {
+	case <-reports:
+	case <-bounded(t).Done():
+		t.Fatal("nobody repairs")
+	}
+	visits.gap(t, "watched")
+	stop()
+	s.whole("watched", a, b)
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Handed is the State of an attachment whose rules are the reference's now.
@@ -32,14 +31,11 @@ func (r *Repairer) HandOver(ctx context.Context, backend string) (*Report, error
 		report.Problems = append(report.Problems, p.Error())
 	}
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
-	var now []*spec.List
-	if r.Now != nil {
-		now = r.Now()
-	}
+	lists := r.lists()
 	var all []*attached
 	unused := map[string]bool{} // networks, by whether nothing of ours is left on them
 	for i := range list {
-		a := r.plan(ctx, host, now, &list[i])
+		a := r.plan(ctx, host, lists, &list[i])
 		a.handOver(ctx, backend)
 		all = append(all, a)
 		used, seen := unused[a.Owner.Network]

@@ -4,6 +4,7 @@
 package repair
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -140,16 +141,13 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	// As they came: what a network's attachments share is as the last one configured it.
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
 	all := make([]*attached, len(list))
-	var now []*spec.List
-	if r.Now != nil {
-		now = r.Now()
-	}
+	lists := r.lists()
 	planned := make([]chan struct{}, len(list))
 	for i := range planned {
 		planned[i] = make(chan struct{})
 	}
 	go each(len(list), workers, func(i int) {
-		all[i] = r.plan(ctx, host, now, &list[i])
+		all[i] = r.plan(ctx, host, lists, &list[i])
 		close(planned[i])
 	})
 	err = resource.AtOnce(ctx, host, func() {
@@ -207,6 +205,42 @@ func each(n, workers int, do func(i int)) {
 	}
 	close(next)
 	group.Wait()
+}
+
+// A lookUp finds what an attachment was made from.
+type lookUp func(*attach.Cached) (*spec.List, error)
+
+// lists is as it was then, and with what a folder beside the list's file adds, where that file is still the same.
+// Each configuration is parsed once: a thousand attachments have a few.
+func (r *Repairer) lists() lookUp {
+	var now []*spec.List
+	if r.Now != nil {
+		now = r.Now()
+	}
+	type parsed struct {
+		list *spec.List
+		err  error
+	}
+	var mu sync.Mutex
+	all := map[string]parsed{}
+	return func(c *attach.Cached) (*spec.List, error) {
+		for _, l := range now {
+			if l.Name == c.Network && bytes.Equal(l.Raw, c.Config) {
+				return l, nil
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		p, ok := all[string(c.Config)]
+		if !ok {
+			p.list, p.err = spec.ParseList(c.Config)
+			all[string(c.Config)] = p
+		}
+		if p.err != nil {
+			return nil, fmt.Errorf("%s: the configuration that it was attached by: %w", c.File, p.err)
+		}
+		return p.list, nil
+	}
 }
 
 // words are the lines of an error.

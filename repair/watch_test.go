@@ -3,6 +3,7 @@ package repair_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,17 +20,8 @@ func TestWatch(t *testing.T) {
 	web := s.add(lan, "web", "8080:80")
 	neighbour := s.neighbour()
 	visits := s.visit(neighbour, "192.0.2.1:8080", web.Netns, 80)
-	ctx, cancel := context.WithCancel(bounded(t))
-	reports, ended := make(chan *repair.Report, 10), make(chan error)
-	r := &repair.Repairer{Runtime: s.Runtime, Plugins: plugin.All(), Firewall: true}
-	go func() {
-		ended <- r.Watch(ctx, func(r *repair.Report, err error) {
-			if err != nil {
-				t.Error(err)
-			}
-			reports <- r
-		})
-	}()
+	ctx := bounded(t)
+	reports, stop := s.watch()
 	next := func(what, want string) {
 		t.Helper()
 		select {
@@ -62,11 +54,32 @@ func TestWatch(t *testing.T) {
 	nstest.Run(t, "nft", "flush", "chain", "inet", "fairlead", "user")
 	nstest.Run(t, "nft", "delete", "table", "inet", "fairlead")
 	next("after all that is no disturbance", "lan/web/eth0 repaired")
-	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
-	}
+	stop()
 	if len(reports) > 0 {
 		t.Errorf("%d repairs for nothing", len(reports))
 	}
+}
+
+// watch repairs whenever it is needed, until the test ends or stop is called.
+func (s *site) watch() (reports chan *repair.Report, stop func()) {
+	s.Helper()
+	ctx, cancel := context.WithCancel(bounded(s))
+	reports, ended := make(chan *repair.Report, 100), make(chan error, 1)
+	r := &repair.Repairer{Runtime: s.Runtime, Plugins: plugin.All(), Firewall: true}
+	go func() {
+		ended <- r.Watch(ctx, func(r *repair.Report, err error) {
+			if err != nil {
+				s.Error(err)
+			}
+			reports <- r
+		})
+	}()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			s.Errorf("the watcher ended with %v", err)
+		}
+	})
+	s.Cleanup(stop)
+	return reports, stop
 }

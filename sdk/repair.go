@@ -59,10 +59,20 @@ type Attached struct {
 	Netns string
 	Args  [][2]string
 	Conf  *spec.Conf // with prevResult
+
+	// HostLinks are those that the result lists, from LookUp.
+	HostLinks []HostLink
+}
+
+// LookUp is the links on the host that a result lists, for all plugins of an attachment.
+func LookUp(w *kernel.World, res *spec.Result) ([]HostLink, error) {
+	c := &call{r: &Request{Prev: res}, w: w}
+	err := c.lookUpHostLinks()
+	return c.r.HostLinks, err
 }
 
 // Wanted is the plan that CHECK compares with.
-func (p Plugin) Wanted(w *kernel.World, a Attached) (plan.Plan, error) {
+func (p Plugin) Wanted(a Attached) (plan.Plan, error) {
 	if p.plan == nil {
 		return nil, nil
 	}
@@ -70,10 +80,8 @@ func (p Plugin) Wanted(w *kernel.World, a Attached) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &call{p: p, conf: a.Conf, r: r, w: w}
-	if err := c.lookUpHostLinks(); err != nil {
-		return nil, err
-	}
+	r.HostLinks = a.HostLinks
+	c := &call{p: p, conf: a.Conf, r: r}
 	return c.want()
 }
 
