@@ -50,6 +50,9 @@ func TestNFTRuleWords(t *testing.T) {
 	addrs := &NFTSet{Table: table, Name: "addrs", Key: []NFTType{NFTAddr}}
 	addrs6 := &NFTSet{Table: table, Name: "addrs6", Key: []NFTType{NFTAddr6}}
 	to := &NFTSet{Table: table, Name: "to", Key: []NFTType{NFTAddr, NFTProto, NFTService}}
+	to6 := &NFTSet{Table: table, Name: "to6", Key: []NFTType{NFTAddr6, NFTProto, NFTService}}
+	pair := &NFTSet{Table: table, Name: "pair", Key: []NFTType{NFTAddr, NFTAddr}}
+	pair6 := &NFTSet{Table: table, Name: "pair6", Key: []NFTType{NFTAddr6, NFTAddr6}}
 	exact := &NFTSet{Table: table, Name: "exact", Key: []NFTType{NFTAddr6, NFTProto, NFTService}, Data: []NFTType{NFTAddr6, NFTService}}
 	any := &NFTSet{Table: table, Name: "any", Key: []NFTType{NFTProto, NFTService}, Data: []NFTType{NFTAddr, NFTService}}
 	rule := func() *NFTRule { return NewNFTRule("") }
@@ -77,6 +80,12 @@ func TestNFTRuleWords(t *testing.T) {
 		{rule().From(false, addrs).Jump("u"), "ip saddr @addrs jump u"},
 		{rule().From(true, addrs6).Jump("u"), "ip6 saddr @addrs6 jump u"},
 		{rule().To(false, to).Jump("u"), "ip daddr . meta l4proto . th dport @to jump u"},
+		{rule().PublishedTo(false, to).Jump("u"), "ct direction original ip daddr . meta l4proto . ct original proto-dst @to jump u"},
+		{rule().PublishedTo(true, to6).Jump("u"), "ct direction original ip6 daddr . meta l4proto . ct original proto-dst @to6 jump u"},
+		{rule().Pair(false, pair).Return(), "ip saddr . ip daddr @pair return"},
+		{rule().Pair(true, pair6).Return(), "ip6 saddr . ip6 daddr @pair6 return"},
+		{rule().SNAT(netip.MustParseAddr("192.0.2.1")), "snat ip to 192.0.2.1"},
+		{rule().SNAT(netip.MustParseAddr("2001:db8::1")), "snat ip6 to 2001:db8::1"},
 	}
 	c := &NFTChain{Name: "c"}
 	for _, w := range words {

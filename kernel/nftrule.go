@@ -299,6 +299,37 @@ func (r *NFTRule) To(v6 bool, set *NFTSet) *NFTRule {
 	return r.Family(v6).keyed(v6, true).lookup(set, false)
 }
 
+// PublishedTo is "ct direction original ip daddr . meta l4proto . ct original proto-dst @set": where a translated
+// packet goes, and by which port it was asked for.
+func (r *NFTRule) PublishedTo(v6 bool, set *NFTSet) *NFTRule {
+	offset, size := address(v6, true)
+	words := int(size / 4)
+	return r.ct(unix.NFT_CT_DIRECTION, false, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{ctOriginal}).Family(v6).
+		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).meta(unix.NFT_META_L4PROTO, reg(words)).
+		ct(unix.NFT_CT_PROTO_DST, true, reg(words+1)).lookup(set, false)
+}
+
+const ctOriginal = 0 // IP_CT_DIR_ORIGINAL
+
+// ct loads what conntrack knows of a packet's flow; of its first direction where original is true.
+func (r *NFTRule) ct(key uint32, original bool, dreg uint32) *NFTRule {
+	return r.expr("ct", func() {
+		r.u32(unix.NFTA_CT_DREG, dreg)
+		r.u32(unix.NFTA_CT_KEY, key)
+		if original {
+			r.attr(unix.NFTA_CT_DIRECTION, ctOriginal)
+		}
+	})
+}
+
+// Pair is "ip saddr . ip daddr @set".
+func (r *NFTRule) Pair(v6 bool, set *NFTSet) *NFTRule {
+	src, size := address(v6, false)
+	dst, _ := address(v6, true)
+	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, src, size, reg(0)).
+		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, dst, size, reg(int(size/4))).lookup(set, false)
+}
+
 // DNAT is "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is true. Where
 // set has no ports, the packet keeps its own.
 func (r *NFTRule) DNAT(v6, any bool, set *NFTSet) *NFTRule {

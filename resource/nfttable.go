@@ -38,7 +38,7 @@ func inetTable() *kernel.NFTTable {
 	t.Sets = append(t.Sets, ownersSet(t))
 	for _, v6 := range []bool{false, true} {
 		p := portsOf(t, v6, "")
-		t.Sets = append(t.Sets, p.sets()...)
+		t.Sets = append(append(t.Sets, p.sets()...), itselfSet(t, v6))
 		publish.Rules = append(publish.Rules, p.rules()...)
 	}
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
@@ -163,6 +163,11 @@ func sharedSet(t *kernel.NFTTable, chain string) *kernel.NFTSet {
 	return s
 }
 
+// itselfSet has each container that lets only some in, twice: it may use its own ports.
+func itselfSet(t *kernel.NFTTable, v6 bool) *kernel.NFTSet {
+	return set(t, "itself_"+ip(v6), address(v6), address(v6))
+}
+
 func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
 	return set(t, "spoofcheck", kernel.NFTIfname), set(t, "allowed", kernel.NFTIfname, kernel.NFTEther)
 }
@@ -226,7 +231,7 @@ func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
 	if i := slices.IndexFunc(t.Sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
 		return t.Sets[i]
 	}
-	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") {
+	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
 		return sharedSet(t, name)
 	}
 	if p, ok := portsNamed(t, name); ok {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -86,9 +85,6 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 			pub.part.lines = append(pub.part.lines, wayIn{"conditions", r.Jump(ports.chain())})
 		}
 	}
-	if slices.ContainsFunc(p.Ports, func(m PortMapping) bool { return len(m.AllowFrom) > 0 }) {
-		return spec.Errorf(spec.CodeUnsupported, "allowFrom: is not supported yet")
-	}
 	list, err := spans(p.Ports, v6)
 	if err != nil {
 		return err
@@ -110,6 +106,7 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 		}}
 		pub.plain = append(pub.plain, sets.elements(to.Addr(), tagOf(p.Owner), hairpin)...)
 	}
+	pub.plain = append(pub.plain, p.allowed(t, pub.part, to.Addr(), list)...)
 	return nil
 }
 
