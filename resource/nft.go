@@ -227,7 +227,7 @@ func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func(ow
 				errs = append(errs, err)
 				flows = append(flows, cut...)
 			}
-			return nil
+			return f.prune()
 		})
 		if !unavailable(err) {
 			errs = append(errs, err)
