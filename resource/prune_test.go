@@ -170,27 +170,30 @@ func TestUserIsAskedFirst(t *testing.T) {
 // Whatever another tool does to our tables, the next ADD of any container makes whole what all have in common, and
 // what it has itself; elements that were not deleted apply again at once.
 func TestFlushIsHealed(t *testing.T) {
+	l := newLab(t)
+	p := l.publishA(portRange("", 80, 89), onlyFrom(tcp("", 8080), "192.0.2.0/24"))
+	next := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true, Ports: []PortMapping{portRange("", 90, 99), onlyFrom(tcp("", 8081), "192.0.2.0/24")}}
+	l.serve(l.a, "a", "tcp", ":80")
+	l.serve(l.b, "b", "tcp", ":90")
+	l.serve(l.b, "b", "tcp", ":80")
 	for _, flush := range []string{"flush ruleset", "flush table inet fairlead", "delete table inet fairlead", "flush chain inet fairlead forward", "flush chain inet fairlead publish"} {
-		t.Run(flush, func(t *testing.T) {
-			l := newLab(t)
-			p := l.publishA(portRange("", 80, 89), onlyFrom(tcp("", 8080), "192.0.2.0/24"))
-			l.ensure(p, l.w)
-			l.serve(l.a, "a", "tcp", ":80")
-			l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
-			nft(t, l.w, flush)
-			next := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true, Ports: []PortMapping{portRange("", 90, 99), onlyFrom(tcp("", 8081), "192.0.2.0/24")}}
-			l.ensure(next, l.world(l.b))
-			l.serve(l.b, "b", "tcp", ":90")
-			l.serve(l.b, "b", "tcp", ":80")
-			verify(t, l.world(l.b), next)
-			l.expect(l.neighbour, "tcp", "192.0.2.1:90", "b 192.0.2.2")
-			l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "b 192.0.2.2")
-			l.expect(l.beyond, "tcp", "198.51.100.1:8081", "")
-			l.ensure(p, l.w) // the first one's elements come back with its own ADD
-			verify(t, l.w, p)
-			l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
-			l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
-			verify(t, l.world(l.b), next)
-		})
+		l.ensure(p, l.w)
+		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
+		nft(t, l.w, flush)
+		l.ensure(next, l.world(l.b))
+		verify(t, l.world(l.b), next)
+		l.expect(l.neighbour, "tcp", "192.0.2.1:90", "b 192.0.2.2")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "b 192.0.2.2")
+		l.expect(l.beyond, "tcp", "198.51.100.1:8081", "")
+		l.ensure(p, l.w) // the first one's elements come back with its own ADD
+		verify(t, l.w, p)
+		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
+		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
+		verify(t, l.world(l.b), next)
+		removeIt(t, l.w, p)
+		removeIt(t, l.world(l.b), next)
+		if t.Failed() {
+			t.Fatalf("after nft %s", flush)
+		}
 	}
 }
