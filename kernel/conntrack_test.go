@@ -121,6 +121,26 @@ func TestForgetUDP(t *testing.T) {
 	}
 }
 
+// Whether it is worth to look through conntrack is known without doing so.
+func TestMayKnowUDP(t *testing.T) {
+	_, ns := newNFT(t)
+	nstest.RunIn(t, ns.Path, "nft", "add table inet t; add chain inet t c { type nat hook prerouting priority 0; }")
+	port := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+	track(t, ns, tuple{port("192.0.2.2:4000"), port("192.0.2.1:53")}, tuple{port("10.1.2.5:5353"), port("192.0.2.2:4000")})
+	track(t, ns, tuple{port("[2001:db8::2]:4000"), port("[2001:db8::1]:100")}, tuple{port("[fd00::5]:200"), port("[2001:db8::2]:4000")})
+	for _, c := range []struct {
+		first, last uint16
+		want        bool
+	}{
+		{53, 53, true}, {53, 0, true}, {50, 60, true}, {100, 0, true}, {100, 200, true}, {99, 100, true},
+		{54, 99, false}, {4000, 0, false}, {5353, 0, false}, {200, 0, false}, {1, 52, false}, {101, 65535, false},
+	} {
+		if got := ns.mayKnow([]UDPFlow{{Port: c.first, Last: c.last}}); got != c.want {
+			t.Errorf("%d-%d: %v", c.first, c.last, got)
+		}
+	}
+}
+
 func TestListens(t *testing.T) {
 	_, ns := newNFT(t)
 	nstest.RunIn(t, ns.Path, "ip", "link", "set", "lo", "up")
