@@ -52,6 +52,9 @@ func cases() []benchCase {
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.30")},
 			{"type": "tuning", "mtu": 1400, "promisc": true, "sysctl": map[string]string{"net.core.somaxconn": "500"}},
 		}},
+		{Name: "ptp + host-local + ipMasq", Subnet: "10.32", Plugins: []map[string]any{
+			{"type": "ptp", "ipMasq": true, "ipam": hostLocal("10.32")},
+		}},
 		{Name: wholeChain, Subnet: "10.23", Ports: true, Burst: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},
 			{"type": "portmap"},
