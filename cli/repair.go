@@ -57,6 +57,9 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 					return usage("--network %q: %w", r.Network, err)
 				}
 			}
+			if shut && watch || shut && r.DryRun || watch && r.DryRun {
+				return usage("--dry-run, --watch, --shut: want one of them")
+			}
 			if shut {
 				did, err := repair.Shut(c.Context())
 				for _, line := range did {
@@ -82,7 +85,6 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
 	c.Flags().BoolVar(&watch, "watch", false, "repair now and whenever somebody flushes or reloads the packet filter, until a signal")
 	c.Flags().BoolVar(&shut, "shut", false, "before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
-	c.MarkFlagsMutuallyExclusive("watch", "dry-run", "shut")
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
 	return c
 }

@@ -34,15 +34,12 @@ func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, 
 			for _, d := range found {
 				did = append(did, d.Error())
 			}
-			shut, err := shutLocalnet(w)
-			if err != nil {
-				return errors.Join(err, reopen(w, shut))
-			}
+			shut, serr := shutLocalnet(w) // where /proc/sys cannot be written, the transaction has to do
 			if fix.Empty() {
-				return errors.Join(found...)
+				return errors.Join(append(found, serr)...)
 			}
-			if err := f.Commit(fix); err != nil {
-				return err
+			if err := f.NFT.Commit(fix); err != nil {
+				return errors.Join(err, serr)
 			}
 			if stand[t.String()], _, err = f.Handle(t); err != nil {
 				return err
