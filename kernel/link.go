@@ -17,6 +17,7 @@ type Link struct {
 	Index       int
 	Name        string
 	Kind        string // veth, bridge, …; empty for a device of no kind
+	Ethernet    bool   // its packets have Ethernet headers; lo's do not count
 	MAC         net.HardwareAddr
 	MTU         int
 	Up          bool // set up
@@ -130,7 +131,7 @@ func parseLink(b []byte) *Link {
 		return &Link{}
 	}
 	flags := u32(b[8:])
-	l := &Link{Index: int(u32(b[4:])), Up: flags&unix.IFF_UP != 0, Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
+	l := &Link{Index: int(u32(b[4:])), Ethernet: u16(b[2:]) == unix.ARPHRD_ETHER, Up: flags&unix.IFF_UP != 0, Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
 	attrs(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:

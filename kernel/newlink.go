@@ -83,6 +83,24 @@ func (ns *NS) AddLink(l NewLink) error {
 	return err
 }
 
+// MacvlanData is the data of a macvlan or macvtap. A queue of zero is left to the kernel, as it is by Linux before 5.11.
+func MacvlanData(mode, bcQueueLen uint32) func(*nl.RtAttr) {
+	return func(data *nl.RtAttr) {
+		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(mode))
+		if bcQueueLen != 0 {
+			data.AddRtAttr(nl.IFLA_MACVLAN_BC_QUEUE_LEN, nl.Uint32Attr(bcQueueLen))
+		}
+	}
+}
+
+// IPvlanData is the data of an ipvlan.
+func IPvlanData(mode, flags uint16) func(*nl.RtAttr) {
+	return func(data *nl.RtAttr) {
+		data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(mode))
+		data.AddRtAttr(nl.IFLA_IPVLAN_FLAG, nl.Uint16Attr(flags))
+	}
+}
+
 // A KindData is what a link of some kinds has beyond other links: the fields of its kind are set.
 type KindData struct {
 	Mode       uint32 // macvlan, macvtap, ipvlan

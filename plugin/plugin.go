@@ -6,7 +6,10 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
 	"github.com/fairlead-cni/fairlead/plugin/firewall"
 	"github.com/fairlead-cni/fairlead/plugin/hostlocal"
+	"github.com/fairlead-cni/fairlead/plugin/ipvlan"
 	"github.com/fairlead-cni/fairlead/plugin/loopback"
+	"github.com/fairlead-cni/fairlead/plugin/macvlan"
+	"github.com/fairlead-cni/fairlead/plugin/macvtap"
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
 	"github.com/fairlead-cni/fairlead/plugin/ptp"
 	"github.com/fairlead-cni/fairlead/plugin/sbr"
@@ -17,6 +20,17 @@ import (
 // All are the plugins, by name.
 func All() []sdk.Plugin {
 	return []sdk.Plugin{
-		bandwidth.Plugin, bridge.Plugin, firewall.Plugin, hostlocal.Plugin, loopback.Plugin, portmap.Plugin, ptp.Plugin, sbr.Plugin, tuning.Plugin,
+		bandwidth.Plugin,
+		bridge.Plugin,
+		firewall.Plugin,
+		hostlocal.Plugin,
+		ipvlan.Plugin,
+		loopback.Plugin,
+		macvlan.Plugin,
+		macvtap.Plugin,
+		portmap.Plugin,
+		ptp.Plugin,
+		sbr.Plugin,
+		tuning.Plugin,
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Where says in which of the two namespaces of a World a thing lives.
@@ -47,6 +48,9 @@ type Iface struct {
 
 // A Linker is a resource that has links to show in the result.
 type Linker interface{ Ifaces() []Iface }
+
+// A Describer is a Linker that knows more of the container's link than the kernel shows: its socketPath, its pciID.
+type Describer interface{ Describe(*spec.Interface) }
 
 // drift collects the fields in which the kernel differs from the description.
 type drift []error

@@ -31,8 +31,9 @@ type Request struct {
 	// call chained use (clause P23).
 	HostLinks []HostLink
 
-	args [][2]string
-	macs map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
+	args    [][2]string
+	adopted bool              // IPs and Routes are Prev's
+	macs    map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
 }
 
 // A HostLink is a link on the host that a previous plugin listed, and what the kernel says of it.
@@ -151,6 +152,7 @@ type Addressing struct {
 	Link  string
 	Port  string // the link on the host that has to carry traffic first; empty: none
 	NoDAD bool   // the segment is ours, so nobody else can have the address
+	Up    bool   // the link is down, and is to be set up when it has its addresses, which it tells of then
 
 	// ByGateway sends all to the gateways, what is for the addresses' own subnets too: the link leads nowhere else.
 	ByGateway bool
@@ -168,6 +170,9 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 	}
 	for _, ip := range r.IPs {
 		p = append(p, resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway})
+	}
+	if a.Up {
+		p = append(p, resource.Notify{Link: a.Link, Addrs: r.Prefixes()}, resource.Up{Link: a.Link})
 	}
 	if a.ByGateway {
 		p = append(p, r.byGateway(a.Link)...)

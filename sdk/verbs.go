@@ -149,6 +149,9 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	if c.r.Prev != nil {
 		res = c.r.Prev.Clone()
 	}
+	if c.r.adopted { // they come again below, as this interface's
+		res.IPs, res.Routes = nil, nil
+	}
 	switch {
 	case c.p.shape == chained:
 		return res, c.retell(res, want)
@@ -179,6 +182,9 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 			res.Interfaces[i].MAC, res.Interfaces[i].MTU = mac, mtu
 			if f.Where == resource.Container {
 				own, link = i, f.Name
+				if d, ok := plan.Unwrap(r).(resource.Describer); ok {
+					d.Describe(&res.Interfaces[i])
+				}
 			}
 		}
 	}

@@ -1,0 +1,52 @@
+// Package ipvlan gives a container an interface on a link of the host that shares the MAC address of that link, for
+// networks that take one address a port: a cloud's, or wireless ones. All ipvlans on one link share a mode and a flag,
+// and the kernel lets the last one that is made decide.
+package ipvlan
+
+import (
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+)
+
+// Plugin is the ipvlan plugin.
+var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want)
+
+type conf struct {
+	Master          string `json:"master"`          // the link below; default: the one interface of the previous result, where there is one, else that of the default route
+	Mode            string `json:"mode"`            // l2, which is the default: the container decides where packets go; l3: the master's host routes them, and there is no broadcast and no multicast; l3s: the same, and its packet filter sees them
+	Flag            string `json:"flag"`            // bridge, which is the default: the ipvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back
+	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
+	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
+	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	if r.Verb != "DEL" {
+		if err := sdk.OneOf("mode", c.Mode, "l2", "l3", "l3s"); err != nil {
+			return nil, err
+		}
+		if err := sdk.OneOf("flag", c.Flag, "bridge", "private", "vepa"); err != nil {
+			return nil, err
+		}
+	}
+	if !r.L3 {
+		r.Adopt()
+	}
+	on := sdk.OnMaster{Kind: "ipvlan", Master: c.Master, Container: c.LinkInContainer, Taken: true, MTU: c.MTU, IPv6: c.IPv6, Announces: true}
+	before, link, after, err := r.OnMaster(on)
+	if err != nil {
+		return nil, err
+	}
+	if c.Master == "" {
+		before = nil // STATUS is not told what a plugin before this one would make
+		if name, inContainer := r.OnlyLink(); name != "" {
+			link.Master.Link = name
+			if inContainer {
+				link.Master.Where = resource.Container
+			}
+		}
+	}
+	p := append(before, resource.IPvlan{Stacked: link, Mode: c.Mode, Flag: c.Flag})
+	return append(p, after...), nil
+}

@@ -1,0 +1,121 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A Macvlan is a link of the container with a MAC address of its own on a host's link. With Tap it is a macvtap:
+// a program reads and writes its packets by a file, /dev/tap and the link's index.
+type Macvlan struct {
+	Stacked
+	Mode       string // of MacvlanModes; empty: bridge
+	BCQueueLen uint32 // packets for everybody that may wait; zero: the kernel's
+	Tap        bool
+}
+
+// MacvlanModes are how macvlans on one master reach each other, in the kernel's numbers.
+func MacvlanModes() map[string]uint32 {
+	return map[string]uint32{"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
+}
+
+const macvlanMode = "bridge"
+
+func (m Macvlan) kind() string {
+	if m.Tap {
+		return "macvtap"
+	}
+	return "macvlan"
+}
+
+func (m Macvlan) mode() string {
+	if m.Mode == "" {
+		return macvlanMode
+	}
+	return m.Mode
+}
+
+func (m Macvlan) String() string {
+	return m.words(m.kind(), "mode "+m.mode(), opt("bcqueuelen", m.BCQueueLen))
+}
+
+// tapIndex is the index of a macvtap, which its file is called after. All namespaces' files are in one directory, and
+// the kernel makes none where there is one of that name: so the index is the owner's own, out of the way of those that
+// the kernel counts up.
+func (m Macvlan) tapIndex() int {
+	h := kernel.OwnerHash(m.Owner)
+	return 1<<28 | int(h[0])<<16 | int(h[1])<<8 | int(h[2])
+}
+
+// Describe implements Describer.
+func (m Macvlan) Describe(f *spec.Interface) {
+	if m.Tap {
+		f.SocketPath = "/dev/tap" + strconv.Itoa(m.tapIndex())
+	}
+}
+
+// Ensure implements plan.Resource.
+func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	s := m.Stacked
+	if m.Tap {
+		s.index = m.tapIndex()
+	}
+	// A passthru's address is the master's own: the kernel ignores another in the creating message, and takes it
+	// afterwards. It gives the master its own back when the link goes.
+	passthru := m.mode() == "passthru" && s.MAC != ""
+	if passthru {
+		s.MAC = ""
+	}
+	err := s.make(w, m.kind(), kernel.MacvlanData(MacvlanModes()[m.mode()], m.BCQueueLen))
+	if errors.Is(err, unix.EINVAL) {
+		err = fmt.Errorf("a passthru has to be alone on its master: %w", err)
+	}
+	if err != nil {
+		return false, err
+	}
+	if passthru {
+		mac, err := net.ParseMAC(m.MAC)
+		if err == nil {
+			err = w.Container.SetLink(m.Name, kernel.LinkChange{MAC: mac})
+		}
+		if err != nil {
+			return false, errors.Join(err, m.Remove(ctx, w))
+		}
+	}
+	if m.BCQueueLen != 0 {
+		if l, err := w.Container.Link(m.Name); err == nil && l.Data.BCQueueLen == 0 {
+			slog.Warn("this kernel has no bcqueuelen, which came with Linux 5.11", "link", m.Name)
+		}
+	}
+	return true, nil
+}
+
+// Verify implements plan.Resource.
+func (m Macvlan) Verify(ctx context.Context, w *kernel.World) error {
+	l, d := m.verify(w, m.kind())
+	if l == nil {
+		return d.err()
+	}
+	is := "unknown"
+	for mode, n := range MacvlanModes() {
+		if n == l.Data.Mode {
+			is = mode
+		}
+	}
+	d.want("mode", m.mode(), is)
+	if m.BCQueueLen != 0 && l.Data.BCQueueLen != 0 {
+		d.want("bcqueuelen", m.BCQueueLen, l.Data.BCQueueLen)
+	}
+	return d.err()
+}
+
+// Remove implements plan.Remover.
+func (m Macvlan) Remove(ctx context.Context, w *kernel.World) error { return m.remove(w, m.kind()) }

@@ -1,0 +1,140 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Master is the link that another is to stand on: a network card, as a rule. It is somebody else's. Its complaints
+// are those of the key "master", or "mtu".
+type Master struct {
+	Where Where
+	Link  string // empty: the egress link, which the default route leaves by
+	MTU   int    // of the link above, which cannot be more than the master's
+	Kind  string // type of the link above, for words
+	Taken bool   // the link above takes what comes in by the master: an Ethernet link, and no port of a bridge
+}
+
+// egress stands in a plan for the link of the default route, which a plan does not know.
+const egress = "(egress)"
+
+func (m Master) String() string {
+	return line("link", m.Where.String()+name(m.Link), "up", opt("mtu at least", m.MTU), flag("for "+m.Kind, m.Kind != ""))
+}
+
+func name(master string) string {
+	if master == "" {
+		return egress
+	}
+	return master
+}
+
+// Ensure makes nothing: the fact is there or not.
+func (m Master) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	_, _, err := m.find(w)
+	return false, err
+}
+
+// Verify implements plan.Resource.
+func (m Master) Verify(ctx context.Context, w *kernel.World) error {
+	_, _, err := m.find(w)
+	return err
+}
+
+// find is the master, and the namespace that it is in.
+func (m Master) find(w *kernel.World) (*kernel.NS, *kernel.Link, error) {
+	ns, err := m.Where.ns(w)
+	if err != nil {
+		return nil, nil, err
+	}
+	var l *kernel.Link
+	what := fmt.Sprintf("master: %q", m.Link)
+	if m.Link == "" {
+		l, err = ns.Egress()
+		if err == nil {
+			what = fmt.Sprintf("master: %s (of the default route)", l.Name)
+		}
+	} else {
+		l, err = ns.Link(m.Link)
+	}
+	if errors.Is(err, kernel.ErrNoLink) {
+		err = m.missing(w, ns)
+	}
+	if err == nil {
+		err = m.fits(ns, l, what)
+	}
+	return ns, l, err
+}
+
+// place is how people call a namespace.
+func (w Where) place() string {
+	if w == Host {
+		return "the host"
+	}
+	return "the container"
+}
+
+// missing says that there is no such master, and which there are.
+func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
+	if m.Link != "" && w.Container != nil && w.Host != nil {
+		other, hint := w.Container, `it is in the container; "linkInContainer": true means that one`
+		if m.Where == Container {
+			other, hint = w.Host, `it is on the host; without "linkInContainer" it is meant`
+		}
+		if _, err := other.Index(m.Link); err == nil {
+			return spec.Errorf(spec.CodeConfig, "master: %q: no such link in %s: %s", m.Link, m.Where.place(), hint)
+		}
+	}
+	links, err := ns.Links()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, l := range links {
+		if l.Name != "lo" {
+			names = append(names, l.Name)
+		}
+	}
+	there := "there is none but lo"
+	if n := len(names); n > 0 {
+		there = "there is " + strings.Join(names[:min(n, 8)], ", ")
+		if n > 8 {
+			there += fmt.Sprintf(" and %d more", n-8)
+		}
+	}
+	if m.Link == "" {
+		return spec.Errorf(spec.CodeConfig, "master: is missing, and %s has no default route whose link could stand in; %s", m.Where.place(), there)
+	}
+	if near, ok := spec.Nearest(m.Link, names); ok {
+		there += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return spec.Errorf(spec.CodeConfig, "master: %q: no such link in %s; %s", m.Link, m.Where.place(), there)
+}
+
+// fits says whether a link can have another above it.
+func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
+	switch {
+	case m.Taken && !l.Ethernet:
+		return spec.Errorf(spec.CodeConfig, "%s: is lo or another link without Ethernet headers; %s needs one with them", what, m.Kind)
+	case !l.Up:
+		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what, l.Name)
+	case m.MTU > l.MTU:
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's", m.MTU, l.Name, l.MTU)
+	case !m.Taken || l.Master == 0:
+		return nil
+	}
+	above, err := ns.LinkAt(l.Master)
+	if err != nil {
+		return gone(err)
+	}
+	switch above.Kind {
+	case "bridge", "bond", "team", "openvswitch":
+		return spec.Errorf(spec.CodeConfig, "%s: is a port of %s, which takes all that comes in by it; name %[2]q instead", what, above.Name)
+	}
+	return nil
+}

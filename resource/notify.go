@@ -1,0 +1,29 @@
+package resource
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A Notify is a link of the container that tells its neighbours of its addresses when it is set up. It is for those
+// whose own address cannot be changed, which is what Announce does: an ipvlan.
+type Notify struct {
+	Link  string
+	Addrs []netip.Prefix
+}
+
+func (n Notify) String() string { return "notify on cont/" + n.Link }
+
+// Ensure implements plan.Resource.
+func (n Notify) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, l, err := Container.link(w, n.Link)
+	if err != nil {
+		return false, err
+	}
+	return Announce{Link: n.Link, Addrs: n.Addrs}.notify(ns, l)
+}
+
+// Verify implements plan.Resource. What was told once is told.
+func (n Notify) Verify(ctx context.Context, w *kernel.World) error { return nil }

@@ -1,0 +1,165 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Stacked is what the links that stand on a master have in common: macvlan, macvtap, ipvlan, vlan. It is in the
+// container and dies with it, so nothing of it is on the host but what Verify has to remember.
+type Stacked struct {
+	Owner  spec.Owner
+	Name   string
+	Master Master
+	Chosen bool   // the configuration names no master, so that Verify goes by the one that Ensure chose
+	MTU    int    // zero: the master's
+	MAC    string // empty: the kernel's
+	Down   bool   // leave it down, for something that has to come before its first packet
+	index  int
+}
+
+// words are the part of a plan's line that all kinds share: "link cont/eth0 type KIND … on host/ens3".
+func (s Stacked) words(kind string, own ...string) string {
+	return line("link cont/"+s.Name, "type "+kind, line(own...), flag("on "+s.Master.Where.String()+name(s.Master.Link), s.Master.Kind != ""),
+		opt("mtu", s.MTU), opt("address", macText(s.MAC)), flag("down", s.Down))
+}
+
+// Ifaces implements Linker.
+func (s Stacked) Ifaces() []Iface { return []Iface{{Container, s.Name}} }
+
+// stackRecord is the Memory of which master was chosen where the configuration names none.
+const stackRecord = "master"
+
+type chosenMaster struct {
+	Where Where
+	Index int
+}
+
+// make makes the link. One of its name is always an error, and stays as it was (P10).
+func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error {
+	if w.Container == nil {
+		return kernel.ErrNoNamespace
+	}
+	ns, master, err := s.Master.find(w)
+	if err != nil {
+		return err
+	}
+	l := kernel.NewLink{
+		Name: s.Name, Kind: kind, NS: w.Container, Index: s.index, Parent: master.Index, MTU: s.MTU, Up: !s.Down,
+		Group: kernel.LinkGroup(s.Owner.Network), Alias: kernel.Tag(s.Owner), Data: data,
+	}
+	if s.MAC != "" {
+		if l.MAC, err = mac(s.MAC, "cont", s.Owner); err != nil {
+			return err
+		}
+	}
+	err = ns.AddLink(l)
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("%s is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("mac: %s: %s, or another link on it, has that address: %w", s.MAC, master.Name, err)
+	case errors.Is(err, kernel.ErrLinkExists):
+		return fmt.Errorf("in the container: %w", err)
+	case err != nil || !s.Chosen:
+		return err
+	}
+	if err := w.Memory.Remember(stackRecord, s.Owner, chosenMaster{s.Master.Where, master.Index}); err != nil {
+		return errors.Join(err, s.remove(w, kind))
+	}
+	return nil
+}
+
+// verify compares what all kinds have. The link is nil where there is none to compare the rest of.
+func (s Stacked) verify(w *kernel.World, kind string) (l *kernel.Link, d drift) {
+	_, l, err := Container.link(w, s.Name)
+	if err != nil {
+		return nil, drift{err}
+	}
+	if l.Kind != kind {
+		d.want("type", kind, l.Kind)
+		return nil, d
+	}
+	if s.MAC != "" {
+		d.want("address", macText(s.MAC), l.MAC)
+	}
+	if s.MTU != 0 {
+		d.want("mtu", s.MTU, l.MTU)
+	}
+	if !s.Down {
+		d.want("state", "up", state(l))
+	}
+	d.add(s.onMaster(w, l))
+	return l, d
+}
+
+// onMaster is nil if a link stands on its master, and that is up.
+func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
+	chosen, known := chosenMaster{Where: s.Master.Where}, false
+	if s.Chosen {
+		var err error
+		if known, err = w.Memory.Recall(stackRecord, s.Owner, &chosen); err != nil || !known {
+			return err // of an ADD that was killed before it remembered, what is there has to do
+		}
+	}
+	ns, err := chosen.Where.ns(w)
+	if err != nil {
+		return err
+	}
+	var master *kernel.Link
+	if known {
+		master, err = ns.LinkAt(chosen.Index)
+	} else {
+		master, err = ns.Link(s.Master.Link)
+	}
+	if err != nil {
+		return fmt.Errorf("master: %w", err)
+	}
+	var d drift
+	if !master.Up {
+		d.add(fmt.Errorf("master %s is down", master.Name))
+	}
+	below, in := master.Index, ns
+	if master.Kind == l.Kind && l.Kind != "vlan" { // the kernel puts one above another on what that stands on
+		below, in = master.Peer, nil
+	}
+	away := l.PeerAway
+	if here, err := w.Container.ID(ns); in != nil && away && err == nil && here >= 0 {
+		away = here != l.PeerNS
+	} else if in == nil {
+		away = false
+	}
+	if l.Peer != below || away {
+		is := fmt.Sprintf("#%d", l.Peer)
+		if other, err := ns.LinkAt(l.Peer); err == nil && !away {
+			is = other.Name
+		}
+		d.want("master", master.Name, is)
+	}
+	return d.err()
+}
+
+// remove deletes the link of that name and kind in the container, unless it is marked as somebody else's. One without
+// a mark was made by the reference's plugin.
+func (s Stacked) remove(w *kernel.World, kind string) error {
+	err := w.Memory.Forget(stackRecord, s.Owner)
+	if w.Container == nil {
+		return err
+	}
+	l, lerr := w.Container.Link(s.Name)
+	if lerr != nil || l.Kind != kind || !owned(l, s.Owner) && marked(l) {
+		return errors.Join(err, gone(lerr))
+	}
+	return errors.Join(err, w.Container.DelLink(l.Index))
+}
+
+// marked reports whether a link carries the mark of some attachment, or of some network.
+func marked(l *kernel.Link) bool {
+	_, _, _, tagged := kernel.ParseTag(l.Alias)
+	return tagged || kernel.OfGroup(l.Group)
+}

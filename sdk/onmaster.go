@@ -1,0 +1,115 @@
+package sdk
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// OnMaster is what the configurations of plugins that put a link on another one have in common.
+type OnMaster struct {
+	Kind      string // ip(8)'s type of the link
+	Master    string // empty: the egress link
+	Container bool   // the master is in the container
+	Taken     bool   // see resource.Master
+	MTU       int
+	MAC       string // as it was asked for
+	OwnMAC    bool   // where none was, it has one of the owner's own, and else the kernel's
+	IPv6      string // "off", or empty
+	Announces bool   // it can announce its addresses only as it comes up, so it has to get them before
+}
+
+// OnMaster is the part of a plan around a link that stands on another: what STATUS asks for, the link's own common
+// part, and what comes after the link, its addresses included.
+func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked, after plan.Plan, err error) {
+	link = resource.Stacked{Owner: r.Owner, Name: r.IfName}
+	if r.Verb == "DEL" { // it goes by its name and its mark
+		return nil, link, nil, nil
+	}
+	if err := c.validate(r); err != nil {
+		return nil, link, nil, err
+	}
+	link.Chosen, link.MTU, link.MAC = c.Master == "", c.MTU, c.MAC
+	if c.OwnMAC {
+		link.MAC = r.MAC(c.MAC)
+	}
+	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken}
+	if c.Container {
+		link.Master.Where = resource.Container
+	} else if r.Verb == "STATUS" {
+		before = plan.Plan{plan.Required(link.Master)}
+	}
+	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
+		if link.MAC = r.MAC(c.MAC); r.MTU() != 0 {
+			link.MTU = r.MTU()
+		}
+	}
+	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
+		link.Down = true
+		after = append(after, resource.IPv6Off{Link: r.IfName})
+	}
+	late := c.Announces && (r.L3 || len(r.IPs) > 0)
+	link.Down = link.Down || late
+	if link.Down && !late {
+		after = append(after, resource.Up{Link: r.IfName})
+	}
+	return before, link, append(after, r.Addressing(Addressing{Link: r.IfName, Up: late})...), nil
+}
+
+func (c OnMaster) validate(r *Request) error {
+	if c.Master != "" {
+		if err := spec.ValidIfName(c.Master); err != nil {
+			return spec.Errorf(spec.CodeConfig, "master: %q: %w", c.Master, err)
+		}
+	}
+	if c.MAC != "" {
+		if err := resource.ValidMAC(c.MAC); err != nil {
+			return err
+		}
+	}
+	switch {
+	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes to what the master has, or none for that", c.MTU)
+	case c.MTU != 0 && c.MTU < 1280 && r.Has6():
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", c.MTU)
+	case c.IPv6 != "" && c.IPv6 != "off":
+		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
+	case c.IPv6 == "off" && r.Has6():
+		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
+	}
+	return nil
+}
+
+// OneOf is nil for an empty value or one of the words, or an error that lists them.
+func OneOf(key, value string, words ...string) error {
+	if value == "" || slices.Contains(words, value) {
+		return nil
+	}
+	last := len(words) - 1
+	hint := ""
+	if near, ok := spec.Nearest(value, words); ok {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return spec.Errorf(spec.CodeConfig, "%s: %q: want %s or %s%s", key, value, strings.Join(words[:last], ", "), words[last], hint)
+}
+
+// OnlyLink is the one interface that the plugins before made, where they made one: what stands on another may take
+// it for its master.
+func (r *Request) OnlyLink() (name string, inContainer bool) {
+	if r.Verb != "ADD" || r.Prev == nil || len(r.Prev.Interfaces) != 1 {
+		return "", false
+	}
+	f := r.Prev.Interfaces[0]
+	return f.Name, f.Sandbox != ""
+}
+
+// Adopt takes the addresses and routes of the previous result for the attachment's own.
+func (r *Request) Adopt() {
+	if r.Verb == "ADD" && r.Prev != nil && len(r.Prev.IPs) > 0 {
+		r.IPs, r.Routes, r.adopted = r.Prev.IPs, r.Prev.Routes, true
+	}
+}
