@@ -23,13 +23,19 @@ func (ns *NS) legacyTables(v6 bool) (names []string, err error) {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
 	err = ns.Do(func() error {
-		b, err := os.ReadFile(file)
+		fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		// ip_tables is not loaded, or this kernel does not have it. In a user namespace the file is the
 		// first root's alone, although tables can be made there: they are taken for none.
-		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		if is(err, unix.ENOENT, unix.EACCES, unix.EPERM) {
 			return nil
 		}
-		names = strings.Fields(string(b))
+		if err != nil {
+			return &os.PathError{Op: "open", Path: file, Err: err}
+		}
+		defer unix.Close(fd)
+		var buf [1024]byte // there are five tables
+		n, err := unix.Read(fd, buf[:])
+		names = strings.Fields(string(buf[:max(n, 0)]))
 		return err
 	})
 	return names, err

@@ -42,6 +42,9 @@ func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
 			if v6 {
 				t.Family, host = unix.NFPROTO_IPV6, netip.IPv6Unspecified()
 			}
+			if there, err := n.HasChain(t, "hostports"); err != nil || !there {
+				return err
+			}
 			var keep []netip.Addr
 			var flows []kernel.UDPFlow
 			var b kernel.NFTBatch

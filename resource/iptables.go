@@ -144,15 +144,15 @@ func iptWith(w *kernel.World, v6 bool, table, chain string) (*kernel.IPTables, e
 	return w.Host.IPTablesOf(v6, table)
 }
 
-// iptHaving are the tables, by either variant, that have a chain.
-func iptHaving(w *kernel.World, v6 bool, table, chain string) (all []*kernel.IPTables, err error) {
+// iptHaving are the tables, by either variant, that have one of the chains.
+func iptHaving(w *kernel.World, v6 bool, table string, chains ...string) (all []*kernel.IPTables, err error) {
 	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
 		x := w.Host.IPTables(v, v6, table)
-		there, err := x.Chains(chain)
+		there, err := x.Chains(chains...)
 		if err != nil {
 			return nil, err
 		}
-		if there[0] {
+		if slices.Contains(there, true) {
 			all = append(all, x)
 		}
 	}

@@ -25,11 +25,9 @@ func (p PublishIPTables) remains(w *kernel.World) (bool, error) {
 		return true, err
 	}
 	for _, v6 := range []bool{false, true} {
-		for _, chain := range []string{dnatChain(p.Owner), "CNI-SN-" + referenceHash(p.Owner, 21)} {
-			all, err := iptHaving(w, v6, "nat", chain)
-			if len(all) > 0 || err != nil {
-				return true, err
-			}
+		all, err := iptHaving(w, v6, "nat", dnatChain(p.Owner), "CNI-SN-"+referenceHash(p.Owner, 21))
+		if len(all) > 0 || err != nil {
+			return true, err
 		}
 	}
 	return false, nil

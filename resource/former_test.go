@@ -1,0 +1,79 @@
+package resource
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// GC removes by what is remembered and, of the reference's, by the comments; what is valid stays.
+//
+// clause: P22
+func TestSweepIPTables(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
+		w := newWorld(t)
+		settleOn(t, w, v)
+		make := func(id, ifName string, n byte) []plan.Remover {
+			p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8000 + uint16(n), ContainerPort: 80})
+			p.Owner.ContainerID, p.Owner.IfName = id, ifName
+			p.To4, p.To6 = pfx("10.1.2.10"+string('0'+rune(n))+"/24"), pfx("fd00::10"+string('0'+rune(n))+"/64")
+			m := MasqueradeIPTables{Masquerade{Owner: p.Owner, From: p.addrs()}}
+			ensure(t, w, p)
+			ensure(t, w, m)
+			return []plan.Remover{p, m}
+		}
+		lives := make("lives", "eth0", 1)
+		make("lives", "eth1", 2) // of which a runtime says nothing
+		former := make("former", "eth0", 3)
+		make("dies", "eth0", 4)
+		other := iptPublish(PortMapping{Protocol: "tcp", HostPort: 9000, ContainerPort: 80})
+		other.Owner = spec.Owner{Network: "other", ContainerID: "dies", IfName: "eth0"}
+		other.To4, other.To6 = pfx("10.9.9.105/24"), pfx("fd00:9::105/64")
+		ensure(t, w, other)
+		if err := w.Memory.Forget(iptPublished, former[0].(PublishIPTables).Owner); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Memory.Forget(iptMasquerade, former[0].(PublishIPTables).Owner); err != nil {
+			t.Fatal(err)
+		}
+		err := Sweep(t.Context(), w, "net", []spec.Owner{{Network: "net", ContainerID: "lives", IfName: "eth0"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := natState(t, w, v)
+		for _, gone := range []string{".102", "::102", ".103", "::103", ".104", "::104", `"former\"`} {
+			if strings.Contains(s, gone) {
+				t.Errorf("GC left %s:\n%s", gone, s)
+			}
+		}
+		for _, r := range lives {
+			verify(t, w, r)
+		}
+		verify(t, w, other)
+	})
+}
+
+// BenchmarkNothingOfTheReference is what DEL pays on a host that never had the reference: questions to the kernel.
+func BenchmarkNothingOfTheReference(b *testing.B) {
+	host, err := kernel.Open("") // of the test alone, and entered by nobody, as in a plugin
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer host.Close()
+	w := &kernel.World{Host: host, Memory: kernel.Memory{Dir: b.TempDir()}}
+	all := plan.Plan{PublishIPTables{Publish: Publish{Owner: owner}}, FormerPorts{Owner: owner}, MasqueradeIPTables{Masquerade{Owner: owner}},
+		FormerMasquerade{Owner: owner}, FormerSpoofCheck{Owner: owner}, FormerFirewall{Owner: owner}}
+	for _, r := range all {
+		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {
+			for b.Loop() {
+				if err := (plan.Plan{r}).Remove(b.Context(), w); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
