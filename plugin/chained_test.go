@@ -112,7 +112,7 @@ func TestResult(t *testing.T) {
 	r.must("check", r.check(a))
 
 	// A second network's default route is skipped and not in its result.
-	second := newRunner(t, chain{name: "second", plugins: []string{`"type":"bridge","bridge":"br-two","isDefaultGateway":true,"ipam":{"type":"host-local","subnet":"10.68.0.0/24"}`}})
+	second := newRunner(t, chain{name: "second", plugins: []string{`"type":"bridge","bridge":"br-second","isDefaultGateway":true,"ipam":{"type":"host-local","subnet":"10.68.0.0/24"}`}})
 	second.ifName = "eth1"
 	b := &attachment{id: "r", netns: a.netns}
 	r.must("add to a second network", second.add(b))

@@ -350,6 +350,13 @@ func same(t *testing.T, what, before string) {
 	}
 }
 
+// withoutBridges removes the bridges at the end: several have the same subnet, and the first one's route would win.
+func withoutBridges(t *testing.T) {
+	t.Cleanup(func() {
+		nstest.Run(t, "sh", "-c", "ip -br link show type bridge | while read -r name rest; do ip link del $name; done")
+	})
+}
+
 // TestLife is the life of an attachment of every plugin.
 //
 // clause: P6 P9 P10 P11 P12 P13 P14 P15 P17 P18 P21 P22
@@ -357,6 +364,7 @@ func TestLife(t *testing.T) {
 	for _, c := range chains {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRunner(t, c)
+			withoutBridges(t)
 			fresh := func(id string) *attachment { return &attachment{id: id, netns: nstest.NewNS(t)} }
 			a := fresh("c1")
 			r.must("status", r.status())
@@ -479,6 +487,7 @@ func TestKill(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			r := newRunner(t, c)
+			withoutBridges(t)
 			warm := &attachment{id: "k", netns: nstest.NewNS(t)}
 			r.must("add", r.add(warm))
 			r.must("del", r.del(warm))
