@@ -136,20 +136,20 @@ func TestTakeOverNFT(t *testing.T) {
 	}
 	// The hashes are of life-takeover, and of eth0:c1 and eth0:other.
 	load(`table inet cni_plugins_masquerade { chain masq_checks { comment "Masquerade traffic from certain IPs to any (multicast) IP outside their subnet";
-			ip saddr == 10.77.0.2 ip daddr != 10.77.0.0/24 masquerade comment "` + hashed("life-takeover") + `-` + hashed("eth0:c1") + `, net: life-takeover, if: eth0, id: c1"
-			ip6 saddr == fd00:77::2 ip6 daddr != fd00:77::/64 masquerade comment "` + hashed("life-takeover") + `-` + hashed("eth0:c1") + `, net: life-takeover, if: eth0, id: c1"
+			ip saddr == 10.77.0.200 ip daddr != 10.77.0.0/24 masquerade comment "` + hashed("life-takeover") + `-` + hashed("eth0:c1") + `, net: life-takeover, if: eth0, id: c1"
+			ip6 saddr == fd00:77::200 ip6 daddr != fd00:77::/64 masquerade comment "` + hashed("life-takeover") + `-` + hashed("eth0:c1") + `, net: life-takeover, if: eth0, id: c1"
 			ip saddr == 10.77.0.9 ip daddr != 10.77.0.0/24 masquerade comment "` + hashed("life-takeover") + `-` + hashed("eth0:other") + `, net: life-takeover, if: eth0, id: other" 
 }
 }
 		table ip cni_hostport { chain hostports {
-			tcp dport 8080 dnat to 10.77.0.2:80 comment "c1"
-			udp dport 5353 dnat to 10.77.0.2:53 comment "c1"
+			tcp dport 8080 dnat to 10.77.0.200:80 comment "c1"
+			udp dport 5353 dnat to 10.77.0.200:53 comment "c1"
 			ip daddr 192.0.2.1 tcp dport 90 dnat to 10.77.0.9:80 comment "other"
 }
-			chain masquerading { type nat hook postrouting priority srcnat; ip saddr 10.77.0.2 ip daddr 10.77.0.2 masquerade comment "c1"; ip saddr 127.0.0.1 ip daddr 10.77.0.2 masquerade comment "c1" 
+			chain masquerading { type nat hook postrouting priority srcnat; ip saddr 10.77.0.200 ip daddr 10.77.0.200 masquerade comment "c1"; ip saddr 127.0.0.1 ip daddr 10.77.0.200 masquerade comment "c1" 
 }
 }
-		table ip6 cni_hostport { chain hostports { tcp dport 8080 dnat to [fd00:77::2]:80 comment "c1" 
+		table ip6 cni_hostport { chain hostports { tcp dport 8080 dnat to [fd00:77::200]:80 comment "c1" 
 }
 }
 		table bridge nat { chain PREROUTING { type filter hook prerouting priority -300;
@@ -168,7 +168,7 @@ func TestTakeOverNFT(t *testing.T) {
 	r.must("del", r.del(b))
 	r.must("del of what the reference made", r.del(&attachment{id: "c1"}))
 	s := nstest.Run(t, "nft", "list", "ruleset")
-	for _, gone := range []string{"c1", "10.77.0.2", "fd00:77::2", "vethold"} {
+	for _, gone := range []string{"c1", "10.77.0.200", "fd00:77::200", "vethold"} {
 		if strings.Contains(s, gone) {
 			t.Errorf("DEL left %s:\n%s", gone, s)
 		}
