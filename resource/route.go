@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
 )
 
 // A Route is a route by a link.
@@ -68,6 +69,9 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, r.Verify(ctx, w) // equal in what tells routes apart, not in all
+	}
+	if (errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) && r.Via.IsValid() && !r.OnLink {
+		err = fmt.Errorf("%w (no address of %s has %v in its subnet; a scope of 253 says that it is on the link all the same)", err, r.Link, r.Via)
 	}
 	if err != nil {
 		return false, fmt.Errorf("add route: %w", err)

@@ -137,6 +137,8 @@ func (r *Request) Prefixes() []netip.Prefix {
 	return ps
 }
 
+const scopeLink = 253 // RT_SCOPE_LINK
+
 // Has6 reports whether the attachment has an IPv6 address.
 func (r *Request) Has6() bool {
 	for _, ip := range r.IPs {
@@ -209,22 +211,28 @@ func (r *Request) byGateway(link string) (p plan.Plan) {
 	return p
 }
 
-// route fills in the gateway of the address of the same family where the route names none (clause P26).
+// route fills in the gateway of the address of the same family where the route names none (clause P26), unless it
+// asks for a route on the link: by a gateway of zeroes, or by the scope of one. A scope of the link beside a gateway
+// says that the gateway is on the link, whatever the addresses say.
 func (r *Request) route(link string, rt spec.Route) resource.Route {
 	via := rt.GW
+	onLink := rt.Scope != nil && *rt.Scope == scopeLink
 	for _, ip := range r.IPs {
-		if !via.IsValid() && ip.Gateway.IsValid() && ip.Gateway.Is4() == rt.Dst.Addr().Is4() {
+		if !via.IsValid() && !onLink && ip.Gateway.IsValid() && ip.Gateway.Is4() == rt.Dst.Addr().Is4() {
 			via = ip.Gateway
 		}
 	}
 	if via.IsValid() && via.IsUnspecified() {
-		via = netip.Addr{} // "0.0.0.0" asks for a route on the link
+		via = netip.Addr{}
 	}
 	k := resource.Route{Link: link, Dst: rt.Dst, Via: via, MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority}
 	if rt.Table != nil {
 		k.Table = *rt.Table
 	}
-	if rt.Scope != nil {
+	switch {
+	case onLink && via.IsValid():
+		k.OnLink = true // to a router the kernel takes no such scope
+	case rt.Scope != nil:
 		k.Scope, k.HasScope = *rt.Scope, true
 	}
 	return k

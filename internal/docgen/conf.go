@@ -53,12 +53,12 @@ func route() []field {
 	number := shape{words: "number", kind: "integer"}
 	return []field{
 		{"dst", "destination, as a subnet", shape{words: "subnet", kind: "string"}},
-		{"gw", "next hop; default: the gateway of the address of its family", shape{words: "address", kind: "string"}},
+		{"gw", "next hop; default: the gateway of the address of its family; 0.0.0.0 or ::, none: the destination is on the link", shape{words: "address", kind: "string"}},
 		{"mtu", "of the route, in bytes", number},
 		{"advmss", "TCP's maximum segment size to advertise", number},
 		{"priority", "the metric; default 0", number},
 		{"table", "number of the routing table; default main", number},
-		{"scope", "number of the scope: 0 universe, 253 link, 254 host", number},
+		{"scope", "number of the scope: 0 universe, 253 link, 254 host; 253 without gw is a route on the link, and with gw it says that gw is on the link (onlink), whatever the addresses say", number},
 	}
 }
 

@@ -3,9 +3,12 @@
 package plantest
 
 import (
+	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -16,7 +19,7 @@ import (
 
 // Run plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a
 // "call" (the verb, then HostLinks as "link NAME KIND [MASTER]", addresses as "ip PREFIX [GATEWAY]", routes
-// as "route DST [GW]", and "args K=V;…"), and "plan" or "error". With -update it writes the last two.
+// as "route DST [GW] [KEY=NUMBER…]", and "args K=V;…"), and "plan" or "error". With -update it writes the last two.
 func Run(t *testing.T, p sdk.Plugin) {
 	update := flag.Lookup("update") != nil && flag.Lookup("update").Value.String() == "true"
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -92,11 +95,8 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 			}
 			ips = append(ips, ip)
 		case "route":
-			rt := spec.Route{}
-			if err := rt.Dst.UnmarshalText([]byte(f[1])); err != nil {
-				return "", err
-			}
-			if err := rt.GW.UnmarshalText([]byte(f[2])); err != nil {
+			rt, err := route(f[1:])
+			if err != nil {
 				return "", err
 			}
 			rts = append(rts, rt)
@@ -125,4 +125,36 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 	}
 	// These two depend on the machine.
 	return strings.NewReplacer(r.MAC(""), "MAC", r.HostMAC(), "HOSTMAC").Replace(want.String()), nil
+}
+
+// route is a destination, a gateway and numbers, of which all but the first may be left out.
+func route(words []string) (spec.Route, error) {
+	var rt spec.Route
+	err := rt.Dst.UnmarshalText([]byte(words[0]))
+	for _, w := range words[1:] {
+		key, value, number := strings.Cut(w, "=")
+		if !number {
+			if w != "" {
+				err = errors.Join(err, rt.GW.UnmarshalText([]byte(w)))
+			}
+			continue
+		}
+		n, nerr := strconv.Atoi(value)
+		err = errors.Join(err, nerr)
+		switch key {
+		case "mtu":
+			rt.MTU = n
+		case "advmss":
+			rt.AdvMSS = n
+		case "priority":
+			rt.Priority = n
+		case "table":
+			rt.Table = &n
+		case "scope":
+			rt.Scope = &n
+		default:
+			err = errors.Join(err, fmt.Errorf("route: %q", key))
+		}
+	}
+	return rt, err
 }
