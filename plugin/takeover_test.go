@@ -34,7 +34,7 @@ func eachIPTables(t *testing.T, fn func(t *testing.T, variant string)) {
 					t.Skipf("%s", out)
 				}
 			}
-			if _, err := os.ReadFile("/proc/self/net/ip_tables_names"); variant == "legacy" && err != nil {
+			if _, err := os.ReadFile("/proc/thread-self/net/ip_tables_names"); variant == "legacy" && err != nil {
 				t.Skip(err) // in a user namespace it is the first root's alone, and nobody can tell what tables there are
 			}
 			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
