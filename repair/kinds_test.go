@@ -20,6 +20,8 @@ func TestEveryKindIsRestored(t *testing.T) {
 	portmap := func(more string) string {
 		return `{"type":"portmap",` + more + `"capabilities":{"portMappings":true}}`
 	}
+	nstest.Run(t, "ip", "addr", "add", "192.0.2.77/32", "dev", "lo")
+	t.Cleanup(func() { nstest.Run(t, "ip", "addr", "del", "192.0.2.77/32", "dev", "lo") })
 	for name, c := range map[string]struct {
 		plugins []string
 		ports   []string
@@ -28,14 +30,18 @@ func TestEveryKindIsRestored(t *testing.T) {
 		"masquerade iptables": {plugins: []string{bridge(`"ipMasq":true,"ipMasqBackend":"iptables",`)}},
 		"spoof check":         {plugins: []string{bridge(`"macspoofchk":true,`)}},
 		"ports":               {[]string{bridge(""), portmap("")}, []string{"8080:80", "127.0.0.1:8081:81"}},
-		"ports conditions":    {[]string{bridge(""), portmap(`"conditionsV4":["-s","192.0.2.0/24"],`)}, []string{"8080:80"}},
-		"ports iptables":      {[]string{bridge(""), portmap(`"backend":"iptables",`)}, []string{"8080:80"}},
-		"open":                {plugins: []string{bridge(""), `{"type":"firewall"}`}},
-		"same-bridge":         {plugins: []string{bridge(""), `{"type":"firewall","ingressPolicy":"same-bridge"}`}},
-		"isolated":            {plugins: []string{bridge(""), `{"type":"firewall","ingressPolicy":"isolated"}`}},
-		"strict":              {plugins: []string{bridge(""), `{"type":"firewall","ingressPolicy":"strict"}`}},
-		"accepts":             {plugins: []string{bridge(""), `{"type":"firewall","backend":"iptables"}`}},
-		"isolated iptables":   {plugins: []string{bridge(""), `{"type":"firewall","backend":"iptables","ingressPolicy":"isolated"}`}},
+		"ports allowFrom":     {[]string{bridge(""), portmap("")}, []string{`{"hostPort":8080,"containerPort":80,"allowFrom":["192.0.2.0/24","2001:db8::/32"]}`}},
+		"ports ranges": {[]string{bridge(""), portmap("")}, []string{
+			`{"hostPort":8000,"hostPortEnd":8100,"containerPort":8000}`, `{"hostPort":9000,"hostPortEnd":9003,"containerPort":80,"allowFrom":["192.0.2.0/24"]}`}},
+		"snatTo":            {plugins: []string{bridge(`"ipMasq":true,"masqForce":["10.9.8.0/24"],"snatTo":["192.0.2.77"],`)}},
+		"ports conditions":  {[]string{bridge(""), portmap(`"conditionsV4":["-s","192.0.2.0/24"],`)}, []string{"8080:80"}},
+		"ports iptables":    {[]string{bridge(""), portmap(`"backend":"iptables",`)}, []string{"8080:80"}},
+		"open":              {plugins: []string{bridge(""), `{"type":"firewall"}`}},
+		"same-bridge":       {plugins: []string{bridge(""), `{"type":"firewall","ingressPolicy":"same-bridge"}`}},
+		"isolated":          {plugins: []string{bridge(""), `{"type":"firewall","ingressPolicy":"isolated"}`}},
+		"strict":            {plugins: []string{bridge(""), `{"type":"firewall","ingressPolicy":"strict"}`}},
+		"accepts":           {plugins: []string{bridge(""), `{"type":"firewall","backend":"iptables"}`}},
+		"isolated iptables": {plugins: []string{bridge(""), `{"type":"firewall","backend":"iptables","ingressPolicy":"isolated"}`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t)

@@ -106,6 +106,13 @@ func (s *site) addTo(l *spec.List, id, netns string, ports ...string) *box {
 	var mappings []map[string]any
 	for _, p := range ports {
 		m := map[string]any{"protocol": "tcp"}
+		if strings.HasPrefix(p, "{") { // the mapping itself
+			if err := json.Unmarshal([]byte(p), &m); err != nil {
+				s.Fatal(err)
+			}
+			mappings = append(mappings, m)
+			continue
+		}
 		f := strings.Split(p, ":")
 		if last := len(f) - 1; f[last] == "udp" {
 			m["protocol"], f = "udp", f[:last]

@@ -162,12 +162,13 @@ func (Forward) Effect() Effect { return Opens }
 // ourTables are those that the evaluation of others' rules leaves out.
 func ourTables() []string { return []string{inetTable().String(), bridgeTable().String()} }
 
-// dropped are the verdicts of others that the container's packets, or the replies to them, do not go through; and
-// what could not be told.
+// dropped are the verdicts of others that the container's packets to the outside, or the replies to them, do not go
+// through; and what could not be told.
 func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verdict, err error) {
 	said := map[string]bool{} // one rule may drop both ways and both families
 	for _, a := range f.Addrs {
-		for _, p := range []kernel.Packet{{In: f.Link, Src: a}, {Out: f.Link, Dst: a, Reply: true}} {
+		outside := outward(w, a.Is6())
+		for _, p := range []kernel.Packet{{In: f.Link, Out: outside, Src: a}, {In: outside, Out: f.Link, Dst: a, Reply: true}} {
 			v, err := w.Host.Forwarded(p, ourTables()...)
 			place := fmt.Sprint(v.Outcome, v.Chain, v.Jumped, v.Handle)
 			switch {
@@ -183,6 +184,23 @@ func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verd
 		}
 	}
 	return dropped, doubts, nil
+}
+
+// outward is the link by which the host reaches the world; empty where it does not.
+func outward(w *kernel.World, v6 bool) string {
+	world := netip.AddrFrom4([4]byte{192, 0, 2, 1})
+	if v6 {
+		world = netip.MustParseAddr("2001:db8::1")
+	}
+	r, err := w.Host.RouteTo(world)
+	if err != nil || r.Type != kernel.Unicast {
+		return ""
+	}
+	l, err := w.Host.LinkAt(r.Link)
+	if err != nil || l.Name == "lo" {
+		return ""
+	}
+	return l.Name
 }
 
 // advice is what lifts a verdict.
