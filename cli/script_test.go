@@ -36,6 +36,10 @@ func TestScript(t *testing.T) {
 	bin := filepath.Dir(program(t))
 	// An ordinary user's PATH often lacks the directories where ip and nft live.
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
+	examples, err := filepath.Abs("../docs/examples")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -44,6 +48,7 @@ func TestScript(t *testing.T) {
 			e.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 			e.Setenv("NETCONFPATH", e.WorkDir+"/net.d")
 			e.Setenv("FAIRLEAD", filepath.Join(bin, "fairlead"))
+			e.Setenv("EXAMPLES", examples)
 			e.Setenv("REFERENCE", "/usr/lib/cni") // Debian's package of the reference plugins
 			return nil
 		},
