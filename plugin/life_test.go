@@ -186,6 +186,31 @@ var chains = []chain{
 		{"the link's sysctl changed", in("sysctl", "-qw", "net.ipv4.conf.eth0.arp_accept=0"), `net/ipv4/conf/eth0/arp_accept is "0"`},
 		{"one of two fields changed", in("sysctl", "-qw", "net.ipv4.ip_local_port_range=2000 3001"), `want "2000 3000"`},
 	}},
+	{"macvlan", []string{`"type":"macvlan","master":"ens3","mtu":1400,"bcqueuelen":0,` + hostLocal4}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down, want up`},
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
+		{"mode changed", in("ip", "link", "set", "eth0", "type", "macvlan", "mode", "private"), `mode is private, want bridge`},
+		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+	}},
+	{"macvlan-egress", []string{`"type":"macvlan","mode":"vepa","ipv6":"off"`}, []breaker{
+		{"IPv6 opened", in("sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0"), `disable_ipv6 is 0`},
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01, want`},
+	}},
+	{"macvtap", []string{`"type":"macvtap","master":"ens3","mtu":1400`}, []breaker{
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+	}},
+	{"ipvlan", []string{`"type":"ipvlan","master":"ens3","mode":"l3","mtu":1400,` + hostLocal}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64: is missing`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down, want up`},
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+		{"mode changed", in("ip", "link", "set", "eth0", "type", "ipvlan", "mode", "l2"), `mode is l2, want l3`},
+		{"flag changed", in("ip", "link", "set", "eth0", "type", "ipvlan", "mode", "l3", "private"), `flag is private, want bridge`},
+	}},
 }
 
 // A runner is a runtime of 30 lines: it runs a chain and remembers the result.
@@ -198,6 +223,9 @@ type runner struct {
 }
 
 func newRunner(t *testing.T, c chain) *runner {
+	if f := setups[c.name]; f != nil {
+		f(t)
+	}
 	dir := t.TempDir()
 	exe, err := os.Executable()
 	if err != nil {
@@ -482,7 +510,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "macvlan", "macvlan-egress", "macvtap", "ipvlan"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

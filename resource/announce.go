@@ -89,7 +89,14 @@ func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) err
 		}
 	}
 	if !l.Operational {
-		if err := carrier(ctx, Container, w.Container, a.Link); err != nil {
+		err := carrier(ctx, Container, w.Container, a.Link)
+		if a.Port == "" && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			// Its cable is out, or that of the link below, which is not this attachment's to mend. No address
+			// gets any further without.
+			slog.Warn("the link carries nothing yet", "link", a.Link)
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -281,6 +281,11 @@ func TestMacvlanBeside(t *testing.T) {
 	if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
 		t.Errorf("left behind: %v", err)
 	}
+	m.Down = true
+	must(t, w, m)
+	if _, err := (Up{Link: "eth0"}).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "has the address "+m.MAC) {
+		t.Errorf("the master's own address, later: %v", err)
+	}
 }
 
 // TestMacvlanQueue: the queue for broadcasts, where the kernel has one to set.

@@ -2,8 +2,11 @@ package resource
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
 )
 
 // An Up is a link that is set up.
@@ -24,6 +27,9 @@ func (u Up) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	if err := ns.SetLink(u.Link, kernel.LinkChange{Up: true}); err != nil {
+		if errors.Is(err, unix.EADDRINUSE) { // of a macvlan, and no other
+			err = fmt.Errorf("another link on the same master, or that itself, has the address %v: %w", l.MAC, err)
+		}
 		return false, err
 	}
 	return true, nil
