@@ -169,14 +169,18 @@ func (h host) populate(l load) error {
 	if l.Of == "leases" {
 		return h.leases(l.Count)
 	}
+	per := perNS
+	if h.c.Alone {
+		per = 1
+	}
 	for n := range l.Count {
-		ns := fmt.Sprintf("/run/netns/p%d", n/perNS)
-		if n%perNS == 0 {
+		ns := fmt.Sprintf("/run/netns/p%d", n/per)
+		if n%per == 0 {
 			if err := nstest.MakeNS(ns); err != nil {
 				return err
 			}
 		}
-		a := attachment{1000 + n, fmt.Sprintf("present-%d", n), ns, fmt.Sprintf("eth%d", n%perNS)}
+		a := attachment{1000 + n, fmt.Sprintf("present-%d", n), ns, fmt.Sprintf("eth%d", n%per)}
 		if _, err := h.add(a, &answer{Took: map[string]time.Duration{}}); err != nil {
 			return err
 		}

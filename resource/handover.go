@@ -63,7 +63,7 @@ func (m MasqueradeIPTables) Handover(string) (plan.Plan, []string) { return nil,
 
 // Handover implements Handed.
 func (s SpoofCheck) Handover(string) (plan.Plan, []string) {
-	return plan.Plan{FormerSpoofCheck{Owner: s.Owner, Link: s.Link, MAC: s.MAC}}, nil
+	return plan.Plan{FormerSpoofCheck(s)}, nil
 }
 
 // Handover implements Handed.
