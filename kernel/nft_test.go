@@ -94,7 +94,7 @@ func TestNFTRuleWords(t *testing.T) {
 	nat := &NFTChain{Name: "pre", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: -99, Rules: []*NFTRule{
 		NewNFTRule("one").DNAT(true, false, exact), NewNFTRule("two").DNAT(false, true, any)}}
 	post := &NFTChain{Name: "post", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 101, Rules: []*NFTRule{rule().Masquerade()}}
-	table.Sets = []*NFTSet{addrs, addrs6, to, exact, any}
+	table.Sets = []*NFTSet{addrs, addrs6, to, to6, pair, pair6, exact, any}
 	table.Chains = []*NFTChain{{Name: "u", Open: true}, c, nat, post}
 	mend(t, n, table)
 	out := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset")
