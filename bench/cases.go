@@ -14,7 +14,11 @@ type benchCase struct {
 	Burst   bool   // also many at once
 	Alone   bool   // no two interfaces of it fit into one namespace: the reference has one route to the gateway
 	ByLease bool   // what grows is the number of leases, not of attachments
+	Host    string // what the host has before, for sh(1)
 }
+
+// uplink is a network card of a kind, and somebody at its other end.
+const uplink = "ip link add ens3 type veth peer name wire; ip link set ens3 up; ip link set wire up"
 
 // cniVersion is the newest that the reference in Debian 12 speaks.
 const cniVersion = "1.0.0"
@@ -55,6 +59,9 @@ func cases() []benchCase {
 		}},
 		{Name: "ptp + host-local + ipMasq", Subnet: "10.32", Alone: true, Plugins: []map[string]any{
 			{"type": "ptp", "ipMasq": true, "ipam": hostLocal("10.32")},
+		}},
+		{Name: "macvlan + host-local", Subnet: "10.34", Host: uplink, Plugins: []map[string]any{
+			{"type": "macvlan", "master": "ens3", "mtu": 1400, "ipam": hostLocal("10.34")},
 		}},
 		{Name: wholeChain, Subnet: "10.23", Ports: true, Burst: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},

@@ -162,6 +162,7 @@ func expected() []struct {
 		atLeast     float64
 	}{
 		{"bridge + host-local", "ADD", 0, 3},
+		{"macvlan + host-local", "ADD", 0, 3},
 		{"bridge + host-local + ipMasq + portmap", "ADD", 0, 10},
 		{wholeChain, "ADD", 0, 10},
 		{wholeChain, "DEL", 0, 5},

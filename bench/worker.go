@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -166,6 +167,11 @@ func (h host) measure(number int) (ans answer, err error) {
 const perNS = 50
 
 func (h host) populate(l load) error {
+	if h.c.Host != "" {
+		if out, err := exec.Command("sh", "-ec", h.c.Host).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", h.c.Host, err, out)
+		}
+	}
 	if l.Of == "leases" {
 		return h.leases(l.Count)
 	}
