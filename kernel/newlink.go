@@ -109,10 +109,14 @@ type KindData struct {
 	VLAN       uint16 // vlan: its number
 	Protocol   uint16 // vlan: 0x8100, or 0x88a8 for 802.1ad
 	Table      uint32 // vrf
+	Tun        *TunData
 }
 
 // parseData reads IFLA_INFO_DATA. The attribute with the kind, which says how its own are numbered, comes before.
 func (l *Link) parseData(b []byte) {
+	if l.Kind == "tun" {
+		l.Data.Tun = &TunData{}
+	}
 	attrs(b, func(attr uint16, v []byte) {
 		switch l.Kind {
 		case "macvlan", "macvtap":
@@ -140,6 +144,8 @@ func (l *Link) parseData(b []byte) {
 			case attr == nl.IFLA_VLAN_FLAGS && len(v) >= 2:
 				l.Data.Flags = u16(v)
 			}
+		case "tun":
+			l.Data.Tun.set(attr, v)
 		case "vrf":
 			if attr == nl.IFLA_VRF_TABLE {
 				l.Data.Table = u32(v)

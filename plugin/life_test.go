@@ -126,6 +126,20 @@ var chains = []chain{
 		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `there is none`},
 		{"source rule gone", in("ip", "rule", "del", "from", "IP4"), `from IP4 lookup 100: is missing|route default`},
 	}},
+	{"tap", []string{`"type":"tap","owner":0,"group":0,"mtu":1400,"multiQueue":true,` + hostLocal}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64: is missing`},
+		{"route gone", in("ip", "route", "del", "default"), `route default`},
+		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down`},
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+		{"a tap of somebody else", in("sh", "-ec", "ip link del eth0; ip tuntap add eth0 mode tap"), `multi_queue is false.*owner is , want user 0.*group is , want group 0`},
+		{"a tun", in("sh", "-ec", "ip link del eth0; ip tuntap add eth0 mode tun"), `tap is false`},
+		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+	}},
+	{"tap-chain", []string{`"type":"tap"`, `"type":"tuning","mtu":1300,"mac":"02:00:00:00:00:0b","sysctl":{"net.core.somaxconn":"501"}`}, []breaker{
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1400"), `mtu is 1400, want 1300`},
+	}},
 	{"portmap", []string{`"type":"bridge","isGateway":true,` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"}]}`}, []breaker{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
 	}},
@@ -510,7 +524,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "macvlan", "macvlan-egress", "macvtap", "ipvlan"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -20,6 +20,8 @@ var setups = map[string]func(*testing.T){
 	"macvlan-egress": uplink("macvlan", "ip route add default dev ens3"),
 	"macvtap":        uplink("macvtap"),
 	"ipvlan":         uplink("ipvlan"),
+	"tap":            needTap,
+	"tap-chain":      needTap,
 }
 
 // uplink gives the host a network card, ens3, without addresses.

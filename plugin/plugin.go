@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
 	"github.com/fairlead-cni/fairlead/plugin/ptp"
 	"github.com/fairlead-cni/fairlead/plugin/sbr"
+	"github.com/fairlead-cni/fairlead/plugin/tap"
 	"github.com/fairlead-cni/fairlead/plugin/tuning"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
@@ -31,6 +32,7 @@ func All() []sdk.Plugin {
 		portmap.Plugin,
 		ptp.Plugin,
 		sbr.Plugin,
+		tap.Plugin,
 		tuning.Plugin,
 	}
 }

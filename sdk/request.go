@@ -156,6 +156,10 @@ type Addressing struct {
 	NoDAD bool   // the segment is ours, so nobody else can have the address
 	Up    bool   // the link is down, and is to be set up when it has its addresses, which it tells of then
 
+	// Idle is a link that carries nothing before a program opens it, so that there is nothing to be waited for, and
+	// nobody yet who could be told of the addresses.
+	Idle bool
+
 	// ByGateway sends all to the gateways, what is for the addresses' own subnets too: the link leads nowhere else.
 	ByGateway bool
 }
@@ -185,6 +189,9 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 			k.OnLink = k.Via.IsValid() // no route of the link's says so; the host has to answer for it (proxy_arp)
 		}
 		p = append(p, k)
+	}
+	if a.Idle {
+		return p
 	}
 	return append(p, resource.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port})
 }

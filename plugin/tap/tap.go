@@ -1,0 +1,88 @@
+// Package tap gives a container an interface whose other end is a program in the container: a hypervisor, or a user
+// space network stack.
+package tap
+
+import (
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the tap plugin.
+var Plugin = sdk.Interface("tap", "gives a container an interface that a program in it opens, a hypervisor say", want).KnowsArgs("MAC")
+
+type conf struct {
+	MultiQueue     bool    `json:"multiQueue"`     // several queues, each opened on its own
+	MTU            int     `json:"mtu"`            // 68 to 65521 bytes; default: the kernel's 1500
+	MAC            string  `json:"mac"`            // of the interface; default: derived from the attachment
+	Owner          *uint32 `json:"owner"`          // number of the user who may open it; default: anybody
+	Group          *uint32 `json:"group"`          // number of the group whose members may open it; default: anybody
+	SELinuxContext string  `json:"selinuxContext"` // the context that it is made in, so that a program confined by SELinux may open it
+	Bridge         string  `json:"bridge"`         // a bridge in the container's own namespace that it becomes a port of
+	IPv6           string  `json:"ipv6"`           // "off" closes IPv6 in the interface
+
+	RuntimeConfig struct {
+		MAC string `json:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+	} `json:"runtimeConfig"`
+}
+
+// maxMTU is what the kernel takes: 64 KiB less one byte and the Ethernet header.
+const maxMTU = 65521
+
+func (c conf) validate(r *sdk.Request) error {
+	switch {
+	case c.MTU != 0 && (c.MTU < 68 || c.MTU > maxMTU):
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to %d bytes", c.MTU, maxMTU)
+	case c.MTU != 0 && c.MTU < 1280 && r.Has6():
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", c.MTU)
+	case c.IPv6 != "" && c.IPv6 != "off":
+		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
+	case c.IPv6 == "off" && r.Has6():
+		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
+	case c.Bridge == r.IfName && c.Bridge != "":
+		return spec.Errorf(spec.CodeConfig, "bridge: %q: is the name of the interface itself", c.Bridge)
+	}
+	if c.Bridge != "" {
+		if err := spec.ValidIfName(c.Bridge); err != nil {
+			return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
+		}
+	}
+	if mac := c.mac(r); mac != "" {
+		return resource.ValidMAC(mac)
+	}
+	return nil
+}
+
+func (c conf) mac(r *sdk.Request) string {
+	arg, _ := r.Arg("MAC")
+	return sdk.First(c.RuntimeConfig.MAC, arg, c.MAC)
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	t := resource.Tap{Owner: r.Owner, Name: r.IfName}
+	if r.Verb == "DEL" { // it goes by its name and its mark
+		return plan.Plan{t}, nil
+	}
+	if err := c.validate(r); err != nil {
+		return nil, err
+	}
+	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r)), c.Bridge, c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
+	if r.MTU() != 0 { // in CHECK; a later plugin may have changed it (clause P16)
+		t.MTU = r.MTU()
+	}
+	var p plan.Plan
+	if c.SELinuxContext != "" {
+		p = append(p, plan.Required(resource.SELinux{Key: "selinuxContext", Value: c.SELinuxContext}))
+	}
+	// Its addresses come first, so that it tells of them when a program opens it and it begins to carry packets.
+	t.Down = r.L3 || c.IPv6 == "off"
+	p = append(p, t)
+	if c.IPv6 == "off" {
+		p = append(p, resource.IPv6Off{Link: r.IfName})
+	}
+	if t.Down && len(r.IPs) == 0 && !r.L3 {
+		p = append(p, resource.Up{Link: r.IfName})
+	}
+	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Up: true, Idle: true})...), nil
+}

@@ -1,0 +1,167 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A Tap is a link of the container whose other end is a program that opens it, a hypervisor say. Until then it
+// carries nothing.
+type Tap struct {
+	Owner      spec.Owner
+	Name       string
+	MTU        int
+	MAC        string
+	MultiQueue bool    // the program may open it several times, for as many processors
+	User       *uint32 // the numbers of who may open it; nil: anybody
+	Group      *uint32
+	Bridge     string // in the container, that it is a port of
+	Label      string // SELinux context that it is made in
+	Down       bool   // leave it down, for something that has to come before its first packet
+}
+
+func (t Tap) String() string {
+	return line("link cont/"+t.Name, "type tap", flag("multi_queue", t.MultiQueue), number("user", t.User), number("group", t.Group),
+		opt("mtu", t.MTU), opt("address", macText(t.MAC)), flag("master cont/"+t.Bridge, t.Bridge != ""), flag("selinux "+t.Label, t.Label != ""), flag("down", t.Down))
+}
+
+// number is "name n", or nothing where there is none: zero is root.
+func number(name string, n *uint32) string {
+	if n == nil {
+		return ""
+	}
+	return name + " " + strconv.FormatUint(uint64(*n), 10)
+}
+
+// Ifaces implements Linker.
+func (t Tap) Ifaces() []Iface { return []Iface{{Container, t.Name}} }
+
+// Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
+func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	c := kernel.LinkChange{MTU: t.MTU, Group: kernel.LinkGroup(t.Owner.Network), Alias: kernel.Tag(t.Owner), Up: !t.Down}
+	var err error
+	if c.MAC, err = mac(t.MAC, "cont", t.Owner); err != nil {
+		return false, err
+	}
+	if t.Bridge != "" {
+		br, err := t.bridge(w)
+		if err != nil {
+			return false, err
+		}
+		c.Master = br.Index
+	}
+	err = w.Container.AddTap(kernel.Tap{Name: t.Name, MultiQueue: t.MultiQueue, Owner: t.User, Group: t.Group, Label: t.Label}, func() error {
+		return w.Container.SetLink(t.Name, c)
+	})
+	switch {
+	case errors.Is(err, kernel.ErrLinkExists):
+		return false, fmt.Errorf("in the container: %w", err)
+	case errors.Is(err, unix.EINVAL) && t.User != nil || errors.Is(err, unix.EINVAL) && t.Group != nil:
+		err = fmt.Errorf("%w (a user namespace knows only the users and groups that are mapped into it)", err)
+	}
+	return err == nil, err
+}
+
+// bridge is the bridge in the container that the tap is to be a port of.
+func (t Tap) bridge(w *kernel.World) (*kernel.Link, error) {
+	br, err := w.Container.Link(t.Bridge)
+	switch {
+	case errors.Is(err, kernel.ErrNoLink):
+		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: there is no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
+	case err != nil:
+		return nil, err
+	case br.Kind != "bridge":
+		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: is %s in the container, not a bridge%s", t.Bridge, kind(br), t.bridges(w))
+	}
+	return br, nil
+}
+
+// bridges names those that there are.
+func (t Tap) bridges(w *kernel.World) string {
+	links, err := w.Container.Links()
+	var names []string
+	for _, l := range links {
+		if err == nil && l.Kind == "bridge" {
+			names = append(names, l.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ", nor any bridge"
+	}
+	if near, ok := spec.Nearest(t.Bridge, names); ok {
+		return fmt.Sprintf(", did you mean %q?", near)
+	}
+	return fmt.Sprintf(", which has %q", names)
+}
+
+// Verify implements plan.Resource.
+func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
+	_, l, err := Container.link(w, t.Name)
+	if err != nil {
+		return err
+	}
+	var d drift
+	if d.want("type", "tun", l.Kind); l.Kind != "tun" {
+		return d.err()
+	}
+	if t.MAC != "" {
+		d.want("address", macText(t.MAC), l.MAC)
+	}
+	if t.MTU != 0 {
+		d.want("mtu", t.MTU, l.MTU)
+	}
+	if !t.Down {
+		d.want("state", "up", state(l))
+	}
+	if t.Bridge != "" {
+		if br, err := t.bridge(w); err != nil {
+			d.add(err)
+		} else if l.Master != br.Index {
+			d.want("master", t.Bridge, masterIn(w.Container, l))
+		}
+	}
+	if data := l.Data.Tun; data != nil {
+		d.want("tap", true, data.Tap)
+		d.want("multi_queue", t.MultiQueue, data.MultiQueue)
+		d.want("persist", true, data.Persist)
+		if t.User != nil {
+			d.want("owner", number("user", t.User), number("user", data.Owner))
+		}
+		if t.Group != nil {
+			d.want("group", number("group", t.Group), number("group", data.Group))
+		}
+	}
+	return d.err()
+}
+
+// masterIn is the name of a link's master in a namespace.
+func masterIn(ns *kernel.NS, l *kernel.Link) string {
+	if l.Master == 0 {
+		return "none"
+	}
+	if m, err := ns.LinkAt(l.Master); err == nil {
+		return m.Name
+	}
+	return fmt.Sprintf("#%d", l.Master)
+}
+
+// Remove implements plan.Remover. A tap without a mark was made by the reference's plugin.
+func (t Tap) Remove(ctx context.Context, w *kernel.World) error {
+	if w.Container == nil {
+		return nil
+	}
+	l, err := w.Container.Link(t.Name)
+	if err != nil || l.Kind != "tun" || !owned(l, t.Owner) && marked(l) {
+		return gone(err)
+	}
+	return w.Container.DelLink(l.Index)
+}
