@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"errors"
 	"net"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -465,4 +466,36 @@ func TestNoCarrier(t *testing.T) {
 	s.expect("to a neighbour", "a1", "192.0.2.2:80", "outside")
 	s.expect("to a neighbour", "a1", "[2001:db8::2]:80", "outside")
 	r.must("del", r.del(a))
+}
+
+// TestMasterOfReference checks and removes what the reference's plugins have made.
+//
+// clause: P12 P16
+func TestMasterOfReference(t *testing.T) {
+	for _, kind := range []string{"macvlan", "ipvlan"} {
+		t.Run(kind, func(t *testing.T) {
+			uplink(kind)(t)
+			conf := `"type":"` + kind + `","master":"ens3","mtu":1400,` + hostLocal4
+			r := newRunner(t, chain{name: "ref-" + kind, plugins: []string{conf}})
+			warm := &attachment{id: "w", netns: nstest.NewNS(t)}
+			r.must("add", r.add(warm))
+			r.must("del", r.del(warm))
+			clean := state(t)
+			a := &attachment{id: "c", netns: nstest.NewNS(t)}
+			cmd := exec.Command("/usr/lib/cni/" + kind)
+			cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"` + r.network() + `",` + conf + `}`)
+			cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni"}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("the reference plugin: %v: %s", err, out)
+			}
+			a.prev = out
+			r.must("check", r.check(a))
+			r.must("del without a result", r.del(&attachment{id: "c", netns: a.netns}))
+			same(t, "DEL of what the reference made", clean)
+			if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
+				t.Errorf("DEL left %s", out)
+			}
+		})
+	}
 }

@@ -2,10 +2,12 @@ package resource
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -47,19 +49,32 @@ func (m Macvlan) String() string {
 	return m.words(m.kind(), "mode "+m.mode(), opt("bcqueuelen", m.BCQueueLen))
 }
 
-// tapIndex is the index of a macvtap, which its file is called after. All namespaces' files are in one directory, and
-// the kernel makes none where there is one of that name: so the index is the owner's own, out of the way of those that
-// the kernel counts up.
+// tapFile is the file of the macvtap that has an index.
+func tapFile(index int) string { return "/dev/tap" + strconv.Itoa(index) }
+
+// tapIndex is an index for a macvtap, which its file is called after. The files of all namespaces are in one directory,
+// and the kernel makes none, without a word, where there is one of that name: so it is out of the way of those that the
+// kernel counts up, and one that nothing is called after.
 func (m Macvlan) tapIndex() int {
 	h := kernel.OwnerHash(m.Owner)
-	return 1<<28 | int(h[0])<<16 | int(h[1])<<8 | int(h[2])
+	i := int(binary.BigEndian.Uint32(h[:]))
+	for {
+		i = 1<<30 | i&(1<<30-1)
+		if _, err := os.Lstat(tapFile(i)); err != nil {
+			return i
+		}
+		i++
+	}
 }
 
-// Describe implements Describer.
-func (m Macvlan) Describe(f *spec.Interface) {
-	if m.Tap {
-		f.SocketPath = "/dev/tap" + strconv.Itoa(m.tapIndex())
+// Describe implements Describer: a macvtap's socketPath.
+func (m Macvlan) Describe(w *kernel.World, f *spec.Interface) error {
+	if !m.Tap {
+		return nil
 	}
+	_, index, err := Container.index(w, m.Name)
+	f.SocketPath = tapFile(index)
+	return err
 }
 
 // Ensure implements plan.Resource.

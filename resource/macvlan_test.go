@@ -3,6 +3,7 @@ package resource
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -326,24 +327,34 @@ func TestMacvlanInContainer(t *testing.T) {
 	}
 }
 
-// TestMacvtapFile: the file of a macvtap is called after its index, and so has to be the only one of that name.
+// TestMacvtapFile: the file of a macvtap is called after its index, and so has to be the only one of that name: also
+// where the one of the container's former namespace, which the kernel is still to remove, stands in its place.
 func TestMacvtapFile(t *testing.T) {
 	nstest.Need(t, "macvtap")
 	w := newWorld(t)
 	masters(t, w)
+	if _, err := os.Lstat("/dev/tap1"); err == nil {
+		t.Fatal("indices as the kernel counts them are in use")
+	}
 	seen := map[string]bool{}
-	for _, id := range []string{"c1", "c2", "c3"} {
+	for _, id := range []string{"c1", "c1", "c2"} {
 		w := &kernel.World{Host: w.Host, Container: openNS(t), Memory: w.Memory}
 		m := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, "macvtap", "ens3"), Tap: true}
+		m.MAC = fmt.Sprintf("02:00:00:00:00:%02x", len(seen)+1)
 		must(t, w, m)
 		l, err := w.Container.Link("eth0")
 		if err != nil {
 			t.Fatal(err)
 		}
 		var f spec.Interface
-		m.Describe(&f)
-		if f.SocketPath != "/dev/tap"+strconv.Itoa(l.Index) || seen[f.SocketPath] {
-			t.Errorf("%s of the link #%d, others have %v", f.SocketPath, l.Index, seen)
+		if err := m.Describe(w, &f); err != nil || f.SocketPath != "/dev/tap"+strconv.Itoa(l.Index) || l.Index < 1<<30 {
+			t.Errorf("%s of the link #%d: %v", f.SocketPath, l.Index, err)
+		}
+		if _, err := os.Lstat(f.SocketPath); err != nil {
+			t.Skip("nobody makes device files here: ", err)
+		}
+		if seen[f.SocketPath] {
+			t.Errorf("%s is another's; others have %v", f.SocketPath, seen)
 		}
 		seen[f.SocketPath] = true
 	}

@@ -49,8 +49,10 @@ type Iface struct {
 // A Linker is a resource that has links to show in the result.
 type Linker interface{ Ifaces() []Iface }
 
-// A Describer is a Linker that knows more of the container's link than the kernel shows: its socketPath, its pciID.
-type Describer interface{ Describe(*spec.Interface) }
+// A Describer is a Linker that knows more of the container's link than its MAC and MTU: its socketPath, its pciID.
+type Describer interface {
+	Describe(*kernel.World, *spec.Interface) error
+}
 
 // drift collects the fields in which the kernel differs from the description.
 type drift []error

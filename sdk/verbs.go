@@ -183,7 +183,9 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 			if f.Where == resource.Container {
 				own, link = i, f.Name
 				if d, ok := plan.Unwrap(r).(resource.Describer); ok {
-					d.Describe(&res.Interfaces[i])
+					if err := d.Describe(c.w, &res.Interfaces[i]); err != nil {
+						return nil, err
+					}
 				}
 			}
 		}
