@@ -27,7 +27,7 @@ build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copi
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages
-	$(GO) test ./...
+	$(GO) test -timeout 20m ./...
 
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm

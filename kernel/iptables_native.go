@@ -187,8 +187,12 @@ func (n *NFT) ChainRules(t *NFTTable, chain string, v6 bool) (rules []IPTRule, e
 	return rules, err
 }
 
-// HasChain reports whether a chain exists.
+// HasChain reports whether a chain exists. One whose name is longer than the kernel allows cannot, and to ask for
+// it is an error there.
 func (n *NFT) HasChain(t *NFTTable, chain string) (bool, error) {
+	if len(chain) >= 256 { // NFT_CHAIN_MAXNAMELEN
+		return false, nil
+	}
 	q := t.chainQuestion(chain)
 	err := n.ask([]*question{q})
 	return q.found, err
