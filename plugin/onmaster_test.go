@@ -222,7 +222,7 @@ func TestMasterRefused(t *testing.T) {
 				say    string
 				status spec.Code
 			}{
-				{`,"master":"esn3"`, `master: "esn3": no such link in the host; there is`, spec.CodeUnavailable},
+				{`,"master":"esn3"`, `master: "esn3": no such link on the host; there is`, spec.CodeUnavailable},
 				{`,"master":"esn3"`, `did you mean "ens3"?`, spec.CodeUnavailable},
 				{`,"master":"ens4"`, `master: "ens4": is down`, spec.CodeUnavailable},
 				{`,"master":"lo"`, `master: "lo": is lo`, spec.CodeUnavailable},
@@ -252,7 +252,7 @@ func TestMasterRefused(t *testing.T) {
 			}
 			a := &attachment{id: "a", netns: nstest.NewNS(t)}
 			_, err := r.run(0, "ADD", a, "")
-			wantCode(t, "add without a default route", err, spec.CodeConfig, "has no default route")
+			wantCode(t, "add without a default route", err, spec.CodeConfig, "there is no default route")
 			if _, err := r.run(0, "STATUS", a, ""); (err != nil) != (kind != "ipvlan") {
 				t.Errorf("status without a default route: %v", err)
 			}

@@ -74,9 +74,9 @@ func (m Master) find(w *kernel.World) (*kernel.NS, *kernel.Link, error) {
 // place is how people call a namespace.
 func (w Where) place() string {
 	if w == Host {
-		return "the host"
+		return "on the host"
 	}
-	return "the container"
+	return "in the container"
 }
 
 // missing says that there is no such master, and which there are.
@@ -87,7 +87,7 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 			other, hint = w.Host, `it is on the host; without "linkInContainer" it is meant`
 		}
 		if _, err := other.Index(m.Link); err == nil {
-			return spec.Errorf(spec.CodeConfig, "master: %q: no such link in %s: %s", m.Link, m.Where.place(), hint)
+			return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s: %s", m.Link, m.Where.place(), hint)
 		}
 	}
 	links, err := ns.Links()
@@ -108,12 +108,12 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 		}
 	}
 	if m.Link == "" {
-		return spec.Errorf(spec.CodeConfig, "master: is missing, and %s has no default route whose link could stand in; %s", m.Where.place(), there)
+		return spec.Errorf(spec.CodeConfig, "master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.place(), there)
 	}
 	if near, ok := spec.Nearest(m.Link, names); ok {
 		there += fmt.Sprintf("; did you mean %q?", near)
 	}
-	return spec.Errorf(spec.CodeConfig, "master: %q: no such link in %s; %s", m.Link, m.Where.place(), there)
+	return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s; %s", m.Link, m.Where.place(), there)
 }
 
 // fits says whether a link can have another above it.

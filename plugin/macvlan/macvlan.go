@@ -15,7 +15,7 @@ type conf struct {
 	Master          string `json:"master"`          // the link below; default: that of the default route, IPv4's if there is one
 	Mode            string `json:"mode"`            // bridge, which is the default: the macvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back; passthru: one alone, with the master's MAC
 	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
-	MAC             string `json:"mac"`             // of the interface; default: derived from the attachment, the master's with passthru, which the master gets too
+	MAC             string `json:"mac"`             // of the interface; default: derived from the attachment. With passthru the default is the master's own, and another is the master's too, as long as the interface is there
 	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
 	BCQueueLen      uint32 `json:"bcqueuelen"`      // broadcast and multicast packets that may wait for the macvlans of the master, which gets the largest that any asks for; default: the kernel's (Linux 5.11)
 	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
