@@ -101,6 +101,20 @@ func IPvlanData(mode, flags uint16) func(*nl.RtAttr) {
 	}
 }
 
+// The protocols of a VLAN's tags: the customer's, and the provider's, which goes around it (IEEE 802.1ad).
+const (
+	VLANTag        = unix.ETH_P_8021Q
+	VLANServiceTag = unix.ETH_P_8021AD
+)
+
+// VLANData is the data of a vlan.
+func VLANData(id, protocol uint16) func(*nl.RtAttr) {
+	return func(data *nl.RtAttr) {
+		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(id))
+		data.AddRtAttr(nl.IFLA_VLAN_PROTOCOL, []byte{byte(protocol >> 8), byte(protocol)})
+	}
+}
+
 // A KindData is what a link of some kinds has beyond other links: the fields of its kind are set.
 type KindData struct {
 	Mode       uint32 // macvlan, macvtap, ipvlan

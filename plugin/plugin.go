@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/sbr"
 	"github.com/fairlead-cni/fairlead/plugin/tap"
 	"github.com/fairlead-cni/fairlead/plugin/tuning"
+	"github.com/fairlead-cni/fairlead/plugin/vlan"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
@@ -34,5 +35,6 @@ func All() []sdk.Plugin {
 		sbr.Plugin,
 		tap.Plugin,
 		tuning.Plugin,
+		vlan.Plugin,
 	}
 }

@@ -18,6 +18,7 @@ type Master struct {
 	MTU   int    // of the link above, which cannot be more than the master's
 	Kind  string // type of the link above, for words
 	Taken bool   // the link above takes what comes in by the master: an Ethernet link, and no port of a bridge
+	Ether bool   // the link above needs an Ethernet link, and gets what is for it from a port of a bridge too
 }
 
 // egress stands in a plan for the link of the default route, which a plan does not know.
@@ -119,7 +120,7 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 // fits says whether a link can have another above it.
 func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
 	switch {
-	case m.Taken && !l.Ethernet:
+	case (m.Taken || m.Ether) && !l.Ethernet:
 		return spec.Errorf(spec.CodeConfig, "%s: is lo or another link without Ethernet headers; %s needs one with them", what, m.Kind)
 	case !l.Up:
 		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what, l.Name)

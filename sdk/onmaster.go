@@ -16,6 +16,7 @@ type OnMaster struct {
 	Master    string // empty: the egress link
 	Container bool   // the master is in the container
 	Taken     bool   // see resource.Master
+	Ether     bool   // likewise
 	MTU       int
 	MAC       string // as it was asked for
 	OwnMAC    bool   // where none was, it has one of the owner's own, and else the kernel's
@@ -37,7 +38,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	if c.OwnMAC {
 		link.MAC = r.MAC(c.MAC)
 	}
-	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken}
+	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether}
 	if c.Container {
 		link.Master.Where = resource.Container
 	} else if r.Verb == "STATUS" {

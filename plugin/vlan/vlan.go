@@ -1,0 +1,51 @@
+// Package vlan gives a container one VLAN of a link of the host: an interface that sends and gets, without their tags,
+// the packets that carry that VLAN's number. A link carries each VLAN once, so it is for one container.
+package vlan
+
+import (
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the vlan plugin.
+var Plugin = sdk.Interface("vlan", "gives a container one VLAN of a link of the host", want)
+
+type conf struct {
+	Master          string `json:"master"`          // the link below, which has to be named; with a VLAN for its own part, the two tags are one in the other
+	VLAN            *int   `json:"vlanId"`          // the VLAN's number, 1 to 4094, which has to be given
+	Protocol        string `json:"protocol"`        // of the tag: 802.1q, which is the default; 802.1ad: a provider's tag, for VLANs with VLANs of 802.1q in them (QinQ)
+	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
+	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
+	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	if r.Verb != "DEL" {
+		if err := c.validate(); err != nil {
+			return nil, err
+		}
+	}
+	before, link, after, err := r.OnMaster(sdk.OnMaster{Kind: "vlan", Master: c.Master, Container: c.LinkInContainer, Ether: true, MTU: c.MTU, IPv6: c.IPv6})
+	if err != nil {
+		return nil, err
+	}
+	v := resource.VLAN{Stacked: link, Protocol: c.Protocol}
+	if c.VLAN != nil {
+		v.ID = *c.VLAN
+	}
+	return append(append(before, v), after...), nil
+}
+
+func (c conf) validate() error {
+	switch {
+	case c.Master == "":
+		return spec.Errorf(spec.CodeConfig, "master: is missing: want the name of the link whose VLAN it is to be, such as \"ens3\"")
+	case c.VLAN == nil:
+		return spec.Errorf(spec.CodeConfig, "vlanId: is missing: want a number from 1 to 4094")
+	case *c.VLAN < 1 || *c.VLAN > 4094:
+		return spec.Errorf(spec.CodeConfig, "vlanId: %d: want a number from 1 to 4094", *c.VLAN)
+	}
+	return sdk.OneOf("protocol", c.Protocol, "802.1q", "802.1ad")
+}
