@@ -4,6 +4,7 @@ package plugin
 import (
 	"github.com/fairlead-cni/fairlead/plugin/bandwidth"
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
+	"github.com/fairlead-cni/fairlead/plugin/dummy"
 	"github.com/fairlead-cni/fairlead/plugin/firewall"
 	"github.com/fairlead-cni/fairlead/plugin/hostlocal"
 	"github.com/fairlead-cni/fairlead/plugin/ipvlan"
@@ -24,6 +25,7 @@ func All() []sdk.Plugin {
 	return []sdk.Plugin{
 		bandwidth.Plugin,
 		bridge.Plugin,
+		dummy.Plugin,
 		firewall.Plugin,
 		hostlocal.Plugin,
 		ipvlan.Plugin,

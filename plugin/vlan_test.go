@@ -31,8 +31,8 @@ func (s *site) on(where, letter string, plugins ...string) *runner {
 	return r
 }
 
-// reach expects who answers at port 80 of a container, and its echoes, of both families.
-func (s *site) reach(from, to string) {
+// talks expects who answers at port 80 of a container, and its echoes, of both families.
+func (s *site) talks(from, to string) {
 	s.Helper()
 	for _, addr := range s.addr[to] {
 		s.expect("over the cable", from, net.JoinHostPort(addr, "80"), to)
@@ -67,9 +67,9 @@ func TestVLANPackets(t *testing.T) {
 		ip addr add 192.0.2.2/32 dev lo; ip addr add 2001:db8::2/128 dev lo`)
 	s.addr["outside"] = [2]string{"192.0.2.2", "2001:db8::2"}
 	s.serve("outside")
-	s.reach("a1", "b1")
-	s.reach("b1", "a1")
-	s.reach("c1", "outside")
+	s.talks("a1", "b1")
+	s.talks("b1", "a1")
+	s.talks("c1", "outside")
 	s.unreachable("another VLAN", "c1", "b1")
 	s.sh("host", "ip addr add 10.77.0.99/24 dev ens3; ip addr add fd00:77::99/64 dev ens3 nodad")
 	s.unreachable("no VLAN", "host", "b1")
@@ -94,8 +94,8 @@ func TestVLANPackets(t *testing.T) {
 	s.open("d1", in.netns)
 	s.addr["d1"] = [2]string{in.text("IP4"), in.text("IP6")}
 	s.serve("d1")
-	s.reach("d1", "e1")
-	s.reach("e1", "d1")
+	s.talks("d1", "e1")
+	s.talks("e1", "d1")
 	s.unreachable("the same number, without the provider's tag", "d1", "b1")
 	r.must("del", r.del(in))
 }

@@ -144,18 +144,22 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 	return d.err()
 }
 
-// remove deletes the link of that name and kind in the container, unless it is marked as somebody else's. One without
-// a mark was made by the reference's plugin.
+// remove forgets what make remembered, and deletes the link.
 func (s Stacked) remove(w *kernel.World, kind string) error {
-	err := w.Memory.Forget(stackRecord, s.Owner)
+	return errors.Join(w.Memory.Forget(stackRecord, s.Owner), removeOwn(w, s.Owner, s.Name, kind))
+}
+
+// removeOwn deletes the link of that name and kind in the container, unless it is marked as somebody else's. One
+// without a mark was made by the reference's plugin.
+func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
 	if w.Container == nil {
-		return err
+		return nil
 	}
-	l, lerr := w.Container.Link(s.Name)
-	if lerr != nil || l.Kind != kind || !owned(l, s.Owner) && marked(l) {
-		return errors.Join(err, gone(lerr))
+	l, err := w.Container.Link(name)
+	if err != nil || l.Kind != kind || !owned(l, o) && marked(l) {
+		return gone(err)
 	}
-	return errors.Join(err, w.Container.DelLink(l.Index))
+	return w.Container.DelLink(l.Index)
 }
 
 // marked reports whether a link carries the mark of some attachment, or of some network.

@@ -1,0 +1,55 @@
+// Package dummy gives a container an interface that has addresses and leads nowhere, for what is reached by routes
+// to the container's other interfaces.
+package dummy
+
+import (
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the dummy plugin.
+var Plugin = sdk.Interface("dummy", "gives a container an interface that has addresses and leads nowhere", want)
+
+type conf struct {
+	MTU  int    `json:"mtu"`  // 68 bytes and more; default: the kernel's, 1500
+	MAC  string `json:"mac"`  // of the interface; default: derived from the attachment
+	IPv6 string `json:"ipv6"` // "off" closes IPv6 in the interface
+
+	RuntimeConfig struct {
+		MAC string `json:"mac"` // of the interface (clause K6); wins over mac
+	} `json:"runtimeConfig"`
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	d := resource.Dummy{Owner: r.Owner, Name: r.IfName}
+	if r.Verb == "DEL" { // it goes by its name and its mark
+		return plan.Plan{d}, nil
+	}
+	asked := sdk.First(c.RuntimeConfig.MAC, c.MAC)
+	switch {
+	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 1<<31-1):
+		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes at least, or none for 1500", c.MTU)
+	case c.MTU != 0 && c.MTU < 1280 && r.Has6():
+		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", c.MTU)
+	case c.IPv6 != "" && c.IPv6 != "off":
+		return nil, spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
+	case c.IPv6 == "off" && r.Has6():
+		return nil, spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
+	case asked != "":
+		if err := resource.ValidMAC(asked); err != nil {
+			return nil, err
+		}
+	}
+	d.MTU, d.MAC = c.MTU, r.MAC(asked)
+	if mtu := r.MTU(); mtu != 0 { // in CHECK, for a later plugin may have changed it (clause P16)
+		d.MTU = mtu
+	}
+	p := plan.Plan{d}
+	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
+		d.Down = true
+		p = plan.Plan{d, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName}}
+	}
+	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, NoDAD: true})...), nil
+}

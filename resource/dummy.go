@@ -1,0 +1,73 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Dummy is a link of the container that leads nowhere: it has addresses, and what is sent by it is dropped.
+type Dummy struct {
+	Owner spec.Owner
+	Name  string
+	MTU   int    // zero: the kernel's, 1500
+	MAC   string // empty: the owner's own
+	Down  bool   // leave it down, for something that has to come before its first packet
+}
+
+func (d Dummy) String() string {
+	return line("link cont/"+d.Name, "type dummy", opt("mtu", d.MTU), opt("address", macText(d.MAC)), flag("down", d.Down))
+}
+
+// Ifaces implements Linker.
+func (d Dummy) Ifaces() []Iface { return []Iface{{Container, d.Name}} }
+
+// Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
+func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	addr, err := mac(d.MAC, "cont", d.Owner)
+	if err != nil {
+		return false, err
+	}
+	err = w.Container.AddLink(kernel.NewLink{
+		Name: d.Name, Kind: "dummy", MTU: d.MTU, MAC: addr, Up: !d.Down,
+		Group: kernel.LinkGroup(d.Owner.Network), Alias: kernel.Tag(d.Owner),
+	})
+	if errors.Is(err, kernel.ErrLinkExists) {
+		err = fmt.Errorf("in the container: %w", err)
+	}
+	return err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (d Dummy) Verify(ctx context.Context, w *kernel.World) error {
+	_, l, err := Container.link(w, d.Name)
+	if err != nil {
+		return err
+	}
+	var is drift
+	if l.Kind != "dummy" {
+		is.want("type", "dummy", l.Kind)
+		return is.err()
+	}
+	if d.MAC != "" {
+		is.want("address", macText(d.MAC), l.MAC)
+	}
+	if d.MTU != 0 {
+		is.want("mtu", d.MTU, l.MTU)
+	}
+	if !d.Down {
+		is.want("state", "up", state(l))
+	}
+	return is.err()
+}
+
+// Remove implements plan.Remover.
+func (d Dummy) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, d.Owner, d.Name, "dummy")
+}
