@@ -115,6 +115,13 @@ func VLANData(id, protocol uint16) func(*nl.RtAttr) {
 	}
 }
 
+// VRFData is the data of a vrf.
+func VRFData(table int) func(*nl.RtAttr) {
+	return func(data *nl.RtAttr) {
+		data.AddRtAttr(nl.IFLA_VRF_TABLE, nl.Uint32Attr(uint32(table)))
+	}
+}
+
 // A KindData is what a link of some kinds has beyond other links: the fields of its kind are set.
 type KindData struct {
 	Mode       uint32 // macvlan, macvtap, ipvlan

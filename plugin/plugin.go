@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/tap"
 	"github.com/fairlead-cni/fairlead/plugin/tuning"
 	"github.com/fairlead-cni/fairlead/plugin/vlan"
+	"github.com/fairlead-cni/fairlead/plugin/vrf"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
@@ -38,5 +39,6 @@ func All() []sdk.Plugin {
 		tap.Plugin,
 		tuning.Plugin,
 		vlan.Plugin,
+		vrf.Plugin,
 	}
 }

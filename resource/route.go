@@ -165,7 +165,7 @@ func (r Route) tables(ns *kernel.NS, index int) (leads func(kernel.Route) bool, 
 	if err == nil && l.Master != 0 {
 		l, err = ns.LinkAt(l.Master)
 		if err == nil && l.Kind == "vrf" {
-			return func(have kernel.Route) bool { return have.Via == r.Via }, nil
+			return func(have kernel.Route) bool { return have.Table == int(l.Data.Table) && have.Via == r.Via }, nil
 		}
 	}
 	addrs, aerr := ns.Addrs(index)

@@ -361,26 +361,11 @@ func sweepSources(ctx context.Context, w *kernel.World, network string, keep fun
 }
 
 func (rec sources) sweep(ctx context.Context) error {
-	ns, err := kernel.Open(rec.Path)
-	if rec.Path == "" || errors.Is(err, kernel.ErrNoNamespace) || errors.Is(err, kernel.ErrNotNamespace) {
-		ns.Close()
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	if id, err := identity(ns); err != nil || id != rec.NS {
-		return err
-	}
-	unlock, err := lockSources(ctx, ns)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	var errs []error
-	for _, part := range rec.By {
-		errs = append(errs, part.takeBack(ctx, &kernel.World{Container: ns}, ns))
-	}
-	return errors.Join(errs...)
+	return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {
+		var errs []error
+		for _, part := range rec.By {
+			errs = append(errs, part.takeBack(ctx, &kernel.World{Container: ns}, ns))
+		}
+		return errors.Join(errs...)
+	})
 }

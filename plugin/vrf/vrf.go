@@ -1,0 +1,43 @@
+// Package vrf gives interfaces of a container a routing table of their own, by a VRF of the kernel: those in one VRF
+// reach each other's networks, those in another do not, and both may have the same addresses. The first interface makes
+// the VRF and the last one removes it. Where an interface has a default route beside that of another network, give it a
+// priority in its plugin's configuration: without, the plugin leaves it out, before it could get into the VRF.
+package vrf
+
+import (
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the vrf plugin.
+var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table of their own", want)
+
+type conf struct {
+	Name  string `json:"vrfname"` // of the VRF, which has to be given; it is made if the container has none of that name
+	Table int    `json:"table"`   // the VRF's routing table, 1 to 4294967295 but not 253, 254 and 255; 0, which is the default: that of the VRF if there is one already, else a free one
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	v := resource.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
+	if r.Verb == "DEL" {
+		return plan.Plan{v}, nil
+	}
+	bad := func(format string, args ...any) (plan.Plan, error) {
+		return nil, spec.Errorf(spec.CodeConfig, format, args...)
+	}
+	if c.Name == "" {
+		return bad("vrfname: is missing: want the name of a VRF, such as \"blue\"")
+	}
+	if err := spec.ValidIfName(c.Name); err != nil {
+		return bad("vrfname: %q: %w", c.Name, err)
+	}
+	if c.Name == r.IfName {
+		return bad("vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, or a VRF's", c.Name)
+	}
+	if t := c.Table; t < 0 || t > 1<<32-1 || t >= 253 && t <= 255 {
+		return bad("table: %d: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one", t)
+	}
+	return plan.Plan{v}, nil
+}

@@ -1,0 +1,280 @@
+package resource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A VRF puts the owner's link, in the container, into a VRF: a link that others are members of, and a routing table
+// that holds for them alone. It is made for its first member and removed with its last one; addresses and routes go
+// along. One that was there before anybody asked for it stays.
+type VRF struct {
+	Owner spec.Owner
+	Name  string // empty where DEL has no configuration: the one that the link is in
+	Table int    // zero: that of the VRF, or a free one
+}
+
+func (v VRF) String() string {
+	table := opt("table", v.Table)
+	if v.Name == "" {
+		return "link cont/" + v.Owner.IfName + " nomaster"
+	}
+	if v.Table == 0 {
+		table = "free table"
+	}
+	return line("link cont/"+v.Owner.IfName, "master "+v.Name, "type vrf", table)
+}
+
+// vrfRecord is the Memory of what a member was before it was one.
+const vrfRecord = "vrf"
+
+type member struct {
+	NS    string // see identity
+	Path  string
+	Link  string
+	VRF   string
+	Table int
+	Found bool           // the VRF was there, and nobody's
+	Was   []kernel.Route // the link's routes before, in whichever table
+	Made  []kernel.Route // and where they are now
+}
+
+// recall is what is remembered of the owner. It counts in one namespace only; another one may have its path by now.
+func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere bool, err error) {
+	if known, err = w.Memory.Recall(vrfRecord, v.Owner, &m); err != nil {
+		return m, false, false, err
+	}
+	id, err := identity(ns)
+	if !known || m.NS != id {
+		return member{NS: id, Path: ns.Path, Link: v.Owner.IfName}, false, known, err
+	}
+	return m, true, false, err
+}
+
+// Ensure implements plan.Resource.
+func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	ns, err := Container.ns(w)
+	if err != nil {
+		return false, err
+	}
+	unlock, err := lockSources(ctx, ns) // nobody else is to choose the same table
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	l, err := ns.Link(v.Owner.IfName)
+	if err != nil {
+		return false, err
+	}
+	m, known, _, err := v.recall(w, ns)
+	if err != nil {
+		return false, err
+	}
+	if l.Master != 0 {
+		if known && v.verify(ns, l, m, known) == nil {
+			return false, nil
+		}
+		return false, v.taken(ns, l)
+	}
+	m = member{NS: m.NS, Path: m.Path, Link: l.Name, VRF: v.Name}
+	vrf, err := v.device(ns)
+	made := errors.Is(err, kernel.ErrNoLink)
+	if made {
+		vrf, err = v.make(ns)
+	}
+	if err != nil {
+		return false, err
+	}
+	m.Table, m.Found = int(vrf.Data.Table), !marked(vrf)
+	if m.Was, err = movable(ns, l.Index); err == nil {
+		err = w.Memory.Remember(vrfRecord, v.Owner, m)
+	}
+	if err == nil {
+		err = m.join(ctx, ns, l, vrf)
+	}
+	if err == nil { // with what the routes have become
+		err = w.Memory.Remember(vrfRecord, v.Owner, m)
+	}
+	if err != nil {
+		return false, errors.Join(err, m.leave(context.WithoutCancel(ctx), ns, true), w.Memory.Forget(vrfRecord, v.Owner))
+	}
+	return true, nil
+}
+
+// taken says what the link is a member of.
+func (v VRF) taken(ns *kernel.NS, l *kernel.Link) error {
+	what := fmt.Sprintf("#%d", l.Master)
+	if master, err := ns.LinkAt(l.Master); err == nil {
+		what = kind(master) + ", " + master.Name
+	}
+	return spec.Errorf(spec.CodeConfig, "vrfname: %q: %s belongs to %s already, and a link belongs to one at most", v.Name, l.Name, what)
+}
+
+// device is the VRF, set up, or ErrNoLink.
+func (v VRF) device(ns *kernel.NS) (*kernel.Link, error) {
+	l, err := ns.Link(v.Name)
+	switch {
+	case err != nil:
+		return nil, err
+	case l.Kind != "vrf":
+		return nil, spec.Errorf(spec.CodeConfig, "vrfname: %q: is %s in the container; name another", v.Name, kind(l))
+	case v.Table != 0 && int(l.Data.Table) != v.Table:
+		return nil, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has %d; want that, or leave the key out", v.Table, v.Name, l.Data.Table)
+	case !l.Up:
+		err = ns.SetLink(v.Name, kernel.LinkChange{Up: true})
+	}
+	return l, err
+}
+
+// make makes the VRF. It is marked as the network's, for it outlives the attachment that asks for it first.
+func (v VRF) make(ns *kernel.NS) (*kernel.Link, error) {
+	table, err := v.choose(ns)
+	if err != nil {
+		return nil, err
+	}
+	err = ns.AddLink(kernel.NewLink{
+		Name: v.Name, Kind: "vrf", Up: true, Data: kernel.VRFData(table),
+		Group: kernel.LinkGroup(v.Owner.Network), Alias: kernel.Tag(spec.Owner{Network: v.Owner.Network}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ns.Link(v.Name)
+}
+
+// choose is the VRF's table: the first one that neither a route nor a rule nor another VRF has, where none is asked for.
+func (v VRF) choose(ns *kernel.NS) (int, error) {
+	used := map[int]bool{0: true, 253: true, 254: true, 255: true}
+	links, err := ns.Links()
+	for _, l := range links {
+		if l.Kind != "vrf" {
+			continue
+		}
+		if used[int(l.Data.Table)] = true; v.Table == int(l.Data.Table) {
+			return 0, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has it; want another, or leave the key out", v.Table, l.Name)
+		}
+	}
+	if v.Table != 0 || err != nil {
+		return v.Table, err
+	}
+	for _, family := range families() {
+		rules, err := ns.Rules(family)
+		if err != nil {
+			return 0, err
+		}
+		routes, err := ns.Routes(kernel.RouteFilter{Family: family})
+		if err != nil {
+			return 0, err
+		}
+		for _, r := range rules {
+			used[r.Table] = true
+		}
+		for _, r := range routes {
+			used[r.Table] = true
+		}
+	}
+	table := 1
+	for used[table] {
+		table++
+	}
+	return table, nil
+}
+
+// Verify implements plan.Resource.
+func (v VRF) Verify(ctx context.Context, w *kernel.World) error {
+	ns, l, err := Container.link(w, v.Owner.IfName)
+	if err != nil {
+		return err
+	}
+	m, known, _, err := v.recall(w, ns)
+	if err != nil {
+		return err
+	}
+	return v.verify(ns, l, m, known)
+}
+
+func (v VRF) verify(ns *kernel.NS, l *kernel.Link, m member, known bool) error {
+	vrf, err := ns.Link(v.Name)
+	if err != nil {
+		return err
+	}
+	var d drift
+	if vrf.Kind != "vrf" {
+		d.want("type of "+v.Name, "vrf", vrf.Kind)
+		return d.err()
+	}
+	d.want("state of "+v.Name, "up", state(vrf))
+	if l.Master != vrf.Index {
+		is := "none"
+		if other, err := ns.LinkAt(l.Master); l.Master != 0 && err == nil {
+			is = other.Name
+		}
+		d.want("master", v.Name, is)
+	}
+	table := v.Table
+	if table == 0 && known {
+		table = m.Table
+	}
+	if table != 0 {
+		d.want("table of "+v.Name, table, vrf.Data.Table)
+	}
+	for _, family := range families() {
+		of := func(r kernel.Route) bool { return familyOf(r.Dst.Addr()) != family }
+		if want := slices.DeleteFunc(slices.Clone(m.Made), of); len(want) > 0 {
+			have, err := ns.Routes(kernel.RouteFilter{Family: family, Link: l.Index})
+			d.add(err)
+			for _, r := range want {
+				d.add(missing(ns, []kernel.Route{r}, slices.DeleteFunc(slices.Clone(have), func(h kernel.Route) bool { return h.Table != r.Table })))
+			}
+		}
+	}
+	return d.err()
+}
+
+// Remove implements plan.Remover.
+func (v VRF) Remove(ctx context.Context, w *kernel.World) error {
+	ns, err := Container.ns(w)
+	if err != nil { // gone, and all that was in it
+		return w.Memory.Forget(vrfRecord, v.Owner)
+	}
+	unlock, err := lockSources(ctx, ns)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	m, known, elsewhere, err := v.recall(w, ns)
+	if err != nil {
+		return err
+	}
+	if elsewhere { // this namespace has its path, and is none of ours
+		return w.Memory.Forget(vrfRecord, v.Owner)
+	}
+	if !known {
+		m.VRF = v.Name
+	}
+	if err := m.leave(ctx, ns, known); err != nil {
+		return err
+	}
+	return w.Memory.Forget(vrfRecord, v.Owner)
+}
+
+// sweepVRFs takes out of their VRFs the links of attachments of the network that keep does not want, where their
+// containers live on. Their records are the caller's to forget.
+func sweepVRFs(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
+	records, err := w.Memory.Records(vrfRecord, network)
+	errs := []error{err}
+	for owner, record := range records {
+		var m member
+		if keep(owner) || json.Unmarshal(record, &m) != nil {
+			continue
+		}
+		errs = append(errs, within(ctx, m.Path, m.NS, func(ns *kernel.NS) error { return m.leave(ctx, ns, true) }))
+	}
+	return errors.Join(errs...)
+}
