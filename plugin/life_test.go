@@ -225,6 +225,31 @@ var chains = []chain{
 		{"mode changed", in("ip", "link", "set", "eth0", "type", "ipvlan", "mode", "l2"), `mode is l2, want l3`},
 		{"flag changed", in("ip", "link", "set", "eth0", "type", "ipvlan", "mode", "l3", "private"), `flag is private, want bridge`},
 	}},
+	{"vlan", []string{`"type":"vlan","master":"ens3","vlanId":100,"mtu":1400,` + hostLocal4}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down, want up`},
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
+		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+	}},
+	{"dummy", []string{`"type":"dummy","mtu":1400,` + hostLocal}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64: is missing`},
+		{"route gone", in("ip", "route", "del", "default"), `route default`},
+		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down, want up`},
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
+		{"gone", in("ip", "link", "del", "eth0"), `eth0: link does not exist`},
+	}},
+	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
+		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
+		{"VRF down", in("ip", "link", "set", "blue", "down"), `state of blue is down`},
+		{"another VRF", in("sh", "-c", "ip link add red up type vrf table 9; ip link set eth0 master red"), `route default|master is red`},
+		{"default route gone", in("ip", "route", "del", "default", "vrf", "blue"), `route default via .*: is missing`},
+		{"IPv6 default route gone", in("ip", "-6", "route", "del", "default", "vrf", "blue"), `route -6 default via .*: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64: is missing`},
+	}},
 }
 
 // A runner is a runtime of 30 lines: it runs a chain and remembers the result.
@@ -455,7 +480,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") && c.name != "ptp-chain" { // the second one's host ports are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && c.name != "ptp-chain" && c.name != "vlan" { // the second one's host ports, or VLAN, are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))
@@ -524,7 +549,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -23,12 +23,15 @@ var setups = map[string]func(*testing.T){
 	"ipvlan":         uplink("ipvlan"),
 	"tap":            needTap,
 	"tap-chain":      needTap,
+	"vlan":           uplink("vlan id 7"),
+	"dummy":          func(t *testing.T) { nstest.Need(t, "dummy") },
+	"vrf":            func(t *testing.T) { nstest.Need(t, "vrf", "table", "7") },
 }
 
 // uplink gives the host a network card, ens3, without addresses.
 func uplink(kind string, more ...string) func(*testing.T) {
 	return func(t *testing.T) {
-		nstest.Need(t, kind)
+		nstest.Need(t, strings.Fields(kind)[0], strings.Fields(kind)[1:]...)
 		lan := nstest.NewNS(t)
 		nstest.Run(t, "sh", "-ec", "ip link add ens3 type veth peer name wire netns "+strings.TrimPrefix(lan, "/run/netns/")+
 			"; sysctl -qw net.ipv6.conf.ens3.disable_ipv6=1; ip link set ens3 up;"+strings.Join(more, ";"))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // twoHosts are two hosts on one cable, ens3 at both ends:
@@ -98,4 +99,49 @@ func TestVLANPackets(t *testing.T) {
 	s.talks("e1", "d1")
 	s.unreachable("the same number, without the provider's tag", "d1", "b1")
 	r.must("del", r.del(in))
+}
+
+// TestVLANRefused is what ADD must not begin with, and what STATUS knows of it.
+//
+// clause: K13 P11 P21
+func TestVLANRefused(t *testing.T) {
+	r := newRunner(t, chain{name: "vlan-refused", plugins: []string{`"type":"vlan",` + hostLocal4}})
+	r.host = nstest.NewNS(t)
+	nstest.RunIn(t, r.host, "sh", "-ec", "ip link add ens3 up type veth peer name ens4; ip link set lo up")
+	links := func() string {
+		return nstest.RunIn(t, r.host, "sh", "-c", "ip -o link | sed 's/state [A-Z]*//; s/NO-CARRIER,//; s/,LOWER_UP//'; ip -o addr show scope global")
+	}
+	clean, host := state(t), links()
+	for _, tt := range []struct {
+		extra  string
+		say    string
+		status spec.Code
+	}{
+		{`,"vlanId":100,"master":"esn3"`, `master: "esn3": no such link in the host; there is`, spec.CodeUnavailable},
+		{`,"vlanId":100,"master":"esn3"`, `did you mean "ens3"?`, spec.CodeUnavailable},
+		{`,"vlanId":100,"master":"ens4"`, `master: "ens4": is down`, spec.CodeUnavailable},
+		{`,"vlanId":100,"master":"lo"`, `master: "lo": is lo`, spec.CodeUnavailable},
+		{`,"vlanId":100,"master":"ens3","mtu":1501`, `mtu: 1501: ens3 has 1500; want 68 to 1500`, spec.CodeUnavailable},
+		{`,"vlanId":100,"master":"ens3","linkInContainer":true`, `it is on the host; without "linkInContainer"`, 0},
+		{`,"vlanId":100`, `master: is missing`, spec.CodeConfig},
+		{`,"vlanId":4095,"master":"ens3"`, `vlanId: 4095: want a number from 1 to 4094`, spec.CodeConfig},
+		{`,"master":"ens3"`, `vlanId: is missing: want`, spec.CodeConfig},
+	} {
+		a := &attachment{id: "a", netns: nstest.NewNS(t)}
+		_, err := r.run(0, "ADD", a, tt.extra)
+		wantCode(t, "add with "+tt.extra, err, spec.CodeConfig, tt.say)
+		_, err = r.run(0, "STATUS", &attachment{}, tt.extra)
+		if tt.status != 0 {
+			wantCode(t, "status with "+tt.extra, err, tt.status, tt.say)
+		} else if err != nil {
+			t.Errorf("status with %s: %v", tt.extra, err)
+		}
+		if _, err := r.run(0, "DEL", a, tt.extra); err != nil {
+			t.Errorf("del with %s: %v", tt.extra, err)
+		}
+		same(t, tt.extra, clean)
+		if now := links(); now != host {
+			t.Errorf("%s left on the host\n%s\nit was\n%s", tt.extra, now, host)
+		}
+	}
 }

@@ -1,0 +1,345 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// needVRF makes a world whose container has eth0 and eth1, each with addresses of both families, the same ones, and
+// routes that only eth0 has in the main table.
+func needVRF(t *testing.T) *kernel.World {
+	t.Helper()
+	nstest.Need(t, "vrf", "table", "7")
+	w := newWorld(t)
+	for _, n := range []string{"0", "1"} {
+		host(t, w, "ip link add eth%s netns %s type veth peer name far%[1]s", n, filepath.Base(w.Container.Path))
+		host(t, w, "ip link set far%s up", n)
+		cont(t, w, "ip link set eth%s up", n)
+	}
+	for _, a := range []string{"10.1.0.2/24", "fd00:1::2/64 nodad", "fd00:2::2/64 nodad noprefixroute"} {
+		cont(t, w, "ip addr add %s dev eth0", strings.Replace(a, " ", " ", 1))
+	}
+	for _, r := range []string{
+		"default via 10.1.0.1", "10.2.0.0/16 dev eth0 scope link", "10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1300", "10.4.0.0/16 via 10.1.0.1 table 500",
+		"10.5.0.0/16 dev eth0 scope link src 10.1.0.2", "172.16.0.0/12 via 192.0.2.1 dev eth0 onlink",
+	} {
+		cont(t, w, "ip route add %s", r)
+	}
+	for _, r := range []string{"default via fd00:1::1", "fd00:2::/64 dev eth0 src fd00:2::2", "fd00:4::/64 via fd00:1::1 table 500"} {
+		cont(t, w, "ip -6 route add %s", r)
+	}
+	return w
+}
+
+func member0(name string, table int) VRF { return VRF{Owner: owner, Name: name, Table: table} }
+
+// in1 is the other link's.
+func in1(name string) VRF {
+	return VRF{Owner: spec.Owner{Network: "lan", ContainerID: "c1", IfName: "eth1"}, Name: name}
+}
+
+func TestVRF(t *testing.T) {
+	for _, table := range []int{0, 4294967295} {
+		t.Run(fmt.Sprint("table ", table), func(t *testing.T) {
+			w := needVRF(t)
+			v := member0("blue", table)
+			want := table
+			if table == 0 {
+				want = 1
+			}
+			again := func(t *testing.T) {
+				cont(t, w, "ip link set eth0 nomaster up")
+				if _, err := w.Container.Index("blue"); err == nil {
+					cont(t, w, "ip link del blue")
+				}
+				if err := v.Remove(t.Context(), w); err != nil {
+					t.Fatal(err)
+				}
+				must(t, w, v)
+			}
+			lawBook{repair: again}.hold(t, w, v,
+				breaker{"no member", in(w, "ip link set eth0 nomaster"), "master is none, want blue"},
+				breaker{"another VRF's", in(w, "ip link add red type vrf table 9", "ip link set eth0 master red"), "master is red, want blue"},
+				breaker{"gone", in(w, "ip link del blue", "ip link del red"), "link blue: link does not exist"},
+				breaker{"down", in(w, "ip link set blue down"), "state of blue is down, want up"},
+				breaker{"another table", in(w, "ip link del blue", "ip link add blue type vrf table 77", "ip link set blue up", "ip link set eth0 master blue"), fmt.Sprintf("table of blue is 77, want %d", want)},
+				breaker{"another kind", in(w, "ip link del blue", "ip link add blue type bridge"), "type of blue is bridge, want vrf"},
+				breaker{"default route", in(w, fmt.Sprintf("ip route del default table %d", want)), "route default via 10.1.0.1 dev cont/eth0"},
+				breaker{"IPv6 default route", in(w, fmt.Sprintf("ip -6 route del default table %d", want)), "route -6 default via fd00:1::1 dev cont/eth0"},
+				breaker{"a route's MTU", in(w, fmt.Sprintf("ip route change 10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1200 table %d", want)), "mtu is 1200, want 1300"},
+				breaker{"a rule's route", in(w, "ip route flush table 500"), "route 10.4.0.0/16 via 10.1.0.1 dev cont/eth0 table 500: is missing"},
+			)
+		})
+	}
+}
+
+// TestVRFKeeps: addresses of both families and routes are there after joining, and usable at once.
+func TestVRFKeeps(t *testing.T) {
+	w := needVRF(t)
+	cont(t, w, "sysctl -qw net.ipv6.conf.eth0.keep_addr_on_down=0 net.ipv6.conf.eth0.accept_dad=1")
+	v := member0("blue", 0)
+	must(t, w, v)
+	addrs := cont(t, w, "ip -o addr show dev eth0 scope global")
+	for _, a := range []string{"10.1.0.2/24", "fd00:1::2/64", "fd00:2::2/64"} {
+		if !strings.Contains(addrs, a) {
+			t.Errorf("lacks %s:\n%s", a, addrs)
+		}
+	}
+	if strings.Contains(addrs, "tentative") {
+		t.Errorf("not usable yet:\n%s", addrs)
+	}
+	routes := cont(t, w, "ip route show table 1") + cont(t, w, "ip -6 route show table 1")
+	for _, r := range []string{
+		"default via 10.1.0.1", "10.2.0.0/16 dev eth0 scope link", "10.3.0.0/16 via 10.1.0.1 dev eth0 metric 7 mtu 1300", "10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.2",
+		"10.5.0.0/16 dev eth0 scope link src 10.1.0.2", "172.16.0.0/12 via 192.0.2.1 dev eth0 onlink",
+		"default via fd00:1::1 dev eth0 metric 1024", "fd00:1::/64 dev eth0 proto kernel metric 256", "fd00:2::/64 dev eth0 src fd00:2::2",
+	} {
+		if !strings.Contains(routes, r) {
+			t.Errorf("lacks %s:\n%s", r, routes)
+		}
+	}
+	if strings.Contains(routes, "local fd00:2::2 dev eth0") == false || strings.Contains(routes, "fd00:2::/64 dev eth0 proto kernel") {
+		t.Errorf("the address without a route to its subnet:\n%s", routes)
+	}
+	if main := cont(t, w, "ip route") + cont(t, w, "ip -6 route"); strings.Contains(main, "eth0") {
+		t.Errorf("left in the main table:\n%s", main)
+	}
+	for key, want := range map[string]string{"keep_addr_on_down": "0", "accept_dad": "1"} {
+		if is := sysctl(t, w.Container, "net/ipv6/conf/eth0/"+key); is != want {
+			t.Errorf("%s is %s, was %s", key, is, want)
+		}
+	}
+	if out := cont(t, w, "ip -d link show blue"); !strings.Contains(out, "vrf table 1 ") {
+		t.Error(out)
+	}
+	if err := v.Remove(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestVRFMembers: the first member makes it and the last one removes it; a default route that one has already stays
+// before another's.
+func TestVRFMembers(t *testing.T) {
+	w := needVRF(t)
+	ctx := t.Context()
+	before := linkState(t, w)
+	must(t, w, member0("blue", 0))
+	cont(t, w, "ip addr add 10.9.0.2/24 dev eth1")
+	cont(t, w, "ip addr add fd00:9::2/64 dev eth1 nodad")
+	cont(t, w, "ip route add default via 10.9.0.1")
+	cont(t, w, "ip -6 route add default via fd00:9::1")
+	alone := linkState(t, w)
+	must(t, w, in1("blue"))
+	for _, v := range []VRF{member0("blue", 0), in1("blue")} {
+		if err := v.Verify(ctx, w); err != nil {
+			t.Errorf("%v: %v", v, err)
+		}
+	}
+	if out := cont(t, w, "ip route get 192.0.2.1 vrf blue") + cont(t, w, "ip -6 route get 2001:db8::1 vrf blue"); strings.Count(out, "dev eth0") != 2 {
+		t.Errorf("the second member took the way out: %s", out)
+	}
+	for range 2 {
+		if err := in1("blue").Remove(ctx, w); err != nil {
+			t.Error(err)
+		}
+		if after := linkState(t, w); after != alone {
+			t.Errorf("when the second one has left: %s", difference(alone, after))
+		}
+	}
+	for _, l := range []string{"ip addr flush dev eth1 scope global"} {
+		cont(t, w, "%s", l)
+	}
+	if err := member0("blue", 0).Verify(ctx, w); err != nil {
+		t.Error(err)
+	}
+	// The one that goes last is not the one that made it; its configuration does not decode any more.
+	must(t, w, in1("blue"))
+	if err := member0("blue", 0).Remove(ctx, w); err != nil {
+		t.Error(err)
+	}
+	if err := in1("").Remove(ctx, w); err != nil {
+		t.Error(err)
+	}
+	if after := linkState(t, w); after != before {
+		t.Errorf("at the end: %s", difference(before, after))
+	}
+	if list, _ := os.ReadDir(w.Memory.Dir); len(list) > 0 {
+		t.Errorf("still remembered: %v", list)
+	}
+}
+
+// TestVRFNotOurs: what was there before stays as it was.
+func TestVRFNotOurs(t *testing.T) {
+	w := needVRF(t)
+	ctx := t.Context()
+	cont(t, w, "ip link add br0 type bridge")
+	cont(t, w, "ip link add green type vrf table 20")
+	cont(t, w, "ip link set green up")
+	before := linkState(t, w)
+	refused := func(v VRF, say string) {
+		t.Helper()
+		changed, err := v.Ensure(ctx, w)
+		if e := (*spec.Error)(nil); changed || !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), say) {
+			t.Errorf("%v: changed %v, %v; want %q", v, changed, err, say)
+		}
+		if after := linkState(t, w); after != before {
+			t.Errorf("%v: %s", v, difference(before, after))
+		}
+	}
+	refused(member0("br0", 0), `vrfname: "br0": is a bridge in the container`)
+	refused(member0("lo", 0), `vrfname: "lo": is a device of no kind`)
+	refused(member0("green", 21), "table: 21: the VRF green has 20")
+	refused(member0("blue", 20), "table: 20: the VRF green has it")
+	if _, err := (VRF{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth7"}, Name: "blue"}).Ensure(ctx, w); !errors.Is(err, kernel.ErrNoLink) {
+		t.Errorf("no such link: %v", err)
+	}
+
+	// Somebody's own VRF gets a member and loses it.
+	must(t, w, member0("green", 20))
+	second := linkState(t, w)
+	if changed, err := member0("blue", 0).Ensure(ctx, w); changed || err == nil || !strings.Contains(err.Error(), "eth0 belongs to a vrf, green already") {
+		t.Errorf("changed %v, %v", changed, err)
+	}
+	if after := linkState(t, w); after != second {
+		t.Errorf("a refused one: %s", difference(second, after))
+	}
+	for range 2 {
+		if err := member0("green", 20).Remove(ctx, w); err != nil {
+			t.Error(err)
+		}
+		if after := linkState(t, w); after != before {
+			t.Errorf("afterwards: %s", difference(before, after))
+		}
+	}
+
+	// A bridge's port stays one.
+	cont(t, w, "ip link set eth1 master br0")
+	before = linkState(t, w)
+	refused(in1("blue"), "eth1 belongs to a bridge, br0 already")
+	if err := in1("blue").Remove(ctx, w); err != nil {
+		t.Error(err)
+	}
+	if after := linkState(t, w); after != before {
+		t.Errorf("a port: %s", difference(before, after))
+	}
+	cont(t, w, "ip link set eth1 nomaster")
+
+	// What the reference made is remembered nowhere and carries no mark.
+	before = linkState(t, w)
+	cont(t, w, "ip link add gold type vrf table 30")
+	cont(t, w, "ip link set gold up")
+	cont(t, w, "ip link set eth1 master gold")
+	cont(t, w, "ip route add 10.7.0.0/16 dev eth1 table 30")
+	if err := in1("gold").Remove(ctx, w); err != nil {
+		t.Error(err)
+	}
+	if out := cont(t, w, "ip route show 10.7.0.0/16"); !strings.Contains(out, "eth1") {
+		t.Errorf("its route is lost: %q", out)
+	}
+	cont(t, w, "ip route del 10.7.0.0/16")
+	if after := linkState(t, w); after != before {
+		t.Errorf("the reference's: %s", difference(before, after))
+	}
+}
+
+// TestVRFTables: a free table is one that nobody uses, whoever asks at the same time.
+func TestVRFTables(t *testing.T) {
+	w := needVRF(t)
+	cont(t, w, "ip link add red type vrf table 1")
+	cont(t, w, "ip route add blackhole 10.0.0.0/8 table 2")
+	cont(t, w, "ip -6 rule add from fd00:77::/64 lookup 3")
+	cont(t, w, "ip link add name bulk type bridge")
+	const n = 8
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		cont(t, w, "ip link add p%d type veth peer name q%[1]d", i)
+		wg.Go(func() {
+			o := spec.Owner{Network: "net", ContainerID: "c1", IfName: fmt.Sprint("p", i)}
+			_, errs[i] = VRF{Owner: o, Name: fmt.Sprint("vrf", i/2)}.Ensure(t.Context(), w)
+		})
+	}
+	wg.Wait()
+	tables := map[uint32]string{}
+	links, err := w.Container.Links()
+	if err = errors.Join(append(errs, err)...); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Kind != "vrf" {
+			continue
+		}
+		if other := tables[l.Data.Table]; other != "" || l.Name != "red" && l.Data.Table < 4 {
+			t.Errorf("%s has table %d, and so has %q", l.Name, l.Data.Table, other)
+		}
+		tables[l.Data.Table] = l.Name
+	}
+	if len(tables) != 1+n/2 {
+		t.Errorf("%v", tables)
+	}
+}
+
+// TestVRFGC takes members that are nobody's any more out of a container that lives on.
+func TestVRFGC(t *testing.T) {
+	w := needVRF(t)
+	before := linkState(t, w)
+	must(t, w, member0("blue", 0))
+	must(t, w, in1("blue"))
+	keep := func(o [8]byte) bool { return false }
+	if err := sweepVRFs(t.Context(), w, owner.Network, func([8]byte) bool { return true }); err != nil {
+		t.Error(err)
+	}
+	if err := member0("blue", 0).Verify(t.Context(), w); err != nil {
+		t.Errorf("one to be kept: %v", err)
+	}
+	for _, network := range []string{owner.Network, "lan"} {
+		if err := sweepVRFs(t.Context(), w, network, keep); err != nil {
+			t.Error(err)
+		}
+	}
+	if after := linkState(t, w); after != before {
+		t.Errorf("%s", difference(before, after))
+	}
+}
+
+// TestRouteInVRF: a route without a table of its own is the one in the VRF's table, and nowhere else (P16).
+func TestRouteInVRF(t *testing.T) {
+	w := needVRF(t)
+	ctx := t.Context()
+	var list []Route
+	for dst, via := range map[string]string{"0.0.0.0/0": "10.1.0.1", "10.2.0.0/16": "", "::/0": "fd00:1::1"} {
+		r := Route{Link: "eth0", Dst: netip.MustParsePrefix(dst)}
+		if via != "" {
+			r.Via = netip.MustParseAddr(via)
+		}
+		list = append(list, r)
+	}
+	verify := func(when string, good bool) {
+		t.Helper()
+		for _, r := range list {
+			if err := r.Verify(ctx, w); (err == nil) != good {
+				t.Errorf("%s: %v: %v", when, r, err)
+			}
+		}
+	}
+	verify("before", true)
+	must(t, w, member0("blue", 0))
+	verify("in the VRF", true)
+	for _, f := range []string{"-4", "-6"} { // in a table that nobody looks the link's packets up in
+		cont(t, w, "ip %s route flush table 1 proto boot", f)
+	}
+	for _, r := range []string{"-4 route add default via 10.1.0.1 dev eth0 onlink table 600", "-4 route add 10.2.0.0/16 dev eth0 table 600", "-6 route add default via fd00:1::1 dev eth0 table 600"} {
+		cont(t, w, "ip %s", r)
+	}
+	verify("in another table", false)
+}
