@@ -24,10 +24,11 @@ func needVRF(t *testing.T) *kernel.World {
 	for _, n := range []string{"0", "1"} {
 		host(t, w, "ip link add eth%s netns %s type veth peer name far%[1]s", n, filepath.Base(w.Container.Path))
 		host(t, w, "ip link set far%s up", n)
+		cont(t, w, "sysctl -qw net.ipv6.conf.eth%s.keep_addr_on_down=1", n) // ip(8) takes it out of VRFs below
 		cont(t, w, "ip link set eth%s up", n)
 	}
 	for _, a := range []string{"10.1.0.2/24", "fd00:1::2/64 nodad", "fd00:2::2/64 nodad noprefixroute"} {
-		cont(t, w, "ip addr add %s dev eth0", strings.Replace(a, " ", " ", 1))
+		cont(t, w, "ip addr add %s dev eth0", a)
 	}
 	for _, r := range []string{
 		"default via 10.1.0.1", "10.2.0.0/16 dev eth0 scope link", "10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1300", "10.4.0.0/16 via 10.1.0.1 table 500",
