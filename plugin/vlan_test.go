@@ -117,7 +117,7 @@ func TestVLANRefused(t *testing.T) {
 		say    string
 		status spec.Code
 	}{
-		{`,"vlanId":100,"master":"esn3"`, `master: "esn3": no such link in the host; there is`, spec.CodeUnavailable},
+		{`,"vlanId":100,"master":"esn3"`, `master: "esn3": no such link on the host; there is`, spec.CodeUnavailable},
 		{`,"vlanId":100,"master":"esn3"`, `did you mean "ens3"?`, spec.CodeUnavailable},
 		{`,"vlanId":100,"master":"ens4"`, `master: "ens4": is down`, spec.CodeUnavailable},
 		{`,"vlanId":100,"master":"lo"`, `master: "lo": is lo`, spec.CodeUnavailable},

@@ -147,7 +147,7 @@ func TestVLANMaster(t *testing.T) {
 	before := linkState(t, w)
 	for master, say := range map[string]string{
 		"lo":   `master: "lo": is lo or another link without Ethernet headers; vlan needs one with them`,
-		"ens5": `master: "ens5": no such link in the host; there is`,
+		"ens5": `master: "ens5": no such link on the host; there is`,
 	} {
 		if _, err := aVLAN(owner, master, 100).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("%s: %v", master, err)
