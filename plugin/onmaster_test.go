@@ -26,6 +26,8 @@ var setups = map[string]func(*testing.T){
 	"vlan":           uplink("vlan id 7"),
 	"dummy":          func(t *testing.T) { nstest.Need(t, "dummy") },
 	"vrf":            func(t *testing.T) { nstest.Need(t, "vrf", "table", "7") },
+	"routes-tap":     needTap,
+	"routes-macvlan": uplink("macvlan"),
 }
 
 // uplink gives the host a network card, ens3, without addresses.
