@@ -21,16 +21,9 @@ const tunDevice = "/dev/net/tun"
 // nor the header of virtio, as ip(8) makes it. Where a link of its name is there already, the error is
 // ErrLinkExists.
 func (ns *NS) AddTap(t Tap, finish func() error) error {
-	ifr, err := unix.NewIfreq(t.Name)
-	if err != nil {
-		return fmt.Errorf("add tap %s: %w", t.Name, err)
-	}
-	if t.Label != "" {
-		return fmt.Errorf("add tap %s: making it in the context %s is not supported yet", t.Name, t.Label)
-	}
 	fd := -1
 	// The file belongs to the namespace that it is opened in, whoever has it.
-	err = ns.Do(func() (err error) {
+	err := ns.Do(func() (err error) {
 		fd, err = unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 		return err
 	})
@@ -45,8 +38,12 @@ func (ns *NS) AddTap(t Tap, finish func() error) error {
 	if t.MultiQueue {
 		flags |= unix.IFF_MULTI_QUEUE
 	}
-	ifr.SetUint16(flags)
-	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
+	if t.Label != "" {
+		err = attachAs(t.Label, fd, t.Name, flags)
+	} else {
+		err = attach(fd, t.Name, flags)
+	}
+	if err != nil {
 		if _, there := ns.Index(t.Name); there == nil && is(err, unix.EBUSY, unix.EEXIST, unix.EINVAL) {
 			err = ErrLinkExists
 		}

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -21,7 +22,7 @@ import (
 
 // The test binary is the plugins: called by the name of one, it is that one, in a process of its own.
 func TestMain(m *testing.M) {
-	if os.Getenv("CNI_COMMAND") != "" {
+	if os.Getenv("CNI_COMMAND") != "" || os.Getenv(kernel.LabelledTap) != "" {
 		os.Exit(sdk.Serve(plugin.All(), filepath.Base(os.Args[0]), "test"))
 	}
 	nstest.Main(m)

@@ -1,10 +1,12 @@
 package plugin_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // A machine is behind a container's tap: a namespace with a tap of its own, and a hypervisor that carries frames
@@ -179,6 +182,37 @@ func TestTapRefused(t *testing.T) {
 	r.must("del of a tap that the reference made", r.del(a))
 	if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
 		t.Errorf("after DEL: %s", out)
+	}
+}
+
+// TestTapByAnother is what a plugin does under another context of SELinux: it executes itself to give an open device
+// its tap, which is in the namespace that the device was opened in. The contexts themselves need a host that has them.
+func TestTapByAnother(t *testing.T) {
+	needTap(t)
+	s := openSide(t, nstest.NewNS(t), "127.0.0.1")
+	var tun *os.File
+	if err := s.ns.Do(func() (err error) { tun, err = os.OpenFile("/dev/net/tun", os.O_RDWR, 0); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer tun.Close()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	give := func(asked string) error {
+		cmd := exec.Command(exe)
+		cmd.Args, cmd.Env, cmd.ExtraFiles = []string{"tap"}, []string{kernel.LabelledTap + "=" + asked}, []*os.File{tun}
+		return cmd.Run()
+	}
+	var status *exec.ExitError
+	if err := give("0:"); !errors.As(err, &status) || status.ExitCode() != int(unix.EINVAL) {
+		t.Errorf("what is neither a tap nor a tun: %v", err)
+	}
+	if err := give(fmt.Sprintf("%d:lab0", unix.IFF_TAP|unix.IFF_NO_PI|unix.IFF_TUN_EXCL)); err != nil {
+		t.Fatal(err)
+	}
+	if out := nstest.RunIn(t, s.ns.Path, "ip", "-d", "link", "show", "lab0"); !strings.Contains(out, "tun type tap pi off vnet_hdr off persist off") {
+		t.Errorf("the tap is %s", out)
 	}
 }
 

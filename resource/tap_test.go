@@ -135,6 +135,7 @@ func TestTapFails(t *testing.T) {
 		"not a bridge":   {Tap{Bridge: "v0"}, `bridge: "v0": is a veth in the container, not a bridge`, spec.CodeConfig},
 		"a group's MAC":  {Tap{MAC: "03:00:00:00:00:01"}, "set link eth0", 0},
 		"too large":      {Tap{MTU: 65522}, "set link eth0", 0},
+		"unknown label":  {Tap{Label: "nobody_u:nothing_r:never_t:s0"}, "SELinux refuses the context", spec.CodeConfig},
 		"namespace gone": {Tap{}, kernel.ErrNoNamespace.Error(), 0},
 	} {
 		c.tap.Owner, c.tap.Name = owner, "eth0"

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -52,6 +53,9 @@ func Serve(all []Plugin, name, build string) int {
 	e := environment{
 		Command: os.Getenv("CNI_COMMAND"), ContainerID: os.Getenv("CNI_CONTAINERID"), Netns: os.Getenv("CNI_NETNS"),
 		IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"), Path: os.Getenv("CNI_PATH"), Override: os.Getenv("CNI_NETNS_OVERRIDE"),
+	}
+	if tap, ok := os.LookupEnv(kernel.LabelledTap); ok && e.Command == "" {
+		return kernel.GiveTap(tap)
 	}
 	if e.Command == "" {
 		fmt.Fprintf(os.Stderr, "fairlead %s (%s): %s\nCNI protocol versions: %s\nA container runtime runs this, with CNI_COMMAND and the network's configuration on stdin.\n",
