@@ -5,7 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -88,6 +90,43 @@ func (i Ingress) want(t *kernel.NFTTable, link string, o spec.Owner) (want, not 
 	return want, not
 }
 
+// yield leaves what another network keeps out of a bridge that both are on: lifting a policy is for who has it. So a
+// link of several networks has the strictest of their policies. Whose is such a network's bridge and name.
+func (i Ingress) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem, kind uint32) (_, _ []kernel.NFTElem, whose string) {
+	if kind != kindNetwork {
+		return want, not, ""
+	}
+	var lift []kernel.NFTElem
+	isolated := false
+	for _, e := range not {
+		if was := at[place(e)]; was != nil {
+			net, _, text, ok := kernel.ParseTag(was.Comment)
+			switch within := e.Set.Name == "within"; {
+			case !ok || net == kernel.NetworkHash(i.Owner.Network), within && i.Policy == PolicyIsolated:
+			case within:
+				continue
+			default:
+				isolated = isolated || e.Set.Name == "isolated"
+				whose, _, _ = strings.Cut(text, "/")
+				continue
+			}
+		}
+		lift = append(lift, e)
+	}
+	if !isolated {
+		return want, lift, whose
+	}
+	var rest []kernel.NFTElem
+	for _, e := range want { // it would let in what the other keeps out
+		if e.Set.Name == "within" {
+			lift = append(lift, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	return rest, lift, whose
+}
+
 // Ensure implements plan.Resource.
 func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	link, o, kind, err := i.on(w)
@@ -106,6 +145,10 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		at, err := f.current(nil, slices.Concat(want, not, others))
 		if err != nil {
 			return err
+		}
+		asked, whose := want, "" // which the record keeps: another network may give way again
+		if want, not, whose = i.yield(want, not, at, kind); whose != "" {
+			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge", link, "network", whose)
 		}
 		have, err := f.entries(kernel.OwnerHash(o), kind)
 		if err != nil {
@@ -126,7 +169,7 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 				b.Add(e)
 			}
 		}
-		f.record(&b, o, kind, have, want)
+		f.record(&b, o, kind, have, asked)
 		changed = !b.Empty()
 		return f.Commit(&b)
 	})
@@ -149,6 +192,8 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
+		asked := want
+		want, not, _ = i.yield(want, not, at, kind)
 		have, err := f.entries(kernel.OwnerHash(o), kind)
 		if err != nil {
 			return err
@@ -163,7 +208,7 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 				d.add(fmt.Errorf("nft element %v is too much", e))
 			}
 		}
-		return append(d, recordDrift(have, want)...).err()
+		return append(d, recordDrift(have, asked)...).err()
 	})
 }
 

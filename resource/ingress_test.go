@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -68,6 +69,62 @@ func TestIngressOfNetwork(t *testing.T) {
 	if got := elements(t, w); got != before {
 		t.Errorf("left of a bridge that is gone:%s", difference(before, got))
 	}
+}
+
+// TestIngressOfTwoNetworks puts two networks on one bridge. What one keeps out the other cannot let in, whoever comes
+// first; and who has a policy lifts it.
+func TestIngressOfTwoNetworks(t *testing.T) {
+	other := spec.Owner{Network: "other", ContainerID: "c9", IfName: "eth0"}
+	for _, lax := range []string{PolicyOpen, PolicySameBridge, PolicyStrict} {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprint(lax, first), func(t *testing.T) {
+				w := newWorld(t)
+				wire(t, w)
+				host(t, w, "ip link add br7 type bridge")
+				a, b := Ingress{Owner: owner, Link: "br7", Policy: PolicyIsolated}, Ingress{Owner: other, Link: "br7", Policy: lax}
+				ensure(t, w, a)
+				if !first {
+					skeleton(t, w)
+					a, b = b, a
+					nft(t, w, "delete table inet fairlead")
+					ensure(t, w, a)
+				}
+				ensure(t, w, b)
+				got := nft(t, w, "list table inet fairlead")
+				for _, set := range []string{"isolated", "policed"} {
+					if !strings.Contains(setText(got, set), `"br7"`) {
+						t.Errorf("%s does not have the bridge:\n%s", set, setText(got, set))
+					}
+				}
+				if text := setText(got, "within"); strings.Contains(text, "br7") {
+					t.Errorf("let in within the bridge:\n%s", text)
+				}
+				if text := setText(got, "strict"); strings.Contains(text, "br7") != (lax == PolicyStrict) {
+					t.Errorf("strict:\n%s", text)
+				}
+				verify(t, w, a)
+				verify(t, w, b)
+				if a.Policy != PolicyIsolated {
+					a, b = b, a
+				}
+				a.Policy = PolicyOpen
+				ensure(t, w, a)
+				ensure(t, w, b)
+				if text := setText(nft(t, w, "list table inet fairlead"), "isolated"); strings.Contains(text, "br7") {
+					t.Errorf("not lifted by who had it:\n%s", text)
+				}
+				verify(t, w, a)
+				verify(t, w, b)
+			})
+		}
+	}
+}
+
+// setText is what nft(8) lists of a set.
+func setText(list, name string) string {
+	_, text, _ := strings.Cut(list, "set "+name+" {")
+	text, _, _ = strings.Cut(text, "\n\t}")
+	return text
 }
 
 // TestIngressWithoutLink asks for a policy where no link of this host could be told: that is an error, and open
