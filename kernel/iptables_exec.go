@@ -63,11 +63,18 @@ func variantOf(path string) IPTVariant {
 			return IPTLegacy
 		}
 	}
-	if out, err := exec.Command(path, "--version").Output(); err == nil && bytes.Contains(out, []byte("nf_tables")) {
+	ctx, cancel := context.WithTimeout(context.Background(), versionBound)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.WaitDelay = time.Second // for what it started itself
+	if out, err := cmd.Output(); err == nil && bytes.Contains(out, []byte("nf_tables")) {
 		return IPTNFT
 	}
 	return IPTLegacy
 }
+
+// versionBound is how long a program may take to say what it is.
+const versionBound = 2 * time.Second
 
 // program is the command line of the variant's restore or save.
 func (t *IPTables) program(what string) ([]string, error) {

@@ -3,10 +3,12 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
@@ -155,6 +157,19 @@ func TestIPTablesWithoutPath(t *testing.T) {
 	t.Setenv("PATH", "")
 	if v, err := plainVariant(true); err != nil || v == 0 {
 		t.Errorf("%v, %v", v, err)
+	}
+}
+
+// A program that hangs, and the one that it started with it, are not waited for without end.
+func TestIPTablesThatHangs(t *testing.T) {
+	path := t.TempDir() + "/iptables"
+	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 60\n:\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	variantOf(path)
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("it took %v to give up", took)
 	}
 }
 
