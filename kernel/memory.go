@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -139,16 +140,23 @@ func (m Memory) Sweep(network string, keep func(owner [8]byte) bool) error {
 	return errors.Join(errs...)
 }
 
+// lockBound is how long anybody waits for a lock: as long as who has it may wait for a program that hangs, and
+// some. A process that was stopped keeps its locks, and who waits for ever says nothing.
+const lockBound = 45 * time.Second
+
 // Lock takes the exclusive lock of that name under RunDir and returns what releases it. The kernel
-// releases it too when the process ends. It waits as long as ctx allows.
+// releases it too when the process ends. It waits as long as ctx allows, and not longer than lockBound.
 func Lock(ctx context.Context, name string) (unlock func(), err error) {
-	if err := os.MkdirAll(RunDir, 0o700); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(filepath.Join(RunDir, name+".lock"), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	return lockWithin(ctx, lockBound, name)
+}
+
+func lockWithin(ctx context.Context, bound time.Duration, name string) (unlock func(), err error) {
+	f, err := lockFile(filepath.Join(RunDir, name+".lock"))
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
 	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
 		got := make(chan error, 1)
@@ -174,4 +182,24 @@ func Lock(ctx context.Context, name string) (unlock func(), err error) {
 		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return func() { f.Close() }, nil
+}
+
+// lockFile opens the file of a lock. Where there is no room to make it, its directory is locked in its stead, or the
+// nearest one above it: a full disk must not keep DEL from making room.
+func lockFile(path string) (*os.File, error) {
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		var f *os.File
+		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600); err == nil {
+			return f, nil
+		}
+	}
+	for dir := filepath.Dir(path); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT); dir = filepath.Dir(dir) {
+		if f, derr := os.Open(dir); derr == nil {
+			return f, nil
+		} else if dir == "/" || !errors.Is(derr, fs.ErrNotExist) {
+			break
+		}
+	}
+	return nil, err
 }

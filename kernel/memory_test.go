@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -103,4 +104,48 @@ func TestLockGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	again()
+}
+
+// A lock that nobody gives back, as that of a process that was stopped, is not waited for without end.
+func TestLockBound(t *testing.T) {
+	unlock, err := Lock(t.Context(), "bound")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "bound"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("lock: %v", err)
+	}
+}
+
+// Where a lock's file cannot be made for want of room, the lock is taken all the same, and keeps others out.
+//
+// clause: P12
+func TestLockOnFullDisk(t *testing.T) {
+	for _, dir := range []string{"", "/a/b"} {
+		full := t.TempDir()
+		if err := unix.Mount("full", full, "tmpfs", 0, "nr_inodes=1"); err != nil {
+			t.Skip("mount:", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(full, unix.MNT_DETACH) })
+		if err := os.WriteFile(full+"/x", nil, 0o600); !errors.Is(err, unix.ENOSPC) {
+			t.Fatalf("it is not full: %v", err)
+		}
+		f, err := lockFile(full + dir + "/x.lock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		other, err := lockFile(full + dir + "/x.lock")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			t.Error(err)
+		}
+		if err := unix.Flock(int(other.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+			t.Errorf("two have it: %v", err)
+		}
+	}
 }
