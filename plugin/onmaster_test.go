@@ -177,7 +177,7 @@ func TestIPvlanPackets(t *testing.T) {
 				}
 				s.add("a1")
 				s.add("a2")
-				s.reach(flag == "")
+				s.reach(flag == "" || flag == "vepa" && mode != "l2") // a router sends back what a cable does not
 				for _, name := range []string{"a1", "a2"} {
 					r.must("check", r.check(s.containers[name]))
 				}
