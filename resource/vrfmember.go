@@ -44,6 +44,11 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) e
 	if err := rehome(ctx, ns, l, vrf.Index, m.Table); err != nil {
 		return err
 	}
+	if l.Operational { // it was set down and up
+		if err := carrier(ctx, Container, ns, l.Name); err != nil {
+			return err
+		}
+	}
 	for _, r := range m.Was {
 		if r.Table == kernel.MainTable {
 			r.Table = m.Table
