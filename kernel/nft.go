@@ -80,6 +80,27 @@ type question struct {
 	found  bool
 }
 
+// generation is a number that every transaction on nf_tables raises.
+func (n *NFT) generation() (id uint32, err error) {
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	r := n.c.requests()
+	r.begin(nftMsg(unix.NFT_MSG_GETGEN), 0, nfgenmsg(unix.NFPROTO_UNSPEC)...)
+	if err := n.c.send(r); err != nil {
+		return 0, err
+	}
+	var failed error
+	err = n.c.receive(r.first, func(m message) bool {
+		if m.typ == unix.NLMSG_ERROR {
+			failed = m.err()
+		} else if len(m.body) >= 4 {
+			id = attr32(m.body[4:], unix.NFTA_GEN_ID)
+		}
+		return false
+	})
+	return id, errors.Join(err, failed)
+}
+
 // ask asks many questions in few system calls. That something does not exist is no error.
 func (n *NFT) ask(qs []*question) error {
 	n.c.mu.Lock()

@@ -119,12 +119,31 @@ func (v Verdict) String() string {
 // chains that such a packet comes to and no others, and those of legacy iptables. Tables in skip, as in
 // "inet fairlead", are left out.
 func (ns *NS) Forwarded(p Packet, skip ...string) (v Verdict, err error) {
-	for range 5 {
-		if v, err = ns.forwarded(p, skip); !errors.Is(err, unix.ENOENT) {
+	nft, err := ns.NFT()
+	if err != nil {
+		return Verdict{Packet: p}, err
+	}
+	var before Verdict
+	for i := range 5 {
+		from, err := nft.generation()
+		if err != nil && !unsupported(err) {
+			return Verdict{Packet: p}, err
+		}
+		v, err := ns.forwarded(p, skip)
+		if errors.Is(err, unix.ENOENT) {
+			continue // somebody deletes what the rules that were read lead to
+		}
+		if err != nil {
 			return v, err
 		}
+		// A table that is replaced is missing for a moment, to who asks for it while it happens.
+		if to, err := nft.generation(); unsupported(err) || err == nil && to == from || i > 0 && v == before {
+			return v, nil
+		} else if err != nil {
+			return v, err
+		}
+		before = v
 	}
-	// Somebody deletes what the rules that were read lead to, again and again.
 	return Verdict{Packet: p, Why: "the rules change while they are read"}, nil
 }
 
