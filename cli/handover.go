@@ -38,7 +38,8 @@ func (a *app) handoverCommand() *cobra.Command {
 		Short: "Rewrite the rules of all attachments as the reference plugins make them",
 		Long: `Rewrite what every attachment has in the packet filter as rules of the reference plugins (containernetworking),
 under their names, so that these can check and remove it; then remove ours. Ports stay published all along. It is
-the first step of going back to them: see docs/migration.md. What they know nothing of is said.`,
+the first step of going back to them: see docs/migration.md. What they know nothing of is said, and so is what their
+DEL will refuse. From then on fairlead repair leaves these attachments alone, until they are attached anew.`,
 		Example: `  fairlead firewall handover --to-reference --dry-run     say what would be made
   fairlead firewall handover --to-reference`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -87,7 +88,7 @@ func (a *app) printHandover(report *repair.Report, dry bool) error {
 	for _, f := range all {
 		state := s.doubt(string(f.State))
 		switch f.State {
-		case repair.Handed:
+		case repair.Handed, repair.Before, repair.ToHand:
 			state = s.good(string(f.State))
 		case repair.Broken:
 			state = s.bad(string(f.State))

@@ -144,7 +144,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	count := map[repair.State]int{}
 	for _, f := range doc.Attachments {
 		count[f.State]++
-		if f.State == repair.InOrder && len(f.NotOurs) == 0 {
+		if f.State == repair.InOrder && len(f.NotOurs) == 0 || f.State == repair.Handed {
 			continue // the sum says it
 		}
 		state := s.doubt(string(f.State))
@@ -167,7 +167,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		node.print(a.stdout, s)
 	}
 	var sum []string
-	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.Broken, repair.Gone, repair.Busy, repair.Foreign} {
+	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.Broken, repair.Gone, repair.Busy, repair.Foreign, repair.Handed} {
 		if n := count[state]; n > 0 {
 			sum = append(sum, fmt.Sprintf("%d %s", n, state))
 		}
@@ -178,6 +178,9 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	fmt.Fprintln(a.stdout, strings.Join(sum, ", "))
 	for _, p := range doc.Problems {
 		a.note("%s", p)
+	}
+	if count[repair.Handed] > 0 {
+		a.note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew (fairlead firewall handover)")
 	}
 	if dry && !doc.OK {
 		a.note("nothing was changed; without --dry-run it is repaired as far as that can be")

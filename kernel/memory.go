@@ -32,6 +32,12 @@ func (m Memory) file(kind string, o spec.Owner) string {
 // that Forget finds what a killed Remember left.
 const unfinished = ".new"
 
+// Has reports whether something is stored under kind for who carries such a tag.
+func (m Memory) Has(kind string, network [6]byte, owner [8]byte) bool {
+	_, err := os.Stat(filepath.Join(m.Dir, kind+"."+hex.EncodeToString(network[:])+"."+hex.EncodeToString(owner[:])))
+	return err == nil
+}
+
 // Remember stores v under (kind, o), in one step.
 func (m Memory) Remember(kind string, o spec.Owner, v any) error {
 	b, err := json.Marshal(v)

@@ -1,6 +1,7 @@
 package repair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,7 +22,9 @@ type attached struct {
 	r      *Repairer
 	host   *kernel.World
 	cached *attach.Cached
-	made   bool // by an interface plugin of ours, in this boot
+	made   bool     // by an interface plugin of ours, in this boot
+	handed bool     // made by ours, and the reference's since
+	refuse []string // for what the reference's DEL will fail
 	want   plan.Plan
 	rules  bool // want has some
 }
@@ -35,7 +38,11 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 	case c.Gone():
 		a.gone("its network namespace %s is gone", c.Netns)
 	default:
-		a.made = sdk.Made(host, a.Owner)
+		a.made, a.handed = sdk.Made(host, a.Owner), sdk.HandedOver(host, a.Owner)
+		if a.handed && r.backend == "" {
+			a.State = Handed
+			return a
+		}
 		a.broken(a.plugins(ctx, lists))
 	}
 	return a
@@ -54,7 +61,8 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range told {
+	theirs := "" // why all plugins of ours are not ours for this attachment
+	for n, t := range told {
 		i := slices.IndexFunc(a.r.Plugins, func(p sdk.Plugin) bool { return p.Name == t.Conf.Type })
 		why := "no plugin of fairlead"
 		if i >= 0 {
@@ -62,6 +70,10 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 			if !a.made && a.r.Foreign != nil {
 				why = a.r.Foreign(l, t.Conf.Type)
 			}
+			if why == "" && n == 0 && a.others(a.r.Plugins[i]) {
+				theirs = "another program attached it, whose rules these are"
+			}
+			why = cmp.Or(why, theirs)
 		}
 		if why != "" {
 			a.NotOurs = append(a.NotOurs, t.Conf.Type+": "+why)
@@ -70,6 +82,9 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		conf, err := spec.ParseConf(t.Stdin)
 		if err != nil {
 			return fmt.Errorf("plugin %s: %w", t.Conf.Type, err)
+		}
+		if a.r.backend != "" {
+			a.refuse = append(a.refuse, refused(t)...)
 		}
 		told := sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, HostLinks: slices.Clone(links)}
 		p := a.r.Plugins[i]
@@ -91,10 +106,24 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	return nil
 }
 
+// others reports whether the plugin p that a list begins with is ours now, and was another's when it attached: the
+// programs were exchanged since.
+func (a *attached) others(p sdk.Plugin) bool {
+	if a.made || a.handed || !p.MakesLinks() {
+		return false
+	}
+	for _, f := range a.cached.Result.Interfaces {
+		if f.Sandbox == "" && resource.Tagged(a.host, f.Name, a.Owner) {
+			return false
+		}
+	}
+	return true
+}
+
 // repair makes what has an effect. Whoever attaches or detaches the container is waited for, and whoever has
 // done so in the meantime has seen to everything.
 func (a *attached) repair(ctx context.Context, e resource.Effect) {
-	if a.State == Gone || a.State == Busy {
+	if a.State != "" {
 		return
 	}
 	part := a.part(e)

@@ -2,6 +2,7 @@ package repair
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,8 +14,13 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// Handed is the State of an attachment whose rules are the reference's now.
-const Handed State = "handed over"
+// The States of a handover. An attachment that was handed over stays so until it is attached anew: repair leaves it
+// alone.
+const (
+	ToHand State = "to be handed over" // in a dry run
+	Handed State = "handed over"       // its rules are the reference's now
+	Before State = "handed over before"
+)
 
 // HandOver rewrites what attachments have in the packet filter as the reference plugins would have made it, by the
 // backend iptables or nftables, so that these can check and remove it. Theirs is made before ours is removed: what is
@@ -25,6 +31,8 @@ func (r *Repairer) HandOver(ctx context.Context, backend string) (*Report, error
 		return nil, err
 	}
 	defer host.Close()
+	r.backend = backend
+	defer func() { r.backend = "" }()
 	report := &Report{}
 	list, problems := r.Runtime.List(r.Network)
 	for _, p := range problems {
@@ -33,28 +41,48 @@ func (r *Repairer) HandOver(ctx context.Context, backend string) (*Report, error
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
 	lists := r.lists()
 	var all []*attached
-	unused := map[string]bool{} // networks, by whether nothing of ours is left on them
 	for i := range list {
 		a := r.plan(ctx, host, lists, &list[i])
 		a.handOver(ctx, backend)
 		all = append(all, a)
-		used, seen := unused[a.Owner.Network]
-		unused[a.Owner.Network] = (used || !seen) && a.State == Handed
 	}
 	if !r.DryRun {
-		for network, none := range unused {
-			if none {
-				err = errors.Join(err, resource.SweepNetwork(ctx, host, network, false))
-			}
-		}
+		err = r.release(ctx, host)
 	}
 	report.merge(all)
 	return report, errors.Join(err, ctx.Err())
 }
 
+// release removes what networks have for bridges that no attachment of ours is behind any more.
+func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
+	list, _ := r.Runtime.List("") // networks may share a bridge
+	keep, networks := map[string]bool{}, []string{}
+	for _, c := range list {
+		if !slices.Contains(networks, c.Network) {
+			networks = append(networks, c.Network)
+		}
+		if c.Result == nil || c.Gone() || !sdk.Made(host, c.Owner()) {
+			continue
+		}
+		for _, f := range c.Result.Interfaces {
+			if f.Sandbox == "" {
+				keep[f.Name] = true
+			}
+		}
+	}
+	var errs []error
+	for _, network := range networks {
+		errs = append(errs, resource.ReleaseNetwork(ctx, host, network, func(link string) bool { return keep[link] }))
+	}
+	return errors.Join(errs...)
+}
+
 // handOver hands one attachment over.
 func (a *attached) handOver(ctx context.Context, backend string) {
 	if a.State == Gone || len(a.want) == 0 || !a.made && len(a.NotOurs) > 0 {
+		if a.handed && a.State == "" {
+			a.State = Before
+		}
 		return
 	}
 	release, still, err := a.r.Runtime.Hold(ctx, a.cached)
@@ -85,7 +113,9 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 			continue
 		}
 		to, lost := h.Handover(backend)
-		a.Lost = append(a.Lost, lost...)
+		if !a.handed {
+			a.Lost = append(a.Lost, lost...)
+		}
 		if err := a.replace(ctx, w, h, to); err != nil {
 			failed = true
 			a.broken(fmt.Errorf("%v: %w", h, err))
@@ -94,10 +124,53 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 	if failed {
 		return
 	}
-	a.State = Handed
-	if !a.r.DryRun {
-		a.broken(errors.Join(resource.ForgetHandedOver(w, a.Owner), sdk.Unmake(w, a.Owner)))
+	if !a.handed {
+		a.Lost = append(a.Lost, a.refuse...)
 	}
+	switch {
+	case a.handed:
+		a.State, a.Repaired = Before, nil
+	case a.r.DryRun:
+		a.State = ToHand
+	default:
+		a.State = Handed
+	}
+	if !a.r.DryRun {
+		a.broken(errors.Join(resource.ForgetHandedOver(w, a.Owner), sdk.HandOver(w, a.Owner)))
+	}
+}
+
+// refused is for what the reference's DEL will fail: it reads the whole configuration first, and then nothing is
+// taken down. Version 1.7 knows isolated; none knows strict.
+func refused(t attach.Told) (lost []string) {
+	type limits struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
+	var c struct {
+		limits
+		IngressPolicy string
+		RuntimeConfig struct{ Bandwidth limits }
+	}
+	if json.Unmarshal(t.Stdin, &c) != nil {
+		return nil // what ours took, and nobody can say what they make of it
+	}
+	const what = ": the reference's DEL fails for it%s; change it in the network's list before its programs are in place (podman goes by its cache: `fairlead del --continue`)"
+	switch {
+	case t.Conf.Type == "firewall" && c.IngressPolicy == resource.PolicyStrict:
+		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy strict"+what, ""))
+	case t.Conf.Type == "firewall" && c.IngressPolicy == resource.PolicyIsolated:
+		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy isolated"+what, " before version 1.7"))
+	case t.Conf.Type == "bandwidth":
+		l := c.limits
+		if l == (limits{}) {
+			l = c.RuntimeConfig.Bandwidth
+		}
+		if (l.IngressRate == 0) != (l.IngressBurst == 0) {
+			lost = append(lost, fmt.Sprintf("bandwidth: of ingressRate and ingressBurst one is missing"+what, ""))
+		}
+		if (l.EgressRate == 0) != (l.EgressBurst == 0) {
+			lost = append(lost, fmt.Sprintf("bandwidth: of egressRate and egressBurst one is missing"+what, ""))
+		}
+	}
+	return lost
 }
 
 // replace makes what stands for a resource, and then removes that.

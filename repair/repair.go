@@ -36,6 +36,8 @@ type Repairer struct {
 	// Foreign says why a plugin of a list is not ours although its type is; empty: it is. It is not asked
 	// about attachments that ours have made for certain.
 	Foreign func(l *spec.List, typ string) string
+
+	backend string // of a handover that is in progress
 }
 
 // A State is what came of an attachment.
@@ -130,12 +132,16 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		report.Problems = append(report.Problems, p.Error())
 	}
 	var stand resource.Standing
-	if len(list) > 0 && !r.DryRun {
+	guard := func() (err error) {
 		var did []string
 		did, stand, err = resource.Guard(ctx, host)
 		report.Guard = append(report.Guard, did...)
-		if err != nil {
-			return false, fmt.Errorf("what keeps packets out cannot be made, so nothing that lets them in is: %w", err)
+		return unguarded(err)
+	}
+	made := slices.ContainsFunc(list, func(c attach.Cached) bool { return sdk.Made(host, c.Owner()) })
+	if made && !r.DryRun {
+		if err := guard(); err != nil {
+			return false, err
 		}
 	}
 	// As they came: what a network's attachments share is as the last one configured it.
@@ -150,14 +156,26 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		all[i] = r.plan(ctx, host, lists, &list[i])
 		close(planned[i])
 	})
+	if !made && !r.DryRun { // then there may be nothing that is ours
+		ours := false
+		for i := range all {
+			<-planned[i]
+			ours = ours || len(all[i].want) > 0
+		}
+		if ours {
+			if err := guard(); err != nil {
+				return false, err
+			}
+		}
+	}
 	err = resource.AtOnce(ctx, host, func() {
 		for i := range all { // in their order
 			<-planned[i]
 			all[i].repair(ctx, resource.Closes)
 		}
 	})
-	if err != nil {
-		return false, fmt.Errorf("what keeps packets out cannot be made, so nothing that lets them in is: %w", err)
+	if err := unguarded(err); err != nil {
+		return false, err
 	}
 	each(len(all), workers, func(i int) { all[i].repair(ctx, resource.Opens) })
 	for _, a := range all {
@@ -169,6 +187,13 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		return !ok, err
 	}
 	return false, ctx.Err()
+}
+
+func unguarded(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("what keeps packets out cannot be made, so nothing that lets them in is: %w", err)
 }
 
 // merge takes over what a round found. What an earlier round made counts as made.

@@ -341,3 +341,26 @@ func SweepClosed(w *kernel.World, network string, used bool, keep func(owner [8]
 	}
 	return stay, errors.Join(errs...)
 }
+
+// releaseClosed removes the routing rules of a network's bridges but those that keep says.
+func releaseClosed(ctx context.Context, w *kernel.World, network string, keep func(link string) bool) error {
+	unlock, err := kernel.Lock(ctx, "closed")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	records, err := w.Memory.Records(closedRecord, network)
+	errs := []error{err}
+	for _, b := range records {
+		var known closed
+		if json.Unmarshal(b, &known) != nil || !known.Shared || keep(known.Link) {
+			continue
+		}
+		_, err := known.drop(w, closed{})
+		if err = errors.Join(err, forgetOthers(ctx, w, known.Link)); err == nil {
+			err = w.Memory.Forget(closedRecord, networkOwner(network, known.Link))
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -101,6 +101,10 @@ func shutLocalnet(w *kernel.World) (shut []kernel.Setting, err error) {
 	}
 	behind := map[int]bool{}
 	for _, l := range links {
+		// What the reference's plugins have published since a handover, nobody would give back.
+		if network, owner, _, ok := kernel.ParseTag(l.Alias); ok && w.Memory.Has(HandedRecord, network, owner) && !w.Memory.Has(MadeRecord, network, owner) {
+			continue
+		}
 		if kernel.OfGroup(l.Group) {
 			behind[l.Index], behind[l.Master] = true, true
 		}

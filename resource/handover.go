@@ -12,6 +12,13 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
+// What is remembered of an attachment: that we have made it, and that it was handed over, which only counts without
+// the former.
+const (
+	MadeRecord   = "netns"
+	HandedRecord = "handed"
+)
+
 // A Handed is a resource that the reference plugins have rules for. Handover is what they would have made in its
 // stead, by iptables or nftables, and what of it they know nothing of. To go back to them, that is made, and then
 // ours is removed.
@@ -73,13 +80,18 @@ func (i Ingress) Handover(string) (plan.Plan, []string) {
 	}
 	var lost []string
 	if i.Policy == PolicyStrict {
-		lost = []string{"ingressPolicy strict: its rules stay in iptables, and the reference refuses the word"}
+		lost = []string{"ingressPolicy strict: its rules stay in iptables"}
 	}
 	return plan.Plan{IPTIngress{Owner: i.Owner, Link: i.Link, Policy: i.Policy, V4: true, V6: true}}, lost
 }
 
-// Handover implements Handed: it has nothing of the kind.
-func (Closed) Handover(string) (plan.Plan, []string) { return nil, nil }
+// Handover implements Handed: it has nothing of the kind. The rules are the bridge's, and go with ReleaseNetwork.
+func (c Closed) Handover(string) (plan.Plan, []string) {
+	if c.Policy != PolicyIsolated && c.Policy != PolicyStrict {
+		return nil, nil
+	}
+	return nil, []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
+}
 
 // Handover implements Handed: it has nothing of the kind.
 func (p IsolatedPort) Handover(string) (plan.Plan, []string) {
@@ -92,6 +104,15 @@ func (f Forward) Handover(string) (plan.Plan, []string) {
 		return nil, nil
 	}
 	return plan.Plan{FormerFirewall{Owner: f.Owner, Addrs: f.Addrs, Admin: f.admin()}}, nil
+}
+
+// ReleaseNetwork removes what a network itself has for its bridges, policies and routing rules, when its attachments
+// were handed over. Keep are links that attachments of ours are still behind.
+func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keep func(link string) bool) error {
+	stays := func(link string) (bool, error) { return keep(link), nil }
+	// The rules of the reference stand by now. What prohibits the way goes before the marks that lift it.
+	err := releaseClosed(ctx, w, network, keep)
+	return errors.Join(err, sweepNetwork(ctx, w, network, stays))
 }
 
 // HandedAsIs reports whether a resource's rules are the reference's already, and so are not removed.

@@ -284,6 +284,11 @@ func (p IsolatedPort) Remove(ctx context.Context, w *kernel.World) error {
 // SweepNetwork removes what a network itself has in the packet filter for bridges that are gone. Where no
 // attachment uses it any more, a bridge without a port is as good as gone: somebody else's may be on it too.
 func SweepNetwork(ctx context.Context, w *kernel.World, network string, used bool) error {
+	return sweepNetwork(ctx, w, network, func(link string) (bool, error) { return stands(w, link, used) })
+}
+
+// sweepNetwork removes what a network itself has in the packet filter for links that are not to keep it.
+func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps func(link string) (bool, error)) error {
 	err := withFilter(ctx, w, inetTable(), func(f filter) error {
 		records, err := f.List(ownersSet(f.t))
 		if err != nil {
@@ -298,7 +303,7 @@ func SweepNetwork(ctx context.Context, w *kernel.World, network string, used boo
 				continue
 			}
 			done[hash] = true
-			stays, err := stands(w, linkOf(e.place), used)
+			stays, err := keeps(linkOf(e.place))
 			if err == nil && !stays {
 				_, err = f.drop(hash, kindNetwork)
 			}

@@ -71,6 +71,16 @@ func owned(l *kernel.Link, o spec.Owner) bool {
 	return l.Group == kernel.LinkGroup(o.Network)
 }
 
+// Tagged reports whether a link on the host is one that was made for o.
+func Tagged(w *kernel.World, name string, o spec.Owner) bool {
+	l, err := w.Host.Link(name)
+	if err != nil {
+		return false
+	}
+	_, h, _, ok := kernel.ParseTag(l.Alias)
+	return ok && h == kernel.OwnerHash(o)
+}
+
 // ignoreRA makes ns deaf to the router advertisements that come in by a link, for a container must not be
 // able to give its host an address or a route (CVE-2020-10749).
 func ignoreRA(ns *kernel.NS, link string) (changed bool, err error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -50,8 +51,25 @@ func Made(w *kernel.World, o spec.Owner) bool {
 	return known && err == nil
 }
 
-// Unmake forgets that an interface plugin of ours has made o's link: it is another's from now on.
-func Unmake(w *kernel.World, o spec.Owner) error { return w.Memory.Forget(netnsRecord, o) }
+const handedRecord = resource.HandedRecord
+
+// HandOver remembers that o's link is another's from now on, although an interface plugin of ours has made it. The
+// next ADD takes it back.
+func HandOver(w *kernel.World, o spec.Owner) error {
+	if err := w.Memory.Remember(handedRecord, o, true); err != nil {
+		return err
+	}
+	return w.Memory.Forget(netnsRecord, o)
+}
+
+// HandedOver reports whether o was handed over in this boot, and neither attached nor deleted by us since.
+func HandedOver(w *kernel.World, o spec.Owner) bool {
+	known, err := w.Memory.Recall(handedRecord, o, new(bool))
+	return known && err == nil && !Made(w, o)
+}
+
+// MakesLinks reports whether a plugin is one of those that begin a list: Made is for what they attached.
+func (p Plugin) MakesLinks() bool { return p.shape == makesLinks }
 
 // An Attached is one plugin's part of an attachment: what CHECK is told of it.
 type Attached struct {

@@ -35,7 +35,7 @@ func (c *call) openWorld() error {
 	return nil
 }
 
-const netnsRecord = "netns"
+const netnsRecord = resource.MadeRecord
 
 // remember keeps the container's namespace in mind for DEL. Restore takes that back: an ADD that is refused
 // because the attachment is there already must not forget the namespace that it is in.
@@ -59,7 +59,7 @@ func (c *call) forget() error {
 	if c.p.shape != makesLinks {
 		return nil
 	}
-	return c.w.Memory.Forget(netnsRecord, c.r.Owner)
+	return errors.Join(c.w.Memory.Forget(netnsRecord, c.r.Owner), c.w.Memory.Forget(handedRecord, c.r.Owner))
 }
 
 // openContainerForDel opens the container's namespace if it is still the one that ADD saw. A path that
