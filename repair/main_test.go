@@ -44,7 +44,7 @@ func newSite(t testing.TB) *site {
 	nstest.Run(t, "nft", "flush", "ruleset")
 	nstest.Run(t, "sh", "-c", `
 		for l in $(ip -br link | sed 's/[@ ].*//'); do test $l = lo || ip link del $l 2>/dev/null; done
-		for f in 4 6; do ip -$f rule | grep -v 'lookup \(local\|main\|default\)$' | while IFS=: read n rest; do ip -$f rule del pref $n; done; done
+		for f in 4 6; do ip -$f route flush table 64250 2>/dev/null; ip -$f rule | grep -v 'lookup \(local\|main\|default\)$' | while IFS=: read n rest; do ip -$f rule del pref $n; done; done
 		rm -rf /var/lib/cni/* /run/cni/*`)
 	dir := t.TempDir()
 	exe, err := os.Executable()
