@@ -16,6 +16,8 @@ type Addr struct {
 	NoPrefixRoute bool // made without the route to its subnet
 	Tentative     bool // not usable yet: the kernel is still asking
 	DADFailed     bool // somebody else has it
+	NoBroadcast   bool // an IPv4 address that has none, though its subnet would give it one
+	Dynamic       bool // with an end: of a lease, or of a router's advertisement
 }
 
 // Addrs is every address of the link of that index.
@@ -38,12 +40,15 @@ func (ns *NS) Addrs(index int) ([]Addr, error) {
 		a := Addr{Scope: m[3]}
 		flags := uint32(m[2])
 		var local, address netip.Addr
+		broadcast := false
 		attrs(m[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
 			switch kind {
 			case unix.IFA_LOCAL:
 				local, _ = netip.AddrFromSlice(v)
 			case unix.IFA_ADDRESS: // of IPv4, the peer's where there is one
 				address, _ = netip.AddrFromSlice(v)
+			case unix.IFA_BROADCAST:
+				broadcast = true
 			case unix.IFA_FLAGS:
 				flags = u32(v)
 			}
@@ -54,6 +59,8 @@ func (ns *NS) Addrs(index int) ([]Addr, error) {
 		a.Prefix = netip.PrefixFrom(local, int(m[1]))
 		a.NoDAD, a.NoPrefixRoute = flags&unix.IFA_F_NODAD != 0, flags&unix.IFA_F_NOPREFIXROUTE != 0
 		a.Tentative, a.DADFailed = flags&unix.IFA_F_TENTATIVE != 0, flags&unix.IFA_F_DADFAILED != 0
+		a.NoBroadcast = local.Is4() && !broadcast
+		a.Dynamic = flags&unix.IFA_F_PERMANENT == 0
 		list = append(list, a)
 	}
 	return list, nil
@@ -94,7 +101,7 @@ func (ns *NS) addrRequest(proto, flags, index int, a Addr) *nl.NetlinkRequest {
 		req.AddData(attrU32(unix.IFA_FLAGS, how))
 	}
 	// The kernel works out no broadcast address; a /31 and a /32 have none (RFC 3021).
-	if ip.Is4() && a.Prefix.Bits() < 31 {
+	if ip.Is4() && a.Prefix.Bits() < 31 && !a.NoBroadcast {
 		b := ip.As4()
 		for i := a.Prefix.Bits(); i < 32; i++ {
 			b[i/8] |= 0x80 >> (i % 8)

@@ -39,6 +39,9 @@ type Link struct {
 	Peer     int
 	PeerAway bool
 	PeerNS   int
+
+	// The device that it is the link of, as in /sys/bus/BUS/devices/DEVICE (Linux 5.14); empty for virtual ones.
+	ParentBus, ParentDevice string
 }
 
 // A BridgePort is what a bridge keeps of a port of its own.
@@ -150,6 +153,10 @@ func parseLink(b []byte) *Link {
 			l.Alias = text(v)
 		case unix.IFLA_OPERSTATE:
 			l.Operational = l.Up && len(v) > 0 && (v[0] == operUp || v[0] == operUnknown)
+		case unix.IFLA_PARENT_DEV_BUS_NAME:
+			l.ParentBus = text(v)
+		case unix.IFLA_PARENT_DEV_NAME:
+			l.ParentDevice = text(v)
 		case unix.IFLA_LINK:
 			l.Peer = int(u32(v))
 		case unix.IFLA_LINK_NETNSID:

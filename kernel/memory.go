@@ -54,6 +54,54 @@ func (m Memory) Remember(kind string, o spec.Owner, v any) error {
 	return os.Rename(file+unfinished, file)
 }
 
+// RememberForGood is Remember for what a crash of the machine must not take: a device is what it is after it, too.
+func (m Memory) RememberForGood(kind string, o spec.Owner, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
+		return err
+	}
+	file := m.file(kind, o)
+	f, err := os.OpenFile(file+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(file+unfinished, file); err != nil {
+		return err
+	}
+	dir, err := os.Open(m.Dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// All is what is stored under kind, for any network.
+func (m Memory) All(kind string) (records []json.RawMessage, err error) {
+	entries, err := os.ReadDir(m.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if f := strings.Split(e.Name(), "."); len(f) != 3 || f[0] != kind {
+			continue
+		}
+		b, rerr := os.ReadFile(filepath.Join(m.Dir, e.Name()))
+		if rerr == nil {
+			records = append(records, b)
+		} else if !errors.Is(rerr, fs.ErrNotExist) {
+			err = errors.Join(err, rerr)
+		}
+	}
+	return records, err
+}
+
 // Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be
 // written to. It writes nothing.
 func (m Memory) Writable() error {

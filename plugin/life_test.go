@@ -243,6 +243,15 @@ var chains = []chain{
 		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
 		{"gone", in("ip", "link", "del", "eth0"), `eth0: link does not exist`},
 	}},
+	{"host-device", []string{`"type":"host-device","device":"ens9",` + hostLocal4}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down, want up`},
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1450`},
+		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
+		{"renamed", in("sh", "-ec", "ip link set eth0 down; ip link set eth0 name eth7 up"), `eth0: link does not exist`},
+		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+	}},
 	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
 		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
 		{"VRF down", in("ip", "link", "set", "blue", "down"), `state of blue is down`},
@@ -433,6 +442,10 @@ func TestLife(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRunner(t, c)
 			withoutBridges(t)
+			renew := renewals[c.name]
+			if renew == nil {
+				renew = func(*testing.T) {}
+			}
 			fresh := func(id string) *attachment { return &attachment{id: id, netns: nstest.NewNS(t)} }
 			a := fresh("c1")
 			r.must("status", r.status())
@@ -471,6 +484,7 @@ func TestLife(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.must("del with the namespace gone and without a result", r.del(&attachment{id: a.id, netns: a.netns}))
+			renew(t)
 			same(t, "del with the namespace gone", clean)
 
 			a = fresh("c3")
@@ -481,7 +495,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") && c.name != "ptp-chain" && c.name != "vlan" { // the second one's host ports, or VLAN, are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device"}, c.name) { // the second one's host ports, VLAN or device are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))
@@ -550,7 +564,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -24,6 +24,7 @@ var setups = map[string]func(*testing.T){
 	"tap":            needTap,
 	"tap-chain":      needTap,
 	"vlan":           uplink("vlan id 7"),
+	"host-device":    spare,
 	"dummy":          func(t *testing.T) { nstest.Need(t, "dummy") },
 	"vrf":            func(t *testing.T) { nstest.Need(t, "vrf", "table", "7") },
 	"routes-tap":     needTap,

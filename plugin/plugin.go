@@ -6,6 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
 	"github.com/fairlead-cni/fairlead/plugin/dummy"
 	"github.com/fairlead-cni/fairlead/plugin/firewall"
+	"github.com/fairlead-cni/fairlead/plugin/hostdevice"
 	"github.com/fairlead-cni/fairlead/plugin/hostlocal"
 	"github.com/fairlead-cni/fairlead/plugin/ipvlan"
 	"github.com/fairlead-cni/fairlead/plugin/loopback"
@@ -28,6 +29,7 @@ func All() []sdk.Plugin {
 		bridge.Plugin,
 		dummy.Plugin,
 		firewall.Plugin,
+		hostdevice.Plugin,
 		hostlocal.Plugin,
 		ipvlan.Plugin,
 		loopback.Plugin,

@@ -39,6 +39,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 	}
 	// Last, for it is the memory of what the others go by.
 	stay, err := SweepClosed(w, network, len(valid) > 0, keep)
-	errs = append(errs, err, w.Memory.Sweep(network, func(owner [8]byte) bool { return keep(owner) || stay[owner] }))
+	away, awayErr := sweepDevices(ctx, w, network, keep)
+	errs = append(errs, awayErr, err, w.Memory.Sweep(network, func(owner [8]byte) bool { return keep(owner) || stay[owner] || away[owner] }))
 	return errors.Join(errs...)
 }

@@ -54,6 +54,9 @@ type Describer interface {
 	Describe(*kernel.World, *spec.Interface) error
 }
 
+// A Linkless is a Linker whose interface the kernel has no link for: a program in user space drives its device.
+type Linkless interface{ Linkless() }
+
 // drift collects the fields in which the kernel differs from the description.
 type drift []error
 

@@ -159,7 +159,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		return res, nil
 	}
 	// Where no link of the container is of the plan, as after a plugin that made a tap, it is the previous one's.
-	own, link := c.r.prevInterface(), c.r.IfName
+	own, link, unseen := c.r.prevInterface(), c.r.IfName, false
 	for _, r := range want {
 		l, ok := plan.Unwrap(r).(resource.Linker)
 		if !ok {
@@ -175,11 +175,13 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 				i = len(res.Interfaces)
 				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, Sandbox: sandbox})
 			}
-			mac, mtu, err := resource.Shown(f, c.w)
-			if err != nil {
-				return nil, err
+			if _, unseen = plan.Unwrap(r).(resource.Linkless); !unseen {
+				mac, mtu, err := resource.Shown(f, c.w)
+				if err != nil {
+					return nil, err
+				}
+				res.Interfaces[i].MAC, res.Interfaces[i].MTU = mac, mtu
 			}
-			res.Interfaces[i].MAC, res.Interfaces[i].MTU = mac, mtu
 			if f.Where == resource.Container {
 				own, link = i, f.Name
 				if d, ok := plan.Unwrap(r).(resource.Describer); ok {
@@ -208,7 +210,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		res.IPs = append(res.IPs, ip)
 	}
 	for _, rt := range c.r.Routes {
-		if rt.Dst.Bits() == 0 { // skipped where another network's default route was there first (clause P25)
+		if rt.Dst.Bits() == 0 && !unseen { // skipped where another network's default route was there first (clause P25)
 			if there, err := c.r.route(link, rt).Present(ctx, c.w); err != nil {
 				return nil, err
 			} else if !there {

@@ -1,0 +1,168 @@
+package plugin_test
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// renewals make what a chain needs of the host again where it went with a container.
+var renewals = map[string]func(*testing.T){"host-device": card}
+
+// spare gives the host a network card that nobody uses, ens9, which is a veth's end and has its cable in a LAN.
+func spare(t *testing.T) {
+	card(t)
+	t.Cleanup(func() { nstest.Run(t, "sh", "-c", "ip link del ens9 2>/dev/null || true") }) // it may have gone with its cable
+}
+
+func card(t *testing.T) {
+	if exec.Command("ip", "link", "show", "ens9").Run() == nil {
+		return
+	}
+	lan := nstest.NewNS(t)
+	nstest.Run(t, "sh", "-ec", "ip link add ens9 address 02:00:00:00:09:09 mtu 1450 type veth peer name wire netns "+strings.TrimPrefix(lan, "/run/netns/")+
+		"; sysctl -qw net.ipv6.conf.ens9.disable_ipv6=1; ip link set ens9 up alias spare; ip addr add 203.0.113.9/24 dev ens9")
+	nstest.RunIn(t, lan, "sh", "-ec", "ip link set lo up; ip link set wire up; ip addr add 10.77.0.1/24 dev wire")
+}
+
+// device makes the runner of containers that get the host's wan.
+func (s *site) device(keys string) *runner {
+	return s.neighbours(`"type":"host-device",` + keys)
+}
+
+// TestHostDevicePackets moves the host's uplink into a container, which is the neighbour of the outside then, and the
+// host again after it.
+//
+// clause: P6 P24 P26 C11
+func TestHostDevicePackets(t *testing.T) {
+	s := newSite(t)
+	s.sh("host", "ip link set wan alias 'to the outside'")
+	const show = "ip -o addr show dev wan; ip -o link show dev wan"
+	before := s.sh("host", show)
+	r := s.device(`"device":"wan","dns":{"nameservers":["192.0.2.2"]}`)
+	a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	s.open("a1", a.netns)
+	s.addr["a1"] = [2]string{a.text("IP4"), a.text("IP6")}
+	s.serve("a1")
+	for v := range 2 {
+		at := func(name string) string { return net.JoinHostPort(s.addr[name][v], "80") }
+		s.expect("to a neighbour", "a1", at("outside"), "outside")
+		s.expect("to a host beyond", "a1", at("beyond"), "outside")
+		s.expect("from a neighbour", "outside", at("a1"), "a1")
+		s.ping("a1", s.addr["beyond"][v])
+		s.ping("outside", s.addr["a1"][v])
+	}
+	if f := interfaceOf(t, a.prev, "eth0"); f.MTU != 1500 || f.Sandbox != a.netns || !strings.Contains(before, f.MAC) {
+		t.Errorf("interface %+v, of\n%s", f, before)
+	}
+	r.must("check", r.check(a))
+
+	other := &attachment{id: "a2", netns: nstest.NewNS(t)}
+	wantCode(t, "a second container", r.add(other), spec.CodeConfig, `device: "wan": `+r.network()+`/a1/eth0 has it, as eth0, in `+a.netns)
+	r.must("del of the second", r.del(other))
+	r.must("check after another asked", r.check(a))
+
+	r.must("status while it is in use", r.status())
+	r.must("del", r.del(&attachment{id: "a1", netns: a.netns}))
+	r.must("second del", r.del(a))
+	after := ""
+	if err := s.ns["host"].Await(t.Context(), 5*time.Second, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
+		after = s.sh("host", show) // without the kernel's own address, which comes later
+		return fieldsOf(after) == fieldsOf(before), nil
+	}); err != nil {
+		t.Errorf("after DEL:\n%s\nbefore ADD:\n%s", after, before)
+	}
+	for v, addr := range []string{"192.0.2.2", "2001:db8::2"} {
+		s.ping("host", addr)
+		s.expect("from the host", "host", net.JoinHostPort(s.addr["outside"][v], "80"), "outside")
+	}
+}
+
+// TestHostDeviceRollback: where the addresses are not to be had, the device is what it was.
+//
+// clause: P11
+func TestHostDeviceRollback(t *testing.T) {
+	s := newSite(t)
+	r := s.device(`"device":"wan"`)
+	r.chain.plugins[0] = `"type":"host-device","device":"wan","ipam":{"type":"host-local","ranges":[[{"subnet":"192.0.2.0/24","rangeStart":"192.0.2.5","rangeEnd":"192.0.2.5","gateway":"192.0.2.2"}]]}`
+	show := "ip -o addr show dev wan; ip -o link show dev wan"
+	before := s.sh("host", show)
+	dir := "/var/lib/cni/networks/" + r.network()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "192.0.2.5"), []byte("other\r\neth0"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+	if err := r.add(a); err == nil || !strings.Contains(err.Error(), "192.0.2") {
+		t.Fatalf("no address is free: %v", err)
+	}
+	if after := s.sh("host", show); fieldsOf(after) != fieldsOf(before) {
+		t.Errorf("after the failed ADD:\n%s\nbefore:\n%s", after, before)
+	}
+	s.ping("host", "2001:db8::2")
+
+	// Something of that name is in the container already: nothing happens.
+	nstest.RunIn(t, a.netns, "ip", "link", "add", "eth0", "type", "bridge")
+	err := r.add(a)
+	if err == nil || !strings.Contains(err.Error(), "exists already") {
+		t.Errorf("the name is taken: %v", err)
+	}
+	r.must("del", r.del(a))
+	if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); !strings.Contains(out, "eth0") {
+		t.Errorf("the container's own link is gone: %s", out)
+	}
+	if after := s.sh("host", show); fieldsOf(after) != fieldsOf(before) {
+		t.Errorf("after the refused ADD:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// fieldsOf is what ip(8) says of a link without what settles by itself.
+func fieldsOf(s string) string {
+	var keep []string
+	for _, line := range strings.Split(s, "\n") {
+		if !strings.Contains(line, "scope link") {
+			f := strings.Fields(line)
+			for i, w := range f {
+				if w == "qdisc" || w == "tentative" || w == "link-netnsid" || w == "state" {
+					f[i] = ""
+					if w != "tentative" && i+1 < len(f) {
+						f[i+1] = ""
+					}
+				}
+			}
+			keep = append(keep, strings.Join(strings.Fields(strings.Join(f, " ")), " "))
+		}
+	}
+	return strings.Join(keep, "\n")
+}
+
+// TestHostDeviceUnknown: who names what is not there is told what is.
+func TestHostDeviceUnknown(t *testing.T) {
+	s := newSite(t)
+	r := s.device("")
+	for keys, say := range map[string]string{
+		`"device":"wam"`:                    `device: "wam": no such device on the host; there is wan; did you mean "wan"?`,
+		`"hwaddr":"02:00:00:0f:0f:0f"`:      `hwaddr: "02:00:00:0f:0f:0f": no such device on the host; there is `,
+		`"pciBusID":"ffff:00:1f.6"`:         `pciBusID: "ffff:00:1f.6": no such device on the host`,
+		`"kernelpath":"/sys/devices/ffff/"`: `kernelpath: "/sys/devices/ffff/": no such device on the host`,
+	} {
+		r.chain.plugins[0] = `"type":"host-device",` + keys
+		a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+		wantCode(t, keys, r.add(a), spec.CodeConfig, say)
+		if err := r.status(); err == nil || !strings.Contains(err.Error(), say) {
+			t.Errorf("%s: status: %v", keys, err)
+		}
+		r.must("del", r.del(a))
+	}
+}

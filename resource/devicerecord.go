@@ -1,0 +1,337 @@
+package resource
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	deviceMemory = "device" // kind of its records
+	deviceLock   = "host-device"
+
+	// deviceLimit is how long a device is waited for that the kernel brings back from a namespace that is gone.
+	deviceLimit = 3 * time.Second
+)
+
+// A deviceRecord is what a device was on the host, and whose it is.
+type deviceRecord struct {
+	Owner     spec.Owner
+	Boot      string          // a device is itself again after the next one
+	NS        kernel.Identity // of the container's namespace, and
+	Netns     string          // its path
+	Userspace bool            // nothing was moved
+	Dir       string          // see Device.dir; empty for a virtual one
+	Kind      string
+
+	Link    string // its name, which is its alias meanwhile: what is in a container without a record is known by it
+	Alias   string
+	MAC     string
+	MTU     int
+	Up      bool
+	Master  string
+	Addrs   []kernel.Addr
+	Sysctls map[string]string // net/ipv6/conf/LINK/…, by the last part
+}
+
+func (r deviceRecord) who() string { return r.Owner.String() }
+
+// keptSysctls are settings that go with the move and that a host must not lose: whom it lets configure it.
+func keptSysctls() []string { return []string{"accept_ra", "autoconf", "disable_ipv6"} }
+
+// record describes a link of the host before it is moved.
+func (h HostDevice) record(w *kernel.World, l *kernel.Link) (r deviceRecord, err error) {
+	r = deviceRecord{
+		Owner: h.Owner, Netns: w.Container.Path, Dir: dirOf(l), Kind: l.Kind,
+		Link: l.Name, Alias: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, Up: l.Up, Sysctls: map[string]string{},
+	}
+	if r.Boot, err = kernel.BootID(); err != nil {
+		return r, err
+	}
+	if r.NS, err = w.Container.Identity(); err != nil {
+		return r, err
+	}
+	if l.Master != 0 {
+		m, err := w.Host.LinkAt(l.Master)
+		if err != nil {
+			return r, err
+		}
+		r.Master = m.Name
+	}
+	all, err := w.Host.Addrs(l.Index)
+	if err != nil {
+		return r, err
+	}
+	for _, a := range all {
+		if !a.Dynamic && !(a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()) {
+			r.Addrs = append(r.Addrs, a)
+		}
+	}
+	for _, key := range keptSysctls() {
+		if v, err := w.Host.Sysctl("net/ipv6/conf/" + l.Name + "/" + key); err == nil {
+			r.Sysctls[key] = v
+		}
+	}
+	return r, nil
+}
+
+// deviceRecords are those of this boot.
+func deviceRecords(w *kernel.World) (records []deviceRecord, err error) {
+	all, err := w.Memory.All(deviceMemory)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	boot, err := kernel.BootID()
+	for _, b := range all {
+		var r deviceRecord
+		if json.Unmarshal(b, &r) == nil && r.Boot == boot {
+			records = append(records, r)
+		}
+	}
+	return records, err
+}
+
+// recallDevice is an owner's record, if it is of this boot.
+func recallDevice(w *kernel.World, o spec.Owner) (r deviceRecord, known bool, err error) {
+	if known, err = w.Memory.Recall(deviceMemory, o, &r); !known || err != nil {
+		return r, false, err
+	}
+	boot, err := kernel.BootID()
+	return r, r.Boot == boot, err
+}
+
+// inContainer reports whether l is the device, in the container.
+func (r deviceRecord) inContainer(l *kernel.Link) bool {
+	return l.Alias == r.Link && l.Kind == r.Kind
+}
+
+// onHost is the device's link, or nil: under its own name, or as the kernel brought it back.
+func (r deviceRecord) onHost(w *kernel.World) (*kernel.Link, error) {
+	links, err := w.Host.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		switch {
+		case l.Kind != r.Kind:
+		case r.Dir != "" && dirOf(l) == r.Dir,
+			r.Dir == "" && l.Alias == r.Link,
+			r.Dir == "" && l.Name == r.Link && l.Alias == r.Alias && l.MAC.String() == r.MAC:
+			return l, nil
+		}
+	}
+	return nil, nil
+}
+
+// container is the namespace that the device was moved to, if that is still there. The caller closes what is not w's.
+func (r deviceRecord) container(w *kernel.World) *kernel.NS {
+	is := func(ns *kernel.NS) bool {
+		id, err := ns.Identity()
+		return err == nil && id == r.NS
+	}
+	if w.Container != nil && is(w.Container) {
+		return w.Container
+	}
+	ns, err := kernel.Open(r.Netns)
+	if err != nil {
+		return nil
+	}
+	if !is(ns) {
+		ns.Close()
+		return nil
+	}
+	return ns
+}
+
+// release gives the device back, wherever it is, and forgets it. A device that is nowhere, and can come back yet, is
+// kept in mind: away.
+func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, err error) {
+	if r.Userspace {
+		return false, w.Memory.Forget(deviceMemory, r.Owner)
+	}
+	in := r.container(w)
+	if in != nil {
+		if in != w.Container {
+			defer in.Close()
+		}
+		links, err := in.Links()
+		if err != nil {
+			return true, err
+		}
+		for _, l := range links {
+			if r.inContainer(l) {
+				if err := r.bring(w, in, l); err != nil {
+					return true, err
+				}
+				break
+			}
+		}
+	}
+	l, err := r.onHost(w)
+	if err == nil && l == nil && in == nil && r.Kind == "" { // the kernel brings it back some time after the namespace's end
+		err = w.Host.Await(ctx, deviceLimit, []uint{kernel.LinkEvents}, func() (ok bool, err error) {
+			l, err = r.onHost(w)
+			return l != nil, err
+		})
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return true, err
+	}
+	if l == nil {
+		if _, err := os.Lstat(r.Dir); r.Dir != "" && err == nil {
+			slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
+			return true, nil
+		}
+		return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or was pulled out
+	}
+	if err := r.settle(w, l); err != nil {
+		return true, err
+	}
+	return false, w.Memory.Forget(deviceMemory, r.Owner)
+}
+
+// bring moves the device from a container to the host. It gets its name and address before, so that nobody on the host
+// sees another one.
+func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) error {
+	m := kernel.Move{Name: r.Link, Down: true}
+	if l.Name == r.Link {
+		m.Name = ""
+	}
+	if err := in.MoveLink(l.Index, m); err != nil && !errors.Is(err, kernel.ErrLinkExists) {
+		return err
+	}
+	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
+		_ = in.MoveLink(l.Index, kernel.Move{MAC: mac}) // who cannot now can on the host, or says so there
+	}
+	err := in.MoveLink(l.Index, kernel.Move{To: w.Host, Name: r.Link})
+	if errors.Is(err, kernel.ErrLinkExists) {
+		slog.Warn("another link of the host has the device's name", "device", r.Link)
+		err = in.MoveLink(l.Index, kernel.Move{To: w.Host, Name: "dev%d"})
+	}
+	if err != nil {
+		return fmt.Errorf("give %s back: %w", r.Link, err)
+	}
+	return nil
+}
+
+// settle makes a link of the host what it was. Name and alias come last: by these it is found where this was cut short.
+func (r deviceRecord) settle(w *kernel.World, l *kernel.Link) error {
+	name := l.Name
+	if name != r.Link {
+		err := w.Host.MoveLink(l.Index, kernel.Move{Name: r.Link, Down: true})
+		switch {
+		case errors.Is(err, kernel.ErrLinkExists):
+			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device", r.Link, "now", name)
+		case err != nil:
+			return err
+		default:
+			name, l.Up = r.Link, false
+		}
+	}
+	var errs []error
+	mac, err := net.ParseMAC(r.MAC)
+	if err == nil && l.MAC.String() != r.MAC {
+		errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{MAC: mac}))
+	}
+	if l.MTU != r.MTU {
+		errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{MTU: r.MTU}))
+	}
+	for _, key := range keptSysctls() {
+		if v, ok := r.Sysctls[key]; ok {
+			if _, err := w.Host.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/" + name + "/" + key, Value: v, Optional: true}); err != nil {
+				slog.Warn("not put back", "error", err)
+			}
+		}
+	}
+	if r.Master != "" {
+		if m, err := w.Host.Link(r.Master); err != nil {
+			slog.Warn("the device's master is gone", "device", r.Link, "master", r.Master)
+		} else if l.Master != m.Index {
+			errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{Master: m.Index}))
+		}
+	}
+	if l.Up != r.Up {
+		errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{Up: r.Up, Down: !r.Up}))
+	}
+	for _, a := range r.Addrs {
+		if err := w.Host.AddAddr(l.Index, a); !errors.Is(err, unix.EEXIST) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("give %s back: %w", r.Link, err)
+	}
+	if l.Alias != r.Alias {
+		return w.Host.SetAlias(l.Index, r.Alias)
+	}
+	return nil
+}
+
+// sweepDevices gives back what was moved for owners that keep does not want. Away are those whose device is nowhere yet.
+func sweepDevices(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) (away map[[8]byte]bool, err error) {
+	records, err := deviceRecords(w)
+	if err != nil || len(records) == 0 {
+		return nil, err
+	}
+	unlock, err := kernel.Lock(ctx, deviceLock)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if records, err = deviceRecords(w); err != nil {
+		return nil, err
+	}
+	away = map[[8]byte]bool{}
+	var errs []error
+	for _, r := range records {
+		if h := kernel.OwnerHash(r.Owner); r.Owner.Network == network && !keep(h) {
+			away[h], err = r.release(ctx, w)
+			errs = append(errs, err)
+		}
+	}
+	return away, errors.Join(errs...)
+}
+
+// former is the record that a device would have that the reference's plugin moved: it keeps the name in the alias, and
+// nothing else. It is in the container, or where that is gone on the host, under the name that it had in there. In is
+// nil unless the configuration means that device.
+func (h HostDevice) former(w *kernel.World) (r deviceRecord, in *kernel.NS, l *kernel.Link) {
+	in = w.Container
+	if in == nil {
+		in = w.Host
+	}
+	l, err := in.Link(h.Name)
+	if err != nil || spec.ValidIfName(l.Alias) != nil || in == w.Host && (l.Kind != "" || l.Alias == l.Name) {
+		return r, nil, nil
+	}
+	r = deviceRecord{Owner: h.Owner, Kind: l.Kind, Link: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, Dir: containerDir(l)}
+	if h.Device.value() == "" || !h.Device.is(r) {
+		return r, nil, nil
+	}
+	return r, in, l
+}
+
+// containerDir is dirOf for a link of a container, which /sys does not show.
+func containerDir(l *kernel.Link) string {
+	if l.ParentBus == "" || l.ParentDevice == "" || l.Kind != "" {
+		return ""
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Join(sysBus, l.ParentBus, "devices", l.ParentDevice))
+	if err != nil {
+		return ""
+	}
+	return dir
+}

@@ -1,0 +1,273 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A HostDevice is a network device of the host that was moved into the container, under a name of there. It carries
+// its old name as its alias, as the reference's plugin does it. What else it was is remembered, and given back.
+type HostDevice struct {
+	Owner  spec.Owner
+	Name   string // in the container
+	Device Device
+	MAC    string // to be verified: what the chain's result has
+	MTU    int    // likewise
+}
+
+func (h HostDevice) String() string {
+	return line("link cont/"+h.Name, "moved from "+h.Device.String(), opt("mtu", h.MTU), opt("address", macText(h.MAC)))
+}
+
+// Ifaces implements Linker.
+func (h HostDevice) Ifaces() []Iface { return []Iface{{Container, h.Name}} }
+
+// Describe implements Describer.
+func (h HostDevice) Describe(w *kernel.World, f *spec.Interface) error {
+	r, known, err := recallDevice(w, h.Owner)
+	if known && r.Dir != "" {
+		f.PciID = pciID(r.Dir)
+	}
+	return err
+}
+
+// Ensure implements plan.Resource. A link of its name in the container is always an error, and nothing changes (P10).
+func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	if _, err := w.Container.Index(h.Name); err == nil {
+		return false, fmt.Errorf("in the container: %s: %w", h.Name, kernel.ErrLinkExists)
+	} else if !errors.Is(err, kernel.ErrNoLink) {
+		return false, err
+	}
+	unlock, err := kernel.Lock(ctx, deviceLock)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	l, err := h.take(ctx, w)
+	if err != nil {
+		return false, err
+	}
+	if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
+		return false, spec.Errorf(spec.CodeConfig, "%s: %q: is a link of %s, made for it; name a device of the host", h.Device.Key, h.Device.value(), text)
+	}
+	r, err := h.record(w, l)
+	if err == nil {
+		err = w.Memory.RememberForGood(deviceMemory, h.Owner, r)
+	}
+	if err != nil {
+		return false, errors.Join(err, w.Memory.Forget(deviceMemory, h.Owner))
+	}
+	err = w.Host.MoveLink(l.Index, kernel.Move{To: w.Container, Name: h.Name, Alias: l.Name, Up: true})
+	if err == nil {
+		return true, nil
+	}
+	if errors.Is(err, unix.EINVAL) {
+		err = spec.Errorf(spec.CodeConfig, "%s: %q: the kernel lets %s, %s, not leave its namespace: %w", h.Device.Key, h.Device.value(), l.Name, kind(l), err)
+	}
+	_, back := r.release(context.WithoutCancel(ctx), w)
+	return false, errors.Join(err, back)
+}
+
+// take is the device's link on the host. One that was left by a container that is gone becomes itself first.
+func (h HostDevice) take(ctx context.Context, w *kernel.World) (*kernel.Link, error) {
+	records, err := deviceRecords(w)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		if !h.Device.is(r) && !(r.Owner == h.Owner) {
+			continue
+		}
+		if err := r.yield(ctx, w, h); err != nil {
+			return nil, err
+		}
+	}
+	l, err := h.Device.find(w)
+	if errors.Is(err, kernel.ErrNoLink) {
+		err = h.Device.missing(w)
+	}
+	return l, err
+}
+
+// yield releases the device of a container that is gone, or says who has it.
+func (r deviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) error {
+	in := r.container(w)
+	if in != nil {
+		if in != w.Container {
+			defer in.Close()
+		}
+		name := ""
+		links, err := in.Links()
+		if err != nil {
+			return err
+		}
+		for _, l := range links {
+			if r.inContainer(l) {
+				name = l.Name
+			}
+		}
+		if name != "" || r.Userspace {
+			return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", h.Device.Key, h.Device.value(), r.who(), flag(", as "+name, name != ""), r.Netns)
+		}
+	}
+	away, err := r.release(ctx, w)
+	if err == nil && away {
+		return spec.Errorf(spec.CodeConfig, "%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns)
+	}
+	return err
+}
+
+// Verify implements plan.Resource.
+func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
+	_, l, err := Container.link(w, h.Name)
+	if err != nil {
+		return err
+	}
+	var is drift
+	r, known, err := recallDevice(w, h.Owner)
+	switch {
+	case err != nil:
+		return err
+	case known:
+		is.want("alias", r.Link, l.Alias)
+		if dir := containerDir(l); r.Dir != "" && dir != "" {
+			is.want("device", r.Dir, dir)
+		}
+		if l.Kind != r.Kind {
+			is.add(fmt.Errorf("is %s, not the device", kind(l)))
+		}
+	case h.Device.Link != "":
+		is.want("alias", h.Device.Link, l.Alias)
+	}
+	if h.MAC != "" {
+		is.want("address", macText(h.MAC), l.MAC)
+	}
+	if h.MTU != 0 {
+		is.want("mtu", h.MTU, l.MTU)
+	}
+	is.want("state", "up", state(l))
+	return is.err()
+}
+
+// Remove implements plan.Remover.
+func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
+	if _, known, err := recallDevice(w, h.Owner); err != nil {
+		return err
+	} else if _, in, _ := h.former(w); !known && in == nil {
+		return w.Memory.Forget(deviceMemory, h.Owner)
+	}
+	unlock, err := kernel.Lock(ctx, deviceLock)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, known, err := recallDevice(w, h.Owner)
+	if err != nil {
+		return err
+	}
+	if known {
+		_, err := r.release(ctx, w)
+		return err
+	}
+	r, in, l := h.former(w)
+	if in == nil {
+		return nil
+	}
+	if in != w.Host {
+		if err := r.bring(w, in, l); err != nil {
+			return err
+		}
+		if l, err = r.onHost(w); err != nil || l == nil {
+			return err
+		}
+	}
+	return r.settle(w, l)
+}
+
+// A UserspaceDevice is a device of the host that a program in the container is to drive by itself: nothing is moved.
+type UserspaceDevice struct {
+	Owner spec.Owner
+	Name  string // that the runtime has for it
+	ID    string // its PCI address
+	Key   string
+}
+
+func (u UserspaceDevice) String() string {
+	return line("device", u.ID, "for user space as cont/"+u.Name)
+}
+
+// Ifaces implements Linker.
+func (u UserspaceDevice) Ifaces() []Iface { return []Iface{{Container, u.Name}} }
+
+// Linkless implements Linkless.
+func (u UserspaceDevice) Linkless() {}
+
+// Describe implements Describer.
+func (u UserspaceDevice) Describe(_ *kernel.World, f *spec.Interface) error {
+	f.PciID = u.ID
+	return nil
+}
+
+func (u UserspaceDevice) device() HostDevice {
+	return HostDevice{Owner: u.Owner, Name: u.Name, Device: Device{Key: u.Key, ID: u.ID, Bus: "pci"}}
+}
+
+// Ensure implements plan.Resource.
+func (u UserspaceDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	if err := u.bound(); err != nil {
+		return false, err
+	}
+	unlock, err := kernel.Lock(ctx, deviceLock)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	h := u.device()
+	records, err := deviceRecords(w)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range records {
+		if !h.Device.is(r) && r.Owner != u.Owner {
+			continue
+		}
+		if err := r.yield(ctx, w, h); err != nil {
+			return false, err
+		}
+	}
+	r := deviceRecord{Owner: u.Owner, Netns: w.Container.Path, Userspace: true}
+	var errs [3]error
+	r.Boot, errs[0] = kernel.BootID()
+	r.NS, errs[1] = w.Container.Identity()
+	r.Dir, errs[2] = h.Device.dir()
+	if err := errors.Join(errs[:]...); err != nil {
+		return false, err
+	}
+	return true, w.Memory.RememberForGood(deviceMemory, u.Owner, r)
+}
+
+func (u UserspaceDevice) bound() error {
+	if UserspaceDriver(u.ID) == "" {
+		return fmt.Errorf("device %s has no driver for user space any more", u.ID)
+	}
+	return nil
+}
+
+// Verify implements plan.Resource.
+func (u UserspaceDevice) Verify(context.Context, *kernel.World) error { return u.bound() }
+
+// Remove implements plan.Remover.
+func (u UserspaceDevice) Remove(ctx context.Context, w *kernel.World) error {
+	return u.device().Remove(ctx, w)
+}

@@ -1,0 +1,229 @@
+package resource
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// cards gives the host ens4, which is somebody's with all that a link can be, and ens5. They are veths, the other ends
+// of which are in a LAN.
+func cards(t *testing.T, w *kernel.World) {
+	t.Helper()
+	lan := strings.TrimPrefix(openNS(t).Path, "/run/netns/")
+	for _, l := range strings.Split(`ip link add br0 type bridge
+		ip link add ens4 address 02:00:00:00:04:04 mtu 1450 type veth peer name wire4 netns LAN
+		ip link add ens5 address 02:00:00:00:05:05 type veth peer name wire5 netns LAN
+		sysctl -qw net.ipv6.conf.ens4.accept_ra=0
+		ip link set ens4 alias storage
+		ip link set br0 up
+		ip link set ens4 master br0
+		ip link set ens4 up
+		ip addr add 203.0.113.4/24 dev ens4
+		ip addr add 2001:db8:4::4/64 dev ens4 nodad`, "\n") {
+		host(t, w, "%s", strings.ReplaceAll(l, "LAN", lan))
+	}
+}
+
+func aDevice(o spec.Owner, name string) HostDevice {
+	return HostDevice{Owner: o, Name: "eth0", Device: Device{Key: "device", Link: name}}
+}
+
+func TestHostDevice(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	h := aDevice(owner, "ens4")
+	h.MAC, h.MTU = "02:00:00:00:04:04", 1450
+	lawBook{once: true}.hold(t, w, h,
+		breaker{"mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1450"},
+		breaker{"address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:04:04"},
+		breaker{"down", in(w, "ip link set eth0 down"), "state is down, want up"},
+		breaker{"another one's name", in(w, "ip link set eth0 alias x", "ip link set eth0 alias ens4", "ip link set eth0 down"), "state is down"},
+		breaker{"renamed", in(w, "ip link set eth0 down", "ip link set eth0 name net7"), "link eth0: link does not exist"},
+		breaker{"under its own name", in(w, "ip link set eth0 down", "ip link set eth0 name ens4"), "link eth0: link does not exist"},
+	)
+	if got := sysctl(t, w.Host, "net/ipv6/conf/ens4/accept_ra"); got != "0" {
+		t.Errorf("it takes a router's word for its addresses again: accept_ra %s", got)
+	}
+	if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) != 0 {
+		t.Errorf("records %v, %v", left, err)
+	}
+}
+
+// TestHostDeviceTaken: who asks for what another container has is told who has it. What that one left, is free.
+func TestHostDeviceTaken(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	before := linkState(t, w)
+	must(t, w, aDevice(owner, "ens4"))
+	second := &kernel.World{Host: w.Host, Container: openNS(t), Memory: w.Memory}
+	for _, d := range []Device{{Key: "device", Link: "ens4"}, {Key: "hwaddr", MAC: "02:00:00:00:04:04"}} {
+		h := aDevice(spec.Owner{Network: "other", ContainerID: "c2", IfName: "eth0"}, "")
+		h.Device = d
+		_, err := h.Ensure(t.Context(), second)
+		var e *spec.Error
+		if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(e.Msg, "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
+			t.Errorf("%v: %v", d, err)
+		}
+		if err := h.Remove(t.Context(), second); err != nil {
+			t.Error(err)
+		}
+		if err := (KnownDevice{d}).Verify(t.Context(), second); err != nil {
+			t.Errorf("STATUS: %v", err)
+		}
+	}
+	if err := aDevice(owner, "ens4").Verify(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+	// GC takes it back from a container that lives, and has the path that it had.
+	if _, err := sweepDevices(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, "net", func([8]byte) bool { return true }); err != nil {
+		t.Fatal(err)
+	}
+	if err := aDevice(owner, "ens4").Verify(t.Context(), w); err != nil {
+		t.Errorf("after a GC that had to keep it: %v", err)
+	}
+	if away, err := sweepDevices(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, "net", func([8]byte) bool { return false }); err != nil || len(away) != 1 {
+		t.Fatal(away, err)
+	}
+	if after := linkState(t, w); after != before {
+		t.Errorf("after GC:%s", difference(before, after))
+	}
+	if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) != 0 {
+		t.Errorf("records %v, %v", left, err)
+	}
+}
+
+// TestHostDeviceComesBack: the kernel brings a card back under the name that it had in its container. Here ip(8) does,
+// for a veth goes with its container.
+func TestHostDeviceComesBack(t *testing.T) {
+	for name, finish := range map[string]func(*kernel.World) error{
+		"DEL": func(w *kernel.World) error { return aDevice(owner, "ens4").Remove(t.Context(), w) },
+		"GC": func(w *kernel.World) error {
+			_, err := sweepDevices(t.Context(), w, "net", func([8]byte) bool { return false })
+			return err
+		},
+		"another ADD": func(w *kernel.World) error {
+			second := &kernel.World{Host: w.Host, Container: openNS(t), Memory: w.Memory}
+			h := aDevice(spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, "ens4")
+			must(t, second, h)
+			return h.Remove(t.Context(), second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			cards(t, w)
+			before := linkState(t, w)
+			must(t, w, aDevice(owner, "ens4"))
+			cont(t, w, "ip link set eth0 address 02:00:00:00:00:0b mtu 1300")
+			cont(t, w, "ip link set eth0 netns %s", strings.TrimPrefix(w.Host.Path, "/run/netns/"))
+			cont(t, w, "ip link add eth0 type bridge") // nothing of ours
+			mine := linkState(t, &kernel.World{Host: w.Container, Container: w.Container})
+			if err := finish(&kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
+				t.Fatal(err)
+			}
+			if after := linkState(t, &kernel.World{Host: w.Container, Container: w.Container}); after != mine {
+				t.Errorf("in the container:%s", difference(mine, after))
+			}
+			cont(t, w, "ip link del eth0")
+			if after := linkState(t, w); after != before {
+				t.Errorf("%s", difference(before, after))
+			}
+		})
+	}
+}
+
+// TestHostDeviceOfAnotherBoot: what is remembered of an earlier boot is not done to a device of this one.
+func TestHostDeviceOfAnotherBoot(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	before := linkState(t, w)
+	h := aDevice(owner, "ens4")
+	if err := w.Memory.RememberForGood(deviceMemory, owner, deviceRecord{Owner: owner, Boot: "earlier", Kind: "veth", Link: "ens4", MAC: "02:00:00:00:04:04", MTU: 1300, Alias: "storage"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Remove(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if after := linkState(t, w); after != before {
+		t.Errorf("%s", difference(before, after))
+	}
+	if all, err := w.Memory.All(deviceMemory); err != nil || len(all) != 0 {
+		t.Errorf("it is remembered: %s, %v", mustJSON(all), err)
+	}
+}
+
+func mustJSON(v any) string {
+	b, _ := json.Marshal(v)
+	return string(b)
+}
+
+// TestHostDeviceOfReference: the reference's plugin keeps the name as the alias and nothing else. DEL gives such a
+// device back too, if it is the one that the configuration means.
+func TestHostDeviceOfReference(t *testing.T) {
+	for _, d := range []Device{{Key: "device", Link: "ens5"}, {Key: "hwaddr", MAC: "02:00:00:00:05:05"}} {
+		w := newWorld(t)
+		cards(t, w)
+		before := linkState(t, w)
+		host(t, w, "ip link set ens5 alias ens5 netns %s name eth0", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+		cont(t, w, "ip link set eth0 up")
+		moved := linkState(t, w)
+		h := aDevice(owner, "ens4")
+		if err := h.Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if after := linkState(t, w); after != moved {
+			t.Errorf("another device:%s", difference(moved, after))
+		}
+		h.Device = d
+		for range 2 {
+			if err := h.Remove(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			if after := linkState(t, w); after != before {
+				t.Errorf("%v:%s", d, difference(before, after))
+			}
+		}
+	}
+}
+
+// TestHostDeviceRefused: what cannot be moved stays as it was, and so does everything else.
+func TestHostDeviceRefused(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	host(t, w, "ip link add veth0 type veth peer name veth1")
+	nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "veth0", "alias", kernel.Tag(spec.Owner{Network: "net", ContainerID: "c9", IfName: "eth0"}))
+	host(t, w, "ip link add ens6 address 02:00:00:00:04:04 type veth peer name ens7")
+	before := linkState(t, w)
+	for _, c := range []struct {
+		d   Device
+		say string
+	}{
+		{Device{Key: "device", Link: "br0"}, `device: "br0": the kernel lets br0, a bridge, not leave its namespace`},
+		{Device{Key: "device", Link: "veth0"}, `device: "veth0": is a link of net/c9/eth0, made for it`},
+		{Device{Key: "device", Link: "ens44"}, `device: "ens44": no such device on the host; there is br0, ens4, ens5,`},
+		{Device{Key: "hwaddr", MAC: "02:00:00:00:04:04"}, `hwaddr: "02:00:00:00:04:04": is that of ens4 and ens6; name one of them by device`},
+		{Device{Key: "hwaddr", MAC: "02:00:00:00:04:05"}, `did you mean "02:00:00:00:0`},
+		{Device{Key: "pciBusID", Bus: "pci", ID: "ffff:00:10.0"}, `pciBusID: "ffff:00:10.0": no such device on the host`},
+		{Device{Key: "kernelpath", Path: "/sys/devices/none"}, `kernelpath: "/sys/devices/none": no such device on the host`},
+	} {
+		h := aDevice(owner, "")
+		h.Device = c.d
+		changed, err := h.Ensure(t.Context(), w)
+		var e *spec.Error
+		if changed || !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), c.say) {
+			t.Errorf("%v: changed %v, %v, want %s", c.d, changed, err, c.say)
+		}
+		if after := linkState(t, w); after != before {
+			t.Fatalf("%v:%s", c.d, difference(before, after))
+		}
+		if all, err := w.Memory.All(deviceMemory); err != nil || len(all) != 0 {
+			t.Errorf("%v: it is remembered: %s, %v", c.d, mustJSON(all), err)
+		}
+	}
+}
