@@ -53,6 +53,10 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 			}
 			r.Runtime, r.Plugins = &attach.Runtime{Stderr: a.stderr}, plugin.All()
 			r.Now, r.Foreign = configured, foreign()
+			if err := a.known(r.Network); err != nil {
+				return err
+			}
+			defer a.logLater()()
 			report, err := r.HandOver(c.Context(), backend)
 			if err != nil {
 				return err

@@ -29,6 +29,9 @@ those of containerd, podman and every other program that uses the reference libr
 when its network namespace is; fairlead gc removes what it left. Its state is unknown where the program that
 attached it has not recorded the namespace.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.known(strings.Join(args, "")); err != nil {
+				return err
+			}
 			list, problems := (&attach.Runtime{}).List(strings.Join(args, ""))
 			doc := struct {
 				Attachments []listed `json:"attachments"`

@@ -69,6 +69,24 @@ func (a *app) network(name string) (*network, error) {
 	return nil, err
 }
 
+// known fails for a network that nothing is attached to and no file defines: it is misspelt. All networks, the
+// empty name, are known.
+func (a *app) known(name string) error {
+	if name == "" || name == defaultNetwork {
+		return nil
+	}
+	if err := spec.ValidName(name); err != nil {
+		return usage("network %q: %w", name, err)
+	}
+	if list, problems := (&attach.Runtime{}).List(name); len(list)+len(problems) > 0 {
+		return nil
+	}
+	if _, err := spec.Load(confDir(), name); errors.Is(err, spec.ErrNotFound) {
+		return err
+	}
+	return nil // what is wrong with its file is for others to say
+}
+
 // orphaned is a network that attachments are left of, as they remember it.
 func orphaned(name string) *spec.List {
 	list, _ := (&attach.Runtime{}).List(name)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -22,6 +23,7 @@ type repaired struct {
 	Repaired []string     `json:"repaired,omitempty"`
 	Drift    []string     `json:"drift,omitempty"`
 	NotOurs  []string     `json:"notOurs,omitempty"`
+	Changed  bool         `json:"networkChanged,omitempty"`
 }
 
 // A repairing is the answer of repair.
@@ -67,9 +69,13 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 				}
 				return err
 			}
+			if err := a.known(r.Network); err != nil {
+				return err
+			}
 			if watch {
 				return a.watchRepair(c.Context(), &r)
 			}
+			defer a.logLater()()
 			report, err := r.Run(c.Context())
 			if err != nil {
 				return err
@@ -132,42 +138,28 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	doc := repairing{OK: report.OK(), Tables: report.Guard, Attachments: []repaired{}, Problems: report.Problems, Took: report.Took.Nanoseconds()}
 	for _, f := range report.Findings {
 		doc.Attachments = append(doc.Attachments, repaired{
-			attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns}, f.State, f.Repaired, f.Drift, f.NotOurs})
+			attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns}, f.State, f.Repaired, f.Drift, f.NotOurs, f.Changed})
 	}
 	if a.json() {
 		return printJSON(a.stdout, doc)
 	}
 	s := a.style(a.stdout)
 	for _, line := range doc.Tables {
-		fmt.Fprintln(a.stdout, s.good("repaired"), line)
+		fmt.Fprintln(a.stdout, s.good("repaired:"), strings.ReplaceAll(line, " is missing", " was missing"))
 	}
-	count := map[repair.State]int{}
-	for _, f := range doc.Attachments {
+	count, changed := map[repair.State]int{}, []string{}
+	for _, f := range report.Findings {
 		count[f.State]++
+		if f.Changed && !slices.Contains(changed, f.Owner.Network) {
+			changed = append(changed, f.Owner.Network)
+		}
 		if f.State == repair.InOrder && len(f.NotOurs) == 0 || f.State == repair.Handed {
 			continue // the sum says it
 		}
-		state := s.doubt(string(f.State))
-		switch f.State {
-		case repair.Repaired, repair.InOrder:
-			state = s.good(string(f.State))
-		case repair.Broken:
-			state = s.bad(string(f.State))
-		}
-		node := &tree{text: fmt.Sprintf("%s/%s/%s %s", f.Network, f.ContainerID, f.IfName, state)}
-		for _, line := range f.Repaired {
-			node.add("%s", line)
-		}
-		for _, line := range f.Drift {
-			node.add("%s", s.bad(line))
-		}
-		for _, line := range f.NotOurs {
-			node.add("%s", s.doubt("not ours, not repaired: "+line))
-		}
-		node.print(a.stdout, s)
+		a.finding(f, s).print(a.stdout, s)
 	}
 	var sum []string
-	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.Broken, repair.Gone, repair.Busy, repair.Foreign, repair.Handed} {
+	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.ToRepair, repair.Broken, repair.Gone, repair.Busy, repair.Foreign, repair.Handed} {
 		if n := count[state]; n > 0 {
 			sum = append(sum, fmt.Sprintf("%d %s", n, state))
 		}
@@ -182,10 +174,63 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	if count[repair.Handed] > 0 {
 		a.note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew (fairlead firewall handover)")
 	}
+	for _, network := range changed {
+		a.note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and DEL and ADD take the change over", network)
+	}
+	if count[repair.Broken] > 0 {
+		a.note("what cannot be mended is made anew with the container, by the runtime that attached it")
+	}
 	if dry && !doc.OK {
 		a.note("nothing was changed; without --dry-run it is repaired as far as that can be")
 	}
 	return nil
+}
+
+// finding is an attachment that there is something to say of.
+func (a *app) finding(f repair.Finding, s style) *tree {
+	state := s.doubt(string(f.State))
+	switch f.State {
+	case repair.Repaired, repair.InOrder:
+		state = s.good(string(f.State))
+	case repair.Broken:
+		state = s.bad(string(f.State))
+	}
+	node := &tree{text: fmt.Sprintf("%s/%s/%s %s", f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, state)}
+	for _, line := range f.Repaired {
+		node.add("%s", line)
+	}
+	said := map[string]bool{}
+	for _, w := range f.Wrong {
+		for _, line := range w.What {
+			said[w.Resource+": "+line] = true
+		}
+		paint, before := s.bad, "cannot be mended: "
+		if w.Mends {
+			paint, before = s.doubt, ""
+		}
+		if len(w.What) == 1 {
+			node.add("%s", paint(before+w.Resource+": "+w.What[0]))
+			continue
+		}
+		kid := node.add("%s", paint(before+w.Resource))
+		const most = 3
+		for i, line := range w.What {
+			if i == most && len(w.What) > most+1 {
+				kid.add("%s", paint(fmt.Sprintf("and %d more (-o json has all)", len(w.What)-most)))
+				break
+			}
+			kid.add("%s", paint(line))
+		}
+	}
+	for _, line := range f.Drift {
+		if !said[line] {
+			node.add("%s", s.bad(line))
+		}
+	}
+	for _, line := range f.NotOurs {
+		node.add("%s", s.doubt("not ours, not repaired: "+line))
+	}
+	return node
 }
 
 // configured are the networks as their files define them now.

@@ -12,10 +12,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -240,7 +242,7 @@ func (a *app) checkCommand() *cobra.Command {
 				return printJSON(a.stdout, checked{t.document(), len(found) == 0, found})
 			}
 			if len(found) > 0 {
-				return fail(exitDrift, fmt.Sprintf("`fairlead del %[1]s %[2]s` and `fairlead add %[1]s %[2]s` make it anew.", args[0], args[1]), "%w", err)
+				return fail(exitDrift, t.mending(args), "%w", err)
 			}
 			return nil
 		},
@@ -248,6 +250,28 @@ func (a *app) checkCommand() *cobra.Command {
 	f.register(c)
 	c.ValidArgsFunction = a.completeTarget
 	return c
+}
+
+// mending says how to mend an attachment. DEL and ADD are for those of this command and of cnitool's: of another
+// runtime's container they would take what it knows of.
+func (t *target) mending(args []string) string {
+	list, _ := t.runtime.List(t.Name)
+	i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName} })
+	hint := "`fairlead repair` makes what is missing on this host again, and the container goes on. What it cannot mend: "
+	if i >= 0 && repair.Changed(t.List, &list[i]) {
+		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
+	}
+	switch {
+	case strings.HasPrefix(t.ContainerID, "cnitool-"):
+		where := fmt.Sprintf("%s %s", args[0], args[1])
+		if t.IfName != "eth0" {
+			where += " -i " + t.IfName
+		}
+		return hint + fmt.Sprintf("`fairlead del %[1]s` and `fairlead add %[1]s` make it anew.", where)
+	case strings.HasPrefix(t.ContainerID, "run-"):
+		return hint + "end that `fairlead run`, and run it again."
+	}
+	return hint + "have the runtime that attached the container recreate it (podman network reload, say)."
 }
 
 // drift are the differences that a plugin's CHECK found; ok is false where it found none because it could

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -49,7 +50,8 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 }
 
 func (a *attached) plugins(ctx context.Context, lists lookUp) error {
-	l, err := lists(a.cached)
+	l, changed, err := lists(a.cached)
+	a.Changed = changed
 	if err != nil {
 		return err
 	}
@@ -208,11 +210,32 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 	if changed {
 		a.did(r.String())
 	}
-	if err != nil {
-		for _, line := range words(err) {
-			a.broken(fmt.Errorf("%v: %s", r, line))
+	if err == nil {
+		return
+	}
+	mends, hopeless := Wrong{Resource: r.String(), Mends: true}, Wrong{Resource: r.String()}
+	for _, line := range words(err) {
+		a.broken(fmt.Errorf("%v: %s", r, line))
+		if slices.Contains(mends.What, line) || slices.Contains(hopeless.What, line) {
+			continue
+		}
+		if a.r.DryRun && (rule || can && !inContainer(r, line)) {
+			mends.What = append(mends.What, line)
+		} else {
+			hopeless.What = append(hopeless.What, line)
 		}
 	}
+	for _, w := range []Wrong{mends, hopeless} {
+		if len(w.What) > 0 {
+			a.Wrong = append(a.Wrong, w)
+		}
+	}
+}
+
+// inContainer reports whether what is wrong with a Mender is wrong in the container, which none mends.
+func inContainer(r plan.Resource, line string) bool {
+	s, ok := plan.Unwrap(r).(resource.Sysctl)
+	return ok && s.Where != resource.Host || strings.Contains(line, "cont/")
 }
 
 // retract takes back the rules of an attachment whose DEL ran meanwhile, of a program that knows nothing of our
@@ -259,6 +282,15 @@ func (a *attached) finding() Finding {
 	case a.State != "":
 	case len(a.Drift) > 0:
 		a.State = Broken
+		lines := 0
+		for _, w := range a.Wrong {
+			if w.Mends {
+				lines += len(w.What)
+			}
+		}
+		if lines == len(a.Drift) {
+			a.State = ToRepair
+		}
 	case len(a.Repaired) > 0:
 		a.State = Repaired
 	case len(a.want) == 0 && len(a.NotOurs) > 0:

@@ -6,8 +6,10 @@ package repair
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -47,9 +49,10 @@ type State string
 const (
 	InOrder  State = "in order"
 	Repaired State = "repaired"
-	Broken   State = "broken" // something could not be mended; in a dry run: something is to be mended
-	Gone     State = "gone"   // its namespace, or its address: GC's business
-	Busy     State = "busy"   // it was deleted or made anew meanwhile, which sees to all that repair would
+	Broken   State = "broken"         // something could not be mended
+	ToRepair State = "to be repaired" // in a dry run: something is missing, and can be made again
+	Gone     State = "gone"           // its namespace, or its address: GC's business
+	Busy     State = "busy"           // it was deleted or made anew meanwhile, which sees to all that repair would
 	Foreign  State = "foreign"
 )
 
@@ -59,9 +62,18 @@ type Finding struct {
 	Netns    string
 	State    State
 	Repaired []string // what was made, in the words of ip(8) and nft(8)
-	Drift    []string // what is not as it should be, and could not be mended
+	Drift    []string // what is not as it should be, and could not be mended; in a dry run also what could
+	Wrong    []Wrong  // the same by resource, where it is of one
+	Changed  bool     // the network is configured otherwise by now; what there should be is as it was attached
 	Lost     []string // what the reference knows nothing of, in a handover
 	NotOurs  []string // plugins of its list that were passed over, and why
+}
+
+// A Wrong is a resource that is not as it should be.
+type Wrong struct {
+	Resource string   // in the words of ip(8) and nft(8)
+	What     []string // is wrong with it
+	Mends    bool     // in a dry run: repair would mend it
 }
 
 // A Report is what a repair came to.
@@ -75,7 +87,7 @@ type Report struct {
 
 // OK reports whether all is as it should be now.
 func (r *Report) OK() bool {
-	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.State == Broken })
+	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.State == Broken || f.State == ToRepair })
 }
 
 // Several at once: the kernel takes changes of the packet filter one after the other, and between these there
@@ -233,7 +245,7 @@ func each(n, workers int, do func(i int)) {
 }
 
 // A lookUp finds what an attachment was made from.
-type lookUp func(*attach.Cached) (*spec.List, error)
+type lookUp func(*attach.Cached) (l *spec.List, changed bool, err error)
 
 // lists is as it was then, and with what a folder beside the list's file adds, where that file is still the same.
 // Each configuration is parsed once: a thousand attachments have a few.
@@ -248,10 +260,14 @@ func (r *Repairer) lists() lookUp {
 	}
 	var mu sync.Mutex
 	all := map[string]parsed{}
-	return func(c *attach.Cached) (*spec.List, error) {
+	return func(c *attach.Cached) (l *spec.List, changed bool, err error) {
 		for _, l := range now {
-			if l.Name == c.Network && bytes.Equal(l.Raw, c.Config) {
-				return l, nil
+			switch {
+			case l.Name != c.Network:
+			case bytes.Equal(l.Raw, c.Config):
+				return l, false, nil
+			default:
+				changed = Changed(l, c)
 			}
 		}
 		mu.Lock()
@@ -262,10 +278,19 @@ func (r *Repairer) lists() lookUp {
 			all[string(c.Config)] = p
 		}
 		if p.err != nil {
-			return nil, fmt.Errorf("%s: the configuration that it was attached by: %w", c.File, p.err)
+			return nil, changed, fmt.Errorf("%s: the configuration that it was attached by: %w", c.File, p.err)
 		}
-		return p.list, nil
+		return p.list, changed, nil
 	}
+}
+
+// Changed reports whether a network is configured otherwise now than when an attachment was made.
+func Changed(now *spec.List, c *attach.Cached) bool {
+	var a, b struct{ Plugins any }
+	if bytes.Equal(now.Raw, c.Config) || json.Unmarshal(now.Raw, &a) != nil || json.Unmarshal(c.Config, &b) != nil {
+		return false
+	}
+	return a.Plugins != nil && b.Plugins != nil && !reflect.DeepEqual(a.Plugins, b.Plugins)
 }
 
 // words are the lines of an error.

@@ -208,7 +208,12 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 				d.add(fmt.Errorf("nft element %v is too much", e))
 			}
 		}
-		return append(d, recordDrift(have, asked)...).err()
+		for _, err := range recordDrift(have, asked) { // which may name what was named above
+			if !slices.ContainsFunc(d, func(said error) bool { return said.Error() == err.Error() }) {
+				d.add(err)
+			}
+		}
+		return d.err()
 	})
 }
 

@@ -157,7 +157,8 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	}
 	flush(w, flows)
 	for _, c := range fresh {
-		if c.proto == kernel.SCTP {
+		if c.proto == kernel.SCTP || knownOf(ctx) != nil { // in a repair it was said when it was published first
+
 			continue
 		}
 		if port, ok := w.Host.Listens(c.proto, c.host, c.first, c.last); ok {
