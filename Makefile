@@ -1,6 +1,8 @@
 # What there is to do with this tree. `make help` says it in short.
 
 BIN     ?= bin
+PREFIX  ?= /usr
+CNIDIR  ?= /opt/cni/bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GO      ?= go
 
@@ -8,7 +10,7 @@ GO      ?= go
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build test test-vm demo bench lint generate clean
+.PHONY: help build install test test-vm demo bench lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -24,6 +26,16 @@ build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copi
 	@names=$$($(BIN)/fairlead plugins) && test -n "$$names" && \
 	  for name in $$names; do ln $(BIN)/tmp/copy $(BIN)/cni/$$name || exit; done && \
 	  rm -r $(BIN)/tmp && echo "$(BIN)/cni:" $$names
+
+# Plugins are new files, never written into. What others have in the directory stays.
+install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), the units; below DESTDIR
+	@test -x $(BIN)/fairlead && test -d $(BIN)/cni || { echo 'make build comes first'; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(CNIDIR)
+	install -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/
+	cp --remove-destination -a $(BIN)/cni/. $(DESTDIR)$(CNIDIR)/
+	@for u in packaging/systemd/*.service; do \
+	  sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#' $$u > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit; \
+	  chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/}; done
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages

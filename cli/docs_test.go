@@ -2,6 +2,8 @@ package cli
 
 import (
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -27,4 +29,51 @@ func TestDocs(t *testing.T) {
 		}
 	}
 	visit((&app{}).root())
+}
+
+// What the units start is where `make install` puts it, as the documents say.
+func TestInstall(t *testing.T) {
+	bin, dest := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(bin, "cni"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"fairlead", "cni/bridge"} {
+		if err := os.WriteFile(filepath.Join(bin, name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, prefix := range []string{"/usr", "/usr/local"} {
+		out, err := exec.Command("make", "-C", "..", "install", "BIN="+bin, "DESTDIR="+dest, "PREFIX="+prefix).CombinedOutput()
+		if err != nil {
+			t.Fatalf("make install: %v\n%s", err, out)
+		}
+		units, _ := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.service"))
+		if len(units) != 2 {
+			t.Fatalf("%s: units %q, want two", prefix, units)
+		}
+		starts := 0
+		for _, u := range units {
+			text, err := os.ReadFile(u)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(text)) {
+				key, command, _ := strings.Cut(line, "=")
+				if !strings.HasPrefix(key, "Exec") {
+					continue
+				}
+				starts++
+				program, _, _ := strings.Cut(strings.TrimPrefix(command, "-"), " ")
+				if st, err := os.Stat(filepath.Join(dest, program)); err != nil || st.Mode()&0o111 == 0 || !strings.HasPrefix(program, prefix+"/bin/") {
+					t.Errorf("%s: %s: %s is not installed: %v", u, strings.TrimSpace(line), program, err)
+				}
+			}
+		}
+		if starts != 4 {
+			t.Errorf("%d commands in units, want 4", starts)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dest, "opt/cni/bin/bridge")); err != nil {
+		t.Error(err)
+	}
 }

@@ -256,7 +256,9 @@ func (a *app) checkCommand() *cobra.Command {
 // runtime's container they would take what it knows of.
 func (t *target) mending(args []string) string {
 	list, _ := t.runtime.List(t.Name)
-	i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName} })
+	i := slices.IndexFunc(list, func(c attach.Cached) bool {
+		return c.Owner() == spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
+	})
 	hint := "`fairlead repair` makes what is missing on this host again, and the container goes on. What it cannot mend: "
 	if i >= 0 && repair.Changed(t.List, &list[i]) {
 		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "

@@ -212,7 +212,8 @@ func (f Forward) advice(v kernel.Verdict) string {
 	if link == "" {
 		link = "LINK"
 	}
-	return fmt.Sprintf("an accept of ours does not lift that: allow it there (nft insert rule %v iifname %s accept; nft insert rule %v oifname %s accept)", v.Chain, link, v.Chain, link)
+	// To the containers only answers and what is published to them: an accept of all would open them to everybody.
+	return fmt.Sprintf("an accept of ours does not lift that: allow it there (nft insert rule %[1]v iifname %[2]s accept; nft insert rule %[1]v oifname %[2]s ct state established,related accept; nft insert rule %[1]v oifname %[2]s ct status dnat accept)", v.Chain, link)
 }
 
 // SweepForward removes the accepts of the network's attachments that keep does not want.
