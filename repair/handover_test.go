@@ -1,6 +1,9 @@
 package repair_test
 
 import (
+	"bytes"
+	"log/slog"
+	"net"
 	"strings"
 	"testing"
 
@@ -154,5 +157,38 @@ func TestRepairLeavesOthers(t *testing.T) {
 	}
 	if rules := nstest.Run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table inet fairlead") {
 		t.Errorf("repair has made tables for nobody:\n%s", rules)
+	}
+}
+
+// A process that listens on a published port, as podman does on all of its ports, is said when the port is published
+// first, and not by each repair.
+func TestRepairQuiet(t *testing.T) {
+	s := newSite(t)
+	s.add(s.network("lan", "10.9.1.0/24"), "a", "8081:80")
+	l, err := net.Listen("tcp4", "0.0.0.0:8081")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var said bytes.Buffer
+	was := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&said, nil)))
+	defer slog.SetDefault(was)
+	nstest.Run(t, "nft", "flush", "ruleset")
+	if got := states(s.repair()); got != "lan/a/eth0 repaired" {
+		t.Error(got)
+	}
+	if said.Len() > 0 {
+		t.Errorf("a repair says: %s", said.String())
+	}
+}
+
+// CHECK names an element that is too much once.
+func TestPolicyTooMuch(t *testing.T) {
+	s := newSite(t)
+	a := s.add(s.network("lan", "10.9.1.0/24", `{"type":"firewall","ingressPolicy":"strict"}`), "a")
+	err := s.Check(bounded(t), s.network("lan", "10.9.1.0/24", `{"type":"firewall"}`), a.Attachment)
+	if err == nil || strings.Count(err.Error(), "policed { lan } is too much") != 1 {
+		t.Errorf("check with another policy: %v", err)
 	}
 }
