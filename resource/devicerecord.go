@@ -112,7 +112,7 @@ func recallDevice(w *kernel.World, o spec.Owner) (r deviceRecord, known bool, er
 
 // inContainer reports whether l is the device, in the container.
 func (r deviceRecord) inContainer(l *kernel.Link) bool {
-	return l.Alias == r.Link && l.Kind == r.Kind
+	return !r.Userspace && l.Alias == r.Link && l.Kind == r.Kind
 }
 
 // onHost is the device's link, or nil: under its own name, or as the kernel brought it back.
