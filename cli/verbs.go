@@ -259,7 +259,7 @@ func (t *target) mending(args []string) string {
 	i := slices.IndexFunc(list, func(c attach.Cached) bool {
 		return c.Owner() == spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 	})
-	hint := "`fairlead repair` makes what is missing on this host again, and the container goes on. What it cannot mend: "
+	hint := "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: "
 	if i >= 0 && repair.Changed(t.List, &list[i]) {
 		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
 	}
