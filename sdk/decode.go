@@ -24,18 +24,26 @@ type decoder struct {
 }
 
 type unknownKey struct {
-	top  string   // "ipam"
-	path string   // "ipam.ranges[0][1].subnte"
-	key  string   // "subnte"
-	know []string // what would have been understood there
+	top   string          // "ipam"
+	path  string          // "ipam.ranges[0][1].subnte"
+	key   string          // "subnte"
+	value json.RawMessage // as it was written
+	know  []string        // what would have been understood there
 }
 
-func (u unknownKey) String() string {
-	s := "unknown key " + strconv.Quote(u.path)
-	if near, ok := spec.Nearest(u.key, u.know); ok {
-		s += ", did you mean " + strconv.Quote(near) + "?"
+func (u unknownKey) String() string { return "unknown key " + strconv.Quote(u.path) + u.near(", ") }
+
+// refused is the error where "strict" is set.
+func (u unknownKey) refused() error {
+	return spec.Errorf(spec.CodeUnsupported, "%s: %s: unknown key, and \"strict\" is set%s", u.path, shown(u.value), u.near("; "))
+}
+
+func (u unknownKey) near(before string) string {
+	near, ok := spec.Nearest(u.key, u.know)
+	if !ok {
+		return ""
 	}
-	return s
+	return before + "did you mean " + strconv.Quote(near) + "?"
 }
 
 // fieldError says what is wrong with one value.
@@ -43,11 +51,16 @@ func fieldError(code spec.Code, path string, raw json.RawMessage, format string,
 	if path == "" {
 		path = "configuration"
 	}
+	return spec.Errorf(code, "%s: %s: %w", path, shown(raw), fmt.Errorf(format, args...))
+}
+
+// shown is a value in a line of moderate length.
+func shown(raw json.RawMessage) string {
 	val := strings.Join(strings.Fields(string(raw)), " ")
 	if len(val) > 80 {
 		val = val[:77] + "..."
 	}
-	return spec.Errorf(code, "%s: %s: %w", path, val, fmt.Errorf(format, args...))
+	return val
 }
 
 func (d *decoder) value(path string, raw json.RawMessage, v reflect.Value) error {
@@ -142,7 +155,7 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 			}
 		}
 		if !known {
-			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, sorted(fields)})
+			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, members[k], sorted(fields)})
 			continue
 		}
 		if err := d.value(join(path, k), members[k], fields[name]); err != nil && !d.lax {
@@ -219,7 +232,8 @@ func everybodys(key string) bool {
 }
 
 // decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the
-// plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator. For DEL and GC, which
+// plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator, and of runtimeConfig the inside of
+// what it reads. For DEL and GC, which
 // work with less, a value that cannot be read is as good as absent (clause P12).
 func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
 	raw, err := conf.Object.MarshalJSON()
@@ -232,9 +246,18 @@ func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKe
 	}
 	var own []unknownKey
 	for _, u := range d.unknown {
-		if allocator && strings.EqualFold(u.top, "ipam") && u.path != u.top || !allocator && !everybodys(u.top) {
+		switch {
+		case allocator && strings.EqualFold(u.top, "ipam") && u.path != u.top,
+			!allocator && !everybodys(u.top),
+			offered(u):
 			own = append(own, u)
 		}
 	}
 	return own, nil
+}
+
+// offered reports whether a key stands inside a capability that the plugin understands, so that it was meant for the
+// plugin: a misspelt allowFrom would leave a port open. Other capabilities are other plugins'.
+func offered(u unknownKey) bool {
+	return strings.EqualFold(u.top, "runtimeConfig") && u.path != join(u.top, u.key)
 }

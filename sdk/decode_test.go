@@ -23,6 +23,12 @@ type testConf struct {
 		Type   string `json:"type"`
 		Subnet string `json:"subnet"`
 	} `json:"ipam"`
+	RuntimeConfig struct {
+		PortMappings []struct {
+			HostPort  int      `json:"hostPort"`
+			AllowFrom []string `json:"allowFrom"`
+		} `json:"portMappings"`
+	} `json:"runtimeConfig"`
 }
 
 func decodeText(t *testing.T, text string, allocator bool) (testConf, []unknownKey, error) {
@@ -81,5 +87,14 @@ func TestDecodeUnknown(t *testing.T) {
 	_, unknown, _ = decodeText(t, `"isGatway":true,"ipam":{"type":"h","subnett":"x"}`, true)
 	if len(unknown) != 1 || unknown[0].String() != `unknown key "ipam.subnett", did you mean "subnet"?` {
 		t.Errorf("allocator: %v", unknown)
+	}
+	// Of what the runtime offers only the inside of what the plugin reads is its own; runtimes write keys in any case.
+	for _, allocator := range []bool{false, true} {
+		_, unknown, _ = decodeText(t, `"runtimeConfig":{"bandwidth":{"x":1},"portMappings":[{"HOSTPORT":1},{"HostPort":1,"AllowFrom":[],"allowfrm":["192.0.2.0/24"]}]}`, allocator)
+		if len(unknown) != 1 || unknown[0].String() != `unknown key "runtimeConfig.portMappings[1].allowfrm", did you mean "allowFrom"?` {
+			t.Errorf("capabilities: %v", unknown)
+		} else if err := unknown[0].refused().Error(); err != `runtimeConfig.portMappings[1].allowfrm: ["192.0.2.0/24"]: unknown key, and "strict" is set; did you mean "allowFrom"?` {
+			t.Errorf("strict: %s", err)
+		}
 	}
 }

@@ -168,7 +168,7 @@ func TestErrors(t *testing.T) {
 		{"the host's namespace", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("ADD", "CNI_NETNS=/proc/self/ns/net"), 8, "host"},
 		{"no such namespace", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("ADD", "CNI_NETNS=/run/netns/none"), 4, "/run/netns/none"},
 		{"not a namespace", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("CHECK", "CNI_NETNS=/etc/passwd"), 7, ""},
-		{"strict", "toy", conf("1.1.0", `,"strict":true,"lable":1`), env("ADD", ns), 2, `unknown key "lable", did you mean "label"? = 1`},
+		{"strict", "toy", conf("1.1.0", `,"strict":true,"lable":1`), env("ADD", ns), 2, `lable: 1: unknown key, and "strict" is set; did you mean "label"?`},
 		{"old version, no address", "toy", conf("0.2.0", ""), env("ADD", ns), 7, "0.2.0"},
 	} {
 		// clause: P2 P3 P4 P5 P7 P8 C1 C2 V3 V8 V9 P14 P21 I2

@@ -58,11 +58,7 @@ func refuse(conf *spec.Conf, unknown []unknownKey) error {
 	}
 	var errs []error
 	for _, u := range unknown {
-		value := ""
-		if raw, ok := conf.Object.Get(u.path); ok {
-			value = " = " + string(raw)
-		}
-		errs = append(errs, spec.Errorf(spec.CodeUnsupported, "%v%s (\"strict\" is set)", u, value))
+		errs = append(errs, u.refused())
 	}
 	return errors.Join(errs...)
 }
