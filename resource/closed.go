@@ -26,11 +26,14 @@ type Closed struct {
 }
 
 func (c Closed) String() string {
-	if c.Policy != PolicyIsolated && c.Policy != PolicyStrict {
+	if c.Clears() {
 		return "rule prohibit"
 	}
 	return line("rule", opt("iif", c.Link), prefixes("to", networks(c.Subnets)), fmt.Sprintf("fwmark 0/%#x", decidedMark), "prohibit", opt("policy", c.Policy))
 }
+
+// Clears implements Clearer: other policies need no rules.
+func (c Closed) Clears() bool { return c.Policy != PolicyIsolated && c.Policy != PolicyStrict }
 
 // Effect implements PacketRule: the rules survive a flush, and the marks that lift them do not.
 func (Closed) Effect() Effect { return Opens }
@@ -171,7 +174,7 @@ func (c Closed) on(w *kernel.World) (want, known closed, o spec.Owner, err error
 	if _, err := w.Memory.Recall(closedRecord, o, &known); err != nil {
 		return want, known, o, err
 	}
-	if c.Policy != PolicyIsolated && c.Policy != PolicyStrict {
+	if c.Clears() {
 		return want, known, o, nil
 	}
 	want = closed{Link: link, Strict: c.Policy == PolicyStrict, Shared: kind == kindNetwork, Subnets: networks(append(slices.Clone(known.Subnets), c.Subnets...))}

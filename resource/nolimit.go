@@ -25,6 +25,9 @@ func (n NoLimit) String() string {
 	return "qdisc dev " + n.Where.String() + n.Link + " root none of ours"
 }
 
+// Clears implements Clearer.
+func (NoLimit) Clears() bool { return true }
+
 // Ensure implements plan.Resource.
 func (n NoLimit) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	what, err := n.limited(w)

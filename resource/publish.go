@@ -38,6 +38,9 @@ func (p Publish) String() string {
 		opt("where ip", strings.Join(p.Conditions4, " ")), opt("where ip6", strings.Join(p.Conditions6, " ")))
 }
 
+// Clears implements Clearer: nothing is to be published.
+func (p Publish) Clears() bool { return len(p.Ports) == 0 }
+
 // published is what a Publish comes to in the table.
 type published struct {
 	part   *part

@@ -57,6 +57,10 @@ type Describer interface {
 // A Linkless is a Linker whose interface the kernel has no link for: a program in user space drives its device.
 type Linkless interface{ Linkless() }
 
+// A Clearer is a resource that may make nothing, and only take away what an earlier configuration wanted. A plan need
+// not name it then.
+type Clearer interface{ Clears() bool }
+
 // drift collects the fields in which the kernel differs from the description.
 type drift []error
 
