@@ -33,6 +33,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		sweepVRFs(ctx, w, network, keep),
 		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now
 		SweepStages(ctx, w),
+		sweepPoliced(ctx, w, network, keep),
 		SweepNetwork(ctx, w, network, len(valid) > 0),
 		sweepShaped(w, network, keep),
 		sweepTunings(w, network, keep),

@@ -24,8 +24,8 @@ const (
 // An Ingress keeps the containers behind a link on the host apart from others. Replies and published ports pass
 // whatever the policy.
 //
-// A bridge is its network's: the policy is put on it, and changed with the configuration, and stays when an
-// attachment goes; GC takes it away when no attachment is left. Any other link is its attachment's alone.
+// A bridge is its network's: the policy is put on it, and changed with the configuration, and goes with the last
+// attachment that was made with one. Any other link is its attachment's alone.
 type Ingress struct {
 	Owner  spec.Owner
 	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
@@ -133,6 +133,17 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	if err != nil || link == "" {
 		return false, err
 	}
+	news := false
+	if kind == kindNetwork {
+		unlock, err := policedLock(ctx, i.Owner.Network)
+		if err != nil {
+			return false, err
+		}
+		defer unlock()
+		if news, err = police(w, i.Owner, link); err != nil {
+			return false, err
+		}
+	}
 	err = withFilter(ctx, w, inetTable(), func(f filter) error {
 		if err := f.ready(newPart(f.t)); err != nil {
 			return err
@@ -173,7 +184,10 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		changed = !b.Empty()
 		return f.Commit(&b)
 	})
-	return changed && err == nil, err
+	if err != nil && news {
+		err = errors.Join(err, w.Memory.Forget(policedRecord, i.Owner))
+	}
+	return (changed || news) && err == nil, err
 }
 
 // Verify implements plan.Resource.
@@ -217,9 +231,9 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 	})
 }
 
-// Remove implements plan.Remover. It needs only the owner, and leaves what is the network's.
+// Remove implements plan.Remover. It needs only the owner, and leaves what is the network's to others of it.
 func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, inetTable(), i.Owner, kindIngress)
+	return errors.Join(remove(ctx, w, inetTable(), i.Owner, kindIngress), Policed{i.Owner}.Remove(ctx, w))
 }
 
 // An IsolatedPort is a container's host end on a bridge that no other of them may send to or hear from. The bridge

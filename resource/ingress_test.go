@@ -2,6 +2,7 @@ package resource
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -22,8 +23,9 @@ func TestIngressLaw(t *testing.T) {
 		breaker{"rule gone", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead forward") }, "forward"})
 }
 
-// TestIngressOfNetwork puts a policy on a bridge: it stays when an attachment goes, follows the configuration,
-// and goes when nobody has a port there any more.
+// TestIngressOfNetwork puts a policy on a bridge: it stays while an attachment that was made with it is there, follows
+// the configuration, and goes with the last one, whatever else has a port there. What another network has on the
+// bridge stays.
 //
 // clause: P22
 func TestIngressOfNetwork(t *testing.T) {
@@ -45,23 +47,47 @@ func TestIngressOfNetwork(t *testing.T) {
 	ensure(t, w, other)
 	verify(t, w, in(PolicyIsolated))
 
+	second := Ingress{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Link: "br7", Policy: PolicyIsolated}
+	ensure(t, w, second)
 	removeIt(t, w, in(PolicyIsolated))
-	verify(t, w, in(PolicyIsolated))
+	verify(t, w, second)
+	removeIt(t, w, second)
+	verify(t, w, other) // whose the elements are now
+	removeIt(t, w, other)
+	if got := elements(t, w); got != before {
+		t.Errorf("left:%s", difference(before, got))
+	}
+
+	// The list of an attachment lost its plugin firewall: the plugin that made the bridge takes the policy off, or GC.
+	rules := func() string { return host(t, w, "ip rule") + host(t, w, "ip route show table all type prohibit") }
+	unruled := rules()
+	for _, lift := range []func() error{
+		func() error { return Policed{owner}.Remove(t.Context(), w) },
+		func() error { return Sweep(t.Context(), w, "net", []spec.Owner{second.Owner}) },
+	} {
+		ensure(t, w, in(PolicyStrict))
+		ensure(t, w, Closed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}})
+		if err := lift(); err != nil {
+			t.Fatal(err)
+		}
+		if got := elements(t, w); got != before {
+			t.Errorf("left:%s", difference(before, got))
+		}
+		if got := rules(); got != unruled {
+			t.Errorf("left:%s", difference(unruled, got))
+		}
+	}
+	ensure(t, w, in(PolicyStrict))
+	if err := Sweep(t.Context(), w, "net", []spec.Owner{owner}); err != nil {
+		t.Fatal(err)
+	}
+	verify(t, w, in(PolicyStrict))
+
 	sweep := func(network string, used bool) {
 		t.Helper()
 		if err := SweepNetwork(t.Context(), w, network, used); err != nil {
 			t.Fatal(err)
 		}
-	}
-	sweep("net", false) // other is on the bridge
-	verify(t, w, in(PolicyIsolated))
-	host(t, w, "ip link set veth1 nomaster")
-	sweep("net", true)
-	verify(t, w, in(PolicyIsolated))
-	sweep("net", false)
-	sweep("other", false)
-	if got := elements(t, w); got != before {
-		t.Errorf("left:%s", difference(before, got))
 	}
 	ensure(t, w, in(PolicyStrict))
 	host(t, w, "ip link del br7")

@@ -114,7 +114,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: r.MAC(c.mac(r))})
 	}
 	if r.Verb == "DEL" {
-		p = append(p, resource.FormerSpoofCheck{Owner: r.Owner})
+		p = append(p, resource.FormerSpoofCheck{Owner: r.Owner}, resource.Policed{Owner: r.Owner})
 	}
 	c.gateways(r)
 	if c.IsGateway {

@@ -1,0 +1,148 @@
+package resource
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// policedRecord is the memory of an attachment's that a bridge has its network's policy for its sake too. When no
+// attachment has one any more, the policy goes: whoever is attached later may not want it.
+const policedRecord = "policed"
+
+// policedLock keeps the last attachment's DEL and the next one's ADD apart.
+func policedLock(ctx context.Context, network string) (unlock func(), err error) {
+	n := kernel.NetworkHash(network)
+	return kernel.Lock(ctx, "policed-"+hex.EncodeToString(n[:]))
+}
+
+// police remembers that o has a policy on a bridge, and reports whether that is news.
+func police(w *kernel.World, o spec.Owner, bridge string) (news bool, err error) {
+	was := ""
+	if _, err := w.Memory.Recall(policedRecord, o, &was); err != nil || was == bridge {
+		return false, err
+	}
+	return true, w.Memory.Remember(policedRecord, o, bridge)
+}
+
+// A Policed is what plugin firewall has left of an attachment on its network's bridge. It is only removed: the plugin
+// that made the bridge does so too, for the list of an attachment may have lost its plugin firewall.
+type Policed struct{ Owner spec.Owner }
+
+func (Policed) String() string { return "no policy on the bridge for its sake" }
+
+// Ensure implements plan.Resource.
+func (p Policed) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return true, p.Remove(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (Policed) Verify(context.Context, *kernel.World) error { return nil }
+
+// Remove implements plan.Remover. It needs only the owner. With the last attachment goes the network's policy.
+func (p Policed) Remove(ctx context.Context, w *kernel.World) error {
+	bridge := ""
+	if there, err := w.Memory.Recall(policedRecord, p.Owner, &bridge); err != nil || !there {
+		return err
+	}
+	unlock, err := policedLock(ctx, p.Owner.Network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	me := kernel.OwnerHash(p.Owner)
+	users, err := policedBridges(w, p.Owner.Network, func(owner [8]byte) bool { return owner != me })
+	if err == nil && !users[bridge] {
+		err = lift(ctx, w, p.Owner.Network, bridge)
+	}
+	if err != nil {
+		return err
+	}
+	return w.Memory.Forget(policedRecord, p.Owner)
+}
+
+// policedBridges are those that have the network's policy, by whether an attachment that keep wants is behind them.
+func policedBridges(w *kernel.World, network string, keep func(owner [8]byte) bool) (used map[string]bool, err error) {
+	records, err := w.Memory.Records(policedRecord, network)
+	used = map[string]bool{}
+	for owner, b := range records {
+		var bridge string
+		if json.Unmarshal(b, &bridge) == nil {
+			used[bridge] = used[bridge] || keep(owner)
+		}
+	}
+	return used, err
+}
+
+// sweepPoliced takes the network's policy off bridges that no attachment of those that keep wants needs it for.
+func sweepPoliced(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
+	unlock, err := policedLock(ctx, network)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	used, err := policedBridges(w, network, keep)
+	errs := []error{err}
+	for bridge, is := range used {
+		if !is {
+			errs = append(errs, lift(ctx, w, network, bridge))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lift takes a network's policy off a bridge.
+func lift(ctx context.Context, w *kernel.World, network, bridge string) error {
+	o := networkOwner(network, bridge)
+	// What prohibits the way goes before the marks that lift it.
+	if err := (Closed{Owner: o}).Remove(ctx, w); err != nil {
+		return err
+	}
+	err := withFilter(ctx, w, inetTable(), func(f filter) error { return f.bequeath(o, bridge) })
+	if unavailable(err) {
+		return nil
+	}
+	return errors.Join(err, forgetOthers(ctx, w, bridge))
+}
+
+// bequeath drops a network's elements for a bridge; those that another network has on the same bridge become its.
+func (f filter) bequeath(o spec.Owner, bridge string) error {
+	me := kernel.OwnerHash(o)
+	have, err := f.entries(me, kindNetwork)
+	if err != nil || len(have) == 0 {
+		return err
+	}
+	records, err := f.List(ownersSet(f.t))
+	if err != nil {
+		return err
+	}
+	heirs := map[string]string{}
+	for _, r := range records {
+		e, tag := f.parseEntry(r)
+		_, hash, _, ok := kernel.ParseTag(tag)
+		if ok && hash != me && binary.NativeEndian.Uint32(r.Key[8:])&^0xffff == kindNetwork && linkOf(e.place) == bridge {
+			heirs[place(e.place)] = tag
+		}
+	}
+	at, err := f.current(have, nil)
+	if err != nil {
+		return err
+	}
+	b := &kernel.NFTBatch{}
+	f.replace(b, me, have, nil, at)
+	for _, e := range have {
+		if e.place.Set == nil {
+			continue
+		}
+		if tag := heirs[place(e.place)]; tag != "" && at[place(e.place)] == nil { // replace has deleted it
+			b.Add(kernel.NFTElem{Set: e.place.Set, Key: e.place.Key, KeyEnd: e.place.KeyEnd, Comment: tag})
+		}
+	}
+	f.forget(b, have)
+	return f.Commit(b)
+}
