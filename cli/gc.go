@@ -1,12 +1,19 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -17,20 +24,29 @@ type collected struct {
 	Removed []attached `json:"removed"` // attachments that were remembered; what plugins found beside has no names
 }
 
+// gcFlags are the ways to say which attachments are valid.
+type gcFlags struct {
+	valid                   []string
+	all, stdin, gone, force bool
+}
+
 func (a *app) gcCommand() *cobra.Command {
-	var valid []string
-	var all, stdin bool
+	var f gcFlags
 	c := &cobra.Command{
 		Use: "gc NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
 		Short: "Remove what belongs to none of the valid attachments of a network",
 		Long: `Remove everything of the network NET that belongs to none of its valid attachments: what the cache remembers,
 and whatever else the plugins find. The valid ones have to be said, or --all that there are none: containers of
-other runtimes on this host may be attached to the same network.`,
-		Example: `  fairlead gc lan --valid web1/eth0 --valid web2/eth0
+other runtimes on this host may be attached to the same network. What is alive and not among them is named and
+nothing is removed, and so it is where --valid names what is not attached; --force removes all the same.
+
+With --gone only those are removed that the cache remembers and whose network namespace is gone.`,
+		Example: `  fairlead gc lan --gone                                      what dead containers left
+  fairlead gc lan --valid web1/eth0 --valid web2/eth0
   fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all that is remembered`,
 		RunE: func(c *cobra.Command, args []string) error {
 			a.orphans = true
-			keep, err := a.validAttachments(args[0], valid, all, stdin)
+			keep, err := a.validAttachments(args[0], f)
 			if err != nil {
 				return err
 			}
@@ -39,7 +55,16 @@ other runtimes on this host may be attached to the same network.`,
 				return err
 			}
 			before, _ := rt.List(n.Name)
-			err = rt.GC(c.Context(), n.List, keep)
+			if !f.all && !f.gone && !f.force {
+				if err := doubtful(before, keep, f.stdin); err != nil {
+					return err
+				}
+			}
+			if f.gone {
+				err = deleteGone(c.Context(), rt, n.List, before)
+			} else if err = rt.GC(c.Context(), n.List, keep); !n.DisableGC {
+				err = errors.Join(err, a.sweep(c.Context(), n, keep))
+			}
 			after, _ := rt.List(n.Name)
 			removed := collected{n.Name, []attached{}}
 			for _, b := range before {
@@ -61,33 +86,114 @@ other runtimes on this host may be attached to the same network.`,
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
-	c.Flags().StringArrayVar(&valid, "valid", nil, "a valid attachment: CONTAINERID/IFNAME (repeatable)")
-	c.Flags().BoolVar(&stdin, "from-stdin", false, "read the valid attachments as JSON: what `fairlead ls -o json` prints, or its list alone")
-	c.Flags().BoolVar(&all, "all", false, "no attachment is valid: remove all of the network")
+	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: CONTAINERID/IFNAME (repeatable)")
+	c.Flags().BoolVar(&f.stdin, "from-stdin", false, "read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
+	c.Flags().BoolVar(&f.gone, "gone", false, "remove only the remembered attachments whose network namespace is gone")
+	c.Flags().BoolVar(&f.all, "all", false, "no attachment is valid: remove all of the network")
+	c.Flags().BoolVar(&f.force, "force", false, "remove what is alive too, and let --valid name what is not attached")
 	return c
 }
 
+// doubtful refuses a list of valid attachments that looks like a slip: one that is not attached, or none for what is
+// alive. What another program lists may well be attached to what our cache does not know.
+func doubtful(remembered []attach.Cached, keep []spec.Attachment, listed bool) error {
+	known := make([]string, 0, len(remembered))
+	var living []string
+	for _, c := range remembered {
+		name := c.ContainerID + "/" + c.IfName
+		known = append(known, name)
+		if !slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}) && describe(c).State == alive {
+			living = append(living, name+" of "+c.Netns)
+		}
+	}
+	for _, k := range keep {
+		name := k.ContainerID + "/" + k.IfName
+		if listed || slices.Contains(known, name) {
+			continue
+		}
+		hint := "`fairlead ls` lists what is attached. --force goes on all the same."
+		if near, ok := spec.Nearest(name, known); ok {
+			hint = "Did you mean " + near + "? " + hint
+		}
+		return fail(exitUsage, hint, "--valid %s: is not attached, so nothing is removed", name)
+	}
+	if len(living) > 0 {
+		return fail(exitUsage, "Name it as valid too, or remove it with --force; --gone removes only what is gone.",
+			"not among the valid ones, and alive, so nothing is removed: %s", strings.Join(living, ", "))
+	}
+	return nil
+}
+
+// deleteGone deletes what is remembered of namespaces that are gone, each by the list that it was attached by.
+func deleteGone(ctx context.Context, rt *attach.Runtime, l *spec.List, remembered []attach.Cached) error {
+	var errs []error
+	for _, c := range remembered {
+		if describe(c).State != gone {
+			continue
+		}
+		by := l
+		if !bytes.Equal(l.Raw, c.Config) {
+			if was, err := spec.ParseList(c.Config); err == nil && was.Name == l.Name && len(was.Plugins) > 0 {
+				by = was
+			}
+		}
+		errs = append(errs, rt.Del(ctx, by, attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, attach.DelContinue()))
+	}
+	return errors.Join(errs...)
+}
+
+// sweep does what the plugins of ours would have done in a GC, where the list's version has none.
+func (a *app) sweep(ctx context.Context, n *network, keep []spec.Attachment) error {
+	version, err := spec.Select(n.List)
+	if err != nil || version.AtLeast(spec.V110) {
+		return err
+	}
+	dirs, itself := search(n)
+	mine := slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool {
+		path, err := invoke.Find(p.Type, dirs)
+		return err != nil && itself || err == nil && ours(path)
+	})
+	did := ""
+	if mine {
+		did = "; what fairlead itself had made for others than the valid ones is removed, but for addresses"
+	}
+	a.note("the plugins of %s were not asked what else is left: GC came with CNI 1.1.0, and its cniVersion is %s%s", n.Name, version, did)
+	if !mine {
+		return nil
+	}
+	host, err := sdk.OpenHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	valid := make([]spec.Owner, 0, len(keep))
+	for _, k := range keep {
+		valid = append(valid, spec.Owner{Network: n.Name, ContainerID: k.ContainerID, IfName: k.IfName})
+	}
+	return resource.Sweep(ctx, host, n.Name, valid)
+}
+
 // validAttachments are those that the command line names: never none by accident.
-func (a *app) validAttachments(network string, names []string, all, stdin bool) ([]spec.Attachment, error) {
+func (a *app) validAttachments(network string, f gcFlags) ([]spec.Attachment, error) {
 	ways := 0
-	for _, given := range []bool{len(names) > 0, stdin, all} {
+	for _, given := range []bool{len(f.valid) > 0, f.stdin, f.all, f.gone} {
 		if given {
 			ways++
 		}
 	}
 	if ways != 1 {
-		return nil, fail(exitUsage, "`fairlead ls "+network+"` lists what is attached. --all removes every one of them.",
-			"gc: say which attachments are valid, in one way: --valid CONTAINERID/IFNAME, --from-stdin or --all")
+		return nil, fail(exitUsage, "`fairlead ls "+network+"` lists what is attached. --gone removes those whose namespace is gone, --all every one.",
+			"gc: say which attachments are valid, in one way: --valid CONTAINERID/IFNAME, --from-stdin, --gone or --all")
 	}
 	valid := []spec.Attachment{}
-	for _, name := range names {
+	for _, name := range f.valid {
 		id, ifName, ok := strings.Cut(name, "/")
 		if !ok || spec.ValidContainerID(id) != nil || spec.ValidIfName(ifName) != nil {
 			return nil, usage("--valid %s: want CONTAINERID/IFNAME", name)
 		}
 		valid = append(valid, spec.Attachment{ContainerID: id, IfName: ifName})
 	}
-	if !stdin {
+	if !f.stdin {
 		return valid, nil
 	}
 	b, err := io.ReadAll(a.stdin)
