@@ -195,10 +195,11 @@ func (l *List) warn(d *document, at int, path, format string, args ...any) {
 	l.Warnings = append(l.Warnings, d.bad(CodeConfig, at, path, format, args...))
 }
 
-// warnRuntime warns of a key that the runtime sets (clause C9).
+// warnRuntime warns of a key that the runtime sets (clause C9). It sets args too, yet podman writes what its user asked
+// for there, in its files.
 func (l *List) warnRuntime(d *document, m member, path string) {
 	key := strings.ToLower(m.key)
-	if key == "runtimeconfig" || key == "args" || key == "prevresult" || strings.HasPrefix(key, "cni.dev/") {
+	if key == "runtimeconfig" || key == "prevresult" || strings.HasPrefix(key, "cni.dev/") {
 		l.warn(d, m.at, join(path, m.key), "is for the runtime to set, not for a file: what the runtime says wins")
 	}
 }

@@ -25,7 +25,7 @@ func TestParseList(t *testing.T) {
 			[]string{`line 1, column 29: cniVersion: from 1.0.0 on there are only lists: put the plugin into {"cniVersion"`}},
 		{"single in any case", `{"NAME":"n","TYPE":"bridge"}`, "", nil},
 		{"what the runtime sets", `{"name":"n","cni.dev/x":1,"plugins":[{"type":"a","args":{"cni":{}},"runtimeConfig":{}},{"type":"b","prevResult":{},"CNI.dev/valid-attachments":[]}]}`, "",
-			[]string{"line 1, column 13: cni.dev/x: is for the runtime", "column 50: plugins[0].args: is for the runtime", "plugins[0].runtimeConfig: is for", "plugins[1].prevResult: is for", "plugins[1].CNI.dev/valid-attachments: is for"}},
+			[]string{"line 1, column 13: cni.dev/x: is for the runtime", "plugins[0].runtimeConfig: is for", "plugins[1].prevResult: is for", "plugins[1].CNI.dev/valid-attachments: is for"}},
 		{"misspelt", `{"name":"n","cniVersoin":"1.0.0","disablecheck":true,"_comment":"x","plugins":[{"type":"a","capabilites":{"ips":true}}]}`, "",
 			[]string{`line 1, column 13: cniVersoin: is not read: is it meant to be "cniVersion"?`, `disablecheck: is not read: is it meant to be "disableCheck"?`, `plugins[0].capabilites: is not read: is it meant to be "capabilities"?`}},
 		{"misspelt beside the right one", `{"name":"n","names":1,"plugins":[{"type":"a","capabilities":{}, "Capabilities":{}}]}`, "", nil},
