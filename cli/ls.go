@@ -64,7 +64,7 @@ attached it has not recorded the namespace.`,
 			}
 			if len(t) > 1 {
 				t.print(a.stdout, s)
-			} else {
+			} else if len(problems) == 0 { // what cannot be read may well be attached
 				fmt.Fprintln(a.stdout, "nothing is attached")
 			}
 			for _, p := range doc.Problems {
@@ -126,6 +126,13 @@ type fileProblem struct {
 	Problem string `json:"problem"`
 }
 
+func (p fileProblem) String() string {
+	if p.File == "" {
+		return p.Problem
+	}
+	return (&spec.FileError{File: p.File, Line: p.Line, Column: p.Column, Err: errors.New(p.Problem)}).Error()
+}
+
 func problem(err error) fileProblem {
 	var f *spec.FileError
 	if errors.As(err, &f) {
@@ -163,7 +170,7 @@ func (a *app) netCommand() *cobra.Command {
 						i.Attached++
 					}
 				}
-				for _, w := range l.Warnings {
+				for _, w := range append(l.Warnings, (&network{List: l}).tried()...) {
 					i.Warnings = append(i.Warnings, problem(w))
 				}
 				doc.Networks = append(doc.Networks, i)
@@ -184,8 +191,8 @@ func (a *app) netCommand() *cobra.Command {
 				t = append(t, []string{n.Name, string(n.CNIVersion), (&network{List: lists[i]}).types(), fmt.Sprint(n.Attached), file})
 			}
 			t.print(a.stdout, a.style(a.stdout))
-			for _, l := range lists {
-				for _, w := range l.Warnings {
+			for _, n := range doc.Networks {
+				for _, w := range n.Warnings {
 					a.note("warning: %v", w)
 				}
 			}

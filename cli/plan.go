@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/plugin"
@@ -47,7 +48,7 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 			if err != nil {
 				return err
 			}
-			for _, note := range t.notes {
+			for _, note := range append(t.notes, t.undeclared()...) {
 				a.note("warning: %s", note)
 			}
 			if a.json() {
@@ -128,6 +129,36 @@ func (t *target) plan() ([]step, error) {
 		steps = append(steps, st)
 	}
 	return steps, nil
+}
+
+// tried is what our plugins have against a network's configuration, and which of its keys they do not know. Where others
+// would run, they are to be asked.
+func (n *network) tried() (problems []error) {
+	bad := func(text string) {
+		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
+	}
+	t := &target{network: n, Attachment: attach.Attachment{ContainerID: "example", Netns: filepath.Join(netnsDir, "example"), IfName: "eth0"}}
+	dirs, itself := search(n)
+	certain := true // whether the addresses that a plan needs are known by their configuration
+	for i, p := range n.Plugins {
+		if path, err := invoke.Find(p.Type, dirs); err == nil && !ours(path) || err != nil && !itself {
+			return nil
+		}
+		ips, _ := example(p)
+		certain = certain && (p.IPAMType == "" || len(ips) > 0)
+		if i == 0 && slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
+			bad(fmt.Sprintf("plugins[0]: %s adds to what a plugin before it made, and is the first", p.Type))
+			certain = false
+		}
+	}
+	_, err := t.plan()
+	for _, note := range t.notes {
+		bad(note)
+	}
+	if err != nil && certain {
+		bad(err.Error())
+	}
+	return problems
 }
 
 // hostLinks are the links on the host that the plugins have listed when want is there: known, and those of want.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,6 +76,16 @@ func (a *app) target(f attachmentFlags, args []string) (*target, error) {
 		}
 	}
 	return t, nil
+}
+
+// undeclared says which capabilities are offered and passed to no plugin.
+func (t *target) undeclared() (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(t.Capabilities)) {
+		if !slices.ContainsFunc(t.Plugins, func(p *spec.Conf) bool { return p.Capabilities[name] }) {
+			notes = append(notes, fmt.Sprintf(`CAP_ARGS: %s: no plugin of %s has "capabilities": {%q: true}, so none is told`, name, t.Name, name))
+		}
+	}
+	return notes
 }
 
 // ready also finds the plugins, and the namespace where it has to be there.
@@ -160,6 +171,9 @@ func (a *app) addCommand() *cobra.Command {
 			t, err := a.ready(f, args, true)
 			if err != nil {
 				return err
+			}
+			for _, note := range t.undeclared() {
+				a.note("warning: %s", note)
 			}
 			res, err := t.runtime.Add(c.Context(), t.List, t.Attachment)
 			if err != nil {
@@ -319,6 +333,14 @@ func (a *app) statusCommand() *cobra.Command {
 			var doc *spec.Error
 			if err != nil && !errors.As(err, &doc) {
 				return err
+			}
+			if err != nil && doc.Code == spec.CodeUnknown { // about a container, and STATUS names none
+				err = fail(exitFailure, "Older plugins of the reference cannot answer STATUS: a list that goes without has a cniVersion before 1.1.0.", "%w", err)
+			}
+			if err == nil {
+				for _, problem := range n.tried() {
+					a.note("warning: %v", problem)
+				}
 			}
 			if a.json() {
 				r := readiness{Network: n.Name, Ready: err == nil, Addresses: left}

@@ -96,6 +96,9 @@ func (p Plugin) Observes() Plugin {
 // Allocates reports whether p is an IPAM plugin.
 func (p Plugin) Allocates() bool { return p.shape == allocates }
 
+// Chained reports whether p adds to what the plugins before it made.
+func (p Plugin) Chained() bool { return p.shape == chained }
+
 // Plan is what p wants for r: the dry run. An IPAM plugin has none.
 //
 // Notes say which keys of the configuration it does not know, and what may have been meant.
