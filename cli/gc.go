@@ -12,7 +12,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -161,16 +160,7 @@ func (a *app) sweep(ctx context.Context, n *network, keep []spec.Attachment) err
 	if !mine {
 		return nil
 	}
-	host, err := sdk.OpenHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	valid := make([]spec.Owner, 0, len(keep))
-	for _, k := range keep {
-		valid = append(valid, spec.Owner{Network: n.Name, ContainerID: k.ContainerID, IfName: k.IfName})
-	}
-	return resource.Sweep(ctx, host, n.Name, valid)
+	return sdk.Sweep(ctx, n.Name, keep)
 }
 
 // validAttachments are those that the command line names: never none by accident.

@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/plugin"
-	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -114,12 +113,12 @@ func (t *target) plan() ([]step, error) {
 				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
 			}
 			for _, r := range want {
-				if c, ok := plan.Unwrap(r).(resource.Clearer); ok && c.Clears() {
+				if sdk.Clears(r) {
 					continue
 				}
 				st.Resources = append(st.Resources, r.String())
 			}
-			links = hostLinks(links, want)
+			links = sdk.LinksOf(links, want)
 			if p.IPAMType != "" {
 				for _, ip := range prev.IPs {
 					st.Addresses = append(st.Addresses, ip.Address.String())
@@ -161,41 +160,6 @@ func (n *network) tried() (problems []error) {
 	return problems
 }
 
-// hostLinks are the links on the host that the plugins have listed when want is there: known, and those of want.
-func hostLinks(known []sdk.HostLink, want plan.Plan) []sdk.HostLink {
-	for _, r := range want {
-		r = plan.Unwrap(r)
-		l, ok := r.(resource.Linker)
-		if !ok {
-			continue
-		}
-		for _, f := range l.Ifaces() {
-			if f.Where != resource.Host {
-				continue
-			}
-			is := sdk.HostLink{Name: f.Name}
-			switch r := r.(type) {
-			case resource.Bridge:
-				is.Kind = "bridge"
-			case resource.Veth:
-				is.Kind, is.Master = "veth", r.Master
-			case resource.IFB:
-				is.Kind = "ifb"
-			case resource.Port:
-				is.Kind, is.Master = "tun", r.Master // a link of another plugin's, a tap as a rule
-			}
-			i := slices.IndexFunc(known, func(l sdk.HostLink) bool { return l.Name == is.Name })
-			switch {
-			case i < 0:
-				known = append(known, is)
-			case is.Master != "":
-				known[i].Master = is.Master
-			}
-		}
-	}
-	return known
-}
-
 // planOne is what one plugin wants, and the result that the next one would be given.
 func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink) (plan.Plan, *spec.Result, error) {
 	raw, err := t.request(conf, version)
@@ -228,7 +192,7 @@ func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, pr
 		return want, prev, err
 	}
 	res := &spec.Result{CNIVersion: conf.CNIVersion, Interfaces: []spec.Interface{{Name: t.IfName, Sandbox: t.Netns}}, Routes: r.Routes}
-	for _, l := range hostLinks(nil, want) {
+	for _, l := range sdk.LinksOf(nil, want) {
 		res.Interfaces = append(res.Interfaces, spec.Interface{Name: l.Name})
 	}
 	for _, ip := range r.IPs {

@@ -1,0 +1,66 @@
+package sdk
+
+import (
+	"context"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// LinksOf are the links on the host that the plugins have listed when want is there: known, and those of want.
+func LinksOf(known []HostLink, want plan.Plan) []HostLink {
+	for _, r := range want {
+		r = plan.Unwrap(r)
+		l, ok := r.(resource.Linker)
+		if !ok {
+			continue
+		}
+		for _, f := range l.Ifaces() {
+			if f.Where != resource.Host {
+				continue
+			}
+			is := HostLink{Name: f.Name}
+			switch r := r.(type) {
+			case resource.Bridge:
+				is.Kind = "bridge"
+			case resource.Veth:
+				is.Kind, is.Master = "veth", r.Master
+			case resource.IFB:
+				is.Kind = "ifb"
+			case resource.Port:
+				is.Kind, is.Master = "tun", r.Master // a link of another plugin's, a tap as a rule
+			}
+			i := slices.IndexFunc(known, func(l HostLink) bool { return l.Name == is.Name })
+			switch {
+			case i < 0:
+				known = append(known, is)
+			case is.Master != "":
+				known[i].Master = is.Master
+			}
+		}
+	}
+	return known
+}
+
+// Clears reports whether a resource would make nothing, and only take away what an earlier configuration wanted.
+func Clears(r plan.Resource) bool {
+	c, ok := plan.Unwrap(r).(resource.Clearer)
+	return ok && c.Clears()
+}
+
+// Sweep removes what plugins of ours have made on the host for attachments of the network that are not among valid, but
+// for addresses: what their GC does, for lists whose version has none.
+func Sweep(ctx context.Context, network string, valid []spec.Attachment) error {
+	host, err := OpenHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	owners := make([]spec.Owner, 0, len(valid))
+	for _, v := range valid {
+		owners = append(owners, spec.Owner{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})
+	}
+	return resource.Sweep(ctx, host, network, owners)
+}
