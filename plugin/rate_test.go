@@ -113,18 +113,25 @@ func wantRate(t *testing.T, what string, from, to side, rate float64) {
 		t.Fatal(err)
 	}
 	take(0.7) // the burst is spent, and TCP has found the rate and sent again what it lost on the way
+	// What arrived out of order counts when the gap before it is closed, so a while may seem too fast. A longer one
+	// does not.
+	over := 0
+	b0, s0, u0 := arrived(t, c, v6)
 	for range 10 {
-		b0, s0, u0 := arrived(t, c, v6)
 		take(1.5)
 		b1, s1, u1 := arrived(t, c, v6)
 		least, most := (b1-b0)/u1.Sub(s0).Seconds(), (b1-b0)/s1.Sub(u0).Seconds()
 		t.Logf("%s: %.1f Mbit/s where %.1f are allowed", what, most/1e6, rate/1e6)
 		if least > rate*1.1 {
-			t.Fatalf("%s: %.1f Mbit/s where %.1f are allowed", what, least/1e6, rate/1e6)
+			if over++; over == 4 {
+				t.Fatalf("%s: %.1f Mbit/s where %.1f are allowed", what, least/1e6, rate/1e6)
+			}
+			continue
 		}
 		if most > rate*0.9 {
 			return
 		}
+		over, b0, s0, u0 = 0, b1, s1, u1
 	}
 	t.Errorf("%s: never as fast as %.1f Mbit/s", what, rate/1e6)
 }
