@@ -70,7 +70,7 @@ func explain(err error) (exit int, hint string) {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY):
 		return exitTryAgain, "Try again in a moment."
 	case errors.As(err, &doc):
-		if strings.Contains(doc.Msg, "runtimeConfig.") || strings.Contains(doc.Msg, "is published by container") {
+		if strings.Contains(doc.Msg, "runtimeConfig.") || strings.Contains(doc.Msg, "publish another port") {
 			return exitFailure, "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS; see `fairlead help environment`."
 		}
 		return explainCode(doc.Code)
