@@ -1,0 +1,116 @@
+package resource
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// clause: P14
+func TestAddr(t *testing.T) {
+	w := newWorld(t)
+	must(t, w, testVeth(owner, ""))
+	for _, a := range []Addr{
+		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.5/24")},
+		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.6/32"), NoPrefixRoute: true},
+		{Link: "eth0", Prefix: netip.MustParsePrefix("fd00::5/64"), NoDAD: true},
+		{Where: Host, Link: kernel.LinkName("veth", owner), Prefix: netip.MustParsePrefix("fd00::1/64"), NoPrefixRoute: true},
+	} {
+		run := in
+		if a.Where == Host {
+			run = on
+		}
+		breakers := []breaker{{"gone", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link), "is missing"}}
+		if !a.NoPrefixRoute {
+			breakers = append(breakers, breaker{"length", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link,
+				"ip addr add "+a.Prefix.Addr().String()+"/25 dev "+a.Link), "prefix length is 25"})
+		}
+		lawBook{repair: func(t *testing.T) {
+			run(w, "ip addr flush dev "+a.Link+" scope global")(t)
+			must(t, w, a)
+		}}.hold(t, w, a, breakers...)
+	}
+	t.Run("of another length", func(t *testing.T) {
+		must(t, w, Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:2::1/64"), NoDAD: true})
+		changed, err := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:2::1/48")}.Ensure(t.Context(), w)
+		if changed || err == nil || !strings.Contains(err.Error(), "prefix length is 64") {
+			t.Errorf("changed %v, error %v", changed, err)
+		}
+	})
+	t.Run("somebody else has it", func(t *testing.T) {
+		a := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:1::1/64")}
+		must(t, w, Addr{Where: Host, Link: kernel.LinkName("veth", owner), Prefix: a.Prefix, NoDAD: true}, a)
+		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix}, Port: kernel.LinkName("veth", owner)}.Ensure(t.Context(), w)
+		if err == nil || !strings.Contains(err.Error(), "somebody else on the link has it") {
+			t.Errorf("announce: %v", err)
+		}
+		if err := a.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "dadfailed") {
+			t.Errorf("verify: %v", err)
+		}
+	})
+}
+
+func TestGateway(t *testing.T) {
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0"})
+	for _, p := range []string{"10.1.0.1/16", "fd00::1/64"} {
+		g := Gateway{Link: "cni0", Prefix: netip.MustParsePrefix(p)}
+		law(t, w, g, breaker{"gone", on(w, "ip addr del "+p+" dev cni0"), "is missing"})
+	}
+	for _, c := range []struct {
+		have, want string
+		conflict   bool
+	}{
+		{"10.1.0.1/16", "10.2.0.1/16", true},
+		{"10.1.0.1/16", "10.1.0.1/24", true},
+		{"10.1.0.1/16", "10.1.0.2/16", true},
+		{"fd00::1/64", "fd00::2/64", true},
+		{"fd00::1/64", "fd00::1/48", true},
+		{"fd00::1/64", "fd00:0:0:1::1/64", false},
+		{"10.1.0.1/16", "fd00::1/64", false},
+	} {
+		t.Run(c.have+" "+c.want, func(t *testing.T) {
+			w := newWorld(t)
+			host(t, w, "ip link add cni0 type bridge")
+			host(t, w, "ip link set cni0 up")
+			host(t, w, "ip addr add %s dev cni0", c.have)
+			before := linkState(t, w)
+			g := Gateway{Link: "cni0", Prefix: netip.MustParsePrefix(c.want)}
+			_, err := g.Ensure(t.Context(), w)
+			if (err != nil) != c.conflict {
+				t.Fatalf("conflict %v, want %v", err, c.conflict)
+			}
+			if !c.conflict {
+				return
+			}
+			for _, s := range []string{c.have, c.want, "ip addr del " + c.have + " dev cni0", "forceAddress"} {
+				if !strings.Contains(err.Error(), s) {
+					t.Errorf("%v: does not say %s", err, s)
+				}
+			}
+			if err := g.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), c.have) {
+				t.Errorf("verify: %v", err)
+			}
+			if after := linkState(t, w); after != before {
+				t.Errorf("changed: %s", difference(before, after))
+			}
+			g.Force = true
+			law(t, w, g)
+			if out := host(t, w, "ip -o addr show dev cni0 scope global"); strings.Contains(out, c.have+" ") || !strings.Contains(out, c.want+" ") {
+				t.Errorf("forced: %s", out)
+			}
+		})
+	}
+	t.Run("a bridge that floats is pinned", func(t *testing.T) {
+		w := newWorld(t)
+		host(t, w, "ip link add cni0 type bridge")
+		must(t, w, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")})
+		before, _ := w.Host.Link("cni0")
+		host(t, w, "ip link add p0 master cni0 address 00:00:00:00:00:02 type veth peer name p1")
+		if after, _ := w.Host.Link("cni0"); before.MAC.String() != after.MAC.String() {
+			t.Errorf("%v became %v", before.MAC, after.MAC)
+		}
+	})
+}

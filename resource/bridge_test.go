@@ -1,0 +1,144 @@
+package resource
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+func TestBridge(t *testing.T) {
+	w := newWorld(t)
+	b := Bridge{Name: "cni0", MTU: 1400, Promisc: true}
+	law(t, w, b,
+		breaker{"down", on(w, "ip link set cni0 down"), "state is down"},
+		breaker{"promisc", on(w, "ip link set cni0 promisc off"), "promisc is false"},
+		breaker{"gone", on(w, "ip link del cni0"), "does not exist"},
+		breaker{"accept_ra", on(w, "ip link set cni0 down", "sysctl -qw net.ipv6.conf.cni0.accept_ra=1"), "accept_ra is 1"},
+	)
+	if v := sysctl(t, w.Host, "net/ipv6/conf/cni0/accept_ra"); v != "0" {
+		t.Errorf("accept_ra is %s", v)
+	}
+	if out := host(t, w, "ip link show cni0"); !strings.Contains(out, "mtu 1400") {
+		t.Errorf("mtu: %s", out)
+	}
+
+	t.Run("its address does not float", func(t *testing.T) {
+		before, _ := w.Host.Link("cni0")
+		host(t, w, "ip link add p0 master cni0 address 00:00:00:00:00:02 type veth peer name p1")
+		after, _ := w.Host.Link("cni0")
+		if before.MAC.String() != after.MAC.String() {
+			t.Errorf("%v became %v", before.MAC, after.MAC)
+		}
+	})
+	t.Run("somebody else's keeps its accept_ra and its MTU", func(t *testing.T) {
+		host(t, w, "ip link add br0 mtu 1300 type bridge")
+		must(t, w, Bridge{Name: "br0", MTU: 1500})
+		l, _ := w.Host.Link("br0")
+		if v := sysctl(t, w.Host, "net/ipv6/conf/br0/accept_ra"); v != "1" || l.MTU != 1300 || !l.Up {
+			t.Errorf("accept_ra %s, mtu %d, up %v", v, l.MTU, l.Up)
+		}
+		if err := (Bridge{Name: "br0", MTU: 1500}).Verify(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("another type", func(t *testing.T) {
+		_, err := Bridge{Name: "p1"}.Ensure(t.Context(), w)
+		if err == nil || !strings.Contains(err.Error(), "link p1 is a veth, not a bridge") {
+			t.Error(err)
+		}
+	})
+}
+
+func TestFullBridge(t *testing.T) {
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0"})
+	var batch strings.Builder
+	for i := range 511 {
+		batch.WriteString("link add a" + strconv.Itoa(i) + " master cni0 type veth peer name b" + strconv.Itoa(i) + "\nlink set b" + strconv.Itoa(i) + " master cni0\n")
+	}
+	batch.WriteString("link add last master cni0 type veth peer name last1\n")
+	ipBatch(t, w.Host.Path, batch.String())
+	v := testVeth(owner, "cni0")
+	_, err := v.Ensure(t.Context(), w)
+	if err == nil || !strings.Contains(err.Error(), "the bridge is full, it takes 1023 ports") {
+		t.Error(err)
+	}
+	if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+		t.Errorf("left behind: %v", err)
+	}
+	host(t, w, "ip link add tap type veth peer name tap1")
+	if _, err := (Port{Link: "tap", Master: "cni0"}).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "the bridge is full") {
+		t.Error(err)
+	}
+}
+
+// clause: P23 P22 P12
+func TestPort(t *testing.T) {
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
+	host(t, w, "ip link add tap0 type veth peer name tap1")
+	p := Port{Owner: owner, Link: "tap0", Master: "cni0", Hairpin: true, Isolated: true}
+	law(t, w, p,
+		breaker{"master", on(w, "ip link set tap0 nomaster"), "master is none"},
+		breaker{"hairpin", on(w, "bridge link set dev tap0 hairpin off"), "hairpin is false"},
+		breaker{"isolated", on(w, "bridge link set dev tap0 isolated off"), "isolated is false"},
+	)
+	t.Run("of another bridge", func(t *testing.T) {
+		host(t, w, "ip link set tap0 master other")
+		if _, err := p.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "tap0 is a port of other already") {
+			t.Error(err)
+		}
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || masterName(w, l) != "other" {
+			t.Errorf("taken off another bridge: %v, %v", l, err)
+		}
+	})
+	t.Run("removed by the owner alone", func(t *testing.T) {
+		host(t, w, "ip link set tap0 nomaster")
+		must(t, w, p)
+		bare := Port{Owner: owner, Master: "cni0"}
+		for range 2 {
+			if err := bare.Remove(t.Context(), w); err != nil {
+				t.Error(err)
+			}
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || l.Master != 0 {
+			t.Errorf("still a port: %v, %v", l, err)
+		}
+	})
+	t.Run("a port before, and after", func(t *testing.T) {
+		host(t, w, "ip link set tap0 master cni0")
+		must(t, w, p)
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || l.Master == 0 {
+			t.Errorf("taken off: %v, %v", l, err)
+		}
+		host(t, w, "ip link set tap0 nomaster")
+	})
+	t.Run("swept", func(t *testing.T) {
+		must(t, w, p)
+		nobody := func([8]byte) bool { return false }
+		if err := SweepLinks(t.Context(), w, "net", nobody, func(string) bool { return false }); err != nil {
+			t.Error(err)
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || l.Master != 0 {
+			t.Errorf("still a port: %v, %v", l, err)
+		}
+	})
+	t.Run("gone", func(t *testing.T) {
+		host(t, w, "ip link del tap0")
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if _, err := p.Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
+			t.Error(err)
+		}
+	})
+}

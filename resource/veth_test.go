@@ -1,0 +1,271 @@
+package resource
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func testVeth(o spec.Owner, master string) Veth {
+	return Veth{Owner: o, Name: o.IfName, Host: kernel.LinkName("veth", o), Master: master}
+}
+
+// clause: P10 P12 P14
+func TestVeth(t *testing.T) {
+	for name, master := range map[string]string{"bridged": "cni0", "point to point": ""} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
+			v := testVeth(owner, master)
+			v.MTU, v.MAC, v.HostMAC = 1400, "02:00:00:00:00:01", "02:00:00:00:00:02"
+			v.Hairpin, v.Isolated = master != "", master != ""
+			breakers := []breaker{
+				{"container end gone", in(w, "ip link del eth0"), "link eth0: link does not exist"},
+				{"container end down", in(w, "ip link set eth0 down"), "state is down"},
+				{"container end's address", in(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"},
+				{"host end down", on(w, "ip link set "+v.Host+" down"), "host state is down"},
+				{"host end's address", on(w, "ip link set "+v.Host+" address 02:00:00:00:00:99"), "host address is 02:00:00:00:00:99"},
+				{"host end's mtu", on(w, "ip link set "+v.Host+" mtu 1300"), "host mtu is 1300"},
+				{"another pair", in(w, "ip link set eth0 name was0", "ip link add eth0 address 02:00:00:00:00:01 up type veth peer name x"), "not the two ends of one pair"},
+				{"another type", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge"},
+			}
+			if master != "" {
+				breakers = append(breakers,
+					breaker{"master", on(w, "ip link set "+v.Host+" master other"), "master is other"},
+					breaker{"no master", on(w, "ip link set "+v.Host+" nomaster"), "master is none"},
+					breaker{"hairpin", on(w, "bridge link set dev "+v.Host+" hairpin off"), "hairpin is false"},
+					breaker{"isolated", on(w, "bridge link set dev "+v.Host+" isolated off"), "isolated is false"})
+			} else {
+				breakers = append(breakers, breaker{"accept_ra", on(w, "sysctl -qw net.ipv6.conf."+v.Host+".accept_ra=2"), "accept_ra is 2"})
+			}
+			lawBook{once: true, repair: func(t *testing.T) {
+				for _, l := range []string{"eth0", "was0"} {
+					if _, err := w.Container.Link(l); err == nil {
+						cont(t, w, "ip link del %s", l)
+					}
+				}
+				must(t, w, v)
+			}}.hold(t, w, v, breakers...)
+		})
+	}
+}
+
+// What a pair is born with, and what it is marked with.
+func TestVethMarks(t *testing.T) {
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0"})
+	v := testVeth(owner, "cni0")
+	v.Down = true
+	must(t, w, v)
+	if err := v.Verify(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+	h, err := w.Host.Link(v.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.Container.Link("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Up || !h.Up || h.Alias != kernel.Tag(owner) || h.Group != kernel.LinkGroup("net") ||
+		c.MAC.String() != kernel.MAC("cont", owner).String() || h.MAC.String() != kernel.MAC("host", owner).String() {
+		t.Errorf("container %+v\nhost %+v", c, h)
+	}
+	if out := host(t, w, "ip link show net:c1:eth0"); !strings.Contains(out, v.Host) {
+		t.Errorf("by its other name: %s", out)
+	}
+	if v := sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/accept_ra"); v != "0" {
+		t.Errorf("accept_ra is %s", v)
+	}
+	must(t, w, Up{Link: "eth0"})
+	v.Down = false
+	if err := v.Verify(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+}
+
+// clause: P10 P11
+func TestVethInTheWay(t *testing.T) {
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0"})
+	v := testVeth(owner, "cni0")
+	refused := func(t *testing.T, want string) {
+		t.Helper()
+		before := linkState(t, w)
+		_, err := v.Ensure(t.Context(), w)
+		if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+		if after := linkState(t, w); after != before {
+			t.Errorf("changed: %s", difference(before, after))
+		}
+	}
+	t.Run("a link in the container", func(t *testing.T) {
+		cont(t, w, "ip link add eth0 type bridge")
+		refused(t, "link eth0 already exists in the container")
+		cont(t, w, "ip link del eth0")
+	})
+	t.Run("somebody else's link on the host", func(t *testing.T) {
+		host(t, w, "ip link add %s type veth peer name x", v.Host)
+		refused(t, "already exists on the host and is not ours")
+		if err := v.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if _, err := w.Host.Link(v.Host); err != nil {
+			t.Errorf("removed somebody else's: %v", err)
+		}
+		host(t, w, "ip link del %s", v.Host)
+	})
+	t.Run("its own, under another name", func(t *testing.T) {
+		must(t, w, v)
+		cont(t, w, "ip link set eth0 down")
+		cont(t, w, "ip link set eth0 name net0")
+		refused(t, "already leads into the container")
+		cont(t, w, "ip link del net0")
+	})
+	t.Run("a leftover of another namespace is replaced", func(t *testing.T) {
+		old := *w
+		old.Container = openNS(t)
+		must(t, &old, v)
+		must(t, w, v)
+		if err := v.Verify(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if _, err := old.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+			t.Errorf("the former one: %v", err)
+		}
+	})
+	t.Run("no bridge", func(t *testing.T) {
+		v := testVeth(spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth1"}, "none0")
+		if _, err := v.Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
+			t.Error(err)
+		}
+		v.Master, v.MAC = "cni0", "01:00:00:00:00:01"
+		if _, err := v.Ensure(t.Context(), w); err == nil {
+			t.Error("a multicast address: no error")
+		}
+		if _, err := w.Host.Link(v.Host); !errors.Is(err, kernel.ErrNoLink) {
+			t.Errorf("left behind: %v", err)
+		}
+	})
+}
+
+// clause: P12
+func TestVethRemove(t *testing.T) {
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
+	v := testVeth(owner, "cni0")
+	nowhere := &kernel.World{Host: w.Host}
+	t.Run("without the container", func(t *testing.T) {
+		must(t, w, v)
+		for range 2 {
+			if err := v.Remove(t.Context(), nowhere); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+			t.Error(err)
+		}
+	})
+	t.Run("without the bridge", func(t *testing.T) {
+		must(t, w, testVeth(owner, "other"))
+		host(t, w, "ip link del other")
+		if err := testVeth(owner, "other").Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if _, err := w.Host.Link(v.Host); !errors.Is(err, kernel.ErrNoLink) {
+			t.Error(err)
+		}
+	})
+	t.Run("renamed", func(t *testing.T) {
+		must(t, w, v)
+		host(t, w, "ip link set %s down", v.Host)
+		host(t, w, "ip link set %s name mine", v.Host)
+		if err := v.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if _, err := w.Host.Link("mine"); !errors.Is(err, kernel.ErrNoLink) {
+			t.Error(err)
+		}
+	})
+
+	// What the reference plugins leave: veth and 8 hex digits, no mark.
+	reference := func(name, master string) {
+		t.Helper()
+		host(t, w, "ip link add %s %s type veth peer name eth0 netns %s", name, master, w.Container.Path)
+	}
+	for _, c := range []struct {
+		name, link, master, mine string
+		removed                  bool
+	}{
+		{"the reference's", "veth0a1b2c3d", "master cni0", "cni0", true},
+		{"the reference's, of another bridge", "veth0a1b2c3d", "", "cni0", false},
+		{"the reference's, point to point", "veth0a1b2c3d", "", "", true},
+		{"somebody else's, point to point", "tun0", "", "", false},
+		{"a port, for a point to point network", "veth0a1b2c3d", "master cni0", "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			reference(c.link, c.master)
+			if err := testVeth(owner, c.mine).Remove(t.Context(), nowhere); err != nil {
+				t.Error(err)
+			}
+			if _, err := w.Host.Link(c.link); err != nil {
+				t.Errorf("removed without the container: %v", err)
+			}
+			if err := testVeth(owner, c.mine).Remove(t.Context(), w); err != nil {
+				t.Error(err)
+			}
+			if _, err := w.Host.Link(c.link); errors.Is(err, kernel.ErrNoLink) != c.removed {
+				t.Errorf("removed: %v, want %v", err, c.removed)
+			}
+			if !c.removed {
+				host(t, w, "ip link del %s", c.link)
+			}
+		})
+	}
+	t.Run("another attachment's of ours", func(t *testing.T) {
+		other := testVeth(spec.Owner{Network: "other", ContainerID: "c1", IfName: "eth0"}, "cni0")
+		must(t, w, other)
+		if err := v.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if err := other.Verify(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// clause: P20
+func TestTogether(t *testing.T) {
+	w := newWorld(t)
+	const n = 12
+	errs := make(chan error)
+	for i := range n {
+		c := *w
+		c.Container = openNS(t)
+		var err error
+		if c.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Host.Close)
+		o := spec.Owner{Network: "net", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"}
+		p := plan.Plan{Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00::1/64")}, Forwarding{V6: true}, testVeth(o, "cni0")}
+		go func() {
+			tx := plan.Begin(&c)
+			errs <- errors.Join(tx.Apply(t.Context(), p), p.Verify(t.Context(), &c))
+		}()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
