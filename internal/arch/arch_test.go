@@ -21,12 +21,18 @@ func TestTree(t *testing.T) {
 		name, _ := rel(p.ImportPath)
 		t.Run(name, func(t *testing.T) {
 			report(t, Imports(p), Closure(p), Named(p))
-			for _, file := range p.GoFiles {
+			source := func(file string) []byte {
 				src, err := os.ReadFile(filepath.Join(p.Dir, file))
 				if err != nil {
 					t.Fatal(err)
 				}
-				report(t, Code(name, file, src))
+				return src
+			}
+			for _, file := range p.GoFiles {
+				report(t, Code(name, file, source(file)))
+			}
+			for _, file := range slices.Concat(p.TestGoFiles, p.XTestGoFiles) {
+				report(t, Length(name, file, source(file)))
 			}
 		})
 	}
@@ -112,6 +118,7 @@ func TestBites(t *testing.T) {
 		{"exec elsewhere in kernel", Code("kernel", "link.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")), "no program"},
 		{"exec of iptables", Code("kernel", "iptables_exec.go", []byte("package p\nfunc f() { exec.Command(path) }\n")), ""},
 		{"a long file", Code("spec", "x.go", []byte("package p\n"+strings.Repeat("// x\n", longest))), "lines"},
+		{"a long test", Length("spec", "x_test.go", []byte(strings.Repeat("// x\n", longest+1))), "lines"},
 	} {
 		switch {
 		case tc.want == "" && len(tc.bad) > 0:

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// longest is the number of lines that a production file may have.
+// longest is the number of lines that a file may have, a test too.
 const longest = 500
 
 // calls are functions that production code reaches only where they are the matter itself.
@@ -43,8 +43,8 @@ func Code(name, file string, src []byte) (bad []string) {
 		pos := fset.Position(n.Pos())
 		bad = append(bad, fmt.Sprintf("%s/%s:%d: %s", name, path.Base(file), pos.Line, fmt.Sprintf(format, args...)))
 	}
-	if n := strings.Count(string(src), "\n"); n > longest && !ast.IsGenerated(f) {
-		at(f, "%d lines: a file has at most %d", n, longest)
+	if !ast.IsGenerated(f) {
+		bad = append(bad, Length(name, file, src)...)
 	}
 	tests := strings.HasPrefix(name, "internal/")
 	for _, d := range f.Decls {
@@ -81,6 +81,14 @@ func Code(name, file string, src []byte) (bad []string) {
 		return true
 	})
 	return bad
+}
+
+// Length is the complaint about a file that is too long.
+func Length(name, file string, src []byte) []string {
+	if n := strings.Count(string(src), "\n"); n > longest {
+		return []string{fmt.Sprintf("%s/%s: %d lines: a file has at most %d", name, path.Base(file), n, longest)}
+	}
+	return nil
 }
 
 // mutable are the variables of s that are neither sentinels (errors.New), interface assertions, plugin

@@ -16,12 +16,13 @@ type Package struct {
 	Dir, ImportPath, Name, Doc string
 	Standard                   bool
 	GoFiles                    []string
+	TestGoFiles, XTestGoFiles  []string
 	Imports, Deps              []string
 }
 
 // List is every package of this module.
 func List() ([]Package, error) {
-	cmd := exec.Command("go", "list", "-json=Dir,ImportPath,Name,Doc,Standard,GoFiles,Imports,Deps", Module+"/...")
+	cmd := exec.Command("go", "list", "-json=Dir,ImportPath,Name,Doc,Standard,GoFiles,TestGoFiles,XTestGoFiles,Imports,Deps", Module+"/...")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
