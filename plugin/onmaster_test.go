@@ -207,6 +207,42 @@ func TestAnnounced(t *testing.T) {
 	}
 }
 
+// A refusal is a configuration that ADD does not begin with, why, and the code that STATUS has for it, 0 where it has
+// none.
+type refusal struct {
+	extra  string
+	say    string
+	status spec.Code
+}
+
+// refuses expects them of the runner's first plugin. None leaves anything, nor does its DEL.
+func (r *runner) refuses(cases []refusal) {
+	t := r.t
+	t.Helper()
+	links := func() string {
+		return nstest.RunIn(t, r.host, "sh", "-c", `ip -o link | sed 's/state [A-Z]*//; s/NO-CARRIER,//; s/,LOWER_UP//'; ip -o addr show scope global`)
+	}
+	clean, host := state(t), links()
+	for _, tt := range cases {
+		a := &attachment{id: "a", netns: nstest.NewNS(t)}
+		_, err := r.run(0, "ADD", a, tt.extra)
+		wantCode(t, "add with "+tt.extra, err, spec.CodeConfig, tt.say)
+		_, err = r.run(0, "STATUS", &attachment{}, tt.extra)
+		if tt.status != 0 {
+			wantCode(t, "status with "+tt.extra, err, tt.status, tt.say)
+		} else if err != nil {
+			t.Errorf("status with %s: %v", tt.extra, err)
+		}
+		if _, err := r.run(0, "DEL", a, tt.extra); err != nil {
+			t.Errorf("del with %s: %v", tt.extra, err)
+		}
+		same(t, tt.extra, clean)
+		if now := links(); now != host || nstest.RunIn(t, a.netns, "ip", "-br", "link") != nstest.RunIn(t, nstest.NewNS(t), "ip", "-br", "link") {
+			t.Errorf("%s left on the host\n%s\nit was\n%s", tt.extra, now, host)
+		}
+	}
+}
+
 // TestMasterRefused is what ADD must not begin with, and what STATUS knows of it.
 //
 // clause: K13 P11 P21
@@ -217,15 +253,7 @@ func TestMasterRefused(t *testing.T) {
 			r.host = nstest.NewNS(t)
 			nstest.RunIn(t, r.host, "sh", "-ec", `ip link add ens3 up type veth peer name ens4; ip link add br0 up type bridge
 				ip link add port0 up master br0 type veth peer name port1; ip link set lo up`)
-			links := func() string {
-				return nstest.RunIn(t, r.host, "sh", "-c", `ip -o link | sed 's/state [A-Z]*//; s/NO-CARRIER,//; s/,LOWER_UP//'; ip -o addr show scope global`)
-			}
-			clean, host := state(t), links()
-			for _, tt := range []struct {
-				extra  string
-				say    string
-				status spec.Code
-			}{
+			r.refuses([]refusal{
 				{`,"master":"esn3"`, `master: "esn3": no such link on the host; there is`, spec.CodeUnavailable},
 				{`,"master":"esn3"`, `did you mean "ens3"?`, spec.CodeUnavailable},
 				{`,"master":"ens4"`, `master: "ens4": is down`, spec.CodeUnavailable},
@@ -236,24 +264,7 @@ func TestMasterRefused(t *testing.T) {
 				{`,"master":"ens3","mode":"bridgee"`, `mode: "bridgee": want`, spec.CodeConfig},
 				{`,"master":"ens3","linkInContainer":true`, `it is on the host; without "linkInContainer"`, 0},
 				{`,"master":"inner","linkInContainer":true`, `no such link in the container; there is none but lo`, 0},
-			} {
-				a := &attachment{id: "a", netns: nstest.NewNS(t)}
-				_, err := r.run(0, "ADD", a, tt.extra)
-				wantCode(t, "add with "+tt.extra, err, spec.CodeConfig, tt.say)
-				_, err = r.run(0, "STATUS", &attachment{}, tt.extra)
-				if tt.status != 0 {
-					wantCode(t, "status with "+tt.extra, err, tt.status, tt.say)
-				} else if err != nil {
-					t.Errorf("status with %s: %v", tt.extra, err)
-				}
-				if _, err := r.run(0, "DEL", a, tt.extra); err != nil {
-					t.Errorf("del with %s: %v", tt.extra, err)
-				}
-				same(t, tt.extra, clean)
-				if now := links(); now != host || nstest.RunIn(t, a.netns, "ip", "-br", "link") != nstest.RunIn(t, nstest.NewNS(t), "ip", "-br", "link") {
-					t.Errorf("%s left on the host\n%s\nit was\n%s", tt.extra, now, host)
-				}
-			}
+			})
 			a := &attachment{id: "a", netns: nstest.NewNS(t)}
 			_, err := r.run(0, "ADD", a, "")
 			wantCode(t, "add without a default route", err, spec.CodeConfig, "there is no default route")

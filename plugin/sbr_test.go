@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -23,16 +22,14 @@ import (
 //	client ── r1 10.91.0.1 ── br-t1 ── eth0 c eth1 ── br-t2 ┬─ r2 10.92.0.1 ── client
 //	                                                        └─ r3 10.92.0.9 ── client
 type fork struct {
-	*testing.T
-	ns   map[string]*kernel.NS
-	addr map[string][2]string // of the interfaces
+	places // addr has those of the interfaces
 }
 
 var client = [2]string{"198.51.100.7", "2001:db8:7::7"}
 
 // newFork has what the plugins find: the bridges, which forward frames only, and the routers.
 func newFork(t *testing.T) *fork {
-	f := &fork{T: t, ns: map[string]*kernel.NS{}, addr: map[string][2]string{}}
+	f := &fork{newPlaces(t)}
 	for _, net := range []string{"1", "2"} {
 		nstest.Run(t, "sh", "-ec", strings.ReplaceAll("ip link add br-tN type bridge; ip link set br-tN up", "N", net))
 		t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "br-t"+net) })
@@ -47,42 +44,6 @@ func newFork(t *testing.T) *fork {
 		f.serve(r.name)
 	}
 	return f
-}
-
-func (f *fork) open(name, path string) {
-	f.Helper()
-	ns, err := kernel.Open(path)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(ns.Close)
-	f.ns[name] = ns
-}
-
-// serve answers with the name of who answers.
-func (f *fork) serve(name string) {
-	f.Helper()
-	err := f.ns[name].Do(func() error {
-		l, err := net.Listen("tcp", ":80")
-		if err != nil {
-			return err
-		}
-		f.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				io.WriteString(c, name)
-				c.Close()
-			}
-		}()
-		return nil
-	})
-	if err != nil {
-		f.Fatal(err)
-	}
 }
 
 // expect is who answers from, which has the address local (or whatever the kernel gives it), at an address; "": nobody.

@@ -13,24 +13,80 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
+// places are the namespaces of a test, by name, and those in them that answer.
+type places struct {
+	*testing.T
+	ns   map[string]*kernel.NS
+	addr map[string][2]string // IPv4 and IPv6
+}
+
+func newPlaces(t *testing.T) places {
+	return places{t, map[string]*kernel.NS{}, map[string][2]string{}}
+}
+
+func (p places) open(name, path string) {
+	p.Helper()
+	ns, err := kernel.Open(path)
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(ns.Close)
+	p.ns[name] = ns
+}
+
+func (p places) sh(where, script string) string {
+	p.Helper()
+	return nstest.RunIn(p, p.ns[where].Path, "sh", "-ec", script)
+}
+
+// serve answers at port 80 with the name of who answers.
+func (p places) serve(name string) {
+	p.Helper()
+	err := p.ns[name].Do(func() error {
+		l, err := net.Listen("tcp", ":80")
+		if err != nil {
+			return err
+		}
+		p.Cleanup(func() { l.Close() })
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				io.WriteString(c, name)
+				c.Close()
+			}
+		}()
+		return nil
+	})
+	if err != nil {
+		p.Fatal(err)
+	}
+}
+
 // A site is a host with two container networks and a neighbour on its uplink, who has routes to both networks:
 //
 //	outside 192.0.2.2 ── wan 192.0.2.1 host ── br-a 10.81.0.1 ── a1 (port 8080 published), a2
 //	                                       └── br-b 10.82.0.1 ── b1
 type site struct {
-	*testing.T
+	places     // host, outside, a1, a2, b1
 	host       string
-	ns         map[string]*kernel.NS // by name: host, outside, a1, a2, b1
-	addr       map[string][2]string  // IPv4 and IPv6
-	runners    map[string]*runner    // by network
+	runners    map[string]*runner // by network
 	containers map[string]*attachment
+}
+
+// emptySite has the host alone.
+func emptySite(t *testing.T) *site {
+	s := &site{newPlaces(t), nstest.NewNS(t), map[string]*runner{}, map[string]*attachment{}}
+	s.open("host", s.host)
+	return s
 }
 
 func newSite(t *testing.T) *site {
 	t.Helper()
-	s := &site{T: t, host: nstest.NewNS(t), ns: map[string]*kernel.NS{}, addr: map[string][2]string{}, runners: map[string]*runner{}, containers: map[string]*attachment{}}
+	s := emptySite(t)
 	outside := nstest.NewNS(t)
-	s.open("host", s.host)
 	s.open("outside", outside)
 	s.sh("host", "ip link set lo up; sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip link add wan type veth peer name eth0 netns "+strings.TrimPrefix(outside, "/run/netns/")+
 		"; ip addr add 192.0.2.1/24 dev wan; ip addr add 2001:db8::1/64 dev wan nodad; ip link set wan up")
@@ -38,21 +94,6 @@ func newSite(t *testing.T) *site {
 	s.addr["outside"] = [2]string{"192.0.2.2", "2001:db8::2"}
 	s.serve("outside")
 	return s
-}
-
-func (s *site) open(name, path string) {
-	s.Helper()
-	ns, err := kernel.Open(path)
-	if err != nil {
-		s.Fatal(err)
-	}
-	s.Cleanup(ns.Close)
-	s.ns[name] = ns
-}
-
-func (s *site) sh(where, script string) string {
-	s.Helper()
-	return nstest.RunIn(s, s.ns[where].Path, "sh", "-ec", script)
 }
 
 // network makes the runner of network a or b, with further plugins after bridge and portmap.
@@ -84,31 +125,6 @@ func (s *site) add(name string) {
 			s.Errorf("del %s: %v", name, err)
 		}
 	})
-}
-
-func (s *site) serve(name string) {
-	s.Helper()
-	err := s.ns[name].Do(func() error {
-		l, err := net.Listen("tcp", ":80")
-		if err != nil {
-			return err
-		}
-		s.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				io.WriteString(c, name)
-				c.Close()
-			}
-		}()
-		return nil
-	})
-	if err != nil {
-		s.Fatal(err)
-	}
 }
 
 // dial asks who answers at an address, from a namespace.

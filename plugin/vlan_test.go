@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -16,8 +15,7 @@ import (
 //	a1 ── host ens3 ══ ens3 outside ── b1
 func twoHosts(t *testing.T) *site {
 	t.Helper()
-	s := &site{T: t, host: nstest.NewNS(t), ns: map[string]*kernel.NS{}, addr: map[string][2]string{}, runners: map[string]*runner{}, containers: map[string]*attachment{}}
-	s.open("host", s.host)
+	s := emptySite(t)
 	s.open("outside", nstest.NewNS(t))
 	s.sh("host", "ip link set lo up; ip link add ens3 type veth peer name ens3 netns "+strings.TrimPrefix(s.ns["outside"].Path, "/run/netns/")+"; ip link set ens3 up")
 	s.sh("outside", "ip link set lo up; ip link set ens3 up")
@@ -109,15 +107,7 @@ func TestVLANRefused(t *testing.T) {
 	r := newRunner(t, chain{name: "vlan-refused", plugins: []string{`"type":"vlan",` + hostLocal4}})
 	r.host = nstest.NewNS(t)
 	nstest.RunIn(t, r.host, "sh", "-ec", "ip link add ens3 up type veth peer name ens4; ip link set lo up")
-	links := func() string {
-		return nstest.RunIn(t, r.host, "sh", "-c", "ip -o link | sed 's/state [A-Z]*//; s/NO-CARRIER,//; s/,LOWER_UP//'; ip -o addr show scope global")
-	}
-	clean, host := state(t), links()
-	for _, tt := range []struct {
-		extra  string
-		say    string
-		status spec.Code
-	}{
+	r.refuses([]refusal{
 		{`,"vlanId":100,"master":"esn3"`, `master: "esn3": no such link on the host; there is`, spec.CodeUnavailable},
 		{`,"vlanId":100,"master":"esn3"`, `did you mean "ens3"?`, spec.CodeUnavailable},
 		{`,"vlanId":100,"master":"ens4"`, `master: "ens4": is down`, spec.CodeUnavailable},
@@ -127,22 +117,5 @@ func TestVLANRefused(t *testing.T) {
 		{`,"vlanId":100`, `master: is missing`, spec.CodeConfig},
 		{`,"vlanId":4095,"master":"ens3"`, `vlanId: 4095: want a number from 1 to 4094`, spec.CodeConfig},
 		{`,"master":"ens3"`, `vlanId: is missing: want`, spec.CodeConfig},
-	} {
-		a := &attachment{id: "a", netns: nstest.NewNS(t)}
-		_, err := r.run(0, "ADD", a, tt.extra)
-		wantCode(t, "add with "+tt.extra, err, spec.CodeConfig, tt.say)
-		_, err = r.run(0, "STATUS", &attachment{}, tt.extra)
-		if tt.status != 0 {
-			wantCode(t, "status with "+tt.extra, err, tt.status, tt.say)
-		} else if err != nil {
-			t.Errorf("status with %s: %v", tt.extra, err)
-		}
-		if _, err := r.run(0, "DEL", a, tt.extra); err != nil {
-			t.Errorf("del with %s: %v", tt.extra, err)
-		}
-		same(t, tt.extra, clean)
-		if now := links(); now != host {
-			t.Errorf("%s left on the host\n%s\nit was\n%s", tt.extra, now, host)
-		}
-	}
+	})
 }
