@@ -231,6 +231,25 @@ var chains = []chain{
 		{"renamed", in("sh", "-ec", "ip link set eth0 down; ip link set eth0 name eth7 up"), `eth0: link does not exist`},
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
 	}},
+	{"static-bridge", []string{`"type":"bridge","bridge":"br-static","isGateway":true,"ipMasq":true,` + static}, []breaker{
+		{"address gone", in("ip", "addr", "del", "10.77.0.9/24", "dev", "eth0"), `addr cont/eth0 10.77.0.9/24: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "fd00:77::9/64", "dev", "eth0"), `addr cont/eth0 fd00:77::9/64 nodad: is missing`},
+		{"second address gone", in("ip", "addr", "del", "10.77.0.10/24", "dev", "eth0"), `addr cont/eth0 10.77.0.10/24: is missing`},
+		{"another prefix", in("sh", "-ec", "ip addr del fd00:77::9/64 dev eth0; ip addr add fd00:77::9/80 dev eth0 nodad"), `fd00:77::9/64 nodad: prefix length is 80, want 64`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		{"IPv6 default route gone", in("ip", "-6", "route", "del", "default"), `route -6 default`},
+		{"gateway's address gone", host("ip", "addr", "del", "fd00:77::1/64", "dev", "br-static"), `fd00:77::1/64`},
+	}},
+	{"static-ptp", []string{`"type":"ptp",` + static}, []breaker{
+		{"address gone", in("ip", "addr", "del", "10.77.0.9/24", "dev", "eth0"), `addr cont/eth0 10.77.0.9/24 noprefixroute: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "fd00:77::9/64", "dev", "eth0"), `addr cont/eth0 fd00:77::9/64 nodad noprefixroute: is missing`},
+		{"host's route gone", host("ip", "route", "del", "10.77.0.9"), `route 10.77.0.9/32 dev host/veth\w+`},
+		{"host's IPv6 route gone", host("ip", "-6", "route", "del", "fd00:77::9"), `route fd00:77::9/128 dev host/veth\w+`},
+	}},
+	{"static-macvlan", []string{`"type":"macvlan","master":"ens3","ipam":{"type":"static","addresses":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"}],"routes":[{"dst":"0.0.0.0/0"}]}`}, []breaker{
+		{"address gone", in("ip", "addr", "del", "10.77.0.9/24", "dev", "eth0"), `addr cont/eth0 10.77.0.9/24: is missing`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+	}},
 	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
 		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
 		{"VRF down", in("ip", "link", "set", "blue", "down"), `state of blue is down`},
@@ -302,7 +321,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device"}, c.name) { // the second one's host ports, VLAN or device are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device"}, c.name) { // the second one's host ports, addresses, VLAN or device are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))

@@ -17,6 +17,7 @@ const hostLocal4 = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/
 var setups = map[string]func(*testing.T){
 	"macvlan":        uplink("macvlan"),
 	"macvlan-egress": uplink("macvlan", "ip route add default dev ens3"),
+	"static-macvlan": uplink("macvlan"),
 	"macvtap":        uplink("macvtap"),
 	"ipvlan":         uplink("ipvlan"),
 	"tap":            needTap,

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
 	"github.com/fairlead-cni/fairlead/plugin/ptp"
 	"github.com/fairlead-cni/fairlead/plugin/sbr"
+	"github.com/fairlead-cni/fairlead/plugin/static"
 	"github.com/fairlead-cni/fairlead/plugin/tap"
 	"github.com/fairlead-cni/fairlead/plugin/tuning"
 	"github.com/fairlead-cni/fairlead/plugin/vlan"
@@ -38,6 +39,7 @@ func All() []sdk.Plugin {
 		portmap.Plugin,
 		ptp.Plugin,
 		sbr.Plugin,
+		static.Plugin,
 		tap.Plugin,
 		tuning.Plugin,
 		vlan.Plugin,

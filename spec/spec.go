@@ -80,10 +80,10 @@ type Route struct {
 
 // DNS is what a resolv.conf would say.
 type DNS struct {
-	Nameservers []string `json:"nameservers,omitempty"`
-	Domain      string   `json:"domain,omitempty"`
-	Search      []string `json:"search,omitempty"`
-	Options     []string `json:"options,omitempty"`
+	Nameservers []string `json:"nameservers,omitempty"` // addresses of servers, the first one asked first
+	Domain      string   `json:"domain,omitempty"`      // the host's own
+	Search      []string `json:"search,omitempty"`      // domains that a short name is looked up in
+	Options     []string `json:"options,omitempty"`     // of resolv.conf, such as ndots:5
 }
 
 // A Code is an error code of the protocol (clause P8). Codes from 100 on are a plugin's own.

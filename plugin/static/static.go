@@ -1,0 +1,244 @@
+// Package static gives the addresses that the configuration or the runtime names, and keeps no record of them: that
+// no two containers have the same one is for who writes them down.
+//
+// Which addresses: those of `runtimeConfig.ips`, where it names any; else those of `args.cni.ips`, where it names any; else
+// `ipam.addresses` and, after them, those of `IP` in CNI_ARGS (`IP=192.0.2.5/24,2001:db8::5/64`). An address is
+// written with the length of its subnet. In the last three places it may be left out where the subnet of one of
+// `ipam.addresses` has the address in it: length and gateway are that one's then.
+//
+// `GATEWAY` in CNI_ARGS (`GATEWAY=192.0.2.1,2001:db8::1`) is, for each address of `IP` whose subnet has it in it, the
+// gateway, and for those of `ipam.addresses` that have none.
+package static
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the static plugin.
+var Plugin = sdk.Allocator("static", "gives the addresses that it is told", open).KnowsArgs("IP", "GATEWAY")
+
+type conf struct {
+	IPAM *struct {
+		Type      string       `json:"type"` // static
+		Addresses []address    `json:"addresses"`
+		Routes    []spec.Route `json:"routes"` // put in the result
+		DNS       spec.DNS     `json:"dns"`    // put in the result
+	} `json:"ipam"`
+	RuntimeConfig struct {
+		IPs []string `json:"ips"` // addresses to give instead of all others
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"` // addresses to give instead of ipam.addresses and of IP in CNI_ARGS
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+type address struct {
+	Address netip.Prefix `json:"address"` // an address and the length of its subnet, such as 192.0.2.5/24 or 2001:db8::5/64
+	Gateway netip.Addr   `json:"gateway"` // the address's gateway; default: none
+}
+
+func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
+	if r.Verb == "DEL" || r.Verb == "GC" {
+		return given{}, nil // nothing is kept, so there is nothing to give back
+	}
+	if c.IPAM == nil {
+		return nil, bad("ipam", "is missing")
+	}
+	ips, err := c.addresses(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := sayable(ips, r.Version); err != nil {
+		return nil, err
+	}
+	return given{spec.Result{IPs: ips, Routes: c.IPAM.Routes, DNS: c.IPAM.DNS}}, nil
+}
+
+// addresses are those that the attachment gets.
+func (c conf) addresses(r *sdk.Request) ([]spec.IP, error) {
+	var fixed []spec.IP
+	for i, a := range c.IPAM.Addresses {
+		path := "ipam.addresses[" + strconv.Itoa(i) + "]"
+		if !a.Address.IsValid() {
+			return nil, bad(path+".address", "is missing: want one with the length of its subnet, such as 192.0.2.5/24")
+		}
+		ip, err := usable(path+".address", a.Address)
+		if err != nil {
+			return nil, err
+		}
+		gw := a.Gateway.Unmap()
+		if gw.IsValid() && gw.Is4() != ip.Addr().Is4() {
+			return nil, bad(path+".gateway", "%s is not of the family of %s", gw, ip)
+		}
+		fixed = append(fixed, spec.IP{Address: ip, Gateway: gw})
+	}
+	for _, place := range []struct {
+		path string
+		ips  []string
+	}{{"runtimeConfig.ips", c.RuntimeConfig.IPs}, {"args.cni.ips", c.Args.CNI.IPs}} {
+		if len(place.ips) > 0 {
+			return told(place.path, place.ips, fixed)
+		}
+	}
+	asked, err := told("CNI_ARGS: IP", words(r, "IP"), fixed)
+	if err != nil {
+		return nil, err
+	}
+	return gateways(words(r, "GATEWAY"), fixed, asked)
+}
+
+// words are the parts of a list in CNI_ARGS.
+func words(r *sdk.Request, key string) []string {
+	if v, _ := r.Arg(key); v != "" {
+		return strings.Split(v, ",")
+	}
+	return nil
+}
+
+// told reads addresses that a runtime names.
+func told(path string, list []string, fixed []spec.IP) ([]spec.IP, error) {
+	var ips []spec.IP
+	for i, s := range list {
+		path := path
+		if !strings.HasPrefix(path, "CNI_ARGS") {
+			path += "[" + strconv.Itoa(i) + "]"
+		}
+		s = strings.TrimSpace(s)
+		var ip spec.IP
+		if p, err := netip.ParsePrefix(s); err == nil {
+			ip.Address = p
+		} else if a, err := netip.ParseAddr(s); err == nil && a.Zone() == "" {
+			a = a.Unmap()
+			n := slices.IndexFunc(fixed, func(f spec.IP) bool { return f.Address.Contains(a) })
+			if n < 0 {
+				return nil, bad(path, "%q has no length, and is in the subnet of no address in ipam.addresses: write it as %s/%d, with the length of its subnet", s, a, a.BitLen()*3/4)
+			}
+			ip = spec.IP{Address: netip.PrefixFrom(a, fixed[n].Address.Bits()), Gateway: fixed[n].Gateway}
+		} else {
+			return nil, bad(path, "%q: want an address with the length of its subnet, such as 192.0.2.5/24 or 2001:db8::5/64", s)
+		}
+		var err error
+		if ip.Address, err = usable(path, ip.Address); err != nil {
+			return nil, err
+		}
+		ips = add(ips, ip)
+	}
+	return ips, nil
+}
+
+// usable is p as a container can have it.
+func usable(path string, p netip.Prefix) (netip.Prefix, error) {
+	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
+	}
+	if a := p.Addr(); a.IsUnspecified() || a.IsMulticast() {
+		return p, bad(path, "%s is no address that a container can have", p)
+	}
+	return p, nil
+}
+
+// add appends ip, unless it is there: the kernel takes an address once.
+func add(ips []spec.IP, ip spec.IP) []spec.IP {
+	for i, have := range ips {
+		if have.Address == ip.Address {
+			if ip.Gateway.IsValid() {
+				ips[i].Gateway = ip.Gateway
+			}
+			return ips
+		}
+	}
+	return append(ips, ip)
+}
+
+// gateways joins the addresses of the configuration with those of CNI_ARGS, and gives them the gateways of CNI_ARGS.
+func gateways(list []string, fixed, asked []spec.IP) ([]spec.IP, error) {
+	for _, s := range list {
+		gw, err := netip.ParseAddr(strings.TrimSpace(s))
+		if gw = gw.Unmap(); err != nil || gw.Zone() != "" {
+			return nil, bad("CNI_ARGS: GATEWAY", "%q: want an address, such as 192.0.2.1 or 2001:db8::1", s)
+		}
+		used := false
+		for i, ip := range asked {
+			if ip.Address.Contains(gw) {
+				asked[i].Gateway, used = gw, true
+			}
+		}
+		for i, ip := range fixed {
+			if ip.Address.Contains(gw) {
+				if used = true; !ip.Gateway.IsValid() {
+					fixed[i].Gateway = gw
+				}
+			}
+		}
+		if !used {
+			return nil, bad("CNI_ARGS: GATEWAY", "%s is in the subnet of no address", gw)
+		}
+	}
+	var ips []spec.IP
+	for _, ip := range append(fixed, asked...) {
+		ips = add(ips, ip)
+	}
+	return ips, nil
+}
+
+// sayable refuses what a result of before 0.3.0 has no room for.
+func sayable(ips []spec.IP, v spec.Version) error {
+	for i, ip := range ips {
+		for _, before := range ips[:i] {
+			if ip.Address.Addr().Is4() == before.Address.Addr().Is4() && !v.AtLeast(spec.V030) {
+				return bad("ipam", "%s and %s: cniVersion %s can say one address of a family", before.Address, ip.Address, v)
+			}
+		}
+	}
+	return nil
+}
+
+func bad(path, format string, args ...any) error {
+	return spec.Errorf(spec.CodeConfig, path+": "+format, args...)
+}
+
+// given is what there is to give.
+type given struct{ res spec.Result }
+
+func (g given) Allocate(context.Context, spec.Owner) (*spec.Result, error) { return g.res.Clone(), nil }
+func (given) Release(context.Context, spec.Owner) error                    { return nil }
+func (given) Sweep(context.Context, string, []spec.Owner) error            { return nil }
+func (given) Status(context.Context, string) error                         { return nil } // a configuration that can be read
+
+// Verify finds each address in the chain's result, with the gateway that was said. Whether the link has it is
+// for the plugin that made the link.
+func (g given) Verify(_ context.Context, _ spec.Owner, prev *spec.Result) error {
+	if prev == nil {
+		return bad("prevResult", "is missing, and CHECK compares with it")
+	}
+	var errs []error
+	for _, ip := range g.res.IPs {
+		i := slices.IndexFunc(prev.IPs, func(p spec.IP) bool { return p.Address == ip.Address })
+		switch {
+		case i < 0:
+			errs = append(errs, fmt.Errorf("address %s: is missing in prevResult", ip.Address))
+		case ip.Gateway.IsValid() && prev.IPs[i].Gateway.Unmap() != ip.Gateway:
+			errs = append(errs, fmt.Errorf("address %s: its gateway is %s in prevResult, want %s", ip.Address, said(prev.IPs[i].Gateway), ip.Gateway))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func said(a netip.Addr) string {
+	if !a.IsValid() {
+		return "none"
+	}
+	return a.String()
+}
