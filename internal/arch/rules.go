@@ -59,7 +59,15 @@ func rows() []row {
 			"*":      "a store knows leases",
 		}},
 		{"dhcp", []string{"ipam", "kernel", "spec"}, map[string]string{
-			"*": "dhcp is an allocator that speaks on a link",
+			"*": "dhcp is what a lease is, whoever gives it and whoever keeps it",
+		}},
+		// The daemon keeps a lease's addresses on the link as an interface plugin put them there.
+		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "resource", "plan", "spec"}, map[string]string{
+			"sdk": "the daemon serves plugins, also those of others, by the protocol of its socket",
+			"*":   "the daemon keeps leases, whatever asks for them",
+		}},
+		{"dhcp/*", []string{"dhcp", "kernel", "spec"}, map[string]string{
+			"*": "a protocol is messages on a link",
 		}},
 		{"sdk", []string{"spec", "invoke", "plan", "resource", "kernel", "ipam"}, map[string]string{
 			"attach": "a plugin is run; it runs only its delegates, through invoke",
@@ -139,6 +147,7 @@ func outside() []restriction {
 			"bench",       // whole processes
 			"internal/**", // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
+		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
 		{"github.com/spf13/cobra", []string{"cli"}, "only the command has a command line"},
 		{"github.com/rogpeppe/go-internal", []string{"internal/**"}, "scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},

@@ -1,0 +1,69 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// What who keeps a lease does next depends on these alone; every other error is of the link or of the system, and is
+// tried again as long as the lease lasts.
+var (
+	// ErrNobody says that no server answered in time. A DHCPv4 server whose pool is empty is silent too.
+	ErrNobody = errors.New("no DHCP server answered")
+	// ErrRefused says that a server has no such lease for us (NAK, NoBinding): it is over at once.
+	ErrRefused = errors.New("the DHCP server refused the lease")
+	// ErrEmpty says that a server has no address left (NoAddrsAvail, NoPrefixAvail).
+	ErrEmpty = errors.New("the DHCP server has no address left")
+)
+
+// A Link is the link that a lease is for, in an open namespace. It is open for one call of a Protocol, so a Protocol
+// keeps no socket: a socket, like an open namespace, would keep the namespace of a dead container alive.
+type Link struct {
+	NS    *kernel.NS
+	Name  string
+	Index int
+	MAC   net.HardwareAddr
+	MTU   int
+}
+
+// An Ask is what is asked for, the same for a lease's whole life. Zero fields ask for nothing.
+type Ask struct {
+	Owner       spec.Owner        `json:"owner"`
+	Hostname    string            `json:"hostname,omitempty"`
+	VendorClass string            `json:"vendorClass,omitempty"`
+	Address     netip.Addr        `json:"address,omitzero"`    // a wish
+	Options     map[uint16][]byte `json:"options,omitempty"`   // sent as they are; they win over what the protocol says itself
+	Request     []uint16          `json:"request,omitempty"`   // the codes of the options asked for
+	Broadcast   bool              `json:"broadcast,omitempty"` // answers shall be broadcast (DHCPv4)
+	Delegate    int               `json:"delegate,omitempty"`  // length of a prefix to be delegated (DHCPv6)
+}
+
+// A Protocol gets leases on a link. Its methods send and wait, again and again with growing pauses, until there is an
+// answer or ctx is over, which is ErrNobody; they keep nothing between calls and may be called for many links at once.
+// The lease that is given to them is not changed. That the link is up is their caller's business.
+type Protocol interface {
+	// Name is what lease files and messages call it: "dhcpv4", "dhcpv6", "slaac".
+	Name() string
+
+	// Acquire gets a new lease (INIT to BOUND).
+	Acquire(context.Context, Link, Ask) (*Lease, error)
+
+	// Confirm asks whether a lease still holds, after a restart or when the link came back (INIT-REBOOT; CONFIRM). The
+	// server may answer with a newer one. ErrNobody leaves it in force for as long as it is valid.
+	Confirm(context.Context, Link, Ask, *Lease) (*Lease, error)
+
+	// Renew asks the lease's server for more time, Rebind asks any server.
+	Renew(context.Context, Link, Ask, *Lease) (*Lease, error)
+	Rebind(context.Context, Link, Ask, *Lease) (*Lease, error)
+
+	// Release gives a lease back. DHCPv4 has no answer to that, so nil says that it was sent.
+	Release(context.Context, Link, Ask, *Lease) error
+
+	// Decline says that somebody else has one of the addresses.
+	Decline(context.Context, Link, Ask, *Lease) error
+}
