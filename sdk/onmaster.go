@@ -10,17 +10,22 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// OnMaster is what the configurations of plugins that put a link on another one have in common.
+// MasterKeys are the keys of all plugins that put a link on another one.
+type MasterKeys struct {
+	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
+	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
+	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+}
+
+// OnMaster is what these plugins say of their link.
 type OnMaster struct {
+	MasterKeys
 	Kind      string // ip(8)'s type of the link
 	Master    string // empty: the egress link
-	Container bool   // the master is in the container
 	Taken     bool   // see resource.Master
 	Ether     bool   // likewise
-	MTU       int
 	MAC       string // as it was asked for
 	OwnMAC    bool   // where none was, it has one of the owner's own, and else the kernel's
-	IPv6      string // "off", or empty
 	Announces bool   // it can announce its addresses only as it comes up, so it has to get them before
 }
 
@@ -39,7 +44,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 		link.MAC = r.MAC(c.MAC)
 	}
 	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether}
-	if c.Container {
+	if c.LinkInContainer {
 		link.Master.Where = resource.Container
 	} else if r.Verb == "STATUS" {
 		before = plan.Plan{plan.Required(link.Master)}

@@ -13,12 +13,10 @@ import (
 var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want)
 
 type conf struct {
-	Master          string `json:"master"`          // the link below; default: the one interface of the previous result, where there is one, else that of the default route
-	Mode            string `json:"mode"`            // l2, which is the default: the container decides where packets go; l3: the master's host routes them, and there is no broadcast and no multicast; l3s: the same, and its packet filter sees them
-	Flag            string `json:"flag"`            // bridge, which is the default: the ipvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back
-	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
-	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
-	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+	Master string `json:"master"` // the link below; default: the one interface of the previous result, where there is one, else that of the default route
+	Mode   string `json:"mode"`   // l2, which is the default: the container decides where packets go; l3: the master's host routes them, and there is no broadcast and no multicast; l3s: the same, and its packet filter sees them
+	Flag   string `json:"flag"`   // bridge, which is the default: the ipvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back
+	sdk.MasterKeys
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -33,7 +31,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if !r.L3 {
 		r.Adopt()
 	}
-	on := sdk.OnMaster{Kind: "ipvlan", Master: c.Master, Container: c.LinkInContainer, Taken: true, MTU: c.MTU, IPv6: c.IPv6, Announces: true}
+	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true}
 	before, link, after, err := r.OnMaster(on)
 	if err != nil {
 		return nil, err

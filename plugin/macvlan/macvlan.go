@@ -4,39 +4,12 @@ package macvlan
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // Plugin is the macvlan plugin.
 var Plugin = sdk.Interface("macvlan", "gives a container an interface with a MAC of its own on a link of the host", want).KnowsArgs("MAC")
 
-type conf struct {
-	Master          string `json:"master"`          // the link below; default: that of the default route, IPv4's if there is one
-	Mode            string `json:"mode"`            // bridge, which is the default: the macvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back; passthru: one alone, with the master's MAC
-	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
-	MAC             string `json:"mac"`             // of the interface; default: derived from the attachment. With passthru the default is the master's own, and another is the master's too, as long as the interface is there
-	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
-	BCQueueLen      uint32 `json:"bcqueuelen"`      // broadcast and multicast packets that may wait for the macvlans of the master, which gets the largest that any asks for; default: the kernel's (Linux 5.11)
-	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+type conf struct{ sdk.Macvlan }
 
-	RuntimeConfig struct {
-		MAC string `json:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
-	} `json:"runtimeConfig"`
-}
-
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	arg, _ := r.Arg("MAC")
-	if err := sdk.OneOf("mode", c.Mode, "bridge", "private", "vepa", "passthru"); err != nil && r.Verb != "DEL" {
-		return nil, err
-	}
-	before, link, after, err := r.OnMaster(sdk.OnMaster{
-		Kind: "macvlan", Master: c.Master, Container: c.LinkInContainer, Taken: true, MTU: c.MTU, IPv6: c.IPv6,
-		MAC: sdk.First(c.RuntimeConfig.MAC, arg, c.MAC), OwnMAC: c.Mode != "passthru",
-	})
-	if err != nil {
-		return nil, err
-	}
-	p := append(before, resource.Macvlan{Stacked: link, Mode: c.Mode, BCQueueLen: c.BCQueueLen})
-	return append(p, after...), nil
-}
+func want(c conf, r *sdk.Request) (plan.Plan, error) { return c.Plan(r, false) }

@@ -13,12 +13,10 @@ import (
 var Plugin = sdk.Interface("vlan", "gives a container one VLAN of a link of the host", want)
 
 type conf struct {
-	Master          string `json:"master"`          // the link below, which has to be named; with a VLAN for its own part, the two tags are one in the other
-	VLAN            *int   `json:"vlanId"`          // the VLAN's number, 1 to 4094, which has to be given
-	Protocol        string `json:"protocol"`        // of the tag: 802.1q, which is the default; 802.1ad: a provider's tag, for VLANs with VLANs of 802.1q in them (QinQ)
-	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
-	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
-	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+	Master   string `json:"master"`   // the link below, which has to be named; with a VLAN for its own part, the two tags are one in the other
+	VLAN     *int   `json:"vlanId"`   // the VLAN's number, 1 to 4094, which has to be given
+	Protocol string `json:"protocol"` // of the tag: 802.1q, which is the default; 802.1ad: a provider's tag, for VLANs with VLANs of 802.1q in them (QinQ)
+	sdk.MasterKeys
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -27,7 +25,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			return nil, err
 		}
 	}
-	before, link, after, err := r.OnMaster(sdk.OnMaster{Kind: "vlan", Master: c.Master, Container: c.LinkInContainer, Ether: true, MTU: c.MTU, IPv6: c.IPv6})
+	before, link, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true})
 	if err != nil {
 		return nil, err
 	}
