@@ -106,6 +106,13 @@ var chains = []chain{
 		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `there is none`},
 		{"source rule gone", in("ip", "rule", "del", "from", "IP4"), `from IP4 lookup 100: is missing|route default`},
 	}},
+	{"bridge-named", []string{`"type":"bridge","bridge":"br-named","isGateway":true,"hostInterfaceName":"web",` + hostLocal4}, []breaker{
+		{"renamed", host("sh", "-ec", "ip link set web down; ip link set web name veb up"), `link web: link does not exist`},
+		{"host's end down", host("ip", "link", "set", "web", "down"), `host state is down`},
+	}},
+	{"ptp-named", []string{`"type":"ptp","hostInterfaceName":"web",` + hostLocal4}, []breaker{
+		{"renamed", host("sh", "-ec", "ip link set web down; ip link set web name veb up"), `link web: link does not exist`},
+	}},
 	{"tap", []string{`"type":"tap","owner":0,"group":0,"mtu":1400,"multiQueue":true,` + hostLocal}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
 		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64: is missing`},
@@ -321,7 +328,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device"}, c.name) { // the second one's host ports, addresses, VLAN or device are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device", "bridge-named", "ptp-named"}, c.name) { // the second one's host ports, addresses, VLAN, device or name are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))
@@ -390,7 +397,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

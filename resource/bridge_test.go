@@ -125,7 +125,7 @@ func TestPort(t *testing.T) {
 	t.Run("swept", func(t *testing.T) {
 		must(t, w, p)
 		nobody := func([8]byte) bool { return false }
-		if err := SweepLinks(t.Context(), w, "net", nobody, func(string) bool { return false }); err != nil {
+		if err := SweepLinks(t.Context(), w, "net", nobody, func(*kernel.Link) bool { return false }); err != nil {
 			t.Error(err)
 		}
 		if l, err := w.Host.Link("tap0"); err != nil || l.Master != 0 {

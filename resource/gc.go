@@ -1,8 +1,10 @@
 package resource
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -16,20 +18,19 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		owners[kernel.OwnerHash(o)] = true
 	}
 	keep := func(owner [8]byte) bool { return owners[owner] }
-	// A link that was made and not yet tagged when its maker was killed is known by its name alone.
-	keepName := func(name string) bool {
-		for _, o := range valid {
-			if prefix := max(len(name)-11, 0); kernel.LinkName(name[:prefix], o) == name {
-				return true
-			}
-		}
-		return false
+	// A link that was made and not yet tagged when its maker was killed is known by its name, and where that was chosen
+	// by its address.
+	untagged := func(l *kernel.Link) bool {
+		return slices.ContainsFunc(valid, func(o spec.Owner) bool {
+			prefix := max(len(l.Name)-11, 0)
+			return kernel.LinkName(l.Name[:prefix], o) == l.Name || bytes.Equal(l.MAC, kernel.MAC("host", o))
+		})
 	}
 	errs := []error{
 		SweepNFT(ctx, w, network, keep),
 		SweepForward(ctx, w, network, keep),
 		SweepIPTables(ctx, w, network, valid),
-		SweepLinks(ctx, w, network, keep, keepName),
+		SweepLinks(ctx, w, network, keep, untagged),
 		sweepVRFs(ctx, w, network, keep),
 		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now
 		SweepStages(ctx, w),

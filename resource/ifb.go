@@ -71,6 +71,9 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}); err != nil {
 		return false, errors.Join(err, i.Remove(ctx, w))
 	}
+	if i.Where == Host { // for people, as a veth has it; and two links cannot have one
+		_ = ns.AddAltName(name, altName(i.Owner)+":ifb")
+	}
 	return true, nil
 }
 

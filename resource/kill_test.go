@@ -109,7 +109,7 @@ func TestKilledAddition(t *testing.T) {
 		func() error { return p.Remove(t.Context(), w) },
 		func() error { return p.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}) },
 		func() error {
-			none, noName := func([8]byte) bool { return false }, func(string) bool { return false }
+			none, noName := func([8]byte) bool { return false }, func(*kernel.Link) bool { return false }
 			if err := SweepLinks(t.Context(), w, owner.Network, none, noName); err != nil {
 				return err
 			}

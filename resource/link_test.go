@@ -106,7 +106,7 @@ func TestSweepLinks(t *testing.T) {
 	host(t, w, "ip link add foreign0 type veth peer name foreign1")
 
 	keep := map[[8]byte]bool{kernel.OwnerHash(owners[0]): true, kernel.OwnerHash(owners[6]): true}
-	err := SweepLinks(t.Context(), w, "net", func(o [8]byte) bool { return keep[o] }, func(n string) bool { return n == name(5) })
+	err := SweepLinks(t.Context(), w, "net", func(o [8]byte) bool { return keep[o] }, func(l *kernel.Link) bool { return l.Name == name(5) })
 	if err != nil {
 		t.Fatal(err)
 	}

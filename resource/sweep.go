@@ -9,8 +9,8 @@ import (
 )
 
 // SweepLinks removes the links on the host that carry the mark of the network and whose owner keep does
-// not want. A link without a tag, of an ADD that was killed before it wrote one, is asked about by name.
-func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool, keepName func(name string) bool) error {
+// not want. A link without a tag, of an ADD that was killed before it wrote one, is asked about by itself.
+func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool, keepUntagged func(*kernel.Link) bool) error {
 	errs := []error{sweepPorts(w, network, keep)}
 	links, err := w.Host.Links()
 	if err != nil {
@@ -27,7 +27,7 @@ func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func(
 		}
 		hash, owner, _, tagged := kernel.ParseTag(l.Alias)
 		to := doomed
-		if tagged && (hash != kernel.NetworkHash(network) || keep(owner)) || !tagged && keepName(l.Name) {
+		if tagged && (hash != kernel.NetworkHash(network) || keep(owner)) || !tagged && keepUntagged(l) {
 			to = group
 		}
 		if l.Group != to {

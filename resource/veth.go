@@ -15,7 +15,7 @@ import (
 type Veth struct {
 	Owner    spec.Owner
 	Name     string // the container's end
-	Host     string // the host's end: kernel.LinkName("veth", Owner)
+	Host     string // the host's end: kernel.LinkName("veth", Owner), or a name that somebody chose
 	MTU      MTU
 	ContMTU  int    // to be verified of the container's end, which a later plugin may have changed; Ensure gives both ends MTU
 	MAC      string // of the container's end
@@ -59,6 +59,9 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		}
 		pair.Master = br.Index
 	}
+	if err := v.nameHost(w); err != nil {
+		return false, err
+	}
 	err = w.Host.AddVeth(pair)
 	if errors.Is(err, fs.ErrExist) {
 		if err = v.clear(w); err == nil {
@@ -66,7 +69,11 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("add veth: %w", err)
+		err = fmt.Errorf("add veth: %w", err)
+		if old, e := w.Host.Link(v.Host); e != nil || !v.ours(old) { // else it is what a living attachment goes by
+			err = errors.Join(err, v.forgetName(w))
+		}
+		return false, err
 	}
 	if err := v.settle(w); err != nil {
 		return false, errors.Join(err, v.Remove(ctx, w))
@@ -76,25 +83,35 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // clear makes room after "file exists", which does not say which of the two ends exists.
 func (v Veth) clear(w *kernel.World) error {
-	switch _, err := w.Container.Link(v.Name); {
-	case err == nil:
-		return fmt.Errorf("link %s already exists in the container: %w", v.Name, fs.ErrExist)
-	case gone(err) != nil:
+	if err := v.free(w); err != nil {
 		return err
 	}
 	old, err := w.Host.Link(v.Host)
 	if err != nil {
 		return gone(err)
 	}
-	if old.Kind != "veth" || !owned(old, v.Owner) {
+	if !v.ours(old) {
 		return fmt.Errorf("link %s already exists on the host and is not ours: %w", v.Host, fs.ErrExist)
 	}
-	// Made for this attachment: a leftover of another namespace, which the container had before it was
-	// restarted, or a live one of this.
+	return v.drop(w, old)
+}
+
+// free is nil if the container has no link of the name.
+func (v Veth) free(w *kernel.World) error {
+	_, err := w.Container.Link(v.Name)
+	if err == nil {
+		err = fmt.Errorf("link %s already exists in the container: %w", v.Name, fs.ErrExist)
+	}
+	return gone(err)
+}
+
+// drop deletes a pair that was made for this attachment: a leftover of another namespace, which the container had
+// before it was restarted, and no live one of this.
+func (v Veth) drop(w *kernel.World, old *kernel.Link) error {
 	if here, err := w.Host.ID(w.Container); err != nil {
 		return err
 	} else if old.PeerAway && old.PeerNS >= 0 && old.PeerNS == here {
-		return fmt.Errorf("link %s already leads into the container, under another name than %s: %w", v.Host, v.Name, fs.ErrExist)
+		return fmt.Errorf("link %s already leads into the container, under another name than %s: %w", old.Name, v.Name, fs.ErrExist)
 	}
 	return w.Host.DelLink(old.Index)
 }
@@ -166,14 +183,32 @@ func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 // Remove implements plan.Remover. It finds the pair by the name of the host's end, whatever became of the
 // container; a pair that the reference plugin made is found from the container.
 func (v Veth) Remove(ctx context.Context, w *kernel.World) error {
-	l, err := w.Host.Link(v.Host)
-	if errors.Is(err, kernel.ErrNoLink) {
-		l, err = v.foreign(w)
+	l, err := v.find(w)
+	if err == nil && l != nil {
+		err = w.Host.DelLink(l.Index)
 	}
-	if err != nil || l == nil || l.Kind != "veth" || l.Name == v.Host && !owned(l, v.Owner) {
+	if err != nil {
 		return err
 	}
-	return w.Host.DelLink(l.Index)
+	return v.forgetName(w)
+}
+
+// find is the host's end, or nil: under the name that it was given, which may be another than the configuration has
+// now, under the owner's own, or behind the container's end.
+func (v Veth) find(w *kernel.World) (*kernel.Link, error) {
+	if l, err := v.named(w); l != nil || err != nil {
+		return l, err
+	}
+	names := []string{v.Host}
+	if v.chosen() {
+		names = append(names, kernel.LinkName("veth", v.Owner))
+	}
+	for _, name := range names {
+		if l, err := w.Host.Link(name); gone(err) != nil || err == nil && v.ours(l) {
+			return l, err
+		}
+	}
+	return v.foreign(w)
 }
 
 // foreign is the host's end of a pair that this attachment has though it does not bear its name: renamed, or

@@ -21,6 +21,7 @@ type conf struct {
 	IsDefaultGateway bool   `json:"isDefaultGateway"` // isGateway, and a default route through it
 	ForceAddress     bool   `json:"forceAddress"`     // replace another address on the bridge instead of refusing
 	sdk.Masquerade
+	sdk.HostEnd
 	MTU           resource.MTU `json:"mtu"`           // bytes, or "auto": the least of the links that default routes use
 	HairpinMode   bool         `json:"hairpinMode"`   // let the port send back what came from it
 	PromiscMode   bool         `json:"promiscMode"`   // set the bridge promiscuous; not with hairpinMode
@@ -37,10 +38,12 @@ type conf struct {
 
 	RuntimeConfig struct {
 		MAC string `json:"mac"` // of the container's interface (clause K6); wins over args and CNI_ARGS
+		sdk.HostEnd
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
 			MAC string `json:"mac"` // the same; wins over the MAC of CNI_ARGS
+			sdk.HostEnd
 		} `json:"cni"`
 	} `json:"args"`
 }
@@ -90,17 +93,22 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.validate(r); err != nil && r.Verb != "DEL" {
 		return nil, err
 	}
-	p := plan.Plan{
-		plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge"}),
+	host, p, err := r.HostName(c.RuntimeConfig.HostEnd, c.Args.CNI.HostEnd, c.HostEnd)
+	if err != nil {
+		return nil, err
 	}
+	if host == c.Bridge && r.Verb != "DEL" {
+		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge", host)
+	}
+	p = append(p, plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge"}))
 	p = append(p, c.Masquerade.Required()...)
 	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}))
-	port, links, err := c.port(r)
+	port, links, err := c.port(r, host)
 	if err != nil {
 		return nil, err
 	}
 	wait := port
-	if port != r.LinkName("veth") {
+	if port != host {
 		wait = "" // a tap carries nothing before its hypervisor has opened it
 	}
 	p = append(p, links...)
@@ -133,9 +141,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 
 // port is how the container gets on the bridge: by a cable of its own, or, where a plugin before this one
 // made a link on the host (a hypervisor's tap, say), by making that a port (clause P23).
-func (c conf) port(r *sdk.Request) (name string, p plan.Plan, err error) {
+func (c conf) port(r *sdk.Request, host string) (name string, p plan.Plan, err error) {
 	pair := resource.Veth{
-		Owner: r.Owner, Name: r.IfName, Host: r.LinkName("veth"), MTU: c.MTU, ContMTU: r.MTU(), MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(),
+		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(),
 		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off",
 	}
 	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation}

@@ -17,15 +17,18 @@ var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes"
 // conf is what the plugin reads beside "ipam", which it needs, and "dns".
 type conf struct {
 	sdk.Masquerade
+	sdk.HostEnd
 	MTU  resource.MTU `json:"mtu"`  // bytes, or "auto": the least of the links that default routes use
 	IPv6 string       `json:"ipv6"` // "off" closes IPv6 in the container's interface
 
 	RuntimeConfig struct {
 		MAC string `json:"mac"` // of the container's interface (clause K6); wins over args and CNI_ARGS
+		sdk.HostEnd
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
 			MAC string `json:"mac"` // the same; wins over the MAC of CNI_ARGS
+			sdk.HostEnd
 		} `json:"cni"`
 	} `json:"args"`
 }
@@ -79,8 +82,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.validate(r); err != nil && r.Verb != "DEL" {
 		return nil, err
 	}
-	host := r.LinkName("veth")
-	p := append(c.Masquerade.Required(), resource.Veth{
+	host, p, err := r.HostName(c.RuntimeConfig.HostEnd, c.Args.CNI.HostEnd, c.HostEnd)
+	if err != nil {
+		return nil, err
+	}
+	p = append(append(p, c.Masquerade.Required()...), resource.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
 	})
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
