@@ -82,26 +82,6 @@ func (m Memory) RememberForGood(kind string, o spec.Owner, v any) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// All is what is stored under kind, for any network.
-func (m Memory) All(kind string) (records []json.RawMessage, err error) {
-	entries, err := os.ReadDir(m.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	for _, e := range entries {
-		if f := strings.Split(e.Name(), "."); len(f) != 3 || f[0] != kind {
-			continue
-		}
-		b, rerr := os.ReadFile(filepath.Join(m.Dir, e.Name()))
-		if rerr == nil {
-			records = append(records, b)
-		} else if !errors.Is(rerr, fs.ErrNotExist) {
-			err = errors.Join(err, rerr)
-		}
-	}
-	return records, err
-}
-
 // Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be
 // written to. It writes nothing.
 func (m Memory) Writable() error {
@@ -138,17 +118,26 @@ func (m Memory) Forget(kind string, o spec.Owner) error {
 	return errors.Join(errs...)
 }
 
+// All is what is stored under kind, for any network, by owner.
+func (m Memory) All(kind string) (map[[8]byte]json.RawMessage, error) { return m.records(kind, "") }
+
 // Records is what is stored under kind for the network, by owner.
 func (m Memory) Records(kind, network string) (map[[8]byte]json.RawMessage, error) {
+	n := NetworkHash(network)
+	return m.records(kind, hex.EncodeToString(n[:]))
+}
+
+// records are those of a network, by its hash; empty: of any.
+func (m Memory) records(kind, network string) (map[[8]byte]json.RawMessage, error) {
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	n, records := NetworkHash(network), map[[8]byte]json.RawMessage{}
+	records := map[[8]byte]json.RawMessage{}
 	var errs []error
 	for _, e := range entries {
 		f := strings.Split(e.Name(), ".")
-		if len(f) != 3 || f[0] != kind || f[1] != hex.EncodeToString(n[:]) {
+		if len(f) != 3 || f[0] != kind || network != "" && f[1] != network {
 			continue
 		}
 		var h [8]byte

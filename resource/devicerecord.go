@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -98,6 +100,7 @@ func deviceRecords(w *kernel.World) (records []deviceRecord, err error) {
 			records = append(records, r)
 		}
 	}
+	slices.SortFunc(records, func(a, b deviceRecord) int { return strings.Compare(a.who(), b.who()) })
 	return records, err
 }
 
