@@ -140,24 +140,36 @@ func (c closed) missing(w *kernel.World) (rules []kernel.Rule, routes []kernel.R
 	return rules, routes, nil
 }
 
-// drop removes the rules and routes of the link that want lacks.
-func (c closed) drop(w *kernel.World, want closed) (changed bool, err error) {
+// drop removes the rules and routes of an owner's link that want lacks, and no other owner has: networks may share a
+// bridge.
+func (c closed) drop(w *kernel.World, owner [8]byte, want closed) (changed bool, err error) {
 	have, paths, err := c.standing(w)
 	if err != nil {
 		return false, err
+	}
+	records, err := w.Memory.All(closedRecord)
+	if err != nil {
+		return false, err
+	}
+	rules, subnets := want.rules(), want.Subnets
+	for other, b := range records {
+		var theirs closed
+		if other != owner && json.Unmarshal(b, &theirs) == nil {
+			rules, subnets = append(rules, theirs.rules()...), slices.Concat(subnets, theirs.Subnets)
+		}
 	}
 	var errs []error
 	old := c.rules()
 	slices.Reverse(old) // what prohibits goes before what exempts from it
 	for _, r := range old {
 		at := slices.IndexFunc(have, func(h kernel.Rule) bool { return sameRule(h, r) })
-		if at >= 0 && !slices.ContainsFunc(want.rules(), func(h kernel.Rule) bool { return sameRule(h, r) }) {
+		if at >= 0 && !slices.ContainsFunc(rules, func(h kernel.Rule) bool { return sameRule(h, r) }) {
 			errs = append(errs, w.Host.DelRule(have[at]))
 			changed = true
 		}
 	}
 	for _, r := range paths {
-		if slices.Contains(c.Subnets, r.Dst) && !slices.Contains(want.Subnets, r.Dst) {
+		if slices.Contains(c.Subnets, r.Dst) && !slices.Contains(subnets, r.Dst) {
 			errs = append(errs, w.Host.DelRoute(r))
 			changed = true
 		}
@@ -208,7 +220,7 @@ func (c Closed) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	}
 	defer unlock()
 	if want.Link == "" {
-		changed, err = known.drop(w, want)
+		changed, err = known.drop(w, kernel.OwnerHash(o), want)
 		return changed, errors.Join(err, w.Memory.Forget(closedRecord, o))
 	}
 	if !slices.Equal(want.Subnets, known.Subnets) || want.Strict != known.Strict {
@@ -217,7 +229,7 @@ func (c Closed) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		if err := w.Memory.Remember(closedRecord, o, both); err != nil {
 			return false, err
 		}
-		if changed, err = known.drop(w, want); err != nil {
+		if changed, err = known.drop(w, kernel.OwnerHash(o), want); err != nil {
 			return changed, err
 		}
 		if err := w.Memory.Remember(closedRecord, o, want); err != nil {
@@ -242,13 +254,13 @@ func (c Closed) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	for _, r := range routes {
 		r.Protocol = kernel.OurProtocol
 		if err := w.Host.AddRoute(r, false); err != nil && !errors.Is(err, unix.EEXIST) {
-			return true, errors.Join(err, c.Remove(ctx, w))
+			return true, errors.Join(err, c.remove(w))
 		}
 	}
 	for _, r := range rules {
 		r.Protocol = kernel.OurProtocol
 		if err := w.Host.AddRule(r); err != nil && !errors.Is(err, unix.EEXIST) {
-			return true, errors.Join(err, c.Remove(ctx, w))
+			return true, errors.Join(err, c.remove(w))
 		}
 	}
 	return changed || did || len(rules)+len(routes) > 0, nil
@@ -308,22 +320,47 @@ func ruleText(r kernel.Rule) string {
 }
 
 // Remove implements plan.Remover. It needs only the owner, and leaves what is the network's.
-func (c Closed) Remove(_ context.Context, w *kernel.World) error {
+func (c Closed) Remove(ctx context.Context, w *kernel.World) error {
 	var known closed
 	if there, err := w.Memory.Recall(closedRecord, c.Owner, &known); err != nil || !there {
 		return errors.Join(err, w.Memory.Forget(closedRecord, c.Owner))
 	}
-	if _, err := known.drop(w, closed{}); err != nil {
+	unlock, err := kernel.Lock(ctx, "closed")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return c.remove(w)
+}
+
+// remove is Remove under the lock.
+func (c Closed) remove(w *kernel.World) error {
+	var known closed
+	if _, err := w.Memory.Recall(closedRecord, c.Owner, &known); err != nil {
+		return err
+	}
+	if _, err := known.drop(w, kernel.OwnerHash(c.Owner), closed{}); err != nil {
 		return err
 	}
 	return w.Memory.Forget(closedRecord, c.Owner)
 }
 
 // SweepClosed removes the routing rules for links that are gone, and returns the owners of those that stay.
-func SweepClosed(w *kernel.World, network string, used bool, keep func(owner [8]byte) bool) (stay map[[8]byte]bool, err error) {
+func SweepClosed(ctx context.Context, w *kernel.World, network string, used bool, keep func(owner [8]byte) bool) (stay map[[8]byte]bool, err error) {
 	records, err := w.Memory.Records(closedRecord, network)
 	errs := []error{err}
 	stay = map[[8]byte]bool{}
+	if len(records) == 0 {
+		return stay, err
+	}
+	unlock, err := kernel.Lock(ctx, "closed")
+	if err != nil {
+		for owner := range records {
+			stay[owner] = true
+		}
+		return stay, err
+	}
+	defer unlock()
 	for owner, b := range records {
 		var known closed
 		if keep(owner) || json.Unmarshal(b, &known) != nil {
@@ -336,8 +373,8 @@ func SweepClosed(w *kernel.World, network string, used bool, keep func(owner [8]
 				continue
 			}
 		}
-		_, err := known.drop(w, closed{})
-		if err = errors.Join(err, forgetOthers(context.Background(), w, known.Link)); err != nil {
+		_, err := known.drop(w, owner, closed{})
+		if err = errors.Join(err, forgetOthers(ctx, w, known.Link)); err != nil {
 			errs = append(errs, err)
 			stay[owner] = true
 		}
@@ -354,12 +391,12 @@ func releaseClosed(ctx context.Context, w *kernel.World, network string, keep fu
 	defer unlock()
 	records, err := w.Memory.Records(closedRecord, network)
 	errs := []error{err}
-	for _, b := range records {
+	for owner, b := range records {
 		var known closed
 		if json.Unmarshal(b, &known) != nil || !known.Shared || keep(known.Link) {
 			continue
 		}
-		_, err := known.drop(w, closed{})
+		_, err := known.drop(w, owner, closed{})
 		if err = errors.Join(err, forgetOthers(ctx, w, known.Link)); err == nil {
 			err = w.Memory.Forget(closedRecord, networkOwner(network, known.Link))
 		}

@@ -66,7 +66,7 @@ func TestClosedOfNetwork(t *testing.T) {
 	ensure(t, w, c(PolicyStrict, "10.1.2.5/24"))
 	sweep := func(used bool, want int) {
 		t.Helper()
-		if stay, err := SweepClosed(w, "net", used, func([8]byte) bool { return false }); err != nil || len(stay) != want {
+		if stay, err := SweepClosed(t.Context(), w, "net", used, func([8]byte) bool { return false }); err != nil || len(stay) != want {
 			t.Errorf("sweep: %v, %v", stay, err)
 		}
 	}

@@ -127,6 +127,30 @@ func (i Ingress) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem
 	return rest, lift, whose
 }
 
+// bequeath writes into b, and at, that elements which the network does not want any more become another one's who has
+// recorded them.
+func (i Ingress) bequeath(f filter, b *kernel.NFTBatch, link string, o spec.Owner, kind uint32, not []kernel.NFTElem, at map[string]*kernel.NFTElem) error {
+	me := kernel.OwnerHash(o)
+	mine := func(e kernel.NFTElem) bool { return at[place(e)] != nil && taggedBy(at[place(e)], me) }
+	if kind != kindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is an heir
+		return nil
+	}
+	heirs, err := f.heirs(me, link)
+	for _, e := range heirs {
+		switch {
+		case !slices.ContainsFunc(not, func(n kernel.NFTElem) bool { return sameKey(n, e) }):
+			continue
+		case mine(e):
+			b.Delete(e)
+		case at[place(e)] != nil || e.Set.Name == "within" && i.Policy == PolicyIsolated:
+			continue
+		}
+		b.Add(e)
+		at[place(e)] = &e
+	}
+	return err
+}
+
 // Ensure implements plan.Resource.
 func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	link, o, kind, err := i.on(w)
@@ -157,6 +181,10 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if err != nil {
 			return err
 		}
+		var b kernel.NFTBatch
+		if err := i.bequeath(f, &b, link, o, kind, not, at); err != nil {
+			return err
+		}
 		asked, whose := want, "" // which the record keeps: another network may give way again
 		if want, not, whose = i.yield(want, not, at, kind); whose != "" {
 			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge", link, "network", whose)
@@ -165,7 +193,6 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if err != nil {
 			return err
 		}
-		var b kernel.NFTBatch
 		for _, e := range not {
 			if at[place(e)] != nil {
 				b.Delete(e)

@@ -168,3 +168,69 @@ func TestIngressWithoutLink(t *testing.T) {
 		t.Errorf("something was made: %s", got)
 	}
 }
+
+// TestPolicyLiftedBesideAnother: who lifts a policy that another network on the bridge has as well leaves that one what
+// it needs, whoever came first, and by a new configuration as by its last DEL; the last one takes all.
+//
+// clause: P22
+func TestPolicyLiftedBesideAnother(t *testing.T) {
+	type network struct {
+		in Ingress
+		c  Closed
+	}
+	of := func(name, policy, subnet string) network {
+		o := spec.Owner{Network: name, ContainerID: "c1", IfName: "eth0"}
+		return network{Ingress{Owner: o, Link: "br7", Policy: policy}, Closed{Owner: o, Link: "br7", Policy: policy, Subnets: []netip.Prefix{pfx(subnet)}}}
+	}
+	for _, policies := range [][2]string{
+		{PolicyIsolated, PolicyIsolated}, {PolicyStrict, PolicyStrict}, {PolicyStrict, PolicyIsolated}, {PolicySameBridge, PolicySameBridge},
+		{PolicyIsolated, PolicySameBridge}, {PolicySameBridge, PolicyStrict},
+	} {
+		for _, first := range []int{0, 1} {
+			for _, subnet := range []string{"10.7.0.3/24", "10.8.0.3/24"} { // one for both, or each its own
+				for _, del := range []bool{false, true} {
+					t.Run(fmt.Sprint(policies, first, subnet, del), func(t *testing.T) {
+						w := newWorld(t)
+						host(t, w, "ip link add br7 type bridge")
+						nets := []network{of("a", policies[0], "10.7.0.2/24"), of("b", policies[1], subnet)}
+						for _, n := range []int{first, 1 - first} {
+							ensure(t, w, nets[n].in)
+							ensure(t, w, nets[n].c)
+						}
+						alone := nets[1]
+						lift := func(n network) {
+							t.Helper()
+							if del {
+								removeIt(t, w, n.in)
+								return
+							}
+							n.in.Policy, n.c.Policy = PolicyOpen, PolicyOpen
+							ensure(t, w, n.in)
+							ensure(t, w, n.c)
+							verify(t, w, n.in)
+							verify(t, w, n.c)
+						}
+						lift(nets[0])
+						verify(t, w, alone.in)
+						verify(t, w, alone.c)
+						if changed, err := alone.in.Ensure(t.Context(), w); changed || err != nil {
+							t.Errorf("something was missing: %v, %v", changed, err)
+						}
+						if changed, err := alone.c.Ensure(t.Context(), w); changed || err != nil {
+							t.Errorf("a rule was missing: %v, %v", changed, err)
+						}
+						lift(alone)
+						for _, set := range []string{"policed", "isolated", "within", "strict"} {
+							if text := setText(nft(t, w, "list table inet fairlead"), set); strings.Contains(text, "br7") {
+								t.Errorf("left in %s:\n%s", set, text)
+							}
+						}
+						if s := closedState(t, w); s != "" {
+							t.Errorf("left:\n%s", s)
+						}
+					})
+				}
+			}
+		}
+	}
+}

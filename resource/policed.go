@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -117,32 +118,43 @@ func (f filter) bequeath(o spec.Owner, bridge string) error {
 	if err != nil || len(have) == 0 {
 		return err
 	}
-	records, err := f.List(ownersSet(f.t))
+	heirs, err := f.heirs(me, bridge)
 	if err != nil {
 		return err
 	}
-	heirs := map[string]string{}
-	for _, r := range records {
-		e, tag := f.parseEntry(r)
-		_, hash, _, ok := kernel.ParseTag(tag)
-		if ok && hash != me && binary.NativeEndian.Uint32(r.Key[8:])&^0xffff == kindNetwork && linkOf(e.place) == bridge {
-			heirs[place(e.place)] = tag
-		}
-	}
-	at, err := f.current(have, nil)
+	at, err := f.current(have, heirs)
 	if err != nil {
 		return err
 	}
 	b := &kernel.NFTBatch{}
 	f.replace(b, me, have, nil, at)
-	for _, e := range have {
-		if e.place.Set == nil {
-			continue
-		}
-		if tag := heirs[place(e.place)]; tag != "" && at[place(e.place)] == nil { // replace has deleted it
-			b.Add(kernel.NFTElem{Set: e.place.Set, Key: e.place.Key, KeyEnd: e.place.KeyEnd, Comment: tag})
+	for _, e := range heirs {
+		if at[place(e)] == nil { // replace has deleted it, or it had to give way
+			b.Add(e)
 		}
 	}
 	f.forget(b, have)
 	return f.Commit(b)
+}
+
+// heirs are the elements that networks have recorded for a bridge but the one whose they are now. What would let in
+// what one of them keeps out is not among them.
+func (f filter) heirs(but [8]byte, bridge string) (heirs []kernel.NFTElem, err error) {
+	records, err := f.List(ownersSet(f.t))
+	isolated := false
+	for _, r := range records {
+		e, tag := f.parseEntry(r)
+		_, hash, _, ok := kernel.ParseTag(tag)
+		if !ok || hash == but || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != kindNetwork || linkOf(e.place) != bridge {
+			continue
+		}
+		isolated = isolated || e.place.Set.Name == "isolated"
+		if !slices.ContainsFunc(heirs, func(h kernel.NFTElem) bool { return sameKey(h, e.place) }) {
+			heirs = append(heirs, kernel.NFTElem{Set: e.place.Set, Key: e.place.Key, KeyEnd: e.place.KeyEnd, Comment: tag})
+		}
+	}
+	if isolated {
+		heirs = slices.DeleteFunc(heirs, func(h kernel.NFTElem) bool { return h.Set.Name == "within" })
+	}
+	return heirs, err
 }
