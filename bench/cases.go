@@ -14,12 +14,16 @@ type benchCase struct {
 	Grows   bool   // measured beside many others, too
 	Burst   bool   // also many at once
 	Alone   bool   // no two interfaces of it fit into one namespace: the reference has one route to the gateway
+	Single  bool   // one container at a time has it, so none is there beside the measured one
 	ByLease bool   // what grows is the number of leases, not of attachments
 	Host    string // what the host has before, for sh(1)
 }
 
 // uplink is a network card of a kind, and somebody at its other end.
 const uplink = "ip link add ens3 type veth peer name wire; ip link set ens3 up; ip link set wire up"
+
+// spare is a card that is down, as the reference leaves it, and whose cable leads to somebody.
+const spare = "ip link add ens4 type veth peer name wire; ip link set wire up"
 
 // cniVersion is the newest that the reference in Debian 12 speaks.
 const cniVersion = "1.0.0"
@@ -63,6 +67,9 @@ func cases() []benchCase {
 		}},
 		{Name: "macvlan + host-local", Subnet: "10.34", Host: uplink, Plugins: []map[string]any{
 			{"type": "macvlan", "master": "ens3", "mtu": 1400, "ipam": hostLocal("10.34")},
+		}},
+		{Name: "host-device + host-local", Subnet: "10.35", Single: true, Host: spare, Plugins: []map[string]any{
+			{"type": "host-device", "device": "ens4", "ipam": hostLocal("10.35")},
 		}},
 		{Name: wholeChain, Subnet: "10.23", Grows: true, Ports: true, Burst: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},

@@ -163,6 +163,7 @@ func expected() []struct {
 	}{
 		{"bridge + host-local", "ADD", 0, 3},
 		{"macvlan + host-local", "ADD", 0, 3},
+		{"host-device + host-local", "ADD", 0, 3},
 		{"bridge + host-local + ipMasq + portmap", "ADD", 0, 10},
 		{wholeChain, "ADD", 0, 10},
 		{wholeChain, "DEL", 0, 5},

@@ -175,6 +175,9 @@ func (h host) populate(l load) error {
 	if l.Of == "leases" {
 		return h.leases(l.Count)
 	}
+	if h.c.Single {
+		return nil
+	}
 	per := perNS
 	if h.c.Alone {
 		per = 1
