@@ -115,10 +115,16 @@ func TestHostDevicePCI(t *testing.T) {
 			a := &attachment{id: "c3", netns: nstest.NewNS(t)}
 			r.must("add", r.add(a))
 			nstest.RunIn(t, a.netns, "sh", "-ec", "ip link set eth0 mtu 1300; ip link set eth0 down; ip link set eth0 address 02:00:00:00:00:0b name eth7")
+			if end == "GC" { // the name is taken, so that the kernel makes one up
+				nstest.RunIn(t, c.ns.Path, "ip", "link", "add", "eth7", "type", "bridge")
+			}
 			if err := nstest.RemoveNS(a.netns); err != nil {
 				t.Fatal(err)
 			}
 			r.must(end, do(a))
+			if end == "GC" {
+				nstest.RunIn(t, c.ns.Path, "ip", "link", "del", "eth7")
+			}
 			back(keys + ", " + end + " of a container that is gone")
 		}
 	}

@@ -209,12 +209,10 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 // bring moves the device from a container to the host. It gets its name and address before, so that nobody on the host
 // sees another one.
 func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) error {
-	m := kernel.Move{Name: r.Link, Down: true}
-	if l.Name == r.Link {
-		m.Name = ""
-	}
-	if err := in.MoveLink(l.Index, m); err != nil && !errors.Is(err, kernel.ErrLinkExists) {
-		return err
+	if l.Name != r.Link {
+		if err := rename(in, l, r.Link); err != nil && !errors.Is(err, kernel.ErrLinkExists) {
+			return err
+		}
 	}
 	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
 		_ = in.MoveLink(l.Index, kernel.Move{MAC: mac}) // who cannot now can on the host, or says so there
@@ -230,18 +228,30 @@ func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) erro
 	return nil
 }
 
+// rename sets a link down for that: before Linux 6.2 the kernel renames none that is up, and in one message it takes
+// the name before the state.
+func rename(ns *kernel.NS, l *kernel.Link, name string) error {
+	if l.Up {
+		if err := ns.MoveLink(l.Index, kernel.Move{Down: true}); err != nil {
+			return err
+		}
+		l.Up = false
+	}
+	return ns.MoveLink(l.Index, kernel.Move{Name: name})
+}
+
 // settle makes a link of the host what it was. Name and alias come last: by these it is found where this was cut short.
 func (r deviceRecord) settle(w *kernel.World, l *kernel.Link) error {
 	name := l.Name
 	if name != r.Link {
-		err := w.Host.MoveLink(l.Index, kernel.Move{Name: r.Link, Down: true})
+		err := rename(w.Host, l, r.Link)
 		switch {
 		case errors.Is(err, kernel.ErrLinkExists):
 			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device", r.Link, "now", name)
 		case err != nil:
 			return err
 		default:
-			name, l.Up = r.Link, false
+			name = r.Link
 		}
 	}
 	var errs []error
