@@ -22,6 +22,15 @@ type Addr struct {
 
 // Addrs is every address of the link of that index.
 func (ns *NS) Addrs(index int) ([]Addr, error) {
+	msgs, err := ns.addrs(index)
+	var list []Addr
+	for _, m := range msgs {
+		list = append(list, parseAddr(m))
+	}
+	return list, err
+}
+
+func (ns *NS) addrs(index int) (of [][]byte, err error) {
 	msgs, err := ns.dump(unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
 		req := ns.Request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
@@ -32,38 +41,40 @@ func (ns *NS) Addrs(index int) ([]Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
-	var list []Addr
 	for _, m := range msgs {
-		if len(m) < unix.SizeofIfAddrmsg || int(u32(m[4:])) != index {
-			continue
+		if len(m) >= unix.SizeofIfAddrmsg && int(u32(m[4:])) == index {
+			of = append(of, m)
 		}
-		a := Addr{Scope: m[3]}
-		flags := uint32(m[2])
-		var local, address netip.Addr
-		broadcast := false
-		attrs(m[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
-			switch kind {
-			case unix.IFA_LOCAL:
-				local, _ = netip.AddrFromSlice(v)
-			case unix.IFA_ADDRESS: // of IPv4, the peer's where there is one
-				address, _ = netip.AddrFromSlice(v)
-			case unix.IFA_BROADCAST:
-				broadcast = true
-			case unix.IFA_FLAGS:
-				flags = u32(v)
-			}
-		})
-		if !local.IsValid() {
-			local = address
-		}
-		a.Prefix = netip.PrefixFrom(local, int(m[1]))
-		a.NoDAD, a.NoPrefixRoute = flags&unix.IFA_F_NODAD != 0, flags&unix.IFA_F_NOPREFIXROUTE != 0
-		a.Tentative, a.DADFailed = flags&unix.IFA_F_TENTATIVE != 0, flags&unix.IFA_F_DADFAILED != 0
-		a.NoBroadcast = local.Is4() && !broadcast
-		a.Dynamic = flags&unix.IFA_F_PERMANENT == 0
-		list = append(list, a)
 	}
-	return list, nil
+	return of, nil
+}
+
+func parseAddr(m []byte) Addr {
+	a := Addr{Scope: m[3]}
+	flags := uint32(m[2])
+	var local, address netip.Addr
+	broadcast := false
+	attrs(m[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(v)
+		case unix.IFA_ADDRESS: // of IPv4, the peer's where there is one
+			address, _ = netip.AddrFromSlice(v)
+		case unix.IFA_BROADCAST:
+			broadcast = true
+		case unix.IFA_FLAGS:
+			flags = u32(v)
+		}
+	})
+	if !local.IsValid() {
+		local = address
+	}
+	a.Prefix = netip.PrefixFrom(local, int(m[1]))
+	a.NoDAD, a.NoPrefixRoute = flags&unix.IFA_F_NODAD != 0, flags&unix.IFA_F_NOPREFIXROUTE != 0
+	a.Tentative, a.DADFailed = flags&unix.IFA_F_TENTATIVE != 0, flags&unix.IFA_F_DADFAILED != 0
+	a.NoBroadcast = local.Is4() && !broadcast
+	a.Dynamic = flags&unix.IFA_F_PERMANENT == 0
+	return a
 }
 
 // AddAddr adds an address; one that is there already is EEXIST.

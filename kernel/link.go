@@ -42,6 +42,8 @@ type Link struct {
 
 	// The device that it is the link of, as in /sys/bus/BUS/devices/DEVICE (Linux 5.14); empty for virtual ones.
 	ParentBus, ParentDevice string
+
+	altNames, conf4, conf6 []byte // see AltNames and Settings
 }
 
 // A BridgePort is what a bridge keeps of a port of its own.
@@ -54,6 +56,7 @@ const (
 	skipStats    = 8 // RTEXT_FILTER_SKIP_STATS: half of the answer, and nobody here reads them
 
 	inetConf  = 1  // IFLA_INET_CONF
+	inet6Conf = 2  // IFLA_INET6_CONF
 	arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY
 
 	addrGenMode = 8 // IFLA_INET6_ADDR_GEN_MODE
@@ -161,14 +164,19 @@ func parseLink(b []byte) *Link {
 			l.Peer = int(u32(v))
 		case unix.IFLA_LINK_NETNSID:
 			l.PeerAway, l.PeerNS = true, int(int32(u32(v)))
+		case unix.IFLA_PROP_LIST:
+			l.altNames = v
 		case unix.IFLA_AF_SPEC:
 			attrs(v, func(family uint16, v []byte) {
-				if family != unix.AF_INET {
-					return
-				}
 				attrs(v, func(kind uint16, v []byte) {
-					if kind == inetConf && len(v) >= 4*arpNotify { // an array that counts from 1
-						l.ARPNotify = u32(v[4*(arpNotify-1):]) != 0
+					switch {
+					case family == unix.AF_INET6 && kind == inet6Conf:
+						l.conf6 = v
+					case family == unix.AF_INET && kind == inetConf:
+						l.conf4 = v
+						if len(v) >= 4*arpNotify { // an array that counts from 1
+							l.ARPNotify = u32(v[4*(arpNotify-1):]) != 0
+						}
 					}
 				})
 			})
@@ -293,17 +301,6 @@ func (ns *NS) SetLink(name string, c LinkChange) error {
 		return fmt.Errorf("set link %s: %w", name, full(err))
 	}
 	return nil
-}
-
-// AddAltName gives a link one more name, of up to 127 bytes (Linux 5.5).
-func (ns *NS) AddAltName(name, alt string) error {
-	req := ns.Request(unix.RTM_NEWLINKPROP, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_APPEND|unix.NLM_F_EXCL)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(attrText(unix.IFLA_IFNAME, name))
-	list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
-	list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
-	req.AddData(list)
-	return ns.tell(req)
 }
 
 // DelLink deletes a link, and with a veth its peer. The kernel answers after a grace period, 10 ms and more;

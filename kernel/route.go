@@ -52,6 +52,20 @@ type RouteFilter struct {
 
 // Routes lists the routes that pass the filter.
 func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
+	msgs, err := ns.routes(f)
+	var list []Route
+	for _, m := range msgs {
+		for _, r := range parseRoute(m) {
+			if (f.Table == 0 || r.Table == f.Table) && (f.Link == 0 || r.Link == f.Link) && (f.Protocol == 0 || r.Protocol == f.Protocol) {
+				list = append(list, r)
+			}
+		}
+	}
+	return list, err
+}
+
+// routes are the kernel's words for them. It may leave the filter to who asks.
+func (ns *NS) routes(f RouteFilter) (list [][]byte, err error) {
 	msgs, err := ns.dump(unix.RTM_NEWROUTE, func() *nl.NetlinkRequest {
 		req := ns.Request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: f.Family, Protocol: f.Protocol}})
@@ -69,15 +83,10 @@ func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
 	}
-	var list []Route
 	for _, m := range msgs {
-		if len(m) >= unix.SizeofRtMsg && u32(m[8:])&unix.RTM_F_CLONED != 0 {
-			continue // not a route, but what one destination learnt (its path's MTU)
-		}
-		for _, r := range parseRoute(m) {
-			if (f.Table == 0 || r.Table == f.Table) && (f.Link == 0 || r.Link == f.Link) && (f.Protocol == 0 || r.Protocol == f.Protocol) {
-				list = append(list, r)
-			}
+		// What is cloned is no route, but what one destination learnt (its path's MTU).
+		if len(m) >= unix.SizeofRtMsg && u32(m[8:])&unix.RTM_F_CLONED == 0 {
+			list = append(list, m)
 		}
 	}
 	return list, nil

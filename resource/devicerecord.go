@@ -15,7 +15,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -34,57 +33,22 @@ type deviceRecord struct {
 	Netns     string          // its path
 	Userspace bool            // nothing was moved
 	Dir       string          // see Device.dir; empty for a virtual one
-	Kind      string
-
-	Link    string // its name, which is its alias meanwhile: what is in a container without a record is known by it
-	Alias   string
-	MAC     string
-	MTU     int
-	Up      bool
-	Master  string
-	Addrs   []kernel.Addr
-	Sysctls map[string]string // net/ipv6/conf/LINK/…, by the last part
+	deviceState
 }
 
 func (r deviceRecord) who() string { return r.Owner.String() }
 
-// keptSysctls are settings that go with the move and that a host must not lose: whom it lets configure it.
-func keptSysctls() []string { return []string{"accept_ra", "autoconf", "disable_ipv6"} }
-
 // record describes a link of the host before it is moved.
 func (h HostDevice) record(w *kernel.World, l *kernel.Link) (r deviceRecord, err error) {
-	r = deviceRecord{
-		Owner: h.Owner, Netns: w.Container.Path, Dir: dirOf(l), Kind: l.Kind,
-		Link: l.Name, Alias: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, Up: l.Up, Sysctls: map[string]string{},
-	}
+	r = deviceRecord{Owner: h.Owner, Netns: w.Container.Path, Dir: dirOf(l)}
 	if r.Boot, err = kernel.BootID(); err != nil {
 		return r, err
 	}
 	if r.NS, err = w.Container.Identity(); err != nil {
 		return r, err
 	}
-	if l.Master != 0 {
-		m, err := w.Host.LinkAt(l.Master)
-		if err != nil {
-			return r, err
-		}
-		r.Master = m.Name
-	}
-	all, err := w.Host.Addrs(l.Index)
-	if err != nil {
-		return r, err
-	}
-	for _, a := range all {
-		if !a.Dynamic && !(a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()) {
-			r.Addrs = append(r.Addrs, a)
-		}
-	}
-	for _, key := range keptSysctls() {
-		if v, err := w.Host.Sysctl("net/ipv6/conf/" + l.Name + "/" + key); err == nil {
-			r.Sysctls[key] = v
-		}
-	}
-	return r, nil
+	r.deviceState, err = deviceStateOf(w, l)
+	return r, err
 }
 
 // deviceRecords are those of this boot.
@@ -190,6 +154,13 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 			err = nil
 		}
 	}
+	if err == nil && l == nil && in == nil && r.VLAN != nil {
+		l, err = r.makeVLAN(ctx, w)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		slog.Warn("the device is in another namespace yet; it is given back when it is not", "device", r.Link, "was for", r.who())
+		return true, nil
+	}
 	if err != nil {
 		return true, err
 	}
@@ -200,7 +171,7 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		}
 		return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or was pulled out
 	}
-	if err := r.settle(w, l); err != nil {
+	if err := r.restore(w, l); err != nil {
 		return true, err
 	}
 	return false, w.Memory.Forget(deviceMemory, r.Owner)
@@ -224,71 +195,6 @@ func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) erro
 	}
 	if err != nil {
 		return fmt.Errorf("give %s back: %w", r.Link, err)
-	}
-	return nil
-}
-
-// rename sets a link down for that: before Linux 6.2 the kernel renames none that is up, and in one message it takes
-// the name before the state.
-func rename(ns *kernel.NS, l *kernel.Link, name string) error {
-	if l.Up {
-		if err := ns.MoveLink(l.Index, kernel.Move{Down: true}); err != nil {
-			return err
-		}
-		l.Up = false
-	}
-	return ns.MoveLink(l.Index, kernel.Move{Name: name})
-}
-
-// settle makes a link of the host what it was. Name and alias come last: by these it is found where this was cut short.
-func (r deviceRecord) settle(w *kernel.World, l *kernel.Link) error {
-	name := l.Name
-	if name != r.Link {
-		err := rename(w.Host, l, r.Link)
-		switch {
-		case errors.Is(err, kernel.ErrLinkExists):
-			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device", r.Link, "now", name)
-		case err != nil:
-			return err
-		default:
-			name = r.Link
-		}
-	}
-	var errs []error
-	mac, err := net.ParseMAC(r.MAC)
-	if err == nil && l.MAC.String() != r.MAC {
-		errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{MAC: mac}))
-	}
-	if l.MTU != r.MTU {
-		errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{MTU: r.MTU}))
-	}
-	for _, key := range keptSysctls() {
-		if v, ok := r.Sysctls[key]; ok {
-			if _, err := w.Host.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/" + name + "/" + key, Value: v, Optional: true}); err != nil {
-				slog.Warn("not put back", "error", err)
-			}
-		}
-	}
-	if r.Master != "" {
-		if m, err := w.Host.Link(r.Master); err != nil {
-			slog.Warn("the device's master is gone", "device", r.Link, "master", r.Master)
-		} else if l.Master != m.Index {
-			errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{Master: m.Index}))
-		}
-	}
-	if l.Up != r.Up {
-		errs = append(errs, w.Host.SetLink(name, kernel.LinkChange{Up: r.Up, Down: !r.Up}))
-	}
-	for _, a := range r.Addrs {
-		if err := w.Host.AddAddr(l.Index, a); !errors.Is(err, unix.EEXIST) {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("give %s back: %w", r.Link, err)
-	}
-	if l.Alias != r.Alias {
-		return w.Host.SetAlias(l.Index, r.Alias)
 	}
 	return nil
 }
@@ -330,7 +236,8 @@ func (h HostDevice) former(w *kernel.World) (r deviceRecord, in *kernel.NS, l *k
 	if err != nil || spec.ValidIfName(l.Alias) != nil || in == w.Host && (l.Kind != "" || l.Alias == l.Name) {
 		return r, nil, nil
 	}
-	r = deviceRecord{Owner: h.Owner, Kind: l.Kind, Link: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, Dir: containerDir(l)}
+	r = deviceRecord{Owner: h.Owner, Dir: containerDir(l), deviceState: deviceState{
+		Kind: l.Kind, Link: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen, Promisc: l.Promisc, AllMulti: l.AllMulti, AltNames: l.AltNames()}}
 	if h.Device.value() == "" || !h.Device.is(r) {
 		return r, nil, nil
 	}

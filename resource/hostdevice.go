@@ -65,6 +65,8 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, errors.Join(err, w.Memory.Forget(deviceMemory, h.Owner))
 	}
+	// For people only, and given here: before Linux 6.6 an altname that is given in there is left in a table of there.
+	_ = w.Host.AddAltName(l.Name, altName(h.Owner))
 	err = w.Host.MoveLink(l.Index, kernel.Move{To: w.Container, Name: h.Name, Alias: l.Name, Up: true})
 	if err == nil {
 		return true, nil
@@ -189,7 +191,7 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 	}
-	return r.settle(w, l)
+	return r.restore(w, l)
 }
 
 // A UserspaceDevice is a device of the host that a program in the container is to drive by itself: nothing is moved.

@@ -21,12 +21,19 @@ func cards(t *testing.T, w *kernel.World) {
 		ip link add ens4 address 02:00:00:00:04:04 mtu 1450 type veth peer name wire4 netns LAN
 		ip link add ens5 address 02:00:00:00:05:05 type veth peer name wire5 netns LAN
 		sysctl -qw net.ipv6.conf.ens4.accept_ra=0
-		ip link set ens4 alias storage
+		sysctl -qw net.ipv4.conf.ens4.rp_filter=2 net.ipv4.conf.ens4.arp_announce=1 net.ipv6.conf.ens4.dad_transmits=0
+		ip link set ens4 alias storage txqueuelen 77
+		ip link property add dev ens4 altname enp0s4 altname rack7
 		ip link set br0 up
 		ip link set ens4 master br0
+		bridge link set dev ens4 isolated on
 		ip link set ens4 up
 		ip addr add 203.0.113.4/24 dev ens4
-		ip addr add 2001:db8:4::4/64 dev ens4 nodad`, "\n") {
+		ip addr add 2001:db8:4::4/64 dev ens4 nodad
+		ip addr add 192.0.2.4 peer 192.0.2.5 dev ens4 label ens4:peer metric 7
+		ip route add 198.51.100.0/24 via 203.0.113.1 dev ens4 metric 50 mtu 1300
+		ip route add 198.51.101.0/24 dev ens4 table 77
+		ip -6 route add 2001:db8:77::/64 via 2001:db8:4::1 dev ens4 metric 5`, "\n") {
 		host(t, w, "%s", strings.ReplaceAll(l, "LAN", lan))
 	}
 }
@@ -48,11 +55,47 @@ func TestHostDevice(t *testing.T) {
 		breaker{"renamed", in(w, "ip link set eth0 down", "ip link set eth0 name net7"), "link eth0: link does not exist"},
 		breaker{"under its own name", in(w, "ip link set eth0 down", "ip link set eth0 name ens4"), "link eth0: link does not exist"},
 	)
-	if got := sysctl(t, w.Host, "net/ipv6/conf/ens4/accept_ra"); got != "0" {
-		t.Errorf("it takes a router's word for its addresses again: accept_ra %s", got)
+	for key, want := range map[string]string{"ipv6/conf/ens4/accept_ra": "0", "ipv6/conf/ens4/dad_transmits": "0", "ipv4/conf/ens4/rp_filter": "2", "ipv4/conf/ens4/arp_announce": "1"} {
+		if got := sysctl(t, w.Host, "net/"+key); got != want {
+			t.Errorf("%s is %s, was %s", key, got, want)
+		}
+	}
+	if out := host(t, w, "ip -d link show ens4"); !strings.Contains(out, "isolated on") {
+		t.Errorf("as a port it is not what it was: %s", out)
 	}
 	if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) != 0 {
 		t.Errorf("records %v, %v", left, err)
+	}
+}
+
+// TestHostDeviceReadable: in the container ip(8) says whose it is and what it was called; on the host nothing is left
+// of that, also where it never went in.
+func TestHostDeviceReadable(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	h := aDevice(owner, "ens4")
+	must(t, w, h)
+	out := cont(t, w, "ip link show net:c1:eth0")
+	for _, want := range []string{": eth0@", "alias ens4", "altname net:c1:eth0", "altname enp0s4", "altname rack7"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in %s", want, out)
+		}
+	}
+	if err := h.Remove(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	before := linkState(t, w)
+	cont(t, w, "ip link add x type bridge")
+	cont(t, w, "ip link property add dev x altname rack7") // which the kernel does not let two have
+	if changed, err := h.Ensure(t.Context(), w); err == nil || changed {
+		t.Errorf("an altname that is taken: changed %v, %v", changed, err)
+	}
+	cont(t, w, "ip link del x")
+	if after := linkState(t, w); after != before {
+		t.Errorf("%s", difference(before, after))
+	}
+	if strings.Contains(before, "net:c1:eth0") {
+		t.Errorf("the altname is left:\n%s", before)
 	}
 }
 
@@ -120,7 +163,9 @@ func TestHostDeviceComesBack(t *testing.T) {
 			cards(t, w)
 			before := linkState(t, w)
 			must(t, w, aDevice(owner, "ens4"))
-			cont(t, w, "ip link set eth0 address 02:00:00:00:00:0b mtu 1300")
+			cont(t, w, "ip link set eth0 address 02:00:00:00:00:0b mtu 1300 txqueuelen 5 promisc on allmulticast on")
+			cont(t, w, "ip link property del dev eth0 altname rack7")
+			cont(t, w, "ip link property add dev eth0 altname theirs")
 			cont(t, w, "ip link set eth0 netns %s", strings.TrimPrefix(w.Host.Path, "/run/netns/"))
 			cont(t, w, "ip link add eth0 type bridge") // nothing of ours
 			mine := linkState(t, &kernel.World{Host: w.Container, Container: w.Container})
@@ -144,7 +189,7 @@ func TestHostDeviceOfAnotherBoot(t *testing.T) {
 	cards(t, w)
 	before := linkState(t, w)
 	h := aDevice(owner, "ens4")
-	if err := w.Memory.RememberForGood(deviceMemory, owner, deviceRecord{Owner: owner, Boot: "earlier", Kind: "veth", Link: "ens4", MAC: "02:00:00:00:04:04", MTU: 1300, Alias: "storage"}); err != nil {
+	if err := w.Memory.RememberForGood(deviceMemory, owner, deviceRecord{Owner: owner, Boot: "earlier", deviceState: deviceState{Kind: "veth", Link: "ens4", MAC: "02:00:00:00:04:04", MTU: 1300, Alias: "storage"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Remove(t.Context(), w); err != nil {
