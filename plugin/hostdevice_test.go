@@ -151,18 +151,54 @@ func fieldsOf(s string) string {
 func TestHostDeviceUnknown(t *testing.T) {
 	s := newSite(t)
 	r := s.device("")
+	mac := strings.Fields(s.sh("host", "ip -o link show wan | grep -o 'link/ether [^ ]*'"))[1]
+	other := strings.Fields(s.sh("host", "ip link add spare type veth peer name wire; ip -o link show spare | grep -o 'link/ether [^ ]*'"))[1]
 	for keys, say := range map[string]string{
-		`"device":"wam"`:                    `device: "wam": no such device on the host; there is wan; did you mean "wan"?`,
+		`"device":"wam"`:                    `device: "wam": no such device on the host; there is wan, wire, spare; did you mean "wan"?`,
 		`"hwaddr":"02:00:00:0f:0f:0f"`:      `hwaddr: "02:00:00:0f:0f:0f": no such device on the host; there is `,
 		`"pciBusID":"ffff:00:1f.6"`:         `pciBusID: "ffff:00:1f.6": no such device on the host`,
 		`"kernelpath":"/sys/devices/ffff/"`: `kernelpath: "/sys/devices/ffff/": no such device on the host`,
+
+		`"device":"wan","hwaddr":"` + other + `"`:           `hwaddr: "` + other + `": is spare, and device says wan; leave one of them out`,
+		`"device":"wan","hwaddr":"02:00:00:0f:0f:0f"`:       `hwaddr: "02:00:00:0f:0f:0f": no such device on the host; there is `,
+		`"hwaddr":"` + mac + `","pciBusID":"ffff:00:1f.6"`:  `pciBusID: "ffff:00:1f.6": no such device on the host`,
+		`"device":"wan","runtimeConfig":{"deviceID":"x.y"}`: `runtimeConfig.deviceID: "x.y": no such device on the host`,
 	} {
 		r.chain.plugins[0] = `"type":"host-device",` + keys
 		a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+		before := s.sh("host", "ip -o link; ip -o addr")
 		wantCode(t, keys, r.add(a), spec.CodeConfig, say)
-		if err := r.status(); err == nil || !strings.Contains(err.Error(), say) {
+		if err := r.status(); !strings.Contains(say, " says ") && (err == nil || !strings.Contains(err.Error(), say)) {
 			t.Errorf("%s: status: %v", keys, err)
 		}
 		r.must("del", r.del(a))
+		if after := s.sh("host", "ip -o link; ip -o addr"); after != before {
+			t.Errorf("%s: now\n%s\nbefore\n%s", keys, after, before)
+		}
 	}
+
+	// Moved by hand.
+	a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+	s.sh("host", "ip link set spare netns "+filepath.Base(a.netns)+" name net1")
+	for keys, say := range map[string]string{
+		`"device":"net1"`:            `device: "net1": is in the container already, as net1`,
+		`"hwaddr":"` + other + `"`:   `hwaddr: "` + other + `": is in the container already, as net1`,
+		`"device":"wan","hwaddr":""`: "",
+	} {
+		r.chain.plugins[0] = `"type":"host-device",` + keys
+		if say != "" {
+			wantCode(t, keys, r.add(a), spec.CodeConfig, say)
+			continue
+		}
+		r.must("add", r.add(a))
+		wantCode(t, "for the same container", r.as("eth1").add(a), spec.CodeConfig, `device: "wan": `+r.network()+`/a1/eth0 has it, as eth0, in `+a.netns)
+		r.must("del", r.del(a))
+	}
+}
+
+// as is the same runtime for another interface of a container.
+func (r *runner) as(ifName string) *runner {
+	other := *r
+	other.ifName = ifName
+	return &other
 }

@@ -176,60 +176,6 @@ func (d Device) is(r deviceRecord) bool {
 	return err == nil && below(dir, r.Dir)
 }
 
-// missing says that the host has no such device, and which it has.
-func (d Device) missing(w *kernel.World) error {
-	if dir, err := d.dir(); err == nil && dir != "" {
-		if st, err := os.Stat(dir); err == nil && st.IsDir() {
-			driver := driverOf(dir)
-			if driver == "" {
-				return spec.Errorf(spec.CodeConfig, "%s: %q: no driver has the device; bind it to one (for user space vfio-pci, uio_pci_generic or igb_uio)", d.Key, d.value())
-			}
-			return spec.Errorf(spec.CodeConfig, "%s: %q: its driver, %s, shows no network link of it on the host", d.Key, d.value(), driver)
-		}
-	}
-	var names []string
-	if d.Link != "" || d.MAC != "" {
-		links, err := w.Host.Links()
-		if err != nil {
-			return err
-		}
-		for _, l := range links {
-			if l.Name == "lo" {
-				continue
-			}
-			name := l.Name
-			if d.MAC != "" {
-				name = l.MAC.String()
-			}
-			names = append(names, name)
-		}
-	} else if d.ID != "" {
-		all, _ := filepath.Glob(filepath.Join(sysBus, "pci/devices/*"))
-		for _, p := range all {
-			if class, err := os.ReadFile(filepath.Join(p, "class")); err == nil && strings.HasPrefix(string(class), "0x02") { // network controllers
-				names = append(names, filepath.Base(p))
-			}
-		}
-		if d.Bus == "" {
-			aux, _ := filepath.Glob(filepath.Join(sysBus, "auxiliary/devices/*"))
-			for _, p := range aux {
-				names = append(names, filepath.Base(p))
-			}
-		}
-	}
-	there := ""
-	if n := len(names); n > 0 {
-		there = "; there is " + strings.Join(names[:min(n, 8)], ", ")
-		if n > 8 {
-			there += fmt.Sprintf(" and %d more", n-8)
-		}
-	}
-	if near, ok := spec.Nearest(d.value(), names); ok {
-		there += fmt.Sprintf("; did you mean %q?", near)
-	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: no such device on the host%s", d.Key, d.value(), there)
-}
-
 // KnownDevice is the fact that a device is on the host, or was moved from it into a container, or is in user space's
 // hands: what STATUS asks.
 type KnownDevice struct{ Device }

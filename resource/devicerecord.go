@@ -22,7 +22,7 @@ const (
 	deviceLock   = "host-device"
 
 	// deviceLimit is how long a device is waited for that the kernel brings back from a namespace that is gone.
-	deviceLimit = 3 * time.Second
+	deviceLimit = 5 * time.Second
 )
 
 // A deviceRecord is what a device was on the host, and whose it is.

@@ -16,12 +16,17 @@ type HostDevice struct {
 	Owner  spec.Owner
 	Name   string // in the container
 	Device Device
-	MAC    string // to be verified: what the chain's result has
-	MTU    int    // likewise
+	Also   []Device // other ways by which the configuration says which: they have to be the same one
+	MAC    string   // to be verified: what the chain's result has
+	MTU    int      // likewise
 }
 
 func (h HostDevice) String() string {
-	return line("link cont/"+h.Name, "moved from "+h.Device.String(), opt("mtu", h.MTU), opt("address", macText(h.MAC)))
+	from := "moved from " + h.Device.String()
+	for _, d := range h.Also {
+		from += ", which is " + d.String()
+	}
+	return line("link cont/"+h.Name, from, opt("mtu", h.MTU), opt("address", macText(h.MAC)))
 }
 
 // Ifaces implements Linker.
@@ -95,6 +100,11 @@ func (h HostDevice) take(ctx context.Context, w *kernel.World) (*kernel.Link, er
 	l, err := h.Device.find(w)
 	if errors.Is(err, kernel.ErrNoLink) {
 		err = h.Device.missing(w)
+	}
+	for _, d := range h.Also {
+		if err == nil {
+			err = d.agree(w, h.Device, l)
+		}
 	}
 	return l, err
 }

@@ -13,7 +13,7 @@ import (
 var Plugin = sdk.Interface("host-device", "gives a container a network device of the host", want)
 
 type conf struct {
-	Device     string `json:"device"`     // the device's name on the host; of several ways to say which device, the first one in this list counts
+	Device     string `json:"device"`     // the device's name on the host; several ways to say which device have to say the same one
 	HWAddr     string `json:"hwaddr"`     // its MAC; bridges, bonds and VLANs that share it do not count
 	KernelPath string `json:"kernelpath"` // its path below /sys/devices/
 	PCIBusID   string `json:"pciBusID"`   // its PCI address, such as 0000:00:1f.6; one that vfio-pci, uio_pci_generic or igb_uio drives stays where it is, for a program of the container
@@ -24,21 +24,28 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	h := resource.HostDevice{Owner: r.Owner, Name: r.IfName, Device: c.pick()}
+	h := resource.HostDevice{Owner: r.Owner, Name: r.IfName}
+	ways := c.ways()
+	if len(ways) > 0 {
+		h.Device, h.Also = ways[0], ways[1:]
+	}
 	if r.Verb == "DEL" { // it goes by what is remembered
 		return plan.Plan{h}, nil
 	}
-	if h.Device.Key == "" && r.Verb != "STATUS" {
+	if len(ways) == 0 && r.Verb != "STATUS" {
 		return nil, spec.Errorf(spec.CodeConfig, "device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime")
 	}
-	if err := resource.ValidDevice(h.Device); err != nil {
-		return nil, err
-	}
-	if r.Verb == "STATUS" {
-		if h.Device.Key == "" { // the runtime says it for each container
-			return nil, nil
+	for _, d := range ways {
+		if err := resource.ValidDevice(d); err != nil {
+			return nil, err
 		}
-		return plan.Plan{plan.Required(resource.KnownDevice{Device: h.Device})}, nil
+	}
+	if r.Verb == "STATUS" { // without a way the runtime says it for each container
+		var p plan.Plan
+		for _, d := range ways {
+			p = append(p, plan.Required(resource.KnownDevice{Device: d}))
+		}
+		return p, nil
 	}
 	if d := h.Device; d.ID != "" && resource.UserspaceDriver(d.ID) != "" {
 		return plan.Plan{resource.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}}, nil
@@ -49,19 +56,21 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	return append(plan.Plan{h}, r.Addressing(sdk.Addressing{Link: r.IfName})...), nil
 }
 
-// pick is the device that is meant: what the first key says that says anything.
-func (c conf) pick() resource.Device {
-	switch {
-	case c.Device != "":
-		return resource.Device{Key: "device", Link: c.Device}
-	case c.HWAddr != "":
-		return resource.Device{Key: "hwaddr", MAC: c.HWAddr}
-	case c.KernelPath != "":
-		return resource.Device{Key: "kernelpath", Path: c.KernelPath}
-	case c.RuntimeConfig.DeviceID != "":
-		return resource.Device{Key: "runtimeConfig.deviceID", ID: c.RuntimeConfig.DeviceID}
-	case c.PCIBusID != "":
-		return resource.Device{Key: "pciBusID", Bus: "pci", ID: c.PCIBusID}
+// ways are those by which the configuration says which device.
+func (c conf) ways() (ways []resource.Device) {
+	if c.RuntimeConfig.DeviceID != "" {
+		c.PCIBusID = ""
 	}
-	return resource.Device{}
+	for _, d := range []resource.Device{
+		{Key: "device", Link: c.Device},
+		{Key: "hwaddr", MAC: c.HWAddr},
+		{Key: "kernelpath", Path: c.KernelPath},
+		{Key: "runtimeConfig.deviceID", ID: c.RuntimeConfig.DeviceID},
+		{Key: "pciBusID", Bus: "pci", ID: c.PCIBusID},
+	} {
+		if d.Link+d.MAC+d.Path+d.ID != "" {
+			ways = append(ways, d)
+		}
+	}
+	return ways
 }
