@@ -132,27 +132,11 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	if len(part) == 0 {
 		return
 	}
-	release, still, err := a.r.Runtime.Hold(ctx, a.cached)
-	if err == nil && !still {
-		a.State = Busy
-	}
-	if err != nil || !still {
-		a.broken(err)
+	w, release := a.hold(ctx)
+	if w == nil {
 		return
 	}
 	defer release()
-	w, err := sdk.Inside(a.host, a.Owner, a.cached.Netns)
-	switch {
-	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace):
-		w = &kernel.World{Host: a.host.Host, Memory: a.host.Memory} // of loopback, say, or of an old library's
-	case errors.Is(err, kernel.ErrNoNamespace):
-		a.gone("its network namespace is gone: %v", err)
-		return
-	case err != nil:
-		a.broken(err)
-		return
-	}
-	defer w.Container.Close()
 	if err := a.alive(w); err != nil {
 		a.gone("%v", err)
 		return
@@ -160,6 +144,32 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	for _, r := range part {
 		a.one(ctx, w, r)
 	}
+}
+
+// hold keeps others away from the attachment and opens its namespaces, until release is called. Without a world,
+// nothing is held and a says why. Where the container has no namespace of its own, the world has none.
+func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
+	unlock, still, err := a.r.Runtime.Hold(ctx, a.cached)
+	if err == nil && !still {
+		a.State = Busy
+	}
+	if err != nil || !still {
+		a.broken(err)
+		return nil, nil
+	}
+	w, err = sdk.Inside(a.host, a.Owner, a.cached.Netns)
+	switch {
+	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace): // of loopback, say, or of an old library's
+		return &kernel.World{Host: a.host.Host, Memory: a.host.Memory}, unlock
+	case err == nil:
+		return w, func() { w.Container.Close(); unlock() }
+	case errors.Is(err, kernel.ErrNoNamespace):
+		a.gone("its network namespace is gone: %v", err)
+	default:
+		a.broken(err)
+	}
+	unlock()
+	return nil, nil
 }
 
 // part are the resources with an effect.

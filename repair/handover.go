@@ -85,27 +85,14 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 		}
 		return
 	}
-	release, still, err := a.r.Runtime.Hold(ctx, a.cached)
-	if err == nil && !still {
-		a.State = Busy
-	}
-	if err != nil || !still {
-		a.broken(err)
+	w, release := a.hold(ctx)
+	if w == nil {
 		return
 	}
 	defer release()
-	w, err := sdk.Inside(a.host, a.Owner, a.cached.Netns)
-	switch {
-	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace):
+	if w.Container == nil {
 		return // nothing of it is in the packet filter
-	case errors.Is(err, kernel.ErrNoNamespace):
-		a.gone("its network namespace is gone: %v", err)
-		return
-	case err != nil:
-		a.broken(err)
-		return
 	}
-	defer w.Container.Close()
 	failed := false
 	for _, want := range a.want {
 		h, ok := plan.Unwrap(want).(resource.Handed)
