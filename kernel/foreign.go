@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -70,8 +69,7 @@ func (ns *NS) ForeignFingerprint(skip ...string) (string, error) {
 		if slices.Contains(skip, t) {
 			return
 		}
-		const handle = 4 // NFTA_TABLE_HANDLE
-		fmt.Fprintln(h, t, attr(body, handle), attr32(body, unix.NFTA_TABLE_USE), attr32(body, unix.NFTA_TABLE_FLAGS))
+		fmt.Fprintln(h, t, attr(body, nftaTableHandle), attr32(body, unix.NFTA_TABLE_USE), attr32(body, unix.NFTA_TABLE_FLAGS))
 	})
 	if err != nil && !unsupported(err) {
 		return "", err
@@ -92,7 +90,7 @@ func (ns *NS) ForeignFingerprint(skip ...string) (string, error) {
 
 // unsupported says of an error that the kernel has no nf_tables, so that nobody has rules there.
 func unsupported(err error) bool {
-	return errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT)
+	return is(err, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT)
 }
 
 // legacyFilter are the families whose legacy iptables has a table filter in this namespace. Once it is there it

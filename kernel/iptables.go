@@ -116,7 +116,7 @@ func (t *IPTables) Exists() (bool, error) {
 }
 
 func ignoreNoNFT(err error) error {
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+	if unsupported(err) {
 		return nil
 	}
 	return err

@@ -199,7 +199,7 @@ func (n *NFT) HasChain(t *NFTTable, chain string) (bool, error) {
 }
 
 func builtinChain(name string) bool {
-	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, name)
+	return slices.Contains(builtinChains(), name)
 }
 
 // parseNFTRule reads what iptables-nft writes, and the reference by nft(8): addresses, protocol and port as native
@@ -309,21 +309,28 @@ func (r *IPTRule) parseMatch(name string, info []byte) {
 	switch {
 	case name == "comment":
 		r.Comment = text(info)
-	case name == "multiport" && len(info) >= 47 && info[0] == 1: // flags, count, 15 ports, 15 marks, inverted
-		for i := 0; i < min(int(info[1]), 15); i++ {
-			first := binary.NativeEndian.Uint16(info[2+2*i:])
-			last := first
-			if info[32+i] != 0 && i < 14 { // the next one is the end of a range
-				i++
-				last = binary.NativeEndian.Uint16(info[2+2*i:])
-			}
-			r.Ports = append(r.Ports, [2]uint16{first, last})
-		}
+	case name == "multiport" && len(info) >= 47 && info[0] == 1:
+		r.Ports = multiports(info)
 	case (name == "tcp" || name == "udp" || name == "sctp") && len(info) >= 8:
 		if first, last := binary.NativeEndian.Uint16(info[4:]), binary.NativeEndian.Uint16(info[6:]); first != 0 || last != 0xffff {
 			r.Ports = [][2]uint16{{first, last}}
 		}
 	}
+}
+
+// multiports are the first and last ports of a match multiport: its flags, how many, 15 ports, 15 marks.
+func multiports(info []byte) (ports [][2]uint16) {
+	count := min(int(info[1]), 15)
+	for i := 0; i < count; i++ {
+		first := binary.NativeEndian.Uint16(info[2+2*i:])
+		last := first
+		if info[32+i] != 0 && i+1 < count { // the next one is the end of a range
+			i++
+			last = binary.NativeEndian.Uint16(info[2+2*i:])
+		}
+		ports = append(ports, [2]uint16{first, last})
+	}
+	return ports
 }
 
 // parseDNAT reads where a DNAT target of xtables leads, of each of its revisions.
@@ -343,6 +350,14 @@ func parseDNAT(info []byte, revision uint32, v6 bool) netip.AddrPort {
 
 // eachRule dumps a chain's rules. A chain that does not exist has none.
 func (n *NFT) eachRule(t *NFTTable, chain string, each func(body []byte)) error {
+	if err := n.dumpRules(t, chain, each); !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
+// dumpRules is eachRule with ENOENT for a chain that does not exist.
+func (n *NFT) dumpRules(t *NFTTable, chain string, each func(body []byte)) error {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	r := n.c.requests()
@@ -354,7 +369,7 @@ func (n *NFT) eachRule(t *NFTTable, chain string, each func(body []byte)) error 
 			each(bytes.Clone(body[4:]))
 		}
 	})
-	if err != nil && !errors.Is(err, unix.ENOENT) {
+	if err != nil {
 		return fmt.Errorf("list chain %v %s: %w", t, chain, err)
 	}
 	return nil
@@ -397,8 +412,7 @@ func (t *IPTables) Remove(ctx context.Context, rules []IPTRule, chains []string)
 func (b *NFTBatch) RemoveRules(t *NFTTable, rules []IPTRule) {
 	for _, rule := range rules {
 		b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, rule.Chain, rule.handle), func(r *requests) {
-			r.str(unix.NFTA_RULE_TABLE, t.Name)
-			r.str(unix.NFTA_RULE_CHAIN, rule.Chain)
+			named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, rule.Chain)(r)
 			r.attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, rule.handle)...)
 		})
 	}
@@ -407,5 +421,5 @@ func (b *NFTBatch) RemoveRules(t *NFTTable, rules []IPTRule) {
 // RemoveChain empties a chain and deletes it.
 func (b *NFTBatch) RemoveChain(t *NFTTable, chain string) {
 	b.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+chain, named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain))
-	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain "+t.String()+" "+chain, named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, chain))
+	b.DeleteChain(t, chain)
 }

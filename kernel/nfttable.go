@@ -10,8 +10,9 @@ import (
 
 const nfAccept = 1 // NF_ACCEPT
 
-// Numbers of ranges in concatenations that x/sys lacks.
+// Numbers of linux/netfilter/nf_tables.h that x/sys lacks: of tables, and of ranges in concatenations.
 const (
+	nftaTableHandle   = 4
 	nftaSetDescConcat = 2
 	nftaSetFieldLen   = 1
 	nftaSetElemKeyEnd = 10
@@ -39,7 +40,6 @@ func (t *NFTTable) question() *question {
 
 // Handle is the number of a table: one that is made anew, under the same name, has another.
 func (n *NFT) Handle(t *NFTTable) (handle uint64, there bool, err error) {
-	const nftaTableHandle = 4 // of linux/netfilter/nf_tables.h, which x/sys lacks
 	q := t.question()
 	q.answer = func(body []byte) {
 		if v := attr(body[4:], nftaTableHandle); len(v) == 8 {

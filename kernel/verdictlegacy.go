@@ -38,8 +38,8 @@ type legacyRule struct {
 }
 
 // The names that ip_tables gives its hooks, in their order.
-func builtinChains() [5]string {
-	return [...]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
+func builtinChains() []string {
+	return []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}
 }
 
 // The conditions that an entry may have the contrary of: IPT_INV_VIA_IN and so on.

@@ -166,7 +166,7 @@ func payloadText(family, proto byte, base uint32, at, size int) string {
 	return fmt.Sprintf("@%s,%d,%d", kind, 8*at, 8*size)
 }
 
-// metaNames are what nft(8) calls what meta can load.
+// metaText is what nft(8) calls what meta loads.
 func metaText(key uint32) string {
 	switch key {
 	case unix.NFT_META_LEN:

@@ -23,20 +23,11 @@ func (f *nftFilter) chain(name string) ([]rule, error) {
 		return rules, nil
 	}
 	var rules []rule
-	n := f.nft
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
-	r := n.c.requests()
-	r.begin(nftMsg(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, nfgenmsg(f.family)...)
-	r.str(unix.NFTA_RULE_TABLE, f.table)
-	r.str(unix.NFTA_RULE_CHAIN, name)
-	err := n.c.dump(r, func(body []byte) {
-		if len(body) > 4 && text(attr(body[4:], unix.NFTA_RULE_CHAIN)) == name {
-			rules = append(rules, &nftRule{filter: f, body: bytes.Clone(body[4:])})
-		}
+	err := f.nft.dumpRules(&NFTTable{Family: f.family, Name: f.table}, name, func(body []byte) {
+		rules = append(rules, &nftRule{filter: f, body: body})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list chain %s %s: %w", f.table, name, err)
+		return nil, err
 	}
 	f.read[name] = rules
 	return rules, nil

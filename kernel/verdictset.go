@@ -30,11 +30,8 @@ type nftElem struct {
 
 // What x/sys lacks names for.
 const (
-	setElemKeyEnd      = 10 // NFTA_SET_ELEM_KEY_END, of Linux 5.6
 	setElemExpressions = 11
 	setElemCatchall    = 2 // NFT_SET_ELEM_CATCHALL, of Linux 5.13
-	setDescConcat      = 2 // NFTA_SET_DESC_CONCAT
-	setFieldLen        = 1 // NFTA_SET_FIELD_LEN
 )
 
 // mostElements is as much of a set as is read where it cannot be asked for one element; twice as many where none is an
@@ -57,8 +54,8 @@ func (f *nftFilter) set(name string) (*nftSet, error) {
 			if attr32(b, unix.NFTA_SET_DATA_TYPE) != unix.NFT_DATA_VERDICT&0xffffffff {
 				s.length = int(attr32(b, unix.NFTA_SET_DATA_LEN))
 			}
-			attrs(attr(b, unix.NFTA_SET_DESC, setDescConcat), func(_ uint16, v []byte) {
-				s.fields = append(s.fields, int(attr32(v, setFieldLen)))
+			attrs(attr(b, unix.NFTA_SET_DESC, nftaSetDescConcat), func(_ uint16, v []byte) {
+				s.fields = append(s.fields, int(attr32(v, nftaSetFieldLen)))
 			})
 		}}
 	if err := f.nft.ask([]*question{q}); err != nil {
@@ -78,7 +75,7 @@ func nftElems(body []byte) (all []nftElem) {
 	attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, v []byte) {
 		e := nftElem{
 			key:   bytes.Clone(attr(v, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
-			end:   bytes.Clone(attr(v, setElemKeyEnd, unix.NFTA_DATA_VALUE)),
+			end:   bytes.Clone(attr(v, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
 			data:  bytes.Clone(attr(v, unix.NFTA_SET_ELEM_DATA)),
 			flags: attr32(v, unix.NFTA_SET_ELEM_FLAGS),
 		}

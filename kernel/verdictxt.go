@@ -139,15 +139,8 @@ func xtMultiport(w *walk, info []byte) tri {
 	}
 	in := func(n uint16) tri {
 		t := no
-		count := min(int(info[1]), 15)
-		for i := 0; i < count; i++ {
-			from := binary.NativeEndian.Uint16(info[2+2*i:])
-			to := from
-			if info[32+i] != 0 && i+1 < count { // the first of a range
-				i++
-				to = binary.NativeEndian.Uint16(info[2+2*i:])
-			}
-			t = max(t, between(n, from, to))
+		for _, ports := range multiports(info) {
+			t = max(t, between(n, ports[0], ports[1]))
 		}
 		return t
 	}

@@ -45,24 +45,24 @@ func (f filter) prune() error {
 
 	var b kernel.NFTBatch
 	leading := map[string]int{}
-	var lines []func()
+	var lines []kernel.IPTRule
 	for _, open := range f.t.Chains {
 		if !open.Open || open.Name == "user" {
 			continue
 		}
-		all, err := f.Lines(f.t, open.Name)
+		all, err := f.ChainRules(f.t, open.Name, false)
 		if err != nil {
 			return err
 		}
 		for _, l := range all {
 			if slices.Contains(shared, l.Jump) {
 				leading[l.Jump]++
-				lines = append(lines, func() { b.DeleteRule(f.t, open.Name, l.Handle) })
+				lines = append(lines, l)
 			}
 		}
 	}
 	for _, c := range shared {
-		own, err := f.Lines(f.t, c)
+		own, err := f.ChainRules(f.t, c, false)
 		if err != nil {
 			return err
 		}
@@ -71,9 +71,7 @@ func (f filter) prune() error {
 			return nil
 		}
 	}
-	for _, del := range lines {
-		del()
-	}
+	b.RemoveRules(f.t, lines)
 	for _, c := range shared { // before the sets, which their rules may look something up in
 		if _, ok := use[c]; ok {
 			b.DeleteChain(f.t, c)
