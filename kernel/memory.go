@@ -40,22 +40,15 @@ func (m Memory) Has(kind string, network [6]byte, owner [8]byte) bool {
 
 // Remember stores v under (kind, o), in one step.
 func (m Memory) Remember(kind string, o spec.Owner, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(m.Dir, 0o700); err != nil {
-		return err
-	}
-	file := m.file(kind, o)
-	if err := os.WriteFile(file+unfinished, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(file+unfinished, file)
+	return m.remember(kind, o, v, false)
 }
 
 // RememberForGood is Remember for what a crash of the machine must not take: a device is what it is after it, too.
 func (m Memory) RememberForGood(kind string, o spec.Owner, v any) error {
+	return m.remember(kind, o, v, true)
+}
+
+func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -69,10 +62,13 @@ func (m Memory) RememberForGood(kind string, o spec.Owner, v any) error {
 		return err
 	}
 	_, err = f.Write(b)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if sync {
+		err = errors.Join(err, f.Sync())
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(file+unfinished, file); err != nil {
+	if err := os.Rename(file+unfinished, file); err != nil || !sync {
 		return err
 	}
 	dir, err := os.Open(m.Dir)
