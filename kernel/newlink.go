@@ -23,6 +23,7 @@ type NewLink struct {
 	MTU    int
 	Group  uint32 // see LinkGroup
 	Alias  string // see Tag
+	Queues int    // in each direction
 	Up     bool   // born up: whatever has to be written before its first packet has to be written before
 	Data   func(data *nl.RtAttr)
 }
@@ -58,6 +59,10 @@ func (ns *NS) AddLink(l NewLink) error {
 	}
 	if l.Group != 0 {
 		req.AddData(attrU32(unix.IFLA_GROUP, l.Group))
+	}
+	if l.Queues != 0 {
+		req.AddData(attrU32(unix.IFLA_NUM_TX_QUEUES, uint32(l.Queues)))
+		req.AddData(attrU32(unix.IFLA_NUM_RX_QUEUES, uint32(l.Queues)))
 	}
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(l.Kind))
