@@ -34,6 +34,9 @@ type Allocator interface {
 	Status(ctx context.Context, network string) error
 }
 
+// A Linked is an Allocator whose Release goes over the container's link, so that it comes before the link's end.
+type Linked interface{ NeedsLink() }
+
 // A Roomer is an Allocator that can count.
 type Roomer interface {
 	// Room is how many more owners of the network find an address, and how many there is room for in all.

@@ -4,6 +4,7 @@ package plugin
 import (
 	"github.com/fairlead-cni/fairlead/plugin/bandwidth"
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
+	"github.com/fairlead-cni/fairlead/plugin/dhcp"
 	"github.com/fairlead-cni/fairlead/plugin/dummy"
 	"github.com/fairlead-cni/fairlead/plugin/firewall"
 	"github.com/fairlead-cni/fairlead/plugin/hostdevice"
@@ -28,6 +29,7 @@ func All() []sdk.Plugin {
 	return []sdk.Plugin{
 		bandwidth.Plugin,
 		bridge.Plugin,
+		dhcp.Plugin,
 		dummy.Plugin,
 		firewall.Plugin,
 		hostdevice.Plugin,

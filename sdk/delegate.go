@@ -69,7 +69,10 @@ func (i inside) check(ctx context.Context) error               { return i.Verify
 func (i inside) del(ctx context.Context) error                 { return i.Release(ctx, i.c.r.Owner) }
 func (i inside) gc(ctx context.Context) error                  { return i.Sweep(ctx, i.c.conf.Name, i.c.valid()) }
 func (i inside) status(ctx context.Context) error              { return i.Status(ctx, i.c.conf.Name) }
-func (i inside) needsLink() bool                               { return false }
+func (i inside) needsLink() bool {
+	_, ok := i.Allocator.(ipam.Linked)
+	return ok
+}
 
 // Room is how many addresses the configuration's IPAM plugin, or p itself, has left for the network, and of
 // how many. Ok is false where that is another program, or one that cannot count.

@@ -120,7 +120,7 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []strin
 
 // NewRequest is what p's plan function would be given for a call.
 func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.Conf, args [][2]string) (*Request, error) {
-	r := &Request{Owner: o, Verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: conf.IPAMType != "", Prev: conf.PrevResult, args: args}
+	r := &Request{Owner: o, Verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: conf.IPAMType != "", Prev: conf.PrevResult, conf: conf, args: args}
 	if verb == "CHECK" && r.Prev != nil {
 		r.IPs, r.Routes = r.ContainerIPs(), slices.Clone(r.Prev.Routes)
 	}

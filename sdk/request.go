@@ -3,6 +3,7 @@ package sdk
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -31,6 +32,7 @@ type Request struct {
 	// call chained use (clause P23).
 	HostLinks []HostLink
 
+	conf    *spec.Conf
 	args    [][2]string
 	adopted bool              // IPs and Routes are Prev's
 	macs    map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
@@ -53,6 +55,18 @@ func (r *Request) Arg(key string) (string, bool) {
 	}
 	return "", false
 }
+
+// Args are CNI_ARGS.
+func (r *Request) Args() string {
+	pairs := make([]string, len(r.args))
+	for i, kv := range r.args {
+		pairs[i] = kv[0] + "=" + kv[1]
+	}
+	return strings.Join(pairs, ";")
+}
+
+// Document is the configuration as the runtime gave it, for an allocator that is a service.
+func (r *Request) Document() ([]byte, error) { return r.conf.Object.MarshalJSON() }
 
 // First is the first of the values, in order of precedence, that says anything.
 func First(values ...string) string {

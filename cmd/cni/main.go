@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
@@ -19,6 +20,9 @@ func main() {
 	name, all := filepath.Base(os.Args[0]), plugin.All()
 	for _, p := range all {
 		if p.Name == name {
+			if name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
+				os.Exit(daemon.Main(os.Args[2:], os.Stderr))
+			}
 			os.Exit(sdk.Serve(all, name, version))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/fairlead-cni/fairlead/cli"
+	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
@@ -19,6 +20,9 @@ func main() {
 	all := plugin.All()
 	for _, p := range all {
 		if p.Name == name {
+			if name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
+				os.Exit(daemon.Main(os.Args[2:], os.Stderr))
+			}
 			os.Exit(sdk.Serve(all, name, version))
 		}
 	}

@@ -1,0 +1,162 @@
+package dhcp
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Conf is the object "ipam" of a configuration of plugin dhcp. Plugin and daemon read it alike.
+type Conf struct {
+	Type string `json:"type"` // dhcp
+
+	// where the daemon listens; default /run/cni/dhcp.sock
+	DaemonSocketPath string `json:"daemonSocketPath"`
+
+	// start the daemon where none listens; default false: systemd does, by cni-dhcp.socket
+	StartDaemon bool `json:"startDaemon"`
+
+	// options to send
+	Provide []Provide `json:"provide"`
+
+	// options to ask for, beside those that a result is made of: 1, 3, 6, 15, 26, 33, 42, 58, 59, 119 and 121
+	Request []Request `json:"request"`
+
+	// metric of the routes; default: the kernel's
+	Priority int `json:"priority"`
+
+	// the container's name, for servers that put it in DNS (option 12); default: K8S_POD_NAME of CNI_ARGS, where a
+	// runtime says it
+	Hostname string `json:"hostname"`
+
+	// what kind of client it is, for servers that give each kind its own (option 60); default: none
+	VendorClass string `json:"vendorClass"`
+
+	// what the server knows the container by (option 61, as it is sent, so without a type it is a text's); default: a
+	// byte 0 and container ID, network and interface name with slashes between, as the reference has it
+	ClientID string `json:"clientID"`
+
+	// have the server broadcast its answers, for links that take in nothing else before they have an address; default:
+	// only on an ipvlan
+	Broadcast bool `json:"broadcast"`
+}
+
+// A Provide is an option to send.
+type Provide struct {
+	// a number, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier
+	Option string `json:"option"`
+	// its bytes, as a text of at most 255; an empty one is not sent
+	Value string `json:"value"`
+	// a key of CNI_ARGS that has the value, where it is there
+	FromArg string `json:"fromArg"`
+}
+
+// A Request is an option to ask for.
+type Request struct {
+	// a number, or a name as in provide
+	Option string `json:"option"`
+	// do not ask for the options that are asked for by default
+	SkipDefault bool `json:"skipDefault"`
+}
+
+// Socket is where the daemon listens.
+func (c Conf) Socket(def string) string {
+	if c.DaemonSocketPath != "" {
+		return c.DaemonSocketPath
+	}
+	return def
+}
+
+// Requested4 are the options that a lease is made of, and its times. 121 comes before what it replaces (RFC 3442).
+func Requested4() []uint16 { return []uint16{1, 121, 3, 33, 6, 15, 119, 26, 42, 58, 59} }
+
+// Ask4 is what is asked of DHCPv4 servers for an owner. Args are CNI_ARGS. Errors name the key, and have code 7.
+func (c Conf) Ask4(o spec.Owner, args string) (Ask, error) {
+	a := Ask{Owner: o, Hostname: c.Hostname, VendorClass: c.VendorClass, Broadcast: c.Broadcast, Options: map[uint16][]byte{}, Request: Requested4()}
+	if a.Hostname == "" {
+		a.Hostname, _ = arg(args, "K8S_POD_NAME")
+	}
+	set := func(path string, code uint16, value string) error {
+		if len(value) > 255 {
+			return spec.Errorf(spec.CodeConfig, "%s: has %d bytes: an option has at most 255", path, len(value))
+		}
+		a.Options[code] = []byte(value)
+		return nil
+	}
+	for path, text := range map[string]string{"ipam.hostname": a.Hostname, "ipam.vendorClass": c.VendorClass} {
+		if len(text) > 255 {
+			return a, spec.Errorf(spec.CodeConfig, "%s: has %d bytes: an option has at most 255", path, len(text))
+		}
+	}
+	if c.ClientID != "" {
+		if err := set("ipam.clientID", 61, c.ClientID); err != nil {
+			return a, err
+		}
+	}
+	for i, p := range c.Provide {
+		path := "ipam.provide[" + strconv.Itoa(i) + "]"
+		code, err := option(path, p.Option)
+		if err != nil {
+			return a, err
+		}
+		value := p.Value
+		if v, ok := arg(args, p.FromArg); ok && p.FromArg != "" {
+			value = v
+		}
+		if err := set(path+".value", code, value); err != nil {
+			return a, err
+		}
+	}
+	for i, r := range c.Request {
+		code, err := option("ipam.request["+strconv.Itoa(i)+"]", r.Option)
+		if err != nil {
+			return a, err
+		}
+		if !slices.Contains(a.Request, code) {
+			a.Request = append(a.Request, code)
+		}
+	}
+	if slices.ContainsFunc(c.Request, func(r Request) bool { return r.SkipDefault }) {
+		a.Request = nil
+		for _, r := range c.Request {
+			code, _ := option("", r.Option)
+			a.Request = append(a.Request, code)
+		}
+	}
+	return a, nil
+}
+
+func option(path, name string) (uint16, error) {
+	switch name {
+	case "subnet-mask":
+		return 1, nil
+	case "routers":
+		return 3, nil
+	case "host-name":
+		return 12, nil
+	case "vendor-class-identifier":
+		return 60, nil
+	case "dhcp-client-identifier":
+		return 61, nil
+	case "user-class":
+		return 77, nil
+	}
+	n, err := strconv.ParseUint(name, 10, 8)
+	if err != nil {
+		return 0, spec.Errorf(spec.CodeConfig, "%s.option: %q: want a number from 0 to 255, or one of dhcp-client-identifier, "+
+			"subnet-mask, routers, host-name, user-class, vendor-class-identifier", path, name)
+	}
+	return uint16(n), nil
+}
+
+// arg is the value of a key of CNI_ARGS. What is no pair is passed over, as the reference's does.
+func arg(args, key string) (string, bool) {
+	for pair := range strings.SplitSeq(args, ";") {
+		if k, v, ok := strings.Cut(pair, "="); ok && k == key {
+			return v, true
+		}
+	}
+	return "", false
+}

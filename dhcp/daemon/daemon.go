@@ -1,0 +1,212 @@
+// Package daemon keeps DHCP leases: it gets them for containers, renews them, writes them down and gives them back.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/dhcp/v4"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// StateDir is where the leases are kept.
+const StateDir = "/var/lib/cni/dhcp"
+
+// Settings are what the command line says.
+type Settings struct {
+	HostPrefix string        // before paths of namespaces
+	StateDir   string        // before it, HostPrefix
+	Broadcast  bool          // have servers broadcast their answers
+	Timeout    time.Duration // of one try to renew a lease
+	Patience   time.Duration // of all tries to get one
+	Resend     time.Duration // the longest pause before a message is sent again
+}
+
+// A Daemon keeps leases.
+type Daemon struct {
+	Settings
+
+	host   *kernel.NS
+	store  store
+	lock   *os.File
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+
+	mu      sync.Mutex
+	keepers map[key]*keeper
+	busy    map[spec.Owner]chan struct{} // who is being added or deleted
+}
+
+type key struct {
+	owner    spec.Owner
+	protocol string
+}
+
+// New starts a daemon on the leases that the last one left.
+func New(s Settings) (*Daemon, error) {
+	d := &Daemon{Settings: s, store: store{filepath.Join(s.HostPrefix, s.StateDir)}, keepers: map[key]*keeper{}, busy: map[spec.Owner]chan struct{}{}}
+	if err := os.MkdirAll(d.store.dir, 0o700); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(filepath.Join(d.store.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("another daemon keeps the leases in %s", d.store.dir)
+		}
+		return nil, err
+	}
+	d.lock = lock
+	records, err := d.store.load()
+	if err == nil {
+		d.host, err = kernel.Open("")
+	}
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	for _, r := range records {
+		d.resume(r)
+	}
+	d.group.Go(func() {
+		if err := d.host.Watch(d.ctx.Done(), d.hear); err != nil {
+			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed", "error", err)
+		}
+	})
+	return d, nil
+}
+
+// Close ends the daemon. The leases stay.
+func (d *Daemon) Close() {
+	d.cancel()
+	d.group.Wait()
+	d.host.Close()
+	d.lock.Close()
+}
+
+func (d *Daemon) hear(ev kernel.NamespaceEvent) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, k := range d.keepers {
+		k.hear(ev)
+	}
+}
+
+// protocols are those that a lease can be of.
+func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
+	switch name {
+	case v4.Client{}.Name():
+		return v4.Client{Max: d.Resend}, nil
+	}
+	return nil, fmt.Errorf("there is no protocol %q", name)
+}
+
+// resume keeps a lease of the last daemon's.
+func (d *Daemon) resume(r record) {
+	proto, err := d.protocol(r.Protocol)
+	if err != nil {
+		slog.Error("a lease is left alone", "owner", r.Ask.Owner, "reason", err)
+		return
+	}
+	if b := bootID(); b != r.Boot {
+		slog.Info("a lease was of an earlier boot, and its namespace is gone with that", "owner", r.Ask.Owner)
+		if err := d.store.remove(r.Ask.Owner, r.Protocol); err != nil {
+			slog.Error("forget a lease", "owner", r.Ask.Owner, "error", err)
+		}
+		return
+	}
+	if !r.awake() {
+		slog.Warn("a lease is from the future, and its server is asked about it", "owner", r.Ask.Owner)
+	}
+	k := d.newKeeper(proto, r)
+	k.confirm = true
+	if r.Off {
+		k.lost = errors.New("it was over before the daemon was started")
+	}
+	d.start(k)
+}
+
+func (d *Daemon) newKeeper(proto dhcp.Protocol, r record) *keeper {
+	return &keeper{d: d, proto: proto, rec: r, number: -1, up: true, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+}
+
+func (d *Daemon) start(k *keeper) {
+	var ctx context.Context
+	ctx, k.cancel = context.WithCancel(d.ctx)
+	d.mu.Lock()
+	d.keepers[key{k.rec.Ask.Owner, k.rec.Protocol}] = k
+	d.mu.Unlock()
+	d.group.Go(func() { k.run(ctx) })
+}
+
+// drop forgets a lease that there is nothing to give back through.
+func (d *Daemon) drop(k *keeper, why error) {
+	at := key{k.rec.Ask.Owner, k.rec.Protocol}
+	slog.Info("a lease is dropped; its server has it until it ends", "owner", at.owner, "protocol", at.protocol, "reason", why)
+	d.mu.Lock()
+	if d.keepers[at] == k {
+		delete(d.keepers, at)
+	}
+	d.mu.Unlock()
+	if err := d.store.remove(at.owner, at.protocol); err != nil {
+		slog.Error("forget a lease", "owner", at.owner, "error", err)
+	}
+}
+
+// of are the keepers of an owner.
+func (d *Daemon) of(o spec.Owner) (ks []*keeper) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for at, k := range d.keepers {
+		if at.owner == o {
+			ks = append(ks, k)
+		}
+	}
+	slices.SortFunc(ks, func(a, b *keeper) int {
+		if a.rec.Protocol < b.rec.Protocol {
+			return -1
+		}
+		return 1
+	})
+	return ks
+}
+
+// alone waits until nobody else adds or deletes the owner.
+func (d *Daemon) alone(ctx context.Context, o spec.Owner) (done func(), err error) {
+	for {
+		d.mu.Lock()
+		other, busy := d.busy[o]
+		if !busy {
+			mine := make(chan struct{})
+			d.busy[o] = mine
+			d.mu.Unlock()
+			return func() {
+				d.mu.Lock()
+				delete(d.busy, o)
+				d.mu.Unlock()
+				close(mine)
+			}, nil
+		}
+		d.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, spec.Errorf(spec.CodeTryAgain, "another call for %s is not done: %w", o, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,288 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A keeper keeps one lease: it renews it, puts another address on the link where the servers say so, and ends with the
+// namespace or the link. Between its doings it holds nothing of the namespace, which so may die.
+type keeper struct {
+	d     *Daemon
+	proto dhcp.Protocol
+
+	cancel context.CancelFunc
+	done   chan struct{} // closed when run has returned
+	wake   chan struct{}
+
+	mu      sync.Mutex
+	rec     record
+	number  int   // of the namespace, in the daemon's; -1: unknown
+	up      bool  // the link carried packets when it was last heard of
+	confirm bool  // ask whether the lease still holds
+	look    bool  // the namespace or the link may be gone
+	trouble error // why the last try failed
+	lost    error // why there is no valid lease; nil: there is
+	unsaved bool
+	tries   int // in vain, since the lease was lost
+}
+
+// A phase is what a keeper does next.
+type phase int
+
+const (
+	confirming phase = iota
+	renewing
+	rebinding
+	expiring
+	acquiring
+)
+
+func (p phase) String() string {
+	return [...]string{"confirm", "renew", "rebind", "expire", "acquire"}[p]
+}
+
+// next is the phase and when it begins, which may be past, and when it ends.
+func (k *keeper) next(now time.Time) (p phase, begin, end time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.rec.Lease
+	at := func(d time.Duration) time.Time {
+		if d == dhcp.Forever {
+			return now.Add(24 * 365 * time.Hour) // and then it is asked again
+		}
+		return l.Asked.Add(d)
+	}
+	switch {
+	case k.lost != nil:
+		return acquiring, now, time.Time{}
+	case !now.Before(at(l.Valid)):
+		return expiring, now, time.Time{}
+	case k.confirm:
+		return confirming, now, at(l.Valid)
+	case !now.Before(at(l.T2)):
+		return rebinding, at(l.T2), at(l.Valid)
+	}
+	return renewing, at(l.T1), at(l.T2)
+}
+
+// pause is how long to wait after a try in vain: half of what is left of the phase (RFC 2131, 4.4.5), but neither for a
+// busy while nor for long where the time is short.
+func pause(left, valid time.Duration) time.Duration {
+	least := min(max(valid/32, time.Second), time.Minute)
+	return max(left/2, least)
+}
+
+// again is how long to wait between tries to get a new lease.
+func again(tries int) time.Duration { return min(time.Second<<min(tries, 6), time.Minute) }
+
+// run keeps the lease until ctx ends or there is nothing to keep it for.
+func (k *keeper) run(ctx context.Context) {
+	defer close(k.done)
+	retry := time.Time{}
+	for ctx.Err() == nil {
+		now := time.Now()
+		p, begin, end := k.next(now)
+		if begin.Before(retry) {
+			begin = retry
+		}
+		if !end.IsZero() && begin.After(end) {
+			begin = end // the next phase has another way to try
+		}
+		if wait := begin.Sub(now); wait > 0 {
+			t := time.NewTimer(wait)
+			select {
+			case <-ctx.Done():
+			case <-t.C:
+			case <-k.wake:
+				if k.heard(ctx) {
+					retry = time.Time{}
+				}
+			}
+			t.Stop()
+			continue
+		}
+		err := k.step(ctx, p, end)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errGone):
+			k.d.drop(k, err)
+			return
+		}
+		retry = k.after(p, end, err)
+	}
+}
+
+// heard is what follows from an event, and reports whether there is something to be done at once.
+func (k *keeper) heard(ctx context.Context) bool {
+	k.mu.Lock()
+	look := k.look
+	k.look = false
+	now := k.confirm
+	k.mu.Unlock()
+	if look {
+		if link, err := k.reach(); err == nil {
+			link.NS.Close()
+		} else if errors.Is(err, errGone) && ctx.Err() == nil {
+			k.mu.Lock()
+			k.look = true // run's next step finds the same
+			k.confirm = true
+			k.mu.Unlock()
+			return true
+		}
+	}
+	return now
+}
+
+// step does what the phase is, once.
+func (k *keeper) step(ctx context.Context, p phase, end time.Time) error {
+	k.mu.Lock()
+	rec := k.rec
+	k.mu.Unlock()
+	link, err := k.reach()
+	if err != nil {
+		return err
+	}
+	defer link.NS.Close()
+	if p == expiring {
+		k.lose(link, errors.New("nobody renewed the lease in time"))
+		return nil
+	}
+	if !link.up {
+		return fmt.Errorf("link %s is down", link.Name)
+	}
+	limit := k.d.Timeout
+	if !end.IsZero() {
+		limit = min(limit, max(time.Until(end), time.Second))
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var got *dhcp.Lease
+	switch p {
+	case confirming:
+		got, err = k.proto.Confirm(ctx, link.Link, rec.Ask, rec.Lease)
+	case renewing:
+		got, err = k.proto.Renew(ctx, link.Link, rec.Ask, rec.Lease)
+	case rebinding:
+		got, err = k.proto.Rebind(ctx, link.Link, rec.Ask, rec.Lease)
+	case acquiring:
+		got, err = k.proto.Acquire(ctx, link.Link, rec.Ask)
+	}
+	if p == confirming && err != nil && !errors.Is(err, dhcp.ErrRefused) {
+		k.mu.Lock()
+		k.confirm = false // it is in force for as long as it is valid
+		k.mu.Unlock()
+	}
+	switch {
+	case err == nil:
+		return k.bind(link, got)
+	case errors.Is(err, dhcp.ErrRefused) && p != acquiring:
+		k.lose(link, err)
+		return nil
+	}
+	return err
+}
+
+// after notes how a step went, and says when the next may be.
+func (k *keeper) after(p phase, end time.Time, err error) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	changed := fmt.Sprint(err) != fmt.Sprint(k.trouble)
+	k.trouble = err
+	if err == nil {
+		k.tries = 0
+		return time.Time{}
+	}
+	if changed {
+		slog.Warn("no answer about a lease", "to", p, "owner", k.rec.Ask.Owner, "protocol", k.rec.Protocol, "reason", err)
+	}
+	if p == acquiring {
+		k.tries++
+		return time.Now().Add(again(k.tries))
+	}
+	return time.Now().Add(pause(time.Until(end), k.rec.Lease.Valid))
+}
+
+// bind takes a lease over.
+func (k *keeper) bind(link reached, l *dhcp.Lease) error {
+	k.mu.Lock()
+	rec := k.rec
+	k.mu.Unlock()
+	old := rec.Lease
+	if rec.Off || !old.SameConfiguration(l) {
+		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", old.Prefixes(), "is", l.Prefixes())
+		if err := exchange(link, old, l, rec.Off); err != nil {
+			slog.Error("put a changed lease on the link", "owner", rec.Ask.Owner, "link", link.Name, "error", err)
+		}
+	}
+	rec.Lease, rec.Off = l, false
+	rec.stamp()
+	err := k.d.store.save(rec)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rec, k.lost, k.confirm, k.unsaved = rec, nil, false, err != nil
+	if err != nil { // it is kept in memory, and the file has the times of the one before: nothing is lost but time
+		slog.Error("a renewed lease is not on the disk", "owner", rec.Ask.Owner, "error", err)
+	}
+	return nil
+}
+
+// lose takes the addresses off the link, for they are not ours any more.
+func (k *keeper) lose(link reached, why error) {
+	k.mu.Lock()
+	rec := k.rec
+	k.mu.Unlock()
+	slog.Error("a lease is over, and its addresses are taken off the link", "owner", rec.Ask.Owner, "protocol", rec.Protocol,
+		"link", link.Name, "addresses", rec.Lease.Prefixes(), "reason", why)
+	was, err := takeOff(link, rec.Lease)
+	if err != nil {
+		slog.Error("take addresses off", "link", link.Name, "error", err)
+	}
+	rec.Off = rec.Off || was
+	err = k.d.store.save(rec)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.rec, k.lost, k.confirm, k.unsaved = rec, why, false, err != nil
+}
+
+// stop ends run and waits for that, which takes no longer than a message.
+func (k *keeper) stop() {
+	k.cancel()
+	<-k.done
+}
+
+// hear takes what the watcher heard.
+func (k *keeper) hear(ev kernel.NamespaceEvent) {
+	k.mu.Lock()
+	switch {
+	case ev.Lost:
+		k.look = true
+	case ev.Namespace != k.number:
+		k.mu.Unlock()
+		return
+	case ev.Died:
+		k.look = true
+	case ev.Link != nil && ev.Link.Index == k.rec.Index:
+		k.look = k.look || ev.Deleted
+		if ev.Link.Operational && !k.up && !ev.Deleted {
+			k.confirm = true // what it is plugged into may be another network now
+		}
+		k.up = ev.Link.Operational
+	default:
+		k.mu.Unlock()
+		return
+	}
+	k.mu.Unlock()
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}

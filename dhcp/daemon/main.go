@@ -1,0 +1,161 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"golang.org/x/sys/unix"
+)
+
+// Main is `dhcp daemon`, with the reference's flags and some of ours, and returns the exit status.
+func Main(args []string, stderr io.Writer) int {
+	fl := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
+	fl.SetOutput(stderr)
+	var s Settings
+	pidfile := fl.String("pidfile", "", "`file` to write the process ID to; an absolute path")
+	socket := fl.String("socketpath", rpc.DefaultSocket, "`path` of the socket to listen on; the hostprefix comes before it")
+	fl.StringVar(&s.HostPrefix, "hostprefix", "", "`directory` that the host's files are in, where the daemon runs in a container")
+	fl.StringVar(&s.StateDir, "statedir", StateDir, "`directory` to keep the leases in; the hostprefix comes before it")
+	fl.BoolVar(&s.Broadcast, "broadcast", false, "have servers broadcast their answers, for links that take in nothing else")
+	fl.DurationVar(&s.Timeout, "timeout", 10*time.Second, "how long one try to renew a lease takes")
+	fl.DurationVar(&s.Resend, "resendmax", 16*time.Second, "the longest pause before a message is sent again")
+	fl.DurationVar(&s.Patience, "resendtimeout", 60*time.Second, "how long ADD tries to get a lease")
+	fl.Usage = func() {
+		fmt.Fprintln(stderr, "dhcp daemon keeps the leases that the IPAM plugin dhcp asks for.")
+		fl.PrintDefaults()
+	}
+	if err := fl.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return 0
+		}
+		return 2
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(stderr, nil)))
+	err := usage(fl, *pidfile, s)
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+		err = serve(ctx, s, *socket, *pidfile)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "dhcp daemon:", err)
+		return 1
+	}
+	return 0
+}
+
+func usage(fl *flag.FlagSet, pidfile string, s Settings) error {
+	switch {
+	case fl.NArg() > 0:
+		return fmt.Errorf("%q: there are no arguments", fl.Args())
+	case pidfile != "" && !filepath.IsAbs(pidfile):
+		return fmt.Errorf("-pidfile %s: want an absolute path", pidfile)
+	case s.Timeout <= 0 || s.Resend <= 0 || s.Patience <= 0:
+		return errors.New("-timeout, -resendmax and -resendtimeout have to be more than zero")
+	}
+	return nil
+}
+
+func serve(ctx context.Context, s Settings, socket, pidfile string) error {
+	l, err := listener(filepath.Join(s.HostPrefix, socket))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	d, err := New(s)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if pidfile != "" {
+		if err := os.WriteFile(pidfile, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+			return err
+		}
+		defer os.Remove(pidfile)
+	}
+	slog.Info("ready", "socket", l.Addr(), "leases", len(d.list()), "in", d.store.dir)
+	notify("READY=1")
+	return d.Serve(ctx, l)
+}
+
+// listener is the socket that systemd opened for us, else one of our own.
+func listener(path string) (net.Listener, error) {
+	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
+		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+		if n != 1 {
+			return nil, fmt.Errorf("systemd hands %d sockets over (LISTEN_FDS): want one", n)
+		}
+		for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
+			os.Unsetenv(name)
+		}
+		const first = 3 // SD_LISTEN_FDS_START
+		unix.CloseOnExec(first)
+		f := os.NewFile(first, "LISTEN_FD_3")
+		defer f.Close()
+		return net.FileListener(f)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if err := vacate(path); err != nil {
+		return nil, err
+	}
+	old := unix.Umask(0o117) // 0660; nothing else runs yet that would make files
+	l, err := net.Listen("unix", path)
+	unix.Umask(old)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// vacate removes the socket that a killed daemon left. One that somebody listens on is an error.
+func vacate(path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if st.Mode()&fs.ModeSocket == 0 {
+		return fmt.Errorf("%s is there and is no socket", path)
+	}
+	conn, err := net.DialTimeout("unix", path, 5*time.Second)
+	switch {
+	case err == nil:
+		conn.Close()
+		return fmt.Errorf("another daemon listens on %s", path)
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		return err
+	}
+	return os.Remove(path)
+}
+
+// notify tells systemd, where it waits for that (Type=notify).
+func notify(state string) {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		slog.Warn("tell systemd", "error", err)
+		return
+	}
+	defer conn.Close()
+	conn.Write([]byte(state))
+}

@@ -1,0 +1,246 @@
+package daemon_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp/daemon"
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// The test binary is the daemon and the plugins too, each in a process of its own.
+func TestMain(m *testing.M) {
+	name := filepath.Base(os.Args[0])
+	if name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
+		os.Exit(daemon.Main(os.Args[2:], os.Stderr))
+	}
+	if os.Getenv("CNI_COMMAND") != "" {
+		os.Exit(sdk.Serve(plugin.All(), name, "test"))
+	}
+	nstest.Main(m)
+}
+
+// limit is how long a test waits for what should come at once, on a machine that has other things to do.
+const limit = 20 * time.Second
+
+// A process is a program that writes a log which can be waited on.
+type process struct {
+	cmd  *exec.Cmd
+	mu   sync.Mutex
+	log  bytes.Buffer
+	more chan struct{}
+	dead chan struct{}
+}
+
+func start(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{cmd: cmd, more: make(chan struct{}, 1), dead: make(chan struct{})}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := r.Read(buf)
+			p.mu.Lock()
+			p.log.Write(buf[:n])
+			p.mu.Unlock()
+			select {
+			case p.more <- struct{}{}:
+			default:
+			}
+			if err != nil {
+				break
+			}
+		}
+		cmd.Wait()
+		close(p.dead)
+	}()
+	t.Cleanup(func() {
+		p.end(syscall.SIGKILL)
+		if t.Failed() {
+			t.Logf("%s said:\n%s", cmd.Args[0], p.text())
+		}
+	})
+	return p
+}
+
+func (p *process) end(sig syscall.Signal) {
+	p.cmd.Process.Signal(sig)
+	<-p.dead
+}
+
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// says waits until the log has the words n times.
+func (p *process) says(t *testing.T, words string, n int, within time.Duration) {
+	t.Helper()
+	late := time.After(within)
+	for strings.Count(p.text(), words) < n {
+		select {
+		case <-p.more:
+		case <-p.dead:
+			t.Fatalf("%s ended, and has not said %q", p.cmd.Args[0], words)
+		case <-late:
+			t.Fatalf("%s has not said %q %d times after %v", p.cmd.Args[0], words, n, within)
+		}
+	}
+}
+
+// startDaemon starts the daemon and waits until it listens.
+func startDaemon(t *testing.T, args ...string) *process {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", append([]string{"daemon"}, args...)...)
+	cmd.Args[0] = "dhcp"
+	p := start(t, cmd)
+	p.says(t, "msg=ready", 1, limit)
+	return p
+}
+
+// A lan is a bridge of the host's with a namespace on it for servers.
+type lan struct{ bridge, server string }
+
+const serverAddr = "10.9.0.1"
+
+func newLAN(t *testing.T) lan {
+	t.Helper()
+	l := lan{bridge: "cni0", server: nstest.NewNS(t)}
+	nstest.Run(t, "sh", "-ec", "ip link add cni0 type bridge && ip link set cni0 up && ip link add srv0 type veth peer name eth0 netns "+filepath.Base(l.server)+" && ip link set srv0 master cni0 up")
+	t.Cleanup(func() { exec.Command("sh", "-c", "ip link del srv0; ip link del cni0").Run() })
+	nstest.RunIn(t, l.server, "sh", "-ec", "ip addr add "+serverAddr+"/24 dev eth0; ip link set lo up; ip link set eth0 up")
+	return l
+}
+
+// dnsmasq serves a range for two minutes, the least that it gives, and says when to renew.
+func (l lan) dnsmasq(t *testing.T, more ...string) *process {
+	t.Helper()
+	args := []string{"--net=" + l.server, "dnsmasq", "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--user=root", "--pid-file=",
+		"--port=0", "--interface=eth0", "--bind-interfaces", "--no-ping", "--log-dhcp", "--leasefile-ro"}
+	if len(more) == 0 || !strings.HasPrefix(more[0], "--dhcp-range") {
+		more = append([]string{"--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m"}, more...)
+	}
+	p := start(t, exec.Command("nsenter", append(args, more...)...))
+	p.says(t, "started", 1, limit)
+	return p
+}
+
+// An attachment is one of a network that a plugin makes.
+type attachment struct {
+	id, netns string
+	conf      string // without name and version
+	args      string
+	result    *spec.Result
+	raw       []byte
+}
+
+func newAttachment(t *testing.T, id, conf string) *attachment {
+	return &attachment{id: id, netns: nstest.NewNS(t), conf: conf}
+}
+
+const overBridge = `"type":"bridge","bridge":"cni0","ipam":{"type":"dhcp"}`
+
+// call runs the plugin as a runtime does. The error is the document that it prints.
+func (a *attachment) call(t *testing.T, verb string) error {
+	t.Helper()
+	return a.callWithin(t, verb, 90*time.Second)
+}
+
+func (a *attachment) callWithin(t *testing.T, verb string, within time.Duration) error {
+	t.Helper()
+	conf := `{"cniVersion":"1.1.0","name":"net",` + a.conf
+	if a.raw != nil && verb != "ADD" {
+		conf += `,"prevResult":` + string(a.raw)
+	}
+	var head struct{ Type string }
+	if err := json.Unmarshal([]byte("{"+a.conf+"}"), &head); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd.Args[0] = head.Type
+	cmd.Stdin = strings.NewReader(conf + "}")
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/none", "CNI_ARGS=" + a.args, "PATH=" + os.Getenv("PATH")}
+	out, err := cmd.Output()
+	if ctx.Err() != nil {
+		t.Fatalf("%s did not end within %v", verb, within)
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		if e, ok := spec.DecodeError(out); ok {
+			return e
+		}
+		return fmt.Errorf("%w: %s %s", err, out, exit.Stderr)
+	}
+	if err == nil && verb == "ADD" {
+		a.raw = out
+		a.result, err = spec.DecodeResult(out, spec.Newest)
+	}
+	return err
+}
+
+func (a *attachment) must(t *testing.T, verb string) {
+	t.Helper()
+	if err := a.call(t, verb); err != nil {
+		t.Fatalf("%s: %v", verb, err)
+	}
+}
+
+func (a *attachment) ip(t *testing.T) string {
+	t.Helper()
+	if a.result == nil || len(a.result.IPs) == 0 {
+		t.Fatalf("no address in %s", a.raw)
+	}
+	return a.result.IPs[0].Address.String()
+}
+
+// entries is what the daemon says that it keeps.
+func entries(t *testing.T) (list []daemon.Entry) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	var r rpc.Reply
+	if err := rpc.Call(ctx, rpc.DefaultSocket, rpc.Ask, rpc.Question{Verb: "LS"}, &r); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(r.Document, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// files are the lease files.
+func files(t *testing.T) []string {
+	t.Helper()
+	names, err := filepath.Glob(daemon.StateDir + "/*.lease")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}

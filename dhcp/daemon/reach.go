@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// errGone says that what a lease was for is not there any more.
+var errGone = errors.New("gone")
+
+// A reached is a link in a namespace that is open for as long as something is done there.
+type reached struct {
+	dhcp.Link
+	up   bool
+	kind string
+}
+
+// open opens the namespace at the path of a call.
+func (d *Daemon) open(netns string) (*kernel.NS, error) {
+	return kernel.Open(filepath.Join(d.HostPrefix, netns))
+}
+
+// reach opens the keeper's namespace and finds its link. An errGone is final.
+func (k *keeper) reach() (reached, error) {
+	k.mu.Lock()
+	rec := k.rec
+	k.mu.Unlock()
+	ns, err := k.d.open(rec.Netns)
+	if errors.Is(err, kernel.ErrNoNamespace) || errors.Is(err, kernel.ErrNotNamespace) {
+		return reached{}, fmt.Errorf("the namespace %s is %w", rec.Netns, errGone)
+	}
+	if err != nil {
+		return reached{}, err
+	}
+	id, err := ns.Identity()
+	if err == nil && id != rec.Identity {
+		err = fmt.Errorf("the namespace is %w, and %s is another one", errGone, rec.Netns)
+	}
+	var l *kernel.Link
+	if err == nil {
+		if l, err = ns.LinkAt(rec.Index); errors.Is(err, kernel.ErrNoLink) {
+			err = fmt.Errorf("the link %s is %w", rec.Lease.Link, errGone)
+		}
+	}
+	var number int
+	if err == nil {
+		number, err = k.d.host.Number(ns)
+	}
+	if err != nil {
+		ns.Close()
+		return reached{}, err
+	}
+	k.mu.Lock()
+	k.number, k.up = number, l.Operational
+	k.mu.Unlock()
+	return reachedLink(ns, l), nil
+}
+
+func reachedLink(ns *kernel.NS, l *kernel.Link) reached {
+	return reached{dhcp.Link{NS: ns, Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU}, l.Operational, l.Kind}
+}
+
+// carrierLimit is how long a link that was set up may take to carry packets.
+const carrierLimit = 5 * time.Second
+
+// ready finds the link of a call and sets it up where it is down: nobody gets a lease on one that is.
+func ready(ctx context.Context, ns *kernel.NS, name string) (reached, error) {
+	l, err := ns.Link(name)
+	if err != nil {
+		return reached{}, err
+	}
+	if !l.Up {
+		if err := ns.SetLink(name, kernel.LinkChange{Up: true}); err != nil {
+			return reached{}, err
+		}
+	}
+	err = ns.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+		l, err = ns.Link(name)
+		return err == nil && l.Operational, err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = spec.Errorf(spec.CodeTryAgain, "link %s carries no packets after %v (no carrier)", name, carrierLimit)
+	}
+	if err != nil {
+		return reached{}, err
+	}
+	if len(l.MAC) != 6 {
+		return reached{}, spec.Errorf(spec.CodeConfig, "link %s has no Ethernet address, and DHCP needs one", name)
+	}
+	return reachedLink(ns, l), nil
+}
+
+// takeOff removes a lease's addresses from the link, and reports whether they were there.
+func takeOff(link reached, l *dhcp.Lease) (was bool, err error) {
+	have, err := link.NS.Addrs(link.Index)
+	for _, a := range have {
+		if slices.Contains(l.Prefixes(), a.Prefix) {
+			was = true
+			err = errors.Join(err, link.NS.DelAddr(link.Index, a))
+		}
+	}
+	return was, err
+}
+
+// exchange puts a lease on the link in the place of another one, as that one was there: what the interface plugin did not
+// put on the link, as where a virtual machine has the address, is none of ours to put there.
+func exchange(link reached, old, l *dhcp.Lease, off bool) error {
+	have, err := link.NS.Addrs(link.Index)
+	if err != nil {
+		return err
+	}
+	like := kernel.Addr{}
+	there := off
+	for _, a := range have {
+		if slices.Contains(old.Prefixes(), a.Prefix) {
+			there, like = true, a
+		}
+	}
+	if !there {
+		return nil
+	}
+	w := &kernel.World{Container: link.NS}
+	var errs []error
+	for _, p := range l.Prefixes() {
+		a := like
+		a.Prefix = p
+		if err := link.NS.AddAddr(link.Index, a); err != nil && !errors.Is(err, fs.ErrExist) {
+			errs = append(errs, err)
+		}
+	}
+	ctx := context.Background()
+	for _, r := range old.Routes {
+		k := route(link.Name, r)
+		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n) == k }) {
+			continue
+		}
+		if there, err := k.Present(ctx, w); err == nil && there {
+			errs = append(errs, link.NS.DelRoute(kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope), Table: kernel.MainTable}))
+		}
+	}
+	for _, a := range have {
+		if slices.Contains(old.Prefixes(), a.Prefix) && !slices.Contains(l.Prefixes(), a.Prefix) {
+			errs = append(errs, link.NS.DelAddr(link.Index, a))
+		}
+	}
+	for _, r := range l.Routes {
+		_, err := route(link.Name, r).Ensure(ctx, w)
+		errs = append(errs, err)
+	}
+	_, err = resource.Announce{Link: link.Name, Addrs: l.Prefixes()}.Ensure(ctx, w)
+	return errors.Join(append(errs, err)...)
+}
+
+func route(link string, r spec.Route) resource.Route {
+	k := resource.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, Priority: r.Priority}
+	if r.Scope != nil {
+		if r.GW.IsValid() {
+			k.OnLink = true
+		} else {
+			k.Scope, k.HasScope = *r.Scope, true
+		}
+	}
+	if k.Via == (netip.Addr{}) && !k.HasScope && r.Dst.Addr().Is4() {
+		k.Scope, k.HasScope = 253, true
+	}
+	return k
+}

@@ -1,0 +1,129 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Serve answers on a socket until ctx ends.
+func (d *Daemon) Serve(ctx context.Context, l net.Listener) error {
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil: // too many files are open: others have to end first
+			slog.Error("accept", "error", err)
+			t := time.NewTimer(100 * time.Millisecond)
+			select {
+			case <-ctx.Done():
+			case <-t.C:
+			}
+			continue
+		}
+		d.group.Go(func() {
+			if err := rpc.Serve(d.ctx, conn, d.handle); err != nil && d.ctx.Err() == nil {
+				slog.Warn("a caller was turned away", "reason", err)
+			}
+		})
+	}
+}
+
+func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (reply any, err error) {
+	switch method {
+	case rpc.Allocate:
+		var a rpc.Args
+		decode(&a)
+		q, err := ask(a, "ADD")
+		if err != nil {
+			return nil, err
+		}
+		res, err := d.add(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return rpc.NewResult(res), nil
+	case rpc.Release:
+		var a rpc.Args
+		decode(&a)
+		q, err := ask(a, "DEL")
+		if err != nil {
+			return nil, err
+		}
+		return struct{}{}, d.del(ctx, q.owner)
+	case rpc.Ask:
+		var q rpc.Question
+		decode(&q)
+		out, err := d.answer(ctx, q)
+		if err != nil {
+			e := document(err)
+			return rpc.Reply{Code: uint(e.Code), Message: e.Error()}, nil
+		}
+		return rpc.Reply{Document: out}, nil
+	}
+	return nil, rpc.ErrUnknown(method)
+}
+
+// document gives causes their codes, as far as they are the daemon's own.
+func document(err error) *spec.Error {
+	for _, c := range []struct {
+		cause error
+		code  spec.Code
+	}{
+		{kernel.ErrNotNamespace, spec.CodeEnvironment},
+		{kernel.ErrNoNamespace, spec.CodeEnvironment},
+		{context.Canceled, spec.CodeTryAgain},
+		{context.DeadlineExceeded, spec.CodeTryAgain},
+	} {
+		if errors.Is(err, c.cause) {
+			return spec.AsError(err, c.code)
+		}
+	}
+	return spec.AsError(err, spec.CodeInternal)
+}
+
+func (d *Daemon) answer(ctx context.Context, asked rpc.Question) ([]byte, error) {
+	if asked.Verb == "LS" {
+		return json.Marshal(d.list())
+	}
+	q, err := ask(asked.Args, asked.Verb)
+	if err != nil {
+		return nil, err
+	}
+	switch asked.Verb {
+	case "ADD":
+		res, err := d.add(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return res.Encode(spec.Newest)
+	case "CHECK":
+		return nil, d.check(q)
+	case "DEL":
+		return nil, d.del(ctx, q.owner)
+	case "GC":
+		return nil, d.sweep(ctx, q.conf.Name, q.conf.ValidAttachments)
+	case "STATUS":
+		return nil, d.status()
+	}
+	return nil, spec.Errorf(spec.CodeUnsupported, "the daemon does not know the verb %q", asked.Verb)
+}
+
+// status says whether a lease could be kept.
+func (d *Daemon) status() error {
+	if err := (kernel.Memory{Dir: d.store.dir}).Writable(); err != nil {
+		return spec.Errorf(spec.CodeUnavailable, "%w", err)
+	}
+	return nil
+}

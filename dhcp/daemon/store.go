@@ -1,0 +1,209 @@
+package daemon
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// format is that of the lease files. One who reads a greater number leaves the file alone.
+const format = 1
+
+// A record is what is known of one lease: a lease file.
+type record struct {
+	Format   int             `json:"format"`
+	Protocol string          `json:"protocol"`
+	Ask      dhcp.Ask        `json:"ask"`
+	Netns    string          `json:"netns"`    // path, as the runtime gave it
+	Identity kernel.Identity `json:"identity"` // of the namespace, for a path may lead to another one later
+	Index    int             `json:"index"`    // of the link
+	Metric   int             `json:"metric,omitempty"`
+	Boot     string          `json:"boot"`
+	Uptime   time.Duration   `json:"uptime"`        // when Lease.Asked was; the wall clock may be set
+	Off      bool            `json:"off,omitempty"` // the addresses were taken off the link
+	Lease    *dhcp.Lease     `json:"lease"`
+}
+
+// A store is the directory of the lease files. They are synced: a lease outlives its daemon, and so a crash.
+type store struct{ dir string }
+
+const (
+	suffix     = ".lease"
+	unfinished = ".new"
+	broken     = "broken" // the directory that unreadable files are put into
+)
+
+func (s store) path(o spec.Owner, protocol string) string {
+	n, h := kernel.NetworkHash(o.Network), kernel.OwnerHash(o)
+	return filepath.Join(s.dir, hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:])+"."+protocol+suffix)
+}
+
+// save writes a record in one step.
+func (s store) save(r record) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := s.path(r.Ask.Owner, r.Protocol)
+	if err := write(path, append(b, '\n')); err != nil {
+		return spec.Errorf(spec.CodeIO, "keep the lease: %w", err)
+	}
+	return nil
+}
+
+func write(path string, b []byte) error {
+	f, err := os.OpenFile(path+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(path+unfinished, path)
+	}
+	if err != nil {
+		os.Remove(path + unfinished)
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// remove forgets a lease. A file that is not there is removed.
+func (s store) remove(o spec.Owner, protocol string) error {
+	err := os.Remove(s.path(o, protocol))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return spec.Errorf(spec.CodeIO, "forget the lease: %w", err)
+	}
+	return syncDir(s.dir)
+}
+
+// load reads every lease. A file that cannot be read as one is put aside, or left where it is if a newer daemon wrote it,
+// and said; it costs no other lease.
+func (s store) load() (records []record, err error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		path := filepath.Join(s.dir, e.Name())
+		switch {
+		case strings.HasSuffix(e.Name(), unfinished):
+			os.Remove(path) // what a killed daemon was writing
+			continue
+		case !strings.HasSuffix(e.Name(), suffix):
+			continue
+		}
+		r, err := s.read(path)
+		var newer *newerError
+		switch {
+		case errors.As(err, &newer):
+			slog.Error("a lease is left alone", "file", path, "reason", err)
+		case err != nil:
+			slog.Error("a lease file cannot be used, and is put aside", "file", path, "reason", err, "to", filepath.Join(s.dir, broken))
+			if err := s.putAside(path); err != nil {
+				slog.Error("put aside", "error", err)
+			}
+		default:
+			records = append(records, r)
+		}
+	}
+	return records, nil
+}
+
+type newerError struct{ format int }
+
+func (e *newerError) Error() string {
+	return fmt.Sprintf("a newer daemon wrote it, in format %d; this one reads %d", e.format, format)
+}
+
+func (s store) read(path string) (r record, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return r, err
+	}
+	var head struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(b, &head); err != nil {
+		return r, fmt.Errorf("it is torn, or no JSON: %w", err)
+	}
+	if head.Format > format {
+		return r, &newerError{head.Format}
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, err
+	}
+	switch {
+	case r.Format < 1:
+		return r, errors.New(`it has no "format"`)
+	case r.Lease == nil || len(r.Lease.Addresses)+len(r.Lease.Delegated) == 0:
+		return r, errors.New("it has no address")
+	case path != s.path(r.Ask.Owner, r.Protocol):
+		return r, fmt.Errorf("it is that of %s and %s, by another's name", r.Ask.Owner, r.Protocol)
+	}
+	return r, nil
+}
+
+func (s store) putAside(path string) error {
+	dir := filepath.Join(s.dir, broken)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Rename(path, filepath.Join(dir, filepath.Base(path)))
+}
+
+// stamp notes when the lease was asked for on a clock that nobody sets.
+func (r *record) stamp() {
+	r.Boot = bootID()
+	r.Uptime = uptime() - time.Since(r.Lease.Asked)
+}
+
+// awake turns that back into a time of this process, and reports whether it can be believed: a time that has not come
+// yet was written by a mistake, and says nothing of how long the lease still is.
+func (r *record) awake() bool {
+	since := uptime() - r.Uptime
+	l := *r.Lease
+	r.Lease = &l
+	if since < 0 {
+		l.Asked = time.Now()
+		return false
+	}
+	l.Asked = time.Now().Add(-since)
+	return true
+}
+
+// bootID tells this boot from others; empty where the kernel does not.
+func bootID() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
+}
+
+func uptime() time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano())
+}

@@ -1,0 +1,231 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A question is a call of a plugin, read.
+type question struct {
+	rpc.Args
+	conf  *spec.Conf
+	ipam  dhcp.Conf
+	owner spec.Owner
+}
+
+func ask(a rpc.Args, verb string) (q question, err error) {
+	q.Args = a
+	q.conf, err = spec.ParseConf(a.StdinData)
+	if err != nil && (q.conf == nil || verb != "DEL") {
+		return q, err
+	}
+	q.owner = spec.Owner{Network: q.conf.Name, ContainerID: a.ContainerID, IfName: a.IfName}
+	raw, ok := q.conf.Object.Get("ipam")
+	if !ok {
+		raw = []byte("{}")
+	}
+	if err := json.Unmarshal(raw, &q.ipam); err != nil && verb != "DEL" && verb != "GC" {
+		return q, spec.Errorf(spec.CodeDecode, "ipam: %w", err)
+	}
+	return q, nil
+}
+
+// add gives an owner its leases. What it has already is answered again.
+func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
+	a, err := q.ipam.Ask4(q.owner, q.Args.Args)
+	if err != nil {
+		return nil, err
+	}
+	done, err := d.alone(ctx, q.owner)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ns, err := d.open(q.Netns)
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	id, err := ns.Identity()
+	if err != nil {
+		return nil, err
+	}
+	link, err := ready(ctx, ns, q.IfName)
+	if err != nil {
+		return nil, err
+	}
+	a.Broadcast = a.Broadcast || d.Broadcast || link.kind == "ipvlan" // all of whose links have one MAC
+	for _, k := range d.of(q.owner) {
+		k.mu.Lock()
+		same := k.rec.Identity == id && k.rec.Index == link.Index && k.lost == nil
+		k.mu.Unlock()
+		if !same {
+			d.end(ctx, k)
+		}
+	}
+	res := &spec.Result{}
+	for _, name := range []string{"dhcpv4"} {
+		l, err := d.lease(ctx, name, a, q, id, link)
+		if err != nil {
+			for _, k := range d.of(q.owner) {
+				d.end(context.WithoutCancel(ctx), k)
+			}
+			return nil, err
+		}
+		l.Result(res, q.ipam.Priority)
+	}
+	return res, nil
+}
+
+// lease gets a lease of one protocol, and keeps it.
+func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question, id kernel.Identity, link reached) (*dhcp.Lease, error) {
+	for _, k := range d.of(q.owner) {
+		k.mu.Lock()
+		l, same := k.rec.Lease, k.rec.Protocol == name
+		k.mu.Unlock()
+		if same {
+			return l, nil
+		}
+	}
+	proto, err := d.protocol(name)
+	if err != nil {
+		return nil, err
+	}
+	limited, cancel := context.WithTimeout(ctx, d.Patience)
+	defer cancel()
+	l, err := proto.Acquire(limited, link.Link, a)
+	switch {
+	case ctx.Err() != nil:
+		err = errors.Join(err, ctx.Err())
+	case errors.Is(err, dhcp.ErrNobody):
+		return nil, spec.Errorf(spec.CodeTryAgain, "%w within %v: there is no server, or its pool is empty", err, d.Patience)
+	case errors.Is(err, dhcp.ErrRefused), errors.Is(err, dhcp.ErrEmpty):
+		return nil, spec.Errorf(spec.CodeTryAgain, "%w", err)
+	}
+	r := record{Format: format, Protocol: name, Ask: a, Netns: q.Netns, Identity: id, Index: link.Index, Metric: q.ipam.Priority, Lease: l}
+	if err == nil {
+		r.stamp()
+		err = d.store.save(r)
+	}
+	if err != nil {
+		if l != nil { // the caller is gone, or the disk is full: nobody will know of it
+			err = errors.Join(err, d.giveBack(proto, link, r))
+		}
+		return nil, err
+	}
+	k := d.newKeeper(proto, r)
+	if k.number, err = d.host.Number(link.NS); err != nil {
+		slog.Warn("the link is not watched", "owner", q.owner, "error", err)
+	}
+	slog.Info("a lease", "owner", q.owner, "protocol", name, "addresses", l.Prefixes(), "server", l.Server.Addr, "for", l.Valid)
+	d.start(k)
+	return l, nil
+}
+
+// giveBackLimit is how long a RELEASE may take, which has an answer in DHCPv6 only.
+const giveBackLimit = 3 * time.Second
+
+func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r record) error {
+	ctx, cancel := context.WithTimeout(context.Background(), giveBackLimit)
+	defer cancel()
+	return proto.Release(ctx, link.Link, r.Ask, r.Lease)
+}
+
+// end stops a keeper, gives its lease back where that can be done, and forgets it.
+func (d *Daemon) end(_ context.Context, k *keeper) error {
+	k.stop()
+	k.mu.Lock()
+	r, lost := k.rec, k.lost
+	k.mu.Unlock()
+	d.mu.Lock()
+	at := key{r.Ask.Owner, r.Protocol}
+	if d.keepers[at] == k {
+		delete(d.keepers, at)
+	}
+	d.mu.Unlock()
+	if lost == nil {
+		link, err := k.reach()
+		if err == nil {
+			err = d.giveBack(k.proto, link, r)
+			link.NS.Close()
+		}
+		if err != nil {
+			slog.Warn("a lease could not be given back; its server has it until it ends", "owner", r.Ask.Owner, "reason", err)
+		} else {
+			slog.Info("a lease was given back", "owner", r.Ask.Owner, "protocol", r.Protocol, "addresses", r.Lease.Prefixes())
+		}
+	}
+	return d.store.remove(r.Ask.Owner, r.Protocol)
+}
+
+// del gives an owner's leases back. None is no error.
+func (d *Daemon) del(ctx context.Context, o spec.Owner) error {
+	done, err := d.alone(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer done()
+	var errs []error
+	for _, k := range d.of(o) {
+		errs = append(errs, d.end(ctx, k))
+	}
+	return errors.Join(errs...)
+}
+
+// check says what is wrong with an owner's leases. It asks nobody and waits for nothing.
+func (d *Daemon) check(q question) error {
+	ks := d.of(q.owner)
+	if len(ks) == 0 {
+		return fmt.Errorf("there is no lease of %s", q.owner)
+	}
+	var errs []error
+	for _, k := range ks {
+		k.mu.Lock()
+		rec, lost, trouble := k.rec, k.lost, k.trouble
+		k.mu.Unlock()
+		if lost != nil {
+			err := fmt.Errorf("lease %s of %v is over: %w", rec.Protocol, rec.Lease.Prefixes(), lost)
+			if trouble != nil {
+				err = fmt.Errorf("%w; and there is no new one: %w", err, trouble)
+			}
+			errs = append(errs, err)
+			continue
+		}
+		if q.conf.PrevResult == nil {
+			continue
+		}
+		for _, p := range rec.Lease.Prefixes() {
+			if !slices.ContainsFunc(q.conf.PrevResult.IPs, func(ip spec.IP) bool { return ip.Address == p }) {
+				errs = append(errs, fmt.Errorf("lease %s: the address is %v now, and prevResult does not have it", rec.Protocol, p))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// sweep gives back what belongs to a network and to none of valid.
+func (d *Daemon) sweep(ctx context.Context, network string, valid []spec.Attachment) error {
+	d.mu.Lock()
+	owners := map[spec.Owner]bool{}
+	for at := range d.keepers {
+		if at.owner.Network == network && !slices.Contains(valid, spec.Attachment{ContainerID: at.owner.ContainerID, IfName: at.owner.IfName}) {
+			owners[at.owner] = true
+		}
+	}
+	d.mu.Unlock()
+	var errs []error
+	for o := range owners {
+		errs = append(errs, d.del(ctx, o))
+	}
+	return errors.Join(errs...)
+}

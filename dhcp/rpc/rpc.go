@@ -1,0 +1,178 @@
+// Package rpc is the protocol of the DHCP daemon's socket: Go's net/rpc with gob, as the reference's plugin and daemon
+// speak it, in as far as they do. Those packages would cost every call of every plugin more than a millisecond's half.
+package rpc
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The words that begin a connection.
+const (
+	connect   = "CONNECT /_goRPC_ HTTP/1.0\n\n"
+	connected = "200 Connected to Go RPC"
+)
+
+type request struct {
+	ServiceMethod string
+	Seq           uint64
+}
+
+type response struct {
+	ServiceMethod string
+	Seq           uint64
+	Error         string
+}
+
+// An Error is what the other side answered in place of a reply.
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// Unknown reports whether the other side does not know the method.
+func (e Error) Unknown() bool { return strings.HasPrefix(string(e), "rpc: can't find ") }
+
+// Call asks the daemon at a socket, and fills reply, the pointer to a struct. It ends with ctx.
+func Call(ctx context.Context, socket, method string, args, reply any) error {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	err = call(conn, method, args, reply)
+	if ctx.Err() != nil && err != nil {
+		err = ctx.Err()
+	}
+	var answered Error
+	if err != nil && !errors.As(err, &answered) {
+		err = fmt.Errorf("%s: %w", socket, err)
+	}
+	return err
+}
+
+func call(conn net.Conn, method string, args, reply any) error {
+	if _, err := io.WriteString(conn, connect); err != nil {
+		return err
+	}
+	r := bufio.NewReader(conn)
+	status, err := header(r)
+	if err != nil {
+		return err
+	}
+	if _, words, _ := strings.Cut(status, " "); words != connected {
+		return fmt.Errorf("it is no DHCP daemon: it answers %q", status)
+	}
+	e, d := newEncoder(conn), newDecoder(r)
+	if err := errors.Join(e.encode(request{method, 1}), e.encode(args)); err != nil {
+		return err
+	}
+	tree, err := d.value()
+	if err != nil {
+		return err
+	}
+	var resp response
+	fill(reflect.ValueOf(&resp).Elem(), tree)
+	if tree, err = d.value(); err != nil {
+		return err
+	}
+	if resp.Error != "" {
+		return Error(resp.Error)
+	}
+	fill(reflect.ValueOf(reply).Elem(), tree)
+	return nil
+}
+
+// header reads lines until an empty one, and returns the first.
+func header(r *bufio.Reader) (first string, err error) {
+	const most = 8 << 10
+	for size := 0; ; {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return "", fmt.Errorf("read the first words: %w", err)
+		}
+		if size += len(line); size > most {
+			return "", errors.New("read the first words: they do not end")
+		}
+		text := strings.TrimRight(string(line), "\r\n")
+		if text == "" {
+			return first, nil
+		}
+		if first == "" {
+			first = text
+		}
+	}
+}
+
+// A Handler answers calls. Decode fills the pointer to a struct with the arguments. The context ends when the caller goes.
+type Handler func(ctx context.Context, method string, decode func(into any)) (reply any, err error)
+
+// ErrUnknown is what a Handler answers to a method that it does not know.
+func ErrUnknown(method string) error { return Error("rpc: can't find method " + method) }
+
+// Idle is how long a connection may say nothing while nothing of its is being done.
+const Idle = 30 * time.Second
+
+// Serve answers the calls of one connection, and closes it.
+func Serve(ctx context.Context, conn net.Conn, handle Handler) error {
+	defer conn.Close()
+	ctx, gone := context.WithCancel(ctx)
+	defer gone()
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
+	conn.SetDeadline(time.Now().Add(Idle))
+	r := bufio.NewReader(conn)
+	first, err := header(r)
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(first) != strings.TrimSpace(connect) {
+		io.WriteString(conn, "HTTP/1.0 405 must CONNECT\nContent-Type: text/plain; charset=utf-8\n\n405 must CONNECT\n")
+		return fmt.Errorf("it begins with %q", first)
+	}
+	if _, err := io.WriteString(conn, "HTTP/1.0 "+connected+"\n\n"); err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	defer gone() // runs first: who is being served has gone
+	e, d := newEncoder(conn), newDecoder(r)
+	for {
+		var req request
+		tree, err := d.value()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fill(reflect.ValueOf(&req).Elem(), tree)
+		args, err := d.value()
+		if err != nil {
+			return err
+		}
+		conn.SetDeadline(time.Time{}) // an ADD takes what it takes; that its caller went is seen
+		calls.Go(func() {
+			reply, err := handle(ctx, req.ServiceMethod, func(into any) { fill(reflect.ValueOf(into).Elem(), args) })
+			resp := response{ServiceMethod: req.ServiceMethod, Seq: req.Seq}
+			if err != nil {
+				resp.Error, reply = err.Error(), struct{}{}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			conn.SetWriteDeadline(time.Now().Add(Idle))
+			if e.encode(resp) == nil {
+				e.encode(reply)
+			}
+			conn.SetReadDeadline(time.Now().Add(Idle))
+		})
+	}
+}

@@ -1,0 +1,105 @@
+package rpc
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/gob"
+	"net"
+	"reflect"
+	"testing"
+)
+
+type inner struct {
+	A []byte
+	P *int
+}
+
+type sample struct {
+	S  string
+	N  int
+	U  uint64
+	B  bool
+	L  []string
+	I  []*inner
+	In inner
+	E  struct{}
+}
+
+func samples() []sample {
+	n := 300
+	return []sample{{}, {S: "x", N: -5, U: 1 << 40, B: true, L: []string{"", "b"}, I: []*inner{{A: []byte{1, 2, 3}}, {P: &n}}, In: inner{P: &n}}, {N: 128, In: inner{A: bytes.Repeat([]byte{7}, 70000)}}}
+}
+
+// What we write encoding/gob reads, and what it writes we read, also where the other side knows less or more fields.
+func TestSameAsGob(t *testing.T) {
+	var ours, theirs bytes.Buffer
+	e, g := newEncoder(&ours), gob.NewEncoder(&theirs)
+	for _, s := range samples() {
+		if err := e.encode(s); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Encode(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gd, d := gob.NewDecoder(&ours), newDecoder(bufio.NewReader(&theirs))
+	for _, want := range samples() {
+		var got sample
+		if err := gd.Decode(&got); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("gob reads %+v of ours, want %+v", got, want)
+		}
+		tree, err := d.value()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = sample{}
+		fill(reflect.ValueOf(&got).Elem(), tree)
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("we read %+v of gob's, want %+v", got, want)
+		}
+	}
+}
+
+// A net.IPNet is two lists of bytes, as the reference's results have it.
+func TestAddresses(t *testing.T) {
+	type theirs struct{ Address net.IPNet }
+	var b bytes.Buffer
+	_, n, _ := net.ParseCIDR("10.1.2.0/24")
+	if err := gob.NewEncoder(&b).Encode(theirs{*n}); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := newDecoder(bufio.NewReader(&b)).value()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct{ Address struct{ IP, Mask []byte } }
+	fill(reflect.ValueOf(&got).Elem(), tree)
+	if net.IP(got.Address.IP).String() != "10.1.2.0" || net.IPMask(got.Address.Mask).String() != "ffffff00" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// Whatever is written to the socket, it is read or refused.
+func FuzzDecode(f *testing.F) {
+	for _, s := range samples()[:2] {
+		var b bytes.Buffer
+		if err := gob.NewEncoder(&b).Encode(s); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b.Bytes())
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d := newDecoder(bufio.NewReader(bytes.NewReader(b)))
+		for {
+			tree, err := d.value()
+			if err != nil {
+				return
+			}
+			var s sample
+			fill(reflect.ValueOf(&s).Elem(), tree)
+		}
+	})
+}

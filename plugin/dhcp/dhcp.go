@@ -1,0 +1,166 @@
+// Package dhcp has a server on the container's link give it its address: a daemon on this host asks, and keeps the lease.
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the dhcp plugin.
+var Plugin = sdk.Allocator("dhcp", "has a server on the container's link give it its address", open)
+
+type conf struct {
+	IPAM dhcp.Conf `json:"ipam"`
+}
+
+func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
+	doc, err := r.Document()
+	if err != nil {
+		return nil, err
+	}
+	netns := r.Netns
+	if netns != "" {
+		if netns, err = filepath.Abs(netns); err != nil {
+			return nil, err
+		}
+	}
+	l := leases{conf: c.IPAM, args: rpc.Args{ContainerID: r.ContainerID, Netns: netns, IfName: r.IfName, Args: r.Args(), StdinData: doc}}
+	if r.Verb == "DEL" || r.Verb == "GC" {
+		return l, nil
+	}
+	_, err = c.IPAM.Ask4(r.Owner, l.args.Args)
+	return l, err
+}
+
+// leases are the daemon's.
+type leases struct {
+	conf dhcp.Conf
+	args rpc.Args
+}
+
+// NeedsLink implements ipam.Linked: a lease is given back over the link.
+func (l leases) NeedsLink() {}
+
+// Bounds on how long the daemon may take. It gives up on servers before these; they are for one that hangs.
+const (
+	addLimit = 5 * time.Minute
+	delLimit = 15 * time.Second
+	askLimit = 5 * time.Second
+)
+
+func (l leases) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
+	doc, err := l.ask(ctx, addLimit, "ADD")
+	if unknown(err) {
+		return l.foreign(ctx, addLimit)
+	}
+	if absent(err) {
+		err = spec.Errorf(spec.CodeTryAgain, "%w; %s", err, advice)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return spec.DecodeResult(doc, spec.Newest)
+}
+
+const advice = "start the daemon that keeps leases: systemctl start cni-dhcp.socket, or `dhcp daemon`"
+
+func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
+	_, err := l.ask(ctx, askLimit, "CHECK")
+	if !unknown(err) {
+		return err
+	}
+	// Another daemon's: to be asked for a lease that it has, it answers with it, unless it has lost it, and then maybe not.
+	res, err := l.foreign(ctx, askLimit)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ip := range res.IPs {
+		if prev != nil && !slices.ContainsFunc(prev.IPs, func(p spec.IP) bool { return p.Address == ip.Address }) {
+			errs = append(errs, fmt.Errorf("the lease is of %v now, and prevResult does not have it", ip.Address))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l leases) Release(ctx context.Context, o spec.Owner) error {
+	_, err := l.ask(ctx, delLimit, "DEL")
+	if unknown(err) {
+		ctx, cancel := context.WithTimeout(ctx, delLimit)
+		defer cancel()
+		err = rpc.Call(ctx, l.socket(), rpc.Release, l.args, &struct{}{})
+	}
+	return err
+}
+
+func (l leases) Sweep(ctx context.Context, network string, valid []spec.Owner) error {
+	_, err := l.ask(ctx, delLimit, "GC")
+	if unknown(err) || absent(err) {
+		return nil // who is not there sweeps when it comes
+	}
+	return err
+}
+
+func (l leases) Status(ctx context.Context, network string) error {
+	_, err := l.ask(ctx, askLimit, "STATUS")
+	switch {
+	case unknown(err):
+		return nil
+	case err != nil:
+		e := spec.AsError(err, spec.CodeUnavailable)
+		if absent(err) {
+			e = spec.Errorf(spec.CodeUnavailable, "%w; %s", err, advice)
+		}
+		return e
+	}
+	return nil
+}
+
+func (l leases) socket() string { return l.conf.Socket(rpc.DefaultSocket) }
+
+// ask asks our own daemon.
+func (l leases) ask(ctx context.Context, limit time.Duration, verb string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var r rpc.Reply
+	if err := rpc.Call(ctx, l.socket(), rpc.Ask, rpc.Question{Verb: verb, Args: l.args}, &r); err != nil {
+		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)
+	}
+	if r.Code != 0 {
+		return nil, &spec.Error{Code: spec.Code(r.Code), Msg: r.Message}
+	}
+	return r.Document, nil
+}
+
+// foreign has any daemon that speaks the reference's protocol give a lease.
+func (l leases) foreign(ctx context.Context, limit time.Duration) (*spec.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	var r rpc.Result
+	if err := rpc.Call(ctx, l.socket(), rpc.Allocate, l.args, &r); err != nil {
+		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)
+	}
+	return r.Spec(), nil
+}
+
+// unknown reports whether the daemon is another one, which has the reference's methods alone.
+func unknown(err error) bool {
+	var e rpc.Error
+	return errors.As(err, &e) && e.Unknown()
+}
+
+// absent reports whether nobody listens.
+func absent(err error) bool {
+	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
+}
