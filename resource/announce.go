@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,26 +80,8 @@ func (a Announce) notify(ns *kernel.NS, l *kernel.Link) (changed bool, err error
 // wait waits until both ends carry packets, for until then the kernel drops what the host sends, and until
 // the addresses are beyond doubt.
 func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) error {
-	if !l.Up {
-		return fmt.Errorf("link %v%s is down", Container, a.Link)
-	}
-	// The host's end first: as a rule the other one has been dealt with when it is.
-	if a.Port != "" {
-		if err := carrier(ctx, Host, w.Host, a.Port); err != nil {
-			return err
-		}
-	}
-	if !l.Operational {
-		err := carrier(ctx, Container, w.Container, a.Link)
-		if a.Port == "" && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			// Its cable is out, or that of the link below, which is not this attachment's to mend. No address
-			// gets any further without.
-			slog.Warn("the link carries nothing yet", "link", a.Link)
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	if carries, err := connected(ctx, w, l, a.Port); !carries || err != nil {
+		return err // no address gets any further without
 	}
 	for _, p := range a.Addrs {
 		if err := usable(ctx, w.Container, a.Link, p.Addr()); err != nil {
@@ -106,6 +89,29 @@ func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) err
 		}
 	}
 	return nil
+}
+
+// connected waits until a link of the container, and the port on the host that it leads to, carry packets. A link that
+// leads elsewhere may be without: its cable is out, or that of the link below, which is not this attachment's to mend.
+func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string) (carries bool, err error) {
+	if !l.Up {
+		return false, fmt.Errorf("link %v%s is down", Container, l.Name)
+	}
+	// The host's end first: as a rule the other one has been dealt with when it is.
+	if port != "" {
+		if err := carrier(ctx, Host, w.Host, port); err != nil {
+			return false, err
+		}
+	}
+	if l.Operational {
+		return true, nil
+	}
+	err = carrier(ctx, Container, w.Container, l.Name)
+	if port == "" && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		slog.Warn("the link carries nothing yet", "link", l.Name)
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // carrier waits until a link carries packets and, where it is a port of a bridge, that forwards them.
@@ -144,10 +150,16 @@ func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr) er
 		list, err := ns.Addrs(index)
 		for _, have := range list {
 			if have.Prefix.Addr() == addr && have.DADFailed {
-				return false, errors.New("somebody else on the link has it")
+				return false, whoHas(ctx, ns, index, addr)
 			}
 		}
-		return false, err
+		if err != nil {
+			return false, err
+		}
+		routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Link: index})
+		return slices.ContainsFunc(routes, func(r kernel.Route) bool { // in a VRF's table, where no packet from here goes
+			return r.Type == kernel.Local && r.Dst.IsSingleIP() && r.Dst.Addr() == addr
+		}), err
 	})
 	if err != nil {
 		return fmt.Errorf("wait for address %v of %s: %w", addr, link, err)

@@ -15,6 +15,7 @@ type MasterKeys struct {
 	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
 	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
 	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+	Conflicts
 }
 
 // OnMaster is what these plugins say of their link.
@@ -26,6 +27,8 @@ type OnMaster struct {
 	Ether     bool   // likewise
 	MAC       string // as it was asked for
 	OwnMAC    bool   // where none was, it has one of the owner's own, and else the kernel's
+	Found     bool   // Master is what a plugin before made, and the configuration does not name it
+	ByMaster  bool   // it hears no answers to what it asks, and its master does
 	Announces bool   // it can announce its addresses only as it comes up, so it has to get them before
 }
 
@@ -39,7 +42,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	if err := c.validate(r); err != nil {
 		return nil, link, nil, err
 	}
-	link.Chosen, link.MTU, link.MAC = c.Master == "", c.MTU, c.MAC
+	link.Chosen, link.MTU, link.MAC = c.Master == "" || c.Found, c.MTU, c.MAC
 	if c.OwnMAC {
 		link.MAC = r.MAC(c.MAC)
 	}
@@ -63,7 +66,11 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	if link.Down && !late {
 		after = append(after, resource.Up{Link: r.IfName})
 	}
-	return before, link, append(after, r.Addressing(Addressing{Link: r.IfName, Up: late})...), nil
+	a := Addressing{Link: r.IfName, Up: late, Conflicts: c.Conflicts, ByOn: c.ByMaster}
+	if c.Taken { // a vlan's master is of another segment
+		a.On = link.Master
+	}
+	return before, link, append(after, r.Addressing(a)...), nil
 }
 
 func (c OnMaster) validate(r *Request) error {
@@ -87,7 +94,7 @@ func (c OnMaster) validate(r *Request) error {
 	case c.IPv6 == "off" && r.Has6():
 		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
 	}
-	return nil
+	return c.Conflicts.Validate(r)
 }
 
 // OneOf is nil for an empty value or one of the words, or an error that lists them.

@@ -174,6 +174,12 @@ type Addressing struct {
 	// nobody yet who could be told of the addresses.
 	Idle bool
 
+	// What the configuration says of conflicts goes before NoDAD. On is the link below, which has addresses of the
+	// same segment; without a Kind there is none. ByOn is that Link hears no answers, and On does.
+	Conflicts Conflicts
+	On        resource.Master
+	ByOn      bool
+
 	// ByGateway sends all to the gateways, what is for the addresses' own subnets too: the link leads nowhere else.
 	ByGateway bool
 }
@@ -185,11 +191,25 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		return nil
 	}
 	var p plan.Plan
+	a.NoDAD = (a.NoDAD || a.Conflicts.Off()) && !a.Conflicts.Probe()
 	if r.Has6() {
 		p = append(p, resource.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD})
 	}
+	addr := func(ip spec.IP) resource.Addr {
+		return resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway}
+	}
+	if a.Conflicts.Probe() { // the kernel asks for IPv6's meanwhile
+		for _, ip := range r.IPs {
+			if ip.Address.Addr().Is6() {
+				p = append(p, addr(ip))
+			}
+		}
+		p = append(p, resource.Probe{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port, On: a.On, ByOn: a.ByOn})
+	}
 	for _, ip := range r.IPs {
-		p = append(p, resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway})
+		if !a.Conflicts.Probe() || ip.Address.Addr().Is4() {
+			p = append(p, addr(ip))
+		}
 	}
 	if a.Up {
 		p = append(p, resource.Notify{Link: a.Link, Addrs: r.Prefixes()}, resource.Up{Link: a.Link})

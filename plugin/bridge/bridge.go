@@ -29,6 +29,7 @@ type conf struct {
 	EnableDAD     bool         `json:"enabledad"`     // IPv6: ask whether somebody else has the address before using it
 	PortIsolation bool         `json:"portIsolation"` // no frames between isolated ports of the bridge
 	IPv6          string       `json:"ipv6"`          // "off" closes IPv6 in the container's interface
+	sdk.Conflicts
 
 	DisableContainerInterface bool `json:"disableContainerInterface"` // leave the container's end down; only without ipam
 
@@ -78,6 +79,12 @@ func (c conf) validate(r *sdk.Request) error {
 		if err := resource.ValidMAC(mac); err != nil {
 			return err
 		}
+	}
+	if c.EnableDAD && c.Off() {
+		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"off\": enabledad asks for IPv6 addresses; remove one of the two")
+	}
+	if err := c.Conflicts.Validate(r); err != nil {
+		return err
 	}
 	return c.Masquerade.Validate()
 }
@@ -136,7 +143,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, resource.Announce{Link: r.IfName, Port: wait})
 	}
-	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, NoDAD: !c.EnableDAD})...), nil
+	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...), nil
 }
 
 // port is how the container gets on the bridge: by a cable of its own, or, where a plugin before this one

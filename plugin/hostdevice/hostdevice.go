@@ -17,6 +17,7 @@ type conf struct {
 	HWAddr     string `json:"hwaddr"`     // its MAC; bridges, bonds and VLANs that share it do not count
 	KernelPath string `json:"kernelpath"` // its path below /sys/devices/
 	PCIBusID   string `json:"pciBusID"`   // its PCI address, such as 0000:00:1f.6; one that vfio-pci, uio_pci_generic or igb_uio drives stays where it is, for a program of the container
+	sdk.Conflicts
 
 	RuntimeConfig struct {
 		DeviceID string `json:"deviceID"` // the address of the device on its bus, PCI or auxiliary (clause K8); wins over pciBusID
@@ -47,13 +48,16 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 		return p, nil
 	}
+	if err := c.Conflicts.Validate(r); err != nil {
+		return nil, err
+	}
 	if d := h.Device; d.ID != "" && resource.UserspaceDriver(d.ID) != "" {
 		return plan.Plan{resource.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}}, nil
 	}
 	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
 		h.MAC, h.MTU = r.MAC(""), r.MTU()
 	}
-	return append(plan.Plan{h}, r.Addressing(sdk.Addressing{Link: r.IfName})...), nil
+	return append(plan.Plan{h}, r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...), nil
 }
 
 // ways are those by which the configuration says which device.

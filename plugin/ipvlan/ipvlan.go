@@ -7,6 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the ipvlan plugin.
@@ -27,23 +28,23 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		if err := sdk.OneOf("flag", c.Flag, "bridge", "private", "vepa"); err != nil {
 			return nil, err
 		}
+		if c.Probe() && c.Mode != "" && c.Mode != "l2" {
+			return nil, spec.Errorf(spec.CodeConfig, "conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave the key out", c.ConflictDetection, c.Mode)
+		}
 	}
 	if !r.L3 {
 		r.Adopt()
 	}
-	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true}
+	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true, ByMaster: true}
+	if name, inContainer := r.OnlyLink(); c.Master == "" && name != "" {
+		on.Master, on.LinkInContainer, on.Found = name, on.LinkInContainer || inContainer, true
+	}
 	before, link, after, err := r.OnMaster(on)
 	if err != nil {
 		return nil, err
 	}
 	if c.Master == "" {
 		before = nil // STATUS is not told what a plugin before this one would make
-		if name, inContainer := r.OnlyLink(); name != "" {
-			link.Master.Link = name
-			if inContainer {
-				link.Master.Where = resource.Container
-			}
-		}
 	}
 	p := append(before, resource.IPvlan{Stacked: link, Mode: c.Mode, Flag: c.Flag})
 	return append(p, after...), nil
