@@ -16,8 +16,7 @@ import (
 )
 
 // A Probe asks, before a link of the container has its IPv4 addresses, whether somebody on its segment has one of them
-// or is about to (RFC 5227, 2.1.1). IPv6's are the kernel's to ask for, and those are waited for when they are
-// announced; that it asks is seen to here.
+// or is about to (RFC 5227, 2.1.1). IPv6's are the kernel's to ask for, and are waited for when they are announced.
 type Probe struct {
 	Link  string
 	Addrs []netip.Prefix
@@ -74,9 +73,6 @@ func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil || len(ask) == 0 {
 		return false, err
 	}
-	if err := p.asks6(w); err != nil {
-		return false, err
-	}
 	carries := l.Operational
 	if !p.ByOn {
 		if carries, err = connected(ctx, w, l, p.Port); err != nil {
@@ -114,16 +110,6 @@ func (p Probe) below(ns *kernel.NS, master *kernel.Link) error {
 			}
 		}
 	}
-	return err
-}
-
-// asks6 has the kernel ask for IPv6 addresses. Zero questions is what some hosts have for a default.
-func (p Probe) asks6(w *kernel.World) error {
-	key := "net/ipv6/conf/" + p.Link + "/dad_transmits"
-	if v, err := w.Container.Sysctl(key); err != nil || v != "0" || !slices.ContainsFunc(p.Addrs, func(a netip.Prefix) bool { return a.Addr().Is6() }) {
-		return nil
-	}
-	_, err := w.Container.SetSysctls(kernel.Setting{Key: key, Value: "1"})
 	return err
 }
 

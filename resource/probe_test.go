@@ -64,7 +64,7 @@ func (l *lan) claim(ctx context.Context, addrs ...string) error {
 		}
 	}
 	if p6 != nil {
-		p6 = append(plan.Plan{EnableIPv6{Link: "eth0"}}, p6...)
+		p6 = append(plan.Plan{EnableIPv6{Link: "eth0", DAD: true}}, p6...)
 	}
 	p := append(append(p6, Probe{Link: "eth0", Addrs: all, Port: l.port}), p4...)
 	for _, r := range append(p, Announce{Link: "eth0", Addrs: all, Port: l.port}) {
@@ -275,10 +275,19 @@ func TestProbeBelow(t *testing.T) {
 	}
 }
 
-// The kernel asks for IPv6 addresses though the host's default is not to.
-func TestProbeHasTheKernelAsk(t *testing.T) {
+// The kernel asks for IPv6 addresses even where the host's default is not to.
+func TestDAD(t *testing.T) {
 	l := newLAN(t)
 	l.has(t, "fd09::5/64")
-	cont(t, l.World, "sysctl -qw net.ipv6.conf.eth0.dad_transmits=0")
+	none := in(l.World, "sysctl -qw net.ipv6.conf.eth0.dad_transmits=0")
+	none(t)
+	asked := func(t testing.TB) string {
+		conf := "net/ipv6/conf/eth0/"
+		return linkState(t, l.World) + sysctl(t, l.Container, conf+"accept_dad") + sysctl(t, l.Container, conf+"dad_transmits")
+	}
+	lawBook{state: asked}.hold(t, l.World, EnableIPv6{Link: "eth0", DAD: true},
+		breaker{"never", none, "dad_transmits is 0, want 1"},
+		breaker{"off", in(l.World, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0, want 1"})
+	none(t)
 	refused(t, "IPv6", l.claim(t.Context(), "fd09::5/64"), l.mac)
 }

@@ -60,9 +60,19 @@ func (s Sysctl) ns(w *kernel.World) (*kernel.NS, error) {
 type EnableIPv6 struct {
 	Link  string
 	NoDAD bool // addresses are usable at once, without asking whether somebody else has them
+	DAD   bool // they are asked for even where the host's default is to ask no times
 }
 
-func (e EnableIPv6) String() string { return line("ipv6 on cont/"+e.Link, flag("nodad", e.NoDAD)) }
+func (e EnableIPv6) String() string {
+	return line("ipv6 on cont/"+e.Link, flag("nodad", e.NoDAD), flag("dad", e.DAD))
+}
+
+// never is the setting that keeps the kernel from asking, if it is there.
+func (e EnableIPv6) never(ns *kernel.NS) (s kernel.Setting, is bool) {
+	s = kernel.Setting{Key: "net/ipv6/conf/" + e.Link + "/dad_transmits", Value: "1"}
+	v, err := ns.Sysctl(s.Key)
+	return s, e.DAD && err == nil && v == "0"
+}
 
 func (e EnableIPv6) settings() []kernel.Setting {
 	conf := "net/ipv6/conf/" + e.Link + "/"
@@ -84,7 +94,11 @@ func (e EnableIPv6) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	changed, err := ns.SetSysctls(e.settings()...)
+	settings := e.settings()
+	if s, is := e.never(ns); is {
+		settings = append(settings, s)
+	}
+	changed, err := ns.SetSysctls(settings...)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", err)
 	}
@@ -93,7 +107,13 @@ func (e EnableIPv6) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (e EnableIPv6) Verify(ctx context.Context, w *kernel.World) error {
-	return verifySysctls(w, e.settings())
+	settings := e.settings()
+	if ns, err := Container.ns(w); err == nil {
+		if s, is := e.never(ns); is {
+			settings = append(settings, s)
+		}
+	}
+	return verifySysctls(w, settings)
 }
 
 // An IPv6Off is a link of the container without IPv6, not even a link-local address. A kernel without IPv6

@@ -193,7 +193,7 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 	var p plan.Plan
 	a.NoDAD = (a.NoDAD || a.Conflicts.Off()) && !a.Conflicts.Probe()
 	if r.Has6() {
-		p = append(p, resource.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD})
+		p = append(p, resource.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Conflicts.Probe()})
 	}
 	addr := func(ip spec.IP) resource.Addr {
 		return resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway}
