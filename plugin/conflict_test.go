@@ -1,0 +1,98 @@
+package plugin_test
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// TestConflictDetection: a machine on the segment has an address that a pool is about to give away. ADD names it, undoes
+// itself and gives the address back; the next one gets another.
+//
+// clause: P8 P10 P11 P13 I3
+func TestConflictDetection(t *testing.T) {
+	for _, c := range []struct{ kind, need, conf, setup string }{
+		{"macvlan", "macvlan", `"master":"wan"`, ""},
+		{"macvtap", "macvtap", `"master":"wan","mode":"vepa"`, ""},
+		{"ipvlan", "ipvlan", `"master":"wan"`, ""},
+		{"vlan", "vlan id 7", `"master":"wan","vlanId":7`, "vlan"},
+		{"host-device", "", `"device":"wan"`, ""},
+		{"bridge", "", `"bridge":"lan"`, "ip addr flush dev wan; ip link add lan up type bridge; ip link set wan master lan"},
+	} {
+		t.Run(c.kind, func(t *testing.T) {
+			if need := strings.Fields(c.need); len(need) > 0 {
+				nstest.Need(t, need[0], need[1:]...)
+			}
+			s := newSite(t)
+			r := s.neighbours(`"type":"` + c.kind + `",` + c.conf + `,"conflictDetection":"probe"`)
+			on := "eth0"
+			if c.setup == "vlan" {
+				on = "eth0.7"
+				s.sh("outside", "ip link add link eth0 name eth0.7 up type vlan id 7; ip addr flush dev eth0; ip addr add 192.0.2.2/24 dev eth0.7; ip addr add 2001:db8::2/64 dev eth0.7 nodad")
+			} else if c.setup != "" {
+				s.sh("host", c.setup)
+			}
+			there, err := s.ns["outside"].Link(on)
+			r.must("link", err)
+			warm := &attachment{id: "w", netns: nstest.NewNS(t)}
+			r.must("add", r.add(warm))
+			r.must("del", r.del(warm))
+			clean := state(t)
+			a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+			for _, round := range []struct{ has, taken string }{ // the first ones, 192.0.2.100 and 2001:db8::100, are used
+				{"192.0.2.101/24", "192.0.2.101"},
+				{"2001:db8::102/64", "2001:db8::102"},
+				{"192.0.2.103/24 2001:db8::103/64", "192.0.2.103"},
+			} {
+				for _, addr := range strings.Fields(round.has) {
+					s.sh("outside", "ip addr add "+addr+" dev "+on+map[bool]string{true: " nodad"}[strings.Contains(addr, ":")])
+				}
+				wantCode(t, round.has, r.add(a), spec.CodeTryAgain, "address "+round.taken+": "+there.MAC.String()+" on the link has it")
+				same(t, "a conflict", clean)
+				if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
+					t.Errorf("a conflict left %s", out)
+				}
+				r.must("del after a refused add", r.del(&attachment{id: "a1", netns: a.netns}))
+				same(t, "del after a conflict", clean)
+			}
+			r.must("add again", r.add(a))
+			r.must("check", r.check(a))
+			s.open("a1", a.netns)
+			for v := range 2 {
+				s.expect("to a neighbour", "a1", net.JoinHostPort(s.addr["outside"][v], "80"), "outside")
+			}
+			r.must("del", r.del(a))
+			same(t, "del", clean)
+
+			// Killed while it asks.
+			a = &attachment{id: "a1", netns: nstest.NewNS(t)}
+			if err := r.add(a, "timeout", "-s", "KILL", "0.6"); err == nil {
+				t.Error("it was not killed while it asked")
+			}
+			if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); !strings.Contains(out, "eth0") {
+				t.Errorf("it was killed before it asked: %s", out)
+			}
+			r.must("del after a kill", r.del(&attachment{id: "a1", netns: a.netns}))
+			same(t, "del after a kill", clean)
+		})
+	}
+}
+
+// TestConflictOfHost: a container on the host's link does not get the host's own address.
+func TestConflictOfHost(t *testing.T) {
+	for _, kind := range []string{"macvlan", "ipvlan"} {
+		t.Run(kind, func(t *testing.T) {
+			nstest.Need(t, kind)
+			s := newSite(t)
+			r := s.neighbours(`"type":"` + kind + `","conflictDetection":"probe"`)
+			s.sh("host", "ip route add default via 192.0.2.2; ip addr add 192.0.2.100/24 dev wan")
+			a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+			wantCode(t, "the host's address", r.add(a), spec.CodeTryAgain, "address 192.0.2.100: wan itself, on the host, has it")
+			r.must("add again", r.add(a))
+			r.must("del", r.del(a))
+		})
+	}
+}
