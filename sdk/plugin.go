@@ -18,7 +18,8 @@ type Plugin struct {
 
 	shape   shape
 	args    []string // the keys of CNI_ARGS that it knows; nil: it does not look at CNI_ARGS
-	observe bool     // the addresses of its link are the kernel's doing
+	more    func(*spec.Conf) []string
+	observe bool // the addresses of its link are the kernel's doing
 
 	plan func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error)
 	open func(*spec.Conf, *Request) (ipam.Allocator, []unknownKey, error)
@@ -87,6 +88,12 @@ func (p Plugin) KnowsArgs(keys ...string) Plugin {
 	return p
 }
 
+// KnowsArgsOf makes p know those keys of CNI_ARGS too that a configuration names.
+func (p Plugin) KnowsArgsOf(keys func(*spec.Conf) []string) Plugin {
+	p.more = keys
+	return p
+}
+
 // Observes makes p's result tell the addresses that the kernel itself put on the link.
 func (p Plugin) Observes() Plugin {
 	p.observe = true
@@ -140,6 +147,10 @@ func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.C
 		case !slices.Contains(p.args, kv[0]):
 			unknown = append(unknown, kv[0])
 		}
+	}
+	if len(unknown) > 0 && p.more != nil {
+		named := p.more(conf)
+		unknown = slices.DeleteFunc(unknown, func(key string) bool { return slices.Contains(named, key) })
 	}
 	if len(unknown) > 0 && !lax {
 		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_ARGS: %s does not know %q; it knows %q, and ignores others where IgnoreUnknown=true is among them", p.Name, unknown, p.args[1:])

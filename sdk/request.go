@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"strings"
@@ -67,6 +68,40 @@ func (r *Request) Args() string {
 
 // Document is the configuration as the runtime gave it, for an allocator that is a service.
 func (r *Request) Document() ([]byte, error) { return r.conf.Object.MarshalJSON() }
+
+// Told is what the runtime says of key: a string of args.cni, else of CNI_ARGS (clause K11). Empty is nothing.
+func (r *Request) Told(key string) string {
+	var s string
+	if json.Unmarshal(r.argsCNI()[key], &s) == nil && s != "" {
+		return s
+	}
+	s, _ = r.Arg(key)
+	return s
+}
+
+// Label is the value of a label in args.cni.labels (clause K11). Empty is nothing.
+func (r *Request) Label(name string) string {
+	var labels []struct{ Key, Value string }
+	if json.Unmarshal(r.argsCNI()["labels"], &labels) == nil {
+		for _, l := range labels {
+			if l.Key == name {
+				return l.Value
+			}
+		}
+	}
+	return ""
+}
+
+// argsCNI is args.cni. What cannot be read there is as good as absent (clause C12).
+func (r *Request) argsCNI() map[string]json.RawMessage {
+	var args struct{ CNI map[string]json.RawMessage }
+	if r.conf != nil {
+		if raw, ok := r.conf.Object.Get("args"); ok && json.Unmarshal(raw, &args) != nil {
+			return nil
+		}
+	}
+	return args.CNI
+}
 
 // First is the first of the values, in order of precedence, that says anything.
 func First(values ...string) string {

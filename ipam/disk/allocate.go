@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Allocate gives o an address from each set: the one that it asks for, the one that it had in an earlier
-// boot, or the next one in order. If it fails, what it took is given back, and what o held before is left.
+// Allocate gives o an address from each set: the one that it had in an earlier boot, the one that it asks for, one
+// that is reserved for its key, the one that its key had last, or the next one in order. If it fails, what it took is given back, and what o held before is left.
 func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	if len(s.Sets) == 0 {
 		return nil, noRanges()
@@ -29,6 +29,9 @@ func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 	}
 	defer d.close()
 	c := &call{Store: s, d: d, o: o}
+	if c.reserved, c.back, err = s.reserved(d); err != nil {
+		return nil, err
+	}
 	if err := c.lookAtOwn(); err != nil {
 		return nil, err
 	}
@@ -40,6 +43,10 @@ func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 		}
 		r, _ := set.Find(a)
 		ips = append(ips, spec.IP{Address: netip.PrefixFrom(a, r.Subnet.Bits()), Gateway: r.Gateway})
+		c.given = append(c.given, gift{a, i})
+	}
+	if err := c.remember(); err != nil {
+		return nil, errors.Join(err, c.undo())
 	}
 	c.settle()
 	return &spec.Result{IPs: ips}, nil
@@ -49,8 +56,12 @@ func noRanges() error {
 	return spec.Errorf(spec.CodeConfig, "ipam: has no range: give it a subnet, or ranges")
 }
 
-func exhausted(code spec.Code, d *directory, set ipam.Set) error {
-	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use", set.Path, ipam.ErrExhausted, set, d.x.used(set), set.Size())
+func exhausted(code spec.Code, d *directory, set ipam.Set, reserved ipam.Reserved) error {
+	size, back := reserved.Size(set), ""
+	if n := set.Size().Sub(size); !n.IsZero() {
+		back = ", and " + n.String() + " are reserved"
+	}
+	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, d.x.used(set, reserved), size, back)
 }
 
 // A call is one Allocate on its way.
@@ -61,7 +72,24 @@ type call struct {
 	own     []slot // what o held before
 	former  []slot // … in an earlier boot
 	adopted []slot // … and keeps
-	made    []slot
+	made    []lodged
+	given   []gift
+	second  []int // the sets whose sticky address another owner of the key has
+
+	reserved []ipam.Reservation
+	back     ipam.Reserved // all that nobody gets without asking
+}
+
+// A lodged is a lease that was made, and what the index had of its address before.
+type lodged struct {
+	slot
+	word uint32
+}
+
+// A gift is an address and the number of the set that it is of.
+type gift struct {
+	addr netip.Addr
+	set  int
 }
 
 // lookAtOwn finds what o holds already.
@@ -91,23 +119,33 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 		}
 	}
 	for _, l := range c.former {
-		if r, ok := set.Find(l.addr); ok && l.addr != r.Gateway && (!want.IsValid() || want == l.addr) {
+		if r, ok := set.Find(l.addr); ok && l.addr != r.Gateway && (!want.IsValid() || want == l.addr) && c.barred(l.addr) == nil {
 			c.adopted = append(c.adopted, l)
 			return l.addr, nil
 		}
 	}
 	if want.IsValid() {
-		return want, c.take(i, want)
+		if err := c.barred(want); err != nil {
+			return want, fmt.Errorf("requested %w", err)
+		}
+		by, err := c.seize(i, want, false)
+		if by != "" {
+			err = spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", want, by)
+		}
+		return want, err
 	}
-	return c.next(i, set)
+	if a, ok, err := c.promised(i, set); ok || err != nil {
+		return a, err
+	}
+	return c.next(i, set, c.back.Cut(set.After(c.d.last(i))))
 }
 
-// take makes a lease for an address that was asked for.
-func (c *call) take(i int, a netip.Addr) error {
-	var err error
+// seize makes a lease for one address. By is who has it: then there is none. With cached, a lease of this boot counts
+// for nothing too where the runtime's cache says that its namespace is gone.
+func (c *call) seize(i int, a netip.Addr, cached bool) (by string, err error) {
 	for range 3 { // a lease that is nobody's any more goes first
 		if err = c.put(i, a); !errors.Is(err, fs.ErrExist) {
-			return err
+			return "", err
 		}
 		l, rerr := c.d.read(a)
 		switch {
@@ -115,37 +153,35 @@ func (c *call) take(i int, a netip.Addr) error {
 		case errors.Is(rerr, errGarbage):
 			err = c.d.removeGarbage(a)
 		case rerr != nil:
-			return spec.Errorf(spec.CodeIO, "requested address %s: %w", a, rerr)
+			return "", spec.Errorf(spec.CodeIO, "address %s: %w", a, rerr)
 		default:
 			s, known := c.d.entry(a, l.text)
-			if !known || !c.outlived(c.d, c.o.Network, s) {
-				return spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", a, holder(l.text))
+			if !known || !c.outlived(c.d, c.o.Network, s) && !(cached && vanished(c.results(), c.o.Network, l.text)) {
+				return holder(l.text), nil
 			}
 			err = c.reclaim(s)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
+			return "", err
 		}
 	}
-	return err
+	return "", err
 }
 
-// next makes a lease for the next free address of set i.
-func (c *call) next(i int, set ipam.Set) (netip.Addr, error) {
+// next makes a lease for the next free address of set i in order.
+func (c *call) next(i int, set ipam.Set, order []ipam.Span) (netip.Addr, error) {
 	reclaimed := false
 	for {
-		a, ok := c.d.x.free(set.After(c.d.last(i)), c.d.now, c.Cooldown)
-		if !ok && !reclaimed {
-			for _, l := range c.stale(c.d, c.o.Network, set) {
-				if err := c.reclaim(l); err != nil {
-					return a, err
-				}
+		a, how := c.d.x.free(order, c.d.now, c.Cooldown)
+		if how <= held && !reclaimed {
+			if err := c.reclaim(c.stale(c.d, c.o.Network, set)...); err != nil {
+				return a, err
 			}
 			reclaimed = true
 			continue
 		}
-		if !ok {
-			return a, exhausted(spec.CodeTryAgain, c.d, set)
+		if how == nowhere {
+			return a, exhausted(spec.CodeTryAgain, c.d, set, c.back)
 		}
 		err := c.put(i, a)
 		switch {
@@ -179,8 +215,8 @@ func (c *call) put(i int, a netip.Addr) error {
 		c.d.x.remove(l.key, a)
 		return spec.Errorf(spec.CodeIO, "%w", err)
 	}
+	c.made = append(c.made, lodged{l, c.d.x.word(a)})
 	c.d.x.mark(a, taken)
-	c.made = append(c.made, l)
 	return nil
 }
 
@@ -188,7 +224,10 @@ func (c *call) put(i int, a netip.Addr) error {
 func (c *call) undo() error {
 	var errs []error
 	for _, l := range c.made {
-		errs = append(errs, c.d.drop(l, 0))
+		if l.word == taken {
+			l.word = 0 // the index was wrong
+		}
+		errs = append(errs, c.d.drop(l.slot, l.word))
 	}
 	return errors.Join(errs...)
 }
@@ -210,10 +249,12 @@ func (c *call) settle() {
 	}
 }
 
-// reclaim removes a lease that outlived its container.
-func (c *call) reclaim(l slot) error {
-	c.d.log.Info("removed a lease of an earlier boot", "network", c.o.Network, "address", l.addr)
-	return c.d.drop(l, 0)
+// reclaim removes leases that outlived their containers.
+func (c *call) reclaim(leases ...slot) error {
+	for _, l := range leases {
+		c.d.log.Info("removing a lease that outlived its container", "network", c.o.Network, "address", l.addr)
+	}
+	return c.d.giveBack(leases, 0)
 }
 
 // outlived reports whether l is of an earlier boot, so that its container cannot live. Where the boot

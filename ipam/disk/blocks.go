@@ -62,7 +62,7 @@ func (x *index) mark(a netip.Addr, word uint32) {
 	x.write(n, place(a)*4, b[:])
 }
 
-// word is what became of a: 0 nothing, taken, or when it was released.
+// word is what became of a: 0 nothing, taken, when it was released, or until when it is held for a sticky key.
 func (x *index) word(a netip.Addr) uint32 {
 	n := x.block(a)
 	if n == 0 {
@@ -72,10 +72,17 @@ func (x *index) word(a netip.Addr) uint32 {
 	return binary.LittleEndian.Uint32(p[place(a)*4:])
 }
 
-// free finds an address that is not taken: the first one in order that has rested since its release, or,
-// where there is none, the one that has rested longest.
-func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (netip.Addr, bool) {
-	var tired netip.Addr
+// How good a find of free's is.
+const (
+	nowhere = iota
+	held    // for somebody's sticky key
+	tired   // it has not rested since its release
+	rested  // or was never given out
+)
+
+// free finds an address that is not taken: the first one in order that has rested since its release; where
+// there is none, the one that has rested longest; else the one whose sticky key has the shortest time left.
+func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (found netip.Addr, how int) {
 	var since uint32
 	for _, sp := range order {
 		for a := sp.First; a.IsValid() && !sp.Last.Less(a); a = ipam.Plus(base(a), perBlock-1).Next() {
@@ -95,19 +102,21 @@ func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (netip.Ad
 				at := ipam.Plus(from, uint64(i))
 				switch {
 				case at == sp.Gateway:
-				case word == 0 || now.since(word) >= rest:
-					return at, true
-				case !tired.IsValid() || word < since:
-					tired, since = at, word
+				case word == 0, isHold(word) && now.left(word) <= 0, !isHold(word) && now.since(word) >= rest:
+					return at, rested
+				case isHold(word) && (how == nowhere || how == held && word < since):
+					found, how, since = at, held, word
+				case !isHold(word) && (how < tired || word < since):
+					found, how, since = at, tired, word
 				}
 			}
 		}
 	}
-	return tired, tired.IsValid()
+	return found, how
 }
 
-// used counts the taken addresses of set.
-func (x *index) used(set ipam.Set) ipam.Count {
+// used counts the taken addresses of set that are not reserved.
+func (x *index) used(set ipam.Set, reserved ipam.Reserved) ipam.Count {
 	var n uint64
 	x.all(func(s slot) {
 		if s.kind != kindBlock {
@@ -119,7 +128,7 @@ func (x *index) used(set ipam.Set) ipam.Count {
 				continue
 			}
 			a := ipam.Plus(s.addr, uint64(i))
-			if r, ok := set.Find(a); ok && a != r.Gateway {
+			if r, ok := set.Find(a); ok && a != r.Gateway && !reserved.Contains(a) {
 				n++
 			}
 		}
@@ -132,4 +141,19 @@ type clock uint32
 
 func (c clock) since(word uint32) time.Duration {
 	return time.Duration(int64(c)-int64(word)) * (time.Second / 10)
+}
+
+// The time until which an address is held is a word with this bit, and seconds of this boot in the others.
+const holdBit = 1 << 31
+
+func isHold(word uint32) bool { return word != taken && word&holdBit != 0 }
+
+// held is the word of an address that is held for a while from c on.
+func (c clock) held(left time.Duration) uint32 {
+	return holdBit | uint32(min(int64(c/10)+int64((left+time.Second-1)/time.Second), holdBit-2))
+}
+
+// left is for how long, at c, an address with this word is still held.
+func (c clock) left(word uint32) time.Duration {
+	return time.Duration(int64(word&^holdBit)-int64(c/10)) * time.Second
 }

@@ -21,7 +21,7 @@ func TestFree(t *testing.T) {
 		n := 1 + r.IntN(4096)
 		now := clock(1000)
 		for i := range n { // mostly long runs
-			if word := []uint32{0, taken, taken, taken, uint32(1 + r.IntN(1000))}[r.IntN(5)]; word != 0 && r.IntN(50) > 0 {
+			if word := []uint32{0, taken, taken, taken, uint32(1 + r.IntN(1000)), now.held(time.Duration(r.IntN(100)-20) * time.Second)}[r.IntN(6)]; word != 0 && r.IntN(50) > 0 {
 				model[ipam.Plus(start, uint64(i))] = word
 				x.mark(ipam.Plus(start, uint64(i)), word)
 			}
@@ -38,7 +38,7 @@ func TestFree(t *testing.T) {
 			}
 		}
 		gateway := ipam.Plus(start, uint64(r.IntN(n)))
-		var want, tired netip.Addr
+		var want, tired, held netip.Addr
 		rest := 50 * time.Second
 		for i := range spans {
 			spans[i].Gateway = gateway
@@ -46,8 +46,12 @@ func TestFree(t *testing.T) {
 				word := model[a]
 				switch {
 				case a == gateway || word == taken || want.IsValid():
-				case word == 0 || time.Duration(1000-word)*time.Second/10 >= rest:
+				case word == 0 || !isHold(word) && time.Duration(1000-word)*time.Second/10 >= rest || isHold(word) && now.left(word) <= 0:
 					want = a
+				case isHold(word):
+					if !held.IsValid() || word < model[held] {
+						held = a
+					}
 				case !tired.IsValid() || word < model[tired]:
 					tired = a
 				}
@@ -56,8 +60,11 @@ func TestFree(t *testing.T) {
 		if !want.IsValid() {
 			want = tired
 		}
-		got, ok := x.free(spans, now, rest)
-		if x.err != nil || got != want || ok != want.IsValid() {
+		if !want.IsValid() {
+			want = held
+		}
+		got, how := x.free(spans, now, rest)
+		if x.err != nil || got != want || (how != nowhere) != want.IsValid() {
 			t.Fatalf("%v: got %s, want %s (%v)", spans, got, want, x.err)
 		}
 		used := uint64(0)
@@ -67,7 +74,7 @@ func TestFree(t *testing.T) {
 				used++
 			}
 		}
-		if got := x.used(set); got != ipam.CountOf(used) {
+		if got := x.used(set, nil); got != ipam.CountOf(used) {
 			t.Fatalf("%s of %d are used", got, used)
 		}
 	}

@@ -32,7 +32,7 @@ func clockNow() clock {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return 1
 	}
-	return clock(ts.Sec*10+ts.Nsec/100_000_000) + 1
+	return clock(min(ts.Sec*10+ts.Nsec/100_000_000+1, holdBit-1)) // six years
 }
 
 // netnsOf is the device and inode of a namespace, 0 where there is none.

@@ -29,6 +29,7 @@ type directory struct {
 	rest  time.Duration // how long a released address rests
 	boot  uint64
 	now   clock
+	wall  int64    // now, in seconds of a clock that may be set
 	lasts []string // what the last_reserved_ip files say, as far as they were read
 
 	x     *index

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,15 +25,18 @@ import (
 // Release and Sweep need nothing but DataDir.
 //
 // A network's directory holds what the reference puts there and nothing else. An index of it, which may
-// be deleted at any time, is DataDir/.fairlead/NETWORK.
+// be deleted at any time, is DataDir/.fairlead/NETWORK. What outlives a boot, reservations and sticky addresses, is
+// DataDir/.fairlead-kept/NETWORK. The reference knows nothing of it.
 type Store struct {
-	DataDir   string        // default: /var/lib/cni/networks
-	Sets      []ipam.Set    // complete; an owner gets an address from each
-	Requested []netip.Addr  // what the owner asks for
-	Cooldown  time.Duration // for how long a released address rests while others are free
-	Netns     string        // the path of the owner's namespace, written down beside the lease
-	Results   string        // the runtime's cache of results; default: /var/lib/cni/results
-	Log       *slog.Logger  // default: slog.Default()
+	DataDir   string         // default: /var/lib/cni/networks
+	Sets      []ipam.Set     // complete; an owner gets an address from each
+	Requested []netip.Addr   // what the owner asks for
+	Reserved  []netip.Prefix // given to who asks for one of them by name
+	Sticky    *Sticky        // nil: no address is remembered for anybody
+	Cooldown  time.Duration  // for how long a released address rests while others are free
+	Netns     string         // the path of the owner's namespace, written down beside the lease
+	Results   string         // the runtime's cache of results; default: /var/lib/cni/results
+	Log       *slog.Logger   // default: slog.Default()
 }
 
 var _ ipam.Allocator = (*Store)(nil)
@@ -52,7 +56,7 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 	if d == nil {
 		return nil, nil
 	}
-	d.rest, d.boot, d.now, d.log = s.Cooldown, thisBoot(), clockNow(), s.Log
+	d.rest, d.boot, d.now, d.wall, d.log = s.Cooldown, thisBoot(), clockNow(), time.Now().Unix(), s.Log
 	if d.log == nil {
 		d.log = slog.Default()
 	}
@@ -139,10 +143,21 @@ func (s *Store) Release(ctx context.Context, o spec.Owner) error {
 	if err == nil && len(found) == 0 {
 		found, err = d.held(oldText(o))
 	}
-	errs := []error{err}
-	for _, l := range found {
-		errs = append(errs, d.drop(l, uint32(d.now)))
+	return errors.Join(err, d.giveBack(found, uint32(d.now)))
+}
+
+// giveBack removes leases. Their addresses are held for their sticky keys; word is what becomes of the others.
+func (d *directory) giveBack(leases []slot, word uint32) error {
+	var errs []error
+	var gone []netip.Addr
+	for _, l := range leases {
+		if err := d.drop(l, word); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		gone = append(gone, l.addr)
 	}
+	d.rested(gone)
 	return errors.Join(errs...)
 }
 
@@ -173,12 +188,10 @@ func (s *Store) Sweep(ctx context.Context, network string, valid []spec.Owner) e
 			dead = append(dead, l)
 		}
 	})
-	var errs []error
 	for _, l := range dead {
-		d.log.Info("removed the lease of an attachment that is gone", "network", network, "address", l.addr)
-		errs = append(errs, d.drop(l, uint32(d.now)))
+		d.log.Info("removing the lease of an attachment that is gone", "network", network, "address", l.addr)
 	}
-	return errors.Join(errs...)
+	return d.giveBack(dead, uint32(d.now))
 }
 
 // Verify compares the lease files with the addresses of prev that are of this store's sets (clause P15).
@@ -254,16 +267,20 @@ func (s *Store) Status(ctx context.Context, network string) error {
 		return s.writable()
 	}
 	defer d.close()
+	_, reserved, err := s.reserved(d)
+	if err != nil {
+		return spec.Errorf(spec.CodeUnavailable, "%w", err)
+	}
 	var errs []error
 	for i, set := range s.Sets {
-		if _, ok := d.x.free(set.After(d.last(i)), d.now, 0); ok || len(s.stale(d, network, set)) > 0 {
+		if _, how := d.x.free(reserved.Cut(set.After(d.last(i))), d.now, 0); how != nowhere || len(s.stale(d, network, set)) > 0 {
 			continue
 		}
-		errs = append(errs, exhausted(spec.CodeUnavailable, d, set))
+		errs = append(errs, exhausted(spec.CodeUnavailable, d, set, reserved))
 	}
 	if d.log.Enabled(ctx, slog.LevelInfo) {
 		for _, set := range s.Sets {
-			d.log.Info("addresses in use", "network", network, "range", set.String(), "used", d.x.used(set).String(), "of", set.Size().String())
+			d.log.Info("addresses in use", "network", network, "range", set.String(), "used", d.x.used(set, reserved).String(), "of", reserved.Size(set).String())
 		}
 	}
 	return errors.Join(errs...)
@@ -292,19 +309,36 @@ func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count
 	if err != nil {
 		return free, size, err
 	}
+	reserved := ipam.Union(s.Reserved)
 	if d != nil {
 		defer d.close()
+		if _, reserved, err = s.reserved(d); err != nil {
+			return free, size, err
+		}
 	}
 	for i, set := range s.Sets {
-		left := set.Size()
+		left := reserved.Size(set)
 		if d != nil {
-			left = left.Sub(d.x.used(set))
+			left = left.Sub(d.x.used(set, reserved))
 		}
 		if i == 0 || left.Less(free) {
-			free, size = left, set.Size()
+			free, size = left, reserved.Size(set)
 		}
 	}
 	return free, size, nil
+}
+
+// reserved is what the configuration and the host's administrator keep back.
+func (s *Store) reserved(d *directory) ([]ipam.Reservation, ipam.Reserved, error) {
+	list, err := d.reservations()
+	if err != nil {
+		return nil, nil, spec.Errorf(spec.CodeIO, "%w", err)
+	}
+	all := slices.Clone(s.Reserved)
+	for _, r := range list {
+		all = append(all, r.Prefix)
+	}
+	return list, ipam.Union(all), nil
 }
 
 func (s *Store) results() string {

@@ -129,8 +129,15 @@ func audit(t testing.TB, s *Store) bool {
 		inFiles[name] = fmt.Sprint(keyOf("lease", strings.TrimSpace(text)))
 	}
 	words := 0
+	kept, sticky := remembered(t, s.DataDir), uint32(0)
 	d.x.all(func(l slot) {
 		switch l.kind {
+		case kindSticky:
+			sticky++
+			if r, _, err := d.readRecord(l.addr); err != nil || r.stickyKey() != l.key {
+				t.Errorf("the index takes %s for sticky: %v", l.addr, err)
+			}
+			delete(kept, l.addr.String())
 		case kindLease:
 			if _, err := os.Lstat(filepath.Join(path, l.addr.String())); err == nil {
 				inIndex[l.addr.String()] = fmt.Sprint(l.key)
@@ -147,6 +154,9 @@ func audit(t testing.TB, s *Store) bool {
 			}
 		}
 	})
+	if len(kept) > 0 || sticky != d.x.sticky {
+		t.Errorf("the index has %d sticky addresses, counts %d, and not these: %v", sticky, d.x.sticky, kept)
+	}
 	if len(inIndex) != len(inFiles) || words != len(inFiles) {
 		t.Errorf("the index has %d leases and %d used addresses, the directory %d", len(inIndex), words, len(inFiles))
 	}

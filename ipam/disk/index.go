@@ -9,7 +9,8 @@ import (
 )
 
 // The index is one file of pages: a header, a hash table of buckets of one page each, and blocks. A
-// bucket's slots say which address an owner has (kindLease) and where an address's block is (kindBlock). A
+// bucket's slots say which address an owner has (kindLease), which one a sticky key had last (kindSticky), and
+// where an address's block is (kindBlock). A
 // block holds a word for each of 1024 neighbouring addresses: taken, or when it was given back. So an
 // owner's lease is one page away, and a run of taken addresses is passed over without asking the
 // directory. All of it is a hint that a scan of the directory can make anew, save slot.boot and slot.netns.
@@ -19,13 +20,15 @@ const (
 	perPage  = pageSize / slotSize
 	perBlock = pageSize / 4
 
-	kindFree  = 0
-	kindLease = 1
-	kindBlock = 2
+	kindFree   = 0
+	kindLease  = 1
+	kindBlock  = 2
+	kindSticky = 3
 
-	taken = ^uint32(0) // any other word but 0 is a time of release
-	magic = "fairlead ipam 1\n"
+	taken = ^uint32(0) // any other word but 0 is a time of release, or of a hold's end
+	magic = "fairlead ipam 2\n"
 
+	fewSticky   = 256 // which it is not worth to look through for those whose time has run out
 	fewBuckets  = 8
 	mostBuckets = 1 << 22
 )
@@ -99,6 +102,8 @@ type header struct {
 	digest  key
 	buckets uint32
 	pages   uint32
+	sticky  uint32 // how many slots are sticky keys'
+	pruned  uint32 // … and were, when those were removed whose time had run out
 }
 
 func (h header) encode() []byte {
@@ -111,14 +116,16 @@ func (h header) encode() []byte {
 	copy(b[44:], h.digest[:])
 	binary.LittleEndian.PutUint32(b[60:], h.buckets)
 	binary.LittleEndian.PutUint32(b[64:], h.pages)
-	sum := keyOf("header", string(b[:68]))
-	copy(b[68:], sum[:])
+	binary.LittleEndian.PutUint32(b[68:], h.sticky)
+	binary.LittleEndian.PutUint32(b[72:], h.pruned)
+	sum := keyOf("header", string(b[:76]))
+	copy(b[76:], sum[:])
 	return b
 }
 
 func decodeHeader(b []byte) (h header, ok bool) {
-	sum := keyOf("header", string(b[:68]))
-	if string(b[:16]) != magic || !bytes.Equal(b[68:84], sum[:]) {
+	sum := keyOf("header", string(b[:76]))
+	if string(b[:16]) != magic || !bytes.Equal(b[76:92], sum[:]) {
 		return header{}, false
 	}
 	h = header{
@@ -129,6 +136,8 @@ func decodeHeader(b []byte) (h header, ok bool) {
 		digest:  key(b[44:60]),
 		buckets: binary.LittleEndian.Uint32(b[60:]),
 		pages:   binary.LittleEndian.Uint32(b[64:]),
+		sticky:  binary.LittleEndian.Uint32(b[68:]),
+		pruned:  binary.LittleEndian.Uint32(b[72:]),
 	}
 	pow2 := h.buckets > 0 && h.buckets&(h.buckets-1) == 0
 	return h, pow2 && h.buckets <= mostBuckets && h.pages > h.buckets
@@ -223,18 +232,21 @@ func (x *index) lookup(k key) (found []slot) {
 func (x *index) insert(s slot) bool {
 	n := x.bucket(s.key)
 	p := x.page(n)
-	at := -1
+	at, there := -1, false
 	for i := range perPage {
 		b := p[i*slotSize:][:slotSize]
 		switch kind := binary.LittleEndian.Uint32(b[56:]); {
 		case kind == kindFree && at < 0:
 			at = i
 		case kind == s.kind && key(b[:16]) == s.key && decodeSlot(b).addr == s.addr:
-			at = i
+			at, there = i, true
 		}
 	}
 	if at < 0 {
 		return false
+	}
+	if s.kind == kindSticky && !there {
+		x.sticky++
 	}
 	if s.kind == kindBlock && s.page == 0 {
 		s.page = x.pages
@@ -257,12 +269,17 @@ func (x *index) add(s slot) {
 }
 
 // remove takes a lease out.
-func (x *index) remove(k key, a netip.Addr) {
+func (x *index) remove(k key, a netip.Addr) { x.removeKind(kindLease, k, a) }
+
+func (x *index) removeKind(kind uint32, k key, a netip.Addr) {
 	n := x.bucket(k)
 	p := x.page(n)
 	for i := range perPage {
-		if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind == kindLease && s.key == k && s.addr == a {
+		if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind == kind && s.key == k && s.addr == a {
 			x.write(n, i*slotSize, make([]byte, slotSize))
+			if kind == kindSticky && x.sticky > 0 {
+				x.sticky--
+			}
 		}
 	}
 }
@@ -291,7 +308,7 @@ func (x *index) grow() {
 	x.all(func(s slot) { slots = append(slots, s) })
 	for width := x.buckets * 2; width <= mostBuckets && int(width)*perPage/8 <= len(slots); width *= 2 {
 		wide := &index{path: x.path, header: x.header, store: &memory{}, err: x.err, extra: x.extra}
-		wide.buckets, wide.pages = width, 1+width
+		wide.buckets, wide.pages, wide.sticky = width, 1+width, 0
 		if wide.fill(slots, x) {
 			if _, unsaved := x.store.(*memory); !unsaved {
 				wide.save()

@@ -122,6 +122,11 @@ func (d *directory) scan() error {
 	}
 	if sameBoot {
 		d.remember(old)
+	} else {
+		old = nil // as far as what is kept goes
+	}
+	if err := d.scanKept(old); err != nil {
+		return err
 	}
 	x.save()
 	return nil
@@ -143,8 +148,8 @@ func (d *directory) remember(old *index) {
 		was := old.page(s.page)
 		for i := range perBlock {
 			word := binary.LittleEndian.Uint32(was[i*4:])
-			if word == 0 || word != taken && d.now.since(word) >= d.rest {
-				continue
+			if word == 0 || isHold(word) || word != taken && d.now.since(word) >= d.rest {
+				continue // what is held is said elsewhere
 			}
 			a := ipam.Plus(s.addr, uint64(i))
 			if d.x.word(a) == taken {

@@ -12,9 +12,9 @@ type duration struct {
 	set bool
 }
 
-func (d duration) or30s() time.Duration {
+func (d duration) or(otherwise time.Duration) time.Duration {
 	if !d.set {
-		return 30 * time.Second
+		return otherwise
 	}
 	return d.d
 }

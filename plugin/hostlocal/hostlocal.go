@@ -1,10 +1,23 @@
 // Package hostlocal gives out addresses from ranges, and keeps on this host who has which.
+//
+// An owner gets, of each outer list of ranges: an address that it had in an earlier boot of the host; else one that the runtime
+// asks for by name; else one that is reserved for its sticky key; else the one that its key had last; else the next
+// free one.
+//
+// Sticky addresses: containers that come one after the other under one key, such as the name of a pod, get the same
+// addresses. While the key is away its address is held: nobody else gets it, but where nothing else is free. When `ttl` is over
+// it is like any other. Where two containers have one key at the same time the second one gets another address, and a warning is
+// logged.
+//
+// Reserved addresses, those of `reserved` and of `fairlead ipam reserve`, are given to who asks for one of them by name; those
+// that were reserved for a sticky key (`fairlead ipam reserve --for`) to who has that key, unasked, and to nobody else.
 package hostlocal
 
 import (
 	"context"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/ipam/disk"
@@ -13,7 +26,7 @@ import (
 )
 
 // Plugin is the host-local plugin.
-var Plugin = sdk.Allocator("host-local", "gives out addresses from ranges of this host", open).KnowsArgs("IP")
+var Plugin = sdk.Allocator("host-local", "gives out addresses from ranges of this host", open).KnowsArgs("IP").KnowsArgsOf(stickyArgs)
 
 type conf struct {
 	IPAM struct {
@@ -24,6 +37,8 @@ type conf struct {
 		DataDir         string         `json:"dataDir"`         // where the leases are kept; default /var/lib/cni/networks
 		ResolvConf      string         `json:"resolvConf"`      // a resolv.conf to make the result's dns from
 		ReleaseCooldown duration       `json:"releaseCooldown"` // how long a released address rests while others are free: "30s", or a number of seconds; default 30s
+		Reserved        []string       `json:"reserved"`        // addresses, and subnets of them, that are given only to who asks for one by name
+		Sticky          *sticky        `json:"sticky"`          // containers that come under one key get the same addresses
 	} `json:"ipam"`
 	RuntimeConfig struct {
 		IPs      []string       `json:"ips"`      // addresses to give, with or without a prefix, of which the range's counts; at most one of each outer list
@@ -37,7 +52,7 @@ type conf struct {
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or30s(), Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
+	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or(30 * time.Second), Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
 	if r.Verb == "DEL" || r.Verb == "GC" {
 		return &l, nil // who holds what is known without the ranges
 	}
@@ -46,6 +61,12 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 		return nil, err
 	}
 	if err := sayable(l.Sets, r.Version); err != nil {
+		return nil, err
+	}
+	if l.Reserved, err = c.reserved(); err != nil {
+		return nil, err
+	}
+	if l.Sticky, err = c.sticky(r); err != nil {
 		return nil, err
 	}
 	l.Requested, err = c.requested(r)
@@ -78,6 +99,19 @@ func sayable(sets []ipam.Set, v spec.Version) error {
 		}
 	}
 	return nil
+}
+
+// reserved are the addresses that the configuration keeps back.
+func (c conf) reserved() ([]netip.Prefix, error) {
+	var ps []netip.Prefix
+	for i, s := range c.IPAM.Reserved {
+		p, err := ipam.ParseReserved(s)
+		if err != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "ipam.reserved[%d]: %w", i, err)
+		}
+		ps = append(ps, p)
+	}
+	return ps, nil
 }
 
 // requested are the addresses that somebody asks for, in any of three ways.

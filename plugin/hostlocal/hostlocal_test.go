@@ -190,6 +190,15 @@ func TestRefusals(t *testing.T) {
 		{"", `"ipam":{"subnet":"10.0.0.0/24","releaseCooldown":-1}`, 7, `ipam.releaseCooldown: -1: want a duration such as "30s", or seconds`},
 		{"", `"ipam":{"subnet":"10.0.0.0/24","resolvConf":"/nonexistent"}`, 7, "ipam.resolvConf: open /nonexistent: no such file or directory"},
 		{"", `"ipam":{"type":"host-local"}`, 7, "ipam: has no range: give it a subnet, or ranges"},
+		{"", `"ipam":{"subnet":"10.0.0.0/24","reserved":["10.0.0.5","x"]}`, 7, `ipam.reserved[1]: "x": want an address or a subnet`},
+		{"", `"ipam":{"subnet":"fd00::/64","reserved":["fd00::5/64"]}`, 7, `ipam.reserved[0]: fd00::5/64 has host bits set; write fd00::5, or fd00::/64`},
+		{"", `"ipam":{"subnet":"10.0.0.0/24","reserved":"10.0.0.5"}`, 6, `ipam.reserved: "10.0.0.5": want a list`},
+		{"", `"ipam":{"subnet":"10.0.0.0/24","sticky":{}}`, 7, `ipam.sticky.key: is missing`},
+		{"", `"ipam":{"subnet":"10.0.0.0/24","sticky":{"key":"K8S_POD_NAME"}}`, 6, `ipam.sticky.key: "K8S_POD_NAME": want a list`},
+		{"", `"ipam":{"subnet":"10.0.0.0/24","sticky":{"key":["K8S_POD_NAME","labels."]}}`, 7, `ipam.sticky.key[1]: "labels.": want the name of an argument`},
+		{"", `"ipam":{"subnet":"10.0.0.0/24","sticky":{"key":["NAME"],"ttl":"-1h"}}`, 7, `ipam.sticky.ttl: "-1h": want a duration`},
+		{"NAME=x;OTHER=y", `"ipam":{"subnet":"10.0.0.0/24","sticky":{"key":["NAME"]}}`, 4, `["OTHER"]`},
+		{"IP=10.0.0.1", `"ipam":{"subnet":"10.0.0.0/24"}`, 7, "requested address 10.0.0.1 is the gateway"},
 		{"MAC=02:00:00:00:00:01", `"ipam":{"subnet":"10.0.0.0/24"}`, 4, "MAC"},
 		{"IP=10.7.0.1", `"ipam":{"subnet":"10.0.0.0/24"}`, 7, "requested address 10.7.0.1 is in no range; there is 10.0.0.1-10.0.0.254"},
 	} {
@@ -277,8 +286,8 @@ func TestDuration(t *testing.T) {
 		if text == `{"d":null}` {
 			text = `{}` // which the decoder does not hand on
 		}
-		if err := json.Unmarshal([]byte(text), &v); err != nil || v.D.or30s() != want {
-			t.Errorf("%s: %s, %v; want %s", text, v.D.or30s(), err, want)
+		if err := json.Unmarshal([]byte(text), &v); err != nil || v.D.or(30*time.Second) != want {
+			t.Errorf("%s: %s, %v; want %s", text, v.D.or(30*time.Second), err, want)
 		}
 	}
 }

@@ -1,0 +1,61 @@
+package hostlocal
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam/disk"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A sticky says who gets the address that who had before.
+type sticky struct {
+	Key []string `json:"key"` // what the key is made of: names of strings in args.cni or CNI_ARGS, such as K8S_POD_NAMESPACE and K8S_POD_NAME, and labels.NAME, a label of args.cni.labels. A container without one of them has no key
+	TTL duration `json:"ttl"` // how long an address is held after its release: "30m", or a number of seconds; 0: not at all, but its key gets it again if it is free; default 24h
+}
+
+// labels begins what is no name of an argument but of a label.
+const labels = "labels."
+
+// sticky is how the owner of r comes by its addresses, nil where none are remembered.
+func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
+	s := c.IPAM.Sticky
+	if s == nil {
+		return nil, nil
+	}
+	if len(s.Key) == 0 {
+		return nil, spec.Errorf(spec.CodeConfig, `ipam.sticky.key: is missing: name what tells one container from the others, such as ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]`)
+	}
+	var parts []string
+	for i, name := range s.Key {
+		if name == "" || name == labels || strings.ContainsAny(name, "=;") {
+			return nil, spec.Errorf(spec.CodeConfig, `ipam.sticky.key[%d]: %s: want the name of an argument, such as K8S_POD_NAME, or labels. and a label's name`, i, strconv.Quote(name))
+		}
+		part := r.Told(name)
+		if l, ok := strings.CutPrefix(name, labels); ok {
+			part = r.Label(l)
+		}
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	out := &disk.Sticky{TTL: s.TTL.or(24 * time.Hour)}
+	if len(parts) == len(s.Key) {
+		out.Key = strings.Join(parts, "/")
+	}
+	return out, nil
+}
+
+// stickyArgs are the keys of CNI_ARGS that the configuration names.
+func stickyArgs(c *spec.Conf) []string {
+	raw, ok := c.Object.Get("ipam")
+	if !ok {
+		return nil
+	}
+	var ipam struct{ Sticky struct{ Key []string } }
+	_ = json.Unmarshal(raw, &ipam) // what is wrong with it is said where it is read
+	return ipam.Sticky.Key
+}
