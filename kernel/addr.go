@@ -18,6 +18,7 @@ type Addr struct {
 	DADFailed     bool // somebody else has it
 	NoBroadcast   bool // an IPv4 address that has none, though its subnet would give it one
 	Dynamic       bool // with an end: of a lease, or of a router's advertisement
+	Temporary     bool // made by the kernel beside another one, to be exchanged soon (RFC 8981)
 }
 
 // Addrs is every address of the link of that index.
@@ -73,7 +74,7 @@ func parseAddr(m []byte) Addr {
 	a.NoDAD, a.NoPrefixRoute = flags&unix.IFA_F_NODAD != 0, flags&unix.IFA_F_NOPREFIXROUTE != 0
 	a.Tentative, a.DADFailed = flags&unix.IFA_F_TENTATIVE != 0, flags&unix.IFA_F_DADFAILED != 0
 	a.NoBroadcast = local.Is4() && !broadcast
-	a.Dynamic = flags&unix.IFA_F_PERMANENT == 0
+	a.Dynamic, a.Temporary = flags&unix.IFA_F_PERMANENT == 0, local.Is6() && flags&unix.IFA_F_TEMPORARY != 0
 	return a
 }
 

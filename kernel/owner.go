@@ -95,6 +95,14 @@ func MAC(end string, o spec.Owner) net.HardwareAddr {
 	return b
 }
 
+// UUID is a number of o's own on this machine (RFC 9562's version 8), for who is known to others by one.
+func UUID(o spec.Owner) (u [16]byte) {
+	copy(u[:], sum("uuid", machineID(), o.Network, o.ContainerID, o.IfName))
+	u[6] = u[6]&0x0f | 0x80
+	u[8] = u[8]&0x3f | 0x80
+	return u
+}
+
 // machineID is what this machine is told from others by. It is read by hand: os.ReadFile takes three times as
 // many system calls, and every ADD asks for some addresses.
 func machineID() string {

@@ -1,0 +1,136 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Inet6Conn sends and receives IPv6 messages on one link, of UDP or of ICMPv6. Like every socket it keeps its
+// namespace alive.
+type Inet6Conn struct {
+	file  *os.File
+	index int
+}
+
+// ListenUDP6 opens an Inet6Conn on a port of an address of the link of that index.
+func (ns *NS) ListenUDP6(index int, link string, local netip.AddrPort) (*Inet6Conn, error) {
+	return ns.inet6(index, link, unix.SOCK_DGRAM, unix.IPPROTO_UDP, func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrInet6{Port: int(local.Port()), Addr: local.Addr().As16(), ZoneId: uint32(index)})
+	})
+}
+
+// ListenICMP6 opens an Inet6Conn that receives the ICMPv6 messages of these types. What it sends has the hop limit
+// that tells neighbours from those who are further away (RFC 4861).
+func (ns *NS) ListenICMP6(index int, link string, types ...byte) (*Inet6Conn, error) {
+	return ns.inet6(index, link, unix.SOCK_RAW, unix.IPPROTO_ICMPV6, func(fd int) error {
+		var f unix.ICMPv6Filter // a bit that is set keeps a type out
+		for i := range f.Data {
+			f.Data[i] = ^uint32(0)
+		}
+		for _, t := range types {
+			f.Data[t/32] &^= 1 << (t % 32)
+		}
+		return unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, 1 /* ICMPV6_FILTER */, &f)
+	})
+}
+
+func (ns *NS) inet6(index int, link string, typ, proto int, bind func(fd int) error) (*Inet6Conn, error) {
+	var fd int
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET6, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, proto)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open an IPv6 socket: %w", err)
+	}
+	err = unix.BindToDevice(fd, link)
+	for _, o := range [][2]int{
+		{unix.IPV6_MULTICAST_IF, index}, {unix.IPV6_MULTICAST_LOOP, 0},
+		{unix.IPV6_MULTICAST_HOPS, 255}, {unix.IPV6_UNICAST_HOPS, 255}, {unix.IPV6_RECVHOPLIMIT, 1},
+	} {
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, o[0], o[1])
+		}
+	}
+	if err == nil {
+		err = bind(fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("bind an IPv6 socket to %s: %w", link, err)
+	}
+	return &Inet6Conn{os.NewFile(uintptr(fd), "inet6"), index}, nil
+}
+
+// Close closes the socket.
+func (c *Inet6Conn) Close() error { return c.file.Close() }
+
+// Send sends a message; the port counts for UDP alone.
+func (c *Inet6Conn) Send(b []byte, to netip.AddrPort) error {
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	sa := unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	if to.Addr().IsLinkLocalUnicast() || to.Addr().IsMulticast() {
+		sa.ZoneId = uint32(c.index)
+	}
+	var serr error
+	err = raw.Write(func(fd uintptr) bool {
+		serr = unix.Sendto(int(fd), b, 0, &sa)
+		return serr != unix.EAGAIN
+	})
+	if err == nil {
+		err = serr
+	}
+	if err != nil {
+		return fmt.Errorf("send to %v: %w", to.Addr(), err)
+	}
+	return nil
+}
+
+// Receive waits for a message until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Hops is its hop
+// limit, or -1 where the kernel does not say. A message longer than buf is cut.
+func (c *Inet6Conn) Receive(ctx context.Context, deadline time.Time, buf []byte) (n int, from netip.AddrPort, hops int, err error) {
+	if err := c.file.SetReadDeadline(deadline); err != nil {
+		return 0, from, 0, err
+	}
+	defer context.AfterFunc(ctx, func() { c.file.SetReadDeadline(time.Unix(1, 0)) })()
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return 0, from, 0, err
+	}
+	oob := make([]byte, 128)
+	var oobn int
+	var sa unix.Sockaddr
+	var rerr error
+	err = raw.Read(func(fd uintptr) bool {
+		n, oobn, _, sa, rerr = unix.Recvmsg(int(fd), buf, oob, 0)
+		return rerr != unix.EAGAIN
+	})
+	if err == nil {
+		err = rerr
+	}
+	if err != nil {
+		return 0, from, 0, fmt.Errorf("receive: %w", err)
+	}
+	if a, ok := sa.(*unix.SockaddrInet6); ok {
+		from = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	hops = -1
+	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	for _, m := range msgs {
+		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
+			hops = int(int32(u32(m.Data)))
+		}
+	}
+	return n, from, hops, err
+}
