@@ -1,0 +1,129 @@
+package v6
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// linkLocalLimit is how long a link may take to get its link-local address; the kernel asks for a second and a random
+// part of another whether somebody has it.
+const linkLocalLimit = 8 * time.Second
+
+// open6 turns IPv6 on on a link: routers are listened to, for they alone say what is on the link and who leads off it, and
+// where auto is set give addresses. It waits for the link-local address, which all else is sent from.
+func open6(ctx context.Context, l dhcp.Link, auto bool) (netip.Addr, error) {
+	conf := "net/ipv6/conf/" + l.Name + "/"
+	get := func(key string) string {
+		v, _ := l.NS.Sysctl(conf + key)
+		return v
+	}
+	set := []kernel.Setting{{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"}}
+	forwarding := get("forwarding") != "0"
+	switch ra := get("accept_ra"); {
+	case forwarding && ra != "2": // a router takes no advertisements at 1
+		set = append(set, kernel.Setting{Key: conf + "accept_ra", Value: "2"})
+	case ra == "0":
+		set = append(set, kernel.Setting{Key: conf + "accept_ra", Value: "1"})
+	}
+	set = append(set, kernel.Setting{Key: conf + "autoconf", Value: digit(auto)},
+		kernel.Setting{Key: conf + "accept_ra_pinfo", Value: "1", Optional: true})
+	own, elsewhere, err := defaults(l)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("link %s: %w", l.Name, err)
+	}
+	// Where another network has given the default route, this link's routers give none (clause P25).
+	set = append(set, kernel.Setting{Key: conf + "accept_ra_defrtr", Value: digit(!elsewhere), Optional: true})
+	if get("addr_gen_mode") == "1" { // none
+		set = append(set, kernel.Setting{Key: conf + "addr_gen_mode", Value: "0"})
+	}
+	set = append(set, kernel.Setting{Key: conf + "disable_ipv6", Value: "0"})
+	if _, err := l.NS.SetSysctls(set...); errors.Is(err, fs.ErrNotExist) {
+		return netip.Addr{}, fmt.Errorf("link %s: no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", l.Name, err)
+	} else if err != nil {
+		return netip.Addr{}, fmt.Errorf("link %s: %w", l.Name, err)
+	}
+	var errs []error
+	if !auto {
+		errs = append(errs, forgetAutomatic(l))
+	}
+	for _, r := range own {
+		if elsewhere {
+			errs = append(errs, l.NS.DelRoute(r))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return netip.Addr{}, fmt.Errorf("link %s: %w", l.Name, err)
+	}
+	return linkLocal(ctx, l)
+}
+
+func digit(on bool) string {
+	if on {
+		return "1"
+	}
+	return "0"
+}
+
+// defaults are the default routes that routers on the link gave, and whether one leads over another link.
+func defaults(l dhcp.Link) (own []kernel.Route, elsewhere bool, err error) {
+	routes, err := l.NS.Routes(kernel.RouteFilter{Family: kernel.IPv6, Table: kernel.MainTable})
+	for _, r := range routes {
+		switch {
+		case r.Dst.Bits() != 0 || r.Type != kernel.Unicast:
+		case r.Link != l.Index:
+			elsewhere = true
+		case r.Protocol == kernel.ByRA:
+			own = append(own, r)
+		}
+	}
+	return own, elsewhere, err
+}
+
+// forgetAutomatic deletes the addresses that a router gave before autoconf was off.
+func forgetAutomatic(l dhcp.Link) error {
+	list, err := l.NS.Addrs(l.Index)
+	for _, a := range list {
+		if a.Dynamic && a.Scope == 0 && a.Prefix.Addr().Is6() {
+			err = errors.Join(err, l.NS.DelAddr(l.Index, a))
+		}
+	}
+	return err
+}
+
+// linkLocal waits for the link-local address, and until it may be used.
+func linkLocal(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
+	tentative := false
+	err = l.NS.Await(ctx, linkLocalLimit, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
+		list, err := l.NS.Addrs(l.Index)
+		for _, a := range list {
+			switch ip := a.Prefix.Addr(); {
+			case !ip.IsLinkLocalUnicast() || !ip.Is6():
+			case a.DADFailed:
+				return false, fmt.Errorf("somebody else on the link has %v", ip)
+			case a.Tentative:
+				tentative = true
+			default:
+				addr = ip
+				return true, nil
+			}
+		}
+		return false, err
+	})
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) && tentative:
+		err = fmt.Errorf("its address could not be made sure of, as where the link carries nothing: %w", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		err = fmt.Errorf("it got none: %w", err)
+	}
+	if err != nil {
+		return addr, fmt.Errorf("link %s: wait for a link-local address: %w", l.Name, err)
+	}
+	return addr, nil
+}

@@ -1,0 +1,156 @@
+package v6
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+)
+
+// clause: P25
+func TestGatewayFromRouter(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	l := n.host(false)
+	n.dnsmasq("--dhcp-range=fd00:1::100,fd00:1::1ff,64,2m", "--dhcp-option=option6:dns-server,[fd00:1::53]", "--ra-param=br0,mtu:1400,0,1200")
+	got := acquire(t, l, owner("one"))
+	router := netip.MustParseAddr(n.linkLocal())
+	if got.Gateway != router || len(got.Routes) != 1 || got.Routes[0].GW != router || got.Routes[0].Dst.String() != "::/0" {
+		t.Errorf("gateway is %v, routes %v, want %v", got.Gateway, got.Routes, router)
+	}
+	if got.MTU != 1400 {
+		t.Errorf("MTU is %d", got.MTU)
+	}
+	if out := show(t, l, "route"); !strings.Contains(out, "default via "+router.String()) || !strings.Contains(out, "fd00:1::/64") {
+		t.Errorf("the kernel's routes are %s", out)
+	}
+	if out := show(t, l, "addr", "show", "scope", "global"); strings.TrimSpace(out) != "" {
+		t.Errorf("the link has %s", out)
+	}
+
+	// Another network's default route stays the only one.
+	second := n.host(false)
+	show(t, second, "link", "set", "lo", "up")
+	show(t, second, "route", "add", "default", "dev", "lo", "metric", "512")
+	acquire(t, second, owner("two"))
+	if out := show(t, second, "route"); strings.Contains(out, "default via") {
+		t.Errorf("the kernel's routes are %s", out)
+	}
+}
+
+func TestSLAAC(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64", "fd00:2::1/64")
+	l := n.host(true)
+	n.dnsmasq("--dhcp-range=fd00:1::,slaac,64,1h", "--dhcp-range=fd00:2::,ra-only,64,1h",
+		"--dhcp-option=option6:dns-server,[fd00:1::53]", "--dhcp-option=option6:domain-search,a.example,b.example", "--ra-param=br0,mtu:1400,0,1200")
+	got, err := SLAAC{}.Acquire(within(t, 20*time.Second), l, owner("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ps := got.Prefixes()
+	slices.SortFunc(ps, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	if len(ps) != 2 || ps[0].Masked().String() != "fd00:1::/64" || ps[1].Masked().String() != "fd00:2::/64" {
+		t.Fatalf("addresses are %v", ps)
+	}
+	out := show(t, l, "addr", "show", "scope", "global")
+	for _, p := range ps {
+		if !strings.Contains(out, p.String()) {
+			t.Errorf("%v is not among %s", p, out)
+		}
+	}
+	if strings.Contains(out, "tentative") {
+		t.Errorf("not sure of %s", out)
+	}
+	if got.Gateway.String() != n.linkLocal() || got.MTU != 1400 || got.T1 != dhcp.Forever || !got.Over().IsZero() {
+		t.Errorf("lease is %+v", got)
+	}
+	if !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53"}) || !slices.Equal(got.DNS.Search, []string{"a.example", "b.example"}) {
+		t.Errorf("DNS is %+v", got.DNS)
+	}
+	for _, f := range []func() (*dhcp.Lease, error){
+		func() (*dhcp.Lease, error) { return SLAAC{}.Renew(t.Context(), l, owner("one"), got) },
+		func() (*dhcp.Lease, error) { return SLAAC{}.Confirm(t.Context(), l, owner("one"), got) },
+	} {
+		if same, err := f(); err != nil || !same.SameConfiguration(got) {
+			t.Errorf("%+v, %v", same, err)
+		}
+	}
+}
+
+// What routers leave to DHCPv6 is asked for there.
+func TestStateless(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	l := n.host(false)
+	ra := &advert{other: true, lifetime: 30 * time.Minute, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}}
+	n.router(ra)
+	n.kea("fd00:1::100-fd00:1::1ff", "", "")
+	got, err := SLAAC{}.Acquire(within(t, 20*time.Second), l, owner("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Addresses) != 1 || !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53", "fd00:1::54"}) || len(got.DNS.Search) != 2 {
+		t.Errorf("lease is %+v", got)
+	}
+}
+
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	l := n.host(false)
+	_, err := SLAAC{}.Acquire(within(t, 2*time.Second), l, owner("one"))
+	wantErr(t, err, dhcp.ErrNobody)
+	_, err = Client{}.Acquire(within(t, 2*time.Second), l, owner("one"))
+	wantErr(t, err, dhcp.ErrNobody)
+
+	n.router(&advert{managed: true, lifetime: time.Hour})
+	_, err = SLAAC{}.Acquire(within(t, 3*time.Second), l, owner("one"))
+	wantErr(t, err, dhcp.ErrNobody)
+	if !strings.Contains(err.Error(), `"dhcpv6"`) {
+		t.Error(err)
+	}
+	_, err = Client{}.Acquire(within(t, 3*time.Second), l, owner("one"))
+	wantErr(t, err, dhcp.ErrNobody)
+	if !strings.Contains(err.Error(), "says that there is one") {
+		t.Error(err)
+	}
+
+	down := n.host(true)
+	show(t, down, "link", "set", "eth0", "down")
+	if _, err := (Client{}).Acquire(within(t, time.Second), down, owner("two")); err == nil || !strings.Contains(err.Error(), "link-local") {
+		t.Error(err)
+	}
+}
+
+// A container's settings may have IPv6 off; who asks for an IPv6 address wants it on.
+func TestIPv6Off(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	l := n.host(false)
+	for _, kv := range [][2]string{{"disable_ipv6", "1"}, {"accept_ra", "0"}, {"addr_gen_mode", "1"}, {"forwarding", "1"}} {
+		lan{l.NS.Path, t}.sysctl("net/ipv6/conf/eth0/"+kv[0], kv[1])
+	}
+	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}})
+	got, err := SLAAC{}.Acquire(within(t, 20*time.Second), l, owner("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := l.NS.Sysctl("net/ipv6/conf/eth0/accept_ra"); v != "2" || len(got.Addresses) != 1 {
+		t.Errorf("accept_ra is %s, lease %+v", v, got)
+	}
+	// A router behind the container is none of the link.
+	if out := show(t, l, "route"); !strings.Contains(out, "default via "+got.Gateway.String()) {
+		t.Error(out)
+	}
+	show(t, l, "addr", "flush", "scope", "global") // what was made before is not kept where DHCPv6 is to give addresses
+	if _, err := (Client{}).Acquire(within(t, 2*time.Second), l, owner("one")); err == nil {
+		t.Error("nobody gave anything")
+	}
+	if out := show(t, l, "addr", "show", "scope", "global"); strings.TrimSpace(out) != "" {
+		t.Errorf("the link has %s", out)
+	}
+}
