@@ -27,7 +27,7 @@ func eachIPT(t *testing.T, fn func(t *testing.T, ns *NS, x *IPTables)) {
 			t.Run(x.command(""), func(t *testing.T) {
 				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), x.command(""), "-t", "nat", "-L", "-n").CombinedOutput()
 				if err != nil {
-					t.Skipf("%s", out)
+					nstest.Skip(t, string(out))
 				}
 				fn(t, ns, x)
 			})

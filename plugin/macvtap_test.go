@@ -29,9 +29,9 @@ func TestMacvtapFile(t *testing.T) {
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			t.Skipf("nobody makes device files here: %s: %v", path, err)
+			nstest.Skip(t, "nobody makes device files here: ", path, ": ", err)
 		case errors.Is(err, fs.ErrPermission):
-			t.Skipf("device files are another user's: %s: %v", path, err)
+			nstest.Skip(t, "device files are another user's: ", path, ": ", err)
 		}
 		r.must("open "+path, err)
 		file := os.NewFile(uintptr(fd), path)

@@ -323,7 +323,7 @@ func openTap(t *testing.T, s side, name string) *os.File {
 	var fd int
 	err := s.ns.Do(func() (err error) {
 		if fd, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
-			t.Skip("/dev/net/tun: ", err) // some distributions let only root open it
+			nstest.Skip(t, "/dev/net/tun: ", err) // some distributions let only root open it
 		}
 		ifr, err := unix.NewIfreq(name)
 		if err != nil {

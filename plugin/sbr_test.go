@@ -347,7 +347,7 @@ func TestSourceRoutingOfOtherLinks(t *testing.T) {
 
 	tun, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
 	if err != nil {
-		t.Skip(err) // root's alone in some distributions
+		nstest.Skip(t, err) // root's alone in some distributions
 	}
 	tun.Close()
 	ns = nstest.NewNS(t)

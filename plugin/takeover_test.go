@@ -31,11 +31,11 @@ func eachIPTables(t *testing.T, fn func(t *testing.T, variant string)) {
 				}
 				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), family+"-"+variant, "-t", "nat", "-L", "-n").CombinedOutput()
 				if err != nil {
-					t.Skipf("%s", out)
+					nstest.Skip(t, string(out))
 				}
 			}
 			if _, err := os.ReadFile("/proc/thread-self/net/ip_tables_names"); variant == "legacy" && err != nil {
-				t.Skip(err) // in a user namespace it is the first root's alone, and nobody can tell what tables there are
+				nstest.Skip(t, err) // in a user namespace it is the first root's alone, and nobody can tell what tables there are
 			}
 			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 			empty := func() {

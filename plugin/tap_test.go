@@ -221,7 +221,7 @@ func needTap(t *testing.T) {
 	t.Helper()
 	f, err := os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
 	if err != nil {
-		t.Skip(fmt.Sprint("/dev/net/tun: ", err))
+		nstest.Skip(t, "/dev/net/tun: ", err)
 	}
 	f.Close()
 }

@@ -23,7 +23,7 @@ func eachVariant(t *testing.T, fn func(t *testing.T, v kernel.IPTVariant)) {
 			for _, program := range []string{"iptables-", "ip6tables-"} {
 				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), program+v.String(), "-t", "nat", "-L", "-n").CombinedOutput()
 				if err != nil {
-					t.Skipf("%s", out)
+					nstest.Skip(t, string(out))
 				}
 			}
 			fn(t, v)

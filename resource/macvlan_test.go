@@ -360,7 +360,7 @@ func TestMacvtapFile(t *testing.T) {
 			t.Errorf("%s of the link #%d: %v", f.SocketPath, l.Index, err)
 		}
 		if _, err := os.Lstat(f.SocketPath); err != nil {
-			t.Skip("nobody makes device files here: ", err)
+			nstest.Skip(t, "nobody makes device files here: ", err)
 		}
 		if seen[f.SocketPath] {
 			t.Errorf("%s is another's; others have %v", f.SocketPath, seen)

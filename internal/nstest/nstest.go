@@ -162,14 +162,3 @@ func RunIn(t testing.TB, path, name string, args ...string) string {
 	t.Helper()
 	return Run(t, "nsenter", append([]string{"--net=" + path, name}, args...)...)
 }
-
-// Need skips a test, in the kernel's words, where the kernel has no links of a kind; args are what ip(8) wants after it.
-func Need(t testing.TB, kind string, args ...string) {
-	t.Helper()
-	ns := NewNS(t)
-	RunIn(t, ns, "ip", "link", "add", "need0", "type", "veth", "peer", "name", "need1")
-	args = append([]string{"--net=" + ns, "ip", "link", "add", "link", "need0", "name", "need2", "type", kind}, args...)
-	if out, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
-		t.Skipf("type %s: %s", kind, out)
-	}
-}

@@ -30,6 +30,9 @@ func beInit() {
 		if err := unix.Uname(&u); err == nil {
 			done.Release = unix.ByteSliceToString(u.Release[:])
 		}
+		if b, err := os.ReadFile("/proc/uptime"); err == nil {
+			fmt.Sscan(string(b), &done.Ready)
+		}
 		for _, s := range j.Steps {
 			done.Status = append(done.Status, do(s, j.Env))
 		}
@@ -125,12 +128,11 @@ func mountHost() error {
 }
 
 func loadModule(path string) error {
-	f, err := os.Open(path)
+	b, err := readModule(path)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	err = unix.FinitModule(int(f.Fd()), "", 0)
+	err = unix.InitModule(b, "")
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
@@ -153,8 +155,10 @@ func settle(j job) error {
 		}
 	}
 	os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
-	for _, name := range j.Load { // one that there is not shows in kinds, where it matters
-		exec.Command("modprobe", "-q", name).Run()
+	for _, path := range j.Load { // what is not there for want of one shows in kinds
+		if err := loadModule(path); err != nil {
+			fmt.Println("load module", path+":", err)
+		}
 	}
 	return errors.Join(
 		os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/run/lock", 0o755),

@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,31 +16,71 @@ import (
 // mounting are the modules that mount this machine's files. All others are loaded from there.
 func mounting() []string { return []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"} }
 
-// writeInitrd writes the initial root: this program as init, and the modules it loads, in order.
-func writeInitrd(path, modules string) error {
+// writeInitrd writes the initial root: this program as init, and the modules it loads, in order. It returns the
+// files of those to be loaded after them.
+func writeInitrd(path, modules string) (load []string, err error) {
 	deps, err := readDeps(filepath.Join(modules, "modules.dep"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var a archive
 	for _, dir := range []string{"dev", "proc", "sys", "host", "over", "new", "share", "modules"} {
 		a.dir(dir)
 	}
 	a.file("init", 0o755, self)
-	n := 0
-	for _, m := range deps.order(mounting()) {
+	first := deps.order(mounting())
+	for n, m := range first {
 		b, err := readModule(filepath.Join(modules, m))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		a.file(fmt.Sprintf("modules/%03d", n), 0o644, b)
-		n++
 	}
-	return os.WriteFile(path, a.close(), 0o600)
+	for _, m := range deps.order(append(mounting(), everything()...))[len(first):] {
+		load = append(load, filepath.Join(modules, m))
+	}
+	return load, os.WriteFile(path, a.close(), 0o600)
+}
+
+// unpack writes the kernel as the ELF file that is packed in its image: the machine would take ten times as long
+// for that. An image that is packed otherwise is left to the machine.
+func unpack(image, dir string) (path string, err error) {
+	b, err := os.ReadFile(image)
+	if err != nil {
+		return "", err
+	}
+	// The header of the boot protocol: where the payload begins after the sectors of the setup code, and how long
+	// it is. Its last four bytes are the unpacked size.
+	at := func(i int) int { return int(binary.LittleEndian.Uint32(b[i:])) }
+	if len(b) < 0x1000 || string(b[0x202:0x206]) != "HdrS" {
+		return image, nil
+	}
+	start := (int(b[0x1f1])+1)*512 + at(0x248)
+	end := start + at(0x24c) - 4
+	if start > end || end > len(b) {
+		return image, nil
+	}
+	var cmd *exec.Cmd
+	switch payload := b[start:end]; {
+	case bytes.HasPrefix(payload, []byte("\xfd7zXZ")):
+		cmd = exec.Command("xz", "-dc")
+	case bytes.HasPrefix(payload, []byte("\x28\xb5\x2f\xfd")):
+		cmd = exec.Command("zstd", "-dcq")
+	default:
+		return image, nil
+	}
+	path = filepath.Join(dir, "vmlinux")
+	out, err := os.Create(path)
+	if err != nil {
+		return "", err
+	}
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(b[start:end]), out
+	err = cmd.Run()
+	return path, errors.Join(err, out.Close())
 }
 
 // readModule reads a module; some distributions compress them.

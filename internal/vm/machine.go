@@ -16,8 +16,8 @@ import (
 // A job is what the machine is booted for. It travels in the shared directory, as job.json.
 type job struct {
 	Env     []string
-	Modules string // directory to have at /lib/modules; empty: it is there
-	Load    []string
+	Modules string   // directory to have at /lib/modules; empty: it is there
+	Load    []string // files of modules, in order
 	Kinds   []kind
 	Steps   []step
 }
@@ -32,6 +32,7 @@ type step struct {
 // An outcome is what became of a job: outcome.json, written before the machine powers off.
 type outcome struct {
 	Release string
+	Ready   float64  // seconds from the kernel's start to the first step
 	Lacks   []string // of kinds, with what the kernel said
 	Status  []int    // of each step
 }
@@ -46,22 +47,22 @@ func boot(ctx context.Context, o options, share string, j job, out io.Writer) (d
 	if err != nil {
 		return done, err
 	}
-	if j.Modules = ""; filepath.Clean(o.kernel) != "/" {
-		if j.Modules, err = filepath.Abs(filepath.Join(o.kernel, "lib", "modules")); err != nil {
-			return done, err
-		}
+	if image, err = unpack(image, share); err != nil {
+		return done, fmt.Errorf("unpack the kernel: %w", err)
 	}
-	j.Load = everything()
+	if dir := filepath.Dir(modules); dir != "/lib/modules" {
+		j.Modules = dir
+	}
+	initrd := filepath.Join(share, "initrd")
+	if j.Load, err = writeInitrd(initrd, modules); err != nil {
+		return done, fmt.Errorf("initial root for %s: %w", version, err)
+	}
 	b, err := json.Marshal(j)
 	if err != nil {
 		return done, err
 	}
 	if err := os.WriteFile(filepath.Join(share, "job.json"), b, 0o600); err != nil {
 		return done, err
-	}
-	initrd := filepath.Join(share, "initrd")
-	if err := writeInitrd(initrd, modules); err != nil {
-		return done, fmt.Errorf("initial root for %s: %w", version, err)
 	}
 	console := filepath.Join(share, "console")
 	cmd := exec.CommandContext(ctx, qemu, machineArgs(o, share, image, initrd, console)...)
@@ -94,7 +95,7 @@ func machineArgs(o options, share, image, initrd, console string) []string {
 		"-display", "none", "-monitor", "none", "-nodefaults", "-no-reboot",
 		"-serial", "stdio", "-serial", "file:"+console,
 		"-kernel", image, "-initrd", initrd,
-		"-append", "console=ttyS1 loglevel=4 panic=-1 net.ifnames=0 tsc=unstable mitigations=off rdinit=/init",
+		"-append", "console=ttyS1 loglevel=4 panic=-1 net.ifnames=0 tsc=unstable mitigations=off nokaslr no_timer_check cryptomgr.notests audit=0 random.trust_cpu=on rdinit=/init",
 		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
 		"-virtfs", "local,path="+share+",mount_tag=share,security_model=none",
 	)

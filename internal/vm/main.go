@@ -3,9 +3,12 @@
 //
 //	go run ./internal/vm ip link add d0 type dummy
 //	go run ./internal/vm test ./kernel ./resource ./plugin/...
+//	go run ./internal/vm -from FILE test
 //
 // With "test" it builds the packages' tests, runs them there, and fails if one of them skips that the list
-// skips.txt does not name, or if the kernel lacks something of kinds.txt.
+// skips.txt does not name, or if the kernel lacks something of kinds.txt. FILE has the tests that skipped outside,
+// where FAIRLEAD_SKIPPED=FILE was in the environment: all others need no machine, which is several times slower.
+// Where no machine can be had it says so and that is all, but with CI in the environment it fails.
 //
 // It takes the Debian packages qemu-system-x86 and kmod, and a kernel: linux-image-amd64, installed or, with
 // -kernel, unpacked into a directory (dpkg -x).
@@ -26,6 +29,7 @@ import (
 
 type options struct {
 	kernel  string
+	from    string
 	timeout time.Duration
 	memory  int
 	cpus    int
@@ -40,7 +44,8 @@ func main() {
 		beInit()
 	}
 	var o options
-	flag.StringVar(&o.kernel, "kernel", "/", "directory with boot/vmlinuz-* and lib/modules; the newest in it is taken")
+	flag.StringVar(&o.kernel, "kernel", "", "directory with boot/vmlinuz-* and lib/modules, of which the newest is taken (default bin/kernel if there, else /)")
+	flag.StringVar(&o.from, "from", "", "with test: only the tests that the file has, a package and a test in a line")
 	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "how long the machine may run")
 	flag.IntVar(&o.memory, "memory", 1536, "megabytes; what the programs write is in it too")
 	flag.IntVar(&o.cpus, "cpus", 2, "processors")
@@ -92,6 +97,14 @@ func run(ctx context.Context, o options, args []string) (status int, err error) 
 
 // newest is the kernel to boot: its version, image and modules.
 func newest(root string) (version, image, modules string, err error) {
+	if root == "" {
+		if root = "bin/kernel"; !exists(root) {
+			root = "/"
+		}
+	}
+	if root, err = filepath.Abs(root); err != nil {
+		return "", "", "", err
+	}
 	images, err := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*"))
 	if err != nil {
 		return "", "", "", err
@@ -107,4 +120,9 @@ func newest(root string) (version, image, modules string, err error) {
 		}
 	}
 	return "", "", "", errors.New("no kernel with modules in " + root + ": install linux-image-amd64, or unpack it and say -kernel DIR")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

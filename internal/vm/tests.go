@@ -3,14 +3,18 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +22,9 @@ import (
 
 // stepMark begins the line that says whose output follows.
 const stepMark = "=== PACKAGE "
+
+// skippedVar is package nstest's Skipped.
+const skippedVar = "FAIRLEAD_SKIPPED"
 
 // kinds.txt is what the kernel must have, and how that is tried; skips.txt the tests that may skip.
 var (
@@ -59,11 +66,31 @@ func everything() []string {
 
 // runTests builds the packages' tests and runs them in the machine.
 func runTests(ctx context.Context, o options, share string, packages []string) (status int, err error) {
-	if len(packages) == 0 {
+	only := map[string]string{}
+	switch {
+	case o.from != "" && (o.run != "" || len(packages) > 0):
+		return 0, errors.New("-from says what to run: no packages and no -run beside it")
+	case o.from != "":
+		if only, err = missed(o.from); err != nil {
+			return 0, err
+		}
+		if len(only) == 0 {
+			fmt.Println("no test skipped outside for want of anything: the machine has nothing to do")
+			return 0, nil
+		}
+		packages = slices.Sorted(maps.Keys(only))
+	case len(packages) == 0:
 		packages = []string{"./..."}
 	}
-	j := job{Env: append(os.Environ(), "CI=true"), Kinds: kinds()}
-	if j.Steps, err = build(ctx, o, share, packages); err != nil {
+	if why := cannot(o); why != "" {
+		fmt.Println("SKIPPED, no virtual machine here:", why)
+		if os.Getenv("CI") != "" {
+			return 1, nil
+		}
+		return 0, nil
+	}
+	j := job{Env: append(os.Environ(), "CI=true", skippedVar+"="), Kinds: kinds()}
+	if j.Steps, err = build(ctx, o, share, packages, only); err != nil {
 		return 0, err
 	}
 	started := time.Now()
@@ -97,15 +124,54 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 			status = 1
 		}
 	}
-	fmt.Printf("Linux %s: %d tests passed, %d skipped, %d failed, in %v\n", done.Release, seen.passed, len(seen.skipped), seen.failed, time.Since(started).Round(time.Second))
+	fmt.Printf("Linux %s: %d tests passed, %d skipped, %d failed, in %v (%.0f s before the first)\n", done.Release, seen.passed, len(seen.skipped), seen.failed, time.Since(started).Round(time.Second), done.Ready)
 	if seen.passed == 0 {
 		return 0, errors.New("no test ran")
 	}
 	return status, nil
 }
 
+// cannot is why there can be no machine.
+func cannot(o options) string {
+	if runtime.GOARCH != "amd64" {
+		return "this is no amd64"
+	}
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		return "qemu-system-x86 is not installed"
+	}
+	if _, _, _, err := newest(o.kernel); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// missed reads the tests that skipped, as what runs them, by package.
+func missed(path string) (only map[string]string, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("the tests that skipped: %w", err)
+	}
+	only = map[string]string{}
+	for line := range strings.Lines(string(b)) {
+		pkg, name, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok {
+			return nil, fmt.Errorf("the tests that skipped: %s: %q is no package and test", path, line)
+		}
+		var re []string
+		for part := range strings.SplitSeq(name, "/") {
+			re = append(re, "^"+regexp.QuoteMeta(part)+"$")
+		}
+		if one := strings.Join(re, "/"); only[pkg] == "" {
+			only[pkg] = one
+		} else if !slices.Contains(strings.Split(only[pkg], "|"), one) {
+			only[pkg] += "|" + one
+		}
+	}
+	return only, nil
+}
+
 // build makes a step of each package that has tests.
-func build(ctx context.Context, o options, share string, packages []string) (steps []step, err error) {
+func build(ctx context.Context, o options, share string, packages []string, only map[string]string) (steps []step, err error) {
 	list := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"}, packages...)...)
 	list.Stderr = os.Stderr
 	b, err := list.Output()
@@ -125,8 +191,8 @@ func build(ctx context.Context, o options, share string, packages []string) (ste
 			return nil, fmt.Errorf("build the tests of %s: %w", path, err)
 		}
 		s := step{Name: path, Dir: dir, Args: []string{"/share/" + name, "-test.v", "-test.timeout", o.timeout.String()}}
-		if o.run != "" {
-			s.Args = append(s.Args, "-test.run", o.run)
+		if run := cmp.Or(only[path], o.run); run != "" {
+			s.Args = append(s.Args, "-test.run", run)
 		}
 		steps = append(steps, s)
 	}

@@ -95,3 +95,25 @@ func TestLists(t *testing.T) {
 		}
 	}
 }
+
+// What skipped outside is what runs inside, subtests alone.
+func TestMissed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "skipped")
+	list := "m/a TestA\nm/b TestB/x_y/\"k\":[1,2|3]\nm/a TestC\nm/a TestA\n"
+	if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	only, err := missed(path)
+	if err != nil || len(only) != 2 || only["m/a"] != "^TestA$|^TestC$" || only["m/b"] != `^TestB$/^x_y$/^"k":\[1,2\|3\]$` {
+		t.Errorf("%q, %v", only, err)
+	}
+	if _, err := missed(path + "?"); err == nil {
+		t.Error("no list is no error, though nobody knows what skipped")
+	}
+	if err := os.WriteFile(path, []byte("TestA\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := missed(path); err == nil {
+		t.Error("half a line is no error")
+	}
+}

@@ -1,0 +1,52 @@
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime/debug"
+	"strings"
+	"testing"
+)
+
+// Skipped names, in the environment, a file that gets a line of package and test for each test that Skip skips
+// here. The virtual machine of internal/vm runs just these.
+const Skipped = "FAIRLEAD_SKIPPED"
+
+// Need skips a test, in the kernel's words, where the kernel has no links of a kind; args are what ip(8) wants after it.
+func Need(t testing.TB, kind string, args ...string) {
+	t.Helper()
+	ns := NewNS(t)
+	RunIn(t, ns, "ip", "link", "add", "need0", "type", "veth", "peer", "name", "need1")
+	args = append([]string{"--net=" + ns, "ip", "link", "add", "link", "need0", "name", "need2", "type", kind}, args...)
+	if out, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
+		Skip(t, fmt.Sprintf("type %s: %s", kind, out))
+	}
+}
+
+// Skip skips a test for want of something that this kernel or host lacks and the virtual machine has.
+func Skip(t testing.TB, why ...any) {
+	t.Helper()
+	if path := os.Getenv(Skipped); path != "" {
+		if err := note(path, t.Name()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Skip(why...)
+}
+
+func note(path, test string) error {
+	built, ok := debug.ReadBuildInfo()
+	if !ok {
+		return fmt.Errorf("note a skipped test: nothing says of which package")
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("note a skipped test: %w", err)
+	}
+	_, err = fmt.Fprintln(f, strings.TrimSuffix(built.Path, ".test"), test) // one write a line: others append too
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
