@@ -2,8 +2,6 @@ package resource
 
 import (
 	"context"
-	"crypto/sha512"
-	"encoding/hex"
 	"errors"
 	"net/netip"
 	"slices"
@@ -91,10 +89,7 @@ func (f FormerMasquerade) String() string {
 	return "no nft rules of the reference in inet cni_plugins_masquerade"
 }
 
-func formerHash(text string) string {
-	h := sha512.Sum512([]byte(text))
-	return hex.EncodeToString(h[:8])
-}
+func formerHash(text string) string { return firstDigits(text, 16) }
 
 // formerMark is how the reference's comments on an attachment's masquerading begin.
 func formerMark(o spec.Owner) string {
@@ -192,10 +187,9 @@ func (f FormerFirewall) String() string {
 
 // Remove implements plan.Remover.
 func (f FormerFirewall) Remove(ctx context.Context, w *kernel.World) error {
-	const chain = "CNI-FORWARD"
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		all, err := iptHaving(w, v6, "filter", chain)
+		all, err := iptHaving(w, v6, "filter", chainForward)
 		errs = append(errs, err)
 		if len(all) == 0 {
 			continue
@@ -206,7 +200,7 @@ func (f FormerFirewall) Remove(ctx context.Context, w *kernel.World) error {
 		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere) // a late DEL must not hit who has the address by now
 		for _, x := range all {
 			errs = append(errs, withIPTables(ctx, func() error {
-				rules, err := x.List(ctx, chain)
+				rules, err := x.List(ctx, chainForward)
 				if err != nil {
 					return err
 				}

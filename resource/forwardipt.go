@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -24,10 +25,6 @@ const (
 // accepts are the rules that a family of addresses needs in the table filter: those that lead to them, which are
 // for all attachments, and their own.
 func (f Forward) accepts(v6 bool) (shared, own []kernel.IPTRule) {
-	shared = []kernel.IPTRule{
-		kernel.NewIPTRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", chainForward),
-		kernel.NewIPTRule(chainForward, "-m", "comment", "--comment", commentAdmin, "-j", f.admin()),
-	}
 	for _, a := range ofIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
@@ -35,15 +32,18 @@ func (f Forward) accepts(v6 bool) (shared, own []kernel.IPTRule) {
 			kernel.NewIPTRule(chainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"),
 			kernel.NewIPTRule(chainForward, "-s", ip, "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"))
 	}
-	return shared, own
+	return forwardJumps(f.admin()), own
 }
 
-func (f Forward) admin() string {
-	if f.Admin == "" {
-		return defaultAdminChain
+// forwardJumps lead to the accepts, behind the administrator's chain.
+func forwardJumps(admin string) []kernel.IPTRule {
+	return []kernel.IPTRule{
+		kernel.NewIPTRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", chainForward),
+		kernel.NewIPTRule(chainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
 	}
-	return f.Admin
 }
+
+func (f Forward) admin() string { return cmp.Or(f.Admin, defaultAdminChain) }
 
 // missing are the rules that a table lacks.
 func (f Forward) missing(ctx context.Context, w *kernel.World, t *kernel.IPTables) ([]kernel.IPTRule, error) {
@@ -128,19 +128,10 @@ func stale(have map[string][]kernel.IPTRule, own []kernel.IPTRule) (old []kernel
 // there is no such chain, the kernel says so and nothing is executed.
 func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
 	var errs []error
-	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
-		for _, v6 := range []bool{false, true} {
-			t := w.Host.IPTables(v, v6, "filter")
-			there, err := t.Exists()
-			if err == nil && there {
-				var chains []bool
-				chains, err = t.Chains(chainForward)
-				there = err == nil && chains[0]
-			}
-			if err != nil || !there {
-				errs = append(errs, err)
-				continue
-			}
+	for _, v6 := range []bool{false, true} {
+		tables, err := iptHaving(w, v6, "filter", chainForward)
+		errs = append(errs, err)
+		for _, t := range tables {
 			errs = append(errs, withIPTables(ctx, func() error {
 				have, err := t.Save(ctx)
 				if err != nil {

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,21 +132,13 @@ func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
 
 // rules are the reference's in table filter, for addresses of a family.
 func (f FormerFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
-	admin := f.Admin
-	if admin == "" {
-		admin = defaultAdminChain
-	}
-	shared = []kernel.IPTRule{
-		kernel.NewIPTRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", chainForward),
-		kernel.NewIPTRule(chainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
-	}
 	for _, a := range ofIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
 			kernel.NewIPTRule(chainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"),
 			kernel.NewIPTRule(chainForward, "-s", ip, "-j", "ACCEPT"))
 	}
-	return shared, own
+	return forwardJumps(cmp.Or(f.Admin, defaultAdminChain)), own
 }
 
 // Ensure implements plan.Resource, for a handover.

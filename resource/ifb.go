@@ -2,8 +2,6 @@ package resource
 
 import (
 	"context"
-	"crypto/sha512"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -31,10 +29,7 @@ func (i IFB) Ifaces() []Iface { return []Iface{{i.Where, ifbName(i.Owner)}} }
 func ifbName(o spec.Owner) string { return kernel.LinkName("ifb", o) }
 
 // referenceIFB is the name that the reference plugin gives: of all interfaces of a container in a network.
-func referenceIFB(o spec.Owner) string {
-	sum := sha512.Sum512([]byte(o.Network + o.ContainerID))
-	return "bwp" + hex.EncodeToString(sum[:6])
-}
+func referenceIFB(o spec.Owner) string { return "bwp" + referenceHash(o, 12) }
 
 // ifb is the owner's ifb, or the one that the reference plugin made.
 func ifb(w *kernel.World, where Where, o spec.Owner) (*kernel.NS, *kernel.Link, error) {
@@ -82,8 +77,8 @@ func (i IFB) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, i.Where, i)
 }
 
-// Verify implements plan.Resource. The kernel lets nobody change the address. The MTU is not compared: what the link's is may be changed later, and an ifb
-// sends on longer packets too.
+// Verify implements plan.Resource. The kernel lets nobody change the address. The MTU is not compared: what the link's
+// is may be changed later, and an ifb sends on longer packets too.
 func (i IFB) Verify(_ context.Context, w *kernel.World) error {
 	_, l, err := ifb(w, i.Where, i.Owner)
 	if err != nil {

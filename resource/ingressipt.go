@@ -201,14 +201,10 @@ func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
 // SweepStages removes from the chains of the policies what is about links that are gone.
 func SweepStages(ctx context.Context, w *kernel.World) error {
 	var errs []error
-	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
-		for _, v6 := range []bool{false, true} {
-			t := w.Host.IPTables(v, v6, "filter")
-			there, err := t.Chains(chainStrict) // the reference's own rules are its own
-			if err != nil || !there[0] {
-				errs = append(errs, err)
-				continue
-			}
+	for _, v6 := range []bool{false, true} {
+		tables, err := iptHaving(w, v6, "filter", chainStrict) // the reference's own rules are its own
+		errs = append(errs, err)
+		for _, t := range tables {
 			errs = append(errs, withIPTables(ctx, func() error {
 				have, err := t.Save(ctx)
 				if err != nil {

@@ -46,7 +46,12 @@ func (i IPTables) Verify(_ context.Context, w *kernel.World) error {
 // referenceHash is how the reference names what it makes for a container on a network: the first digits of a
 // hash of both, put together.
 func referenceHash(o spec.Owner, digits int) string {
-	h := sha512.Sum512([]byte(o.Network + o.ContainerID))
+	return firstDigits(o.Network+o.ContainerID, digits)
+}
+
+// firstDigits are the first digits of the hash that the reference uses.
+func firstDigits(text string, digits int) string {
+	h := sha512.Sum512([]byte(text))
 	return hex.EncodeToString(h[:])[:digits]
 }
 

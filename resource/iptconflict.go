@@ -104,7 +104,7 @@ func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records m
 
 // replaceDead finds who else publishes one of the ports by iptables. What belongs to containers that are gone is
 // removed with the same change.
-func (p PublishIPTables) replaceDead(w *kernel.World, d *iptDraft, v6 bool, own []kernel.IPTRule) error {
+func (p PublishIPTables) replaceDead(w *kernel.World, d *iptDraft, v6 bool) error {
 	var errs []error
 	var dead []string
 	for _, f := range iptForeign(d.saved) {

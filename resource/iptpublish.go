@@ -303,7 +303,7 @@ func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (a
 		return nil, spec.Errorf(spec.CodeConfig, "externalSetMarkChain: %q: %v has no such chain", p.SetMarkChain, x)
 	}
 	d := &iptDraft{saved: saved, made: map[string]bool{}}
-	if err := p.replaceDead(w, d, v6, own); err != nil {
+	if err := p.replaceDead(w, d, v6); err != nil {
 		return nil, err
 	}
 	d.chain(hostportDNAT)
