@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,16 +40,7 @@ func (d Device) String() string {
 	return "the host"
 }
 
-func (d Device) value() string { return cmpOr(d.Link, d.MAC, d.Path, d.ID) }
-
-func cmpOr(words ...string) string {
-	for _, w := range words {
-		if w != "" {
-			return w
-		}
-	}
-	return ""
-}
+func (d Device) value() string { return cmp.Or(d.Link, d.MAC, d.Path, d.ID) }
 
 const sysBus = "/sys/bus"
 

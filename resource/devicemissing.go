@@ -30,11 +30,8 @@ func (d Device) missing(w *kernel.World) error {
 		return err
 	}
 	there := ""
-	if n := len(names); n > 0 {
-		there = "; there is " + strings.Join(names[:min(n, 8)], ", ")
-		if n > 8 {
-			there += fmt.Sprintf(" and %d more", n-8)
-		}
+	if len(names) > 0 {
+		there = "; there is " + some(names)
 	}
 	near, ok := spec.Nearest(d.value(), names)
 	if !ok && d.ID != "" { // most people leave out the domain, as lspci does

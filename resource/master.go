@@ -102,11 +102,8 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 		}
 	}
 	there := "there is none but lo"
-	if n := len(names); n > 0 {
-		there = "there is " + strings.Join(names[:min(n, 8)], ", ")
-		if n > 8 {
-			there += fmt.Sprintf(" and %d more", n-8)
-		}
+	if len(names) > 0 {
+		there = "there is " + some(names)
 	}
 	if m.Link == "" {
 		return spec.Errorf(spec.CodeConfig, "master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.place(), there)
@@ -115,6 +112,16 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 		there += fmt.Sprintf("; did you mean %q?", near)
 	}
 	return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s; %s", m.Link, m.Where.place(), there)
+}
+
+// some is "a, b and 3 more": as many names as one can read.
+func some(names []string) string {
+	const most = 8
+	s := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
 }
 
 // fits says whether a link can have another above it.

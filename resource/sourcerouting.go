@@ -54,7 +54,7 @@ func (s SourceRouting) String() string {
 // sources is what is remembered of the owner's SourceRoutings: in which namespace they are, and what they made and
 // moved there. A chain may have two, one by its own tables and one by somebody else's.
 type sources struct {
-	NS   string // see identity
+	NS   kernel.Identity
 	Path string
 	By   map[int]sourced // by SourceRouting.Table
 }
@@ -74,12 +74,6 @@ func (r sourceRule) rule() Rule {
 	return Rule{Priority: sourcePriority, From: netip.PrefixFrom(r.From, r.From.BitLen()), Table: r.Table}
 }
 
-// identity tells a namespace from one that got its path, or even its inode, later.
-func identity(ns *kernel.NS) (string, error) {
-	dev, ino, err := ns.Inode()
-	return fmt.Sprintf("%d:%d:%d", dev, ino, ns.Cookie()), err
-}
-
 // lockSources keeps other additions to the namespace from choosing the same table. A lock on the namespace's own file, as
 // the reference takes it, could be held for ever by who is inside; a file for each namespace would stay behind.
 func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) {
@@ -95,7 +89,7 @@ func (s SourceRouting) recall(w *kernel.World, ns *kernel.NS) (rec sources, know
 	if known, err = w.Memory.Recall(sourceRecord, s.Owner, &rec); err != nil {
 		return rec, false, err
 	}
-	id, err := identity(ns)
+	id, err := ns.Identity()
 	if !known || rec.NS != id || rec.By == nil {
 		return sources{NS: id, Path: ns.Path, By: map[int]sourced{}}, false, err
 	}

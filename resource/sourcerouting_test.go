@@ -452,7 +452,7 @@ func TestSweepSourceRouting(t *testing.T) {
 	if ok, err := w.Memory.Recall(sourceRecord, owner, &rec); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	rec.NS = "another"
+	rec.NS = kernel.Identity{Ino: 1}
 	if err := w.Memory.Remember(sourceRecord, owner, rec); err != nil {
 		t.Fatal(err)
 	}

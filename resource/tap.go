@@ -158,12 +158,5 @@ func masterIn(ns *kernel.NS, l *kernel.Link) string {
 
 // Remove implements plan.Remover. A tap without a mark was made by the reference's plugin.
 func (t Tap) Remove(ctx context.Context, w *kernel.World) error {
-	if w.Container == nil {
-		return nil
-	}
-	l, err := w.Container.Link(t.Name)
-	if err != nil || l.Kind != "tun" || !owned(l, t.Owner) && marked(l) {
-		return gone(err)
-	}
-	return w.Container.DelLink(l.Index)
+	return removeOwn(w, t.Owner, t.Name, "tun")
 }

@@ -35,7 +35,7 @@ func (v VRF) String() string {
 const vrfRecord = "vrf"
 
 type member struct {
-	NS    string // see identity
+	NS    kernel.Identity
 	Path  string
 	Link  string
 	VRF   string
@@ -50,7 +50,7 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 	if known, err = w.Memory.Recall(vrfRecord, v.Owner, &m); err != nil {
 		return m, false, false, err
 	}
-	id, err := identity(ns)
+	id, err := ns.Identity()
 	if !known || m.NS != id {
 		return member{NS: id, Path: ns.Path, Link: v.Owner.IfName}, false, known, err
 	}
@@ -211,11 +211,7 @@ func (v VRF) verify(ns *kernel.NS, l *kernel.Link, m member, known bool) error {
 	}
 	d.want("state of "+v.Name, "up", state(vrf))
 	if l.Master != vrf.Index {
-		is := "none"
-		if other, err := ns.LinkAt(l.Master); l.Master != 0 && err == nil {
-			is = other.Name
-		}
-		d.want("master", v.Name, is)
+		d.want("master", v.Name, masterIn(ns, l))
 	}
 	table := v.Table
 	if table == 0 && known {

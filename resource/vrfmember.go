@@ -241,7 +241,7 @@ func (m member) giveBack(ns *kernel.NS) {
 }
 
 // within runs do in the namespace of a path, if it is still the one that it was.
-func within(ctx context.Context, path, id string, do func(*kernel.NS) error) error {
+func within(ctx context.Context, path string, was kernel.Identity, do func(*kernel.NS) error) error {
 	ns, err := kernel.Open(path)
 	if path == "" || errors.Is(err, kernel.ErrNoNamespace) || errors.Is(err, kernel.ErrNotNamespace) {
 		ns.Close()
@@ -251,7 +251,7 @@ func within(ctx context.Context, path, id string, do func(*kernel.NS) error) err
 		return err
 	}
 	defer ns.Close()
-	if is, err := identity(ns); err != nil || is != id {
+	if now, err := ns.Identity(); err != nil || now != was {
 		return err
 	}
 	unlock, err := lockSources(ctx, ns)
