@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -147,14 +146,13 @@ func (c closed) drop(w *kernel.World, owner [8]byte, want closed) (changed bool,
 	if err != nil {
 		return false, err
 	}
-	records, err := w.Memory.All(closedRecord)
+	records, err := decoded[closed](w.Memory.All(closedRecord))
 	if err != nil {
 		return false, err
 	}
 	rules, subnets := want.rules(), want.Subnets
-	for other, b := range records {
-		var theirs closed
-		if other != owner && json.Unmarshal(b, &theirs) == nil {
+	for other, theirs := range records {
+		if other != owner {
 			rules, subnets = append(rules, theirs.rules()...), slices.Concat(subnets, theirs.Subnets)
 		}
 	}
@@ -347,7 +345,7 @@ func (c Closed) remove(w *kernel.World) error {
 
 // SweepClosed removes the routing rules for links that are gone, and returns the owners of those that stay.
 func SweepClosed(ctx context.Context, w *kernel.World, network string, used bool, keep func(owner [8]byte) bool) (stay map[[8]byte]bool, err error) {
-	records, err := w.Memory.Records(closedRecord, network)
+	records, err := decoded[closed](w.Memory.Records(closedRecord, network))
 	errs := []error{err}
 	stay = map[[8]byte]bool{}
 	if len(records) == 0 {
@@ -361,9 +359,8 @@ func SweepClosed(ctx context.Context, w *kernel.World, network string, used bool
 		return stay, err
 	}
 	defer unlock()
-	for owner, b := range records {
-		var known closed
-		if keep(owner) || json.Unmarshal(b, &known) != nil {
+	for owner, known := range records {
+		if keep(owner) {
 			continue
 		}
 		if known.Shared {
@@ -389,11 +386,10 @@ func releaseClosed(ctx context.Context, w *kernel.World, network string, keep fu
 		return err
 	}
 	defer unlock()
-	records, err := w.Memory.Records(closedRecord, network)
+	records, err := decoded[closed](w.Memory.Records(closedRecord, network))
 	errs := []error{err}
-	for owner, b := range records {
-		var known closed
-		if json.Unmarshal(b, &known) != nil || !known.Shared || keep(known.Link) {
+	for owner, known := range records {
+		if !known.Shared || keep(known.Link) {
 			continue
 		}
 		_, err := known.drop(w, owner, closed{})

@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -53,14 +52,13 @@ func (h HostDevice) record(w *kernel.World, l *kernel.Link) (r deviceRecord, err
 
 // deviceRecords are those of this boot.
 func deviceRecords(w *kernel.World) (records []deviceRecord, err error) {
-	all, err := w.Memory.All(deviceMemory)
+	all, err := decoded[deviceRecord](w.Memory.All(deviceMemory))
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
 	boot, err := kernel.BootID()
-	for _, b := range all {
-		var r deviceRecord
-		if json.Unmarshal(b, &r) == nil && r.Boot == boot {
+	for _, r := range all {
+		if r.Boot == boot {
 			records = append(records, r)
 		}
 	}

@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"log/slog"
@@ -139,13 +138,5 @@ func (f Forward) decide(ctx context.Context, w *kernel.World) (y way, err error)
 
 // forwardRecords are what is remembered of the network's attachments.
 func forwardRecords(w *kernel.World, network string) (map[[8]byte]forwarded, error) {
-	raw, err := w.Memory.Records(forwardRecord, network)
-	all := map[[8]byte]forwarded{}
-	for owner, b := range raw {
-		var known forwarded
-		if json.Unmarshal(b, &known) == nil {
-			all[owner] = known
-		}
-	}
-	return all, err
+	return decoded[forwarded](w.Memory.Records(forwardRecord, network))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -93,16 +92,8 @@ func rememberIPT(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefi
 }
 
 // iptRecords are the records of a network's attachments.
-func iptRecords(w *kernel.World, kind, network string) (all map[[8]byte]iptRecord, err error) {
-	raw, err := w.Memory.Records(kind, network)
-	all = map[[8]byte]iptRecord{}
-	for owner, b := range raw {
-		var r iptRecord
-		if json.Unmarshal(b, &r) == nil {
-			all[owner] = r
-		}
-	}
-	return all, err
+func iptRecords(w *kernel.World, kind, network string) (map[[8]byte]iptRecord, error) {
+	return decoded[iptRecord](w.Memory.Records(kind, network))
 }
 
 // survivors are the addresses of the container that are not o's: rules for them stay when o goes.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"slices"
 
@@ -69,13 +68,10 @@ func (p Policed) Remove(ctx context.Context, w *kernel.World) error {
 
 // policedBridges are those that have the network's policy, by whether an attachment that keep wants is behind them.
 func policedBridges(w *kernel.World, network string, keep func(owner [8]byte) bool) (used map[string]bool, err error) {
-	records, err := w.Memory.Records(policedRecord, network)
+	records, err := decoded[string](w.Memory.Records(policedRecord, network))
 	used = map[string]bool{}
-	for owner, b := range records {
-		var bridge string
-		if json.Unmarshal(b, &bridge) == nil {
-			used[bridge] = used[bridge] || keep(owner)
-		}
+	for owner, bridge := range records {
+		used[bridge] = used[bridge] || keep(owner)
 	}
 	return used, err
 }

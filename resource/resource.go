@@ -3,6 +3,7 @@
 package resource
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -60,6 +61,18 @@ type Linkless interface{ Linkless() }
 // A Clearer is a resource that may make nothing, and only take away what an earlier configuration wanted. A plan need
 // not name it then.
 type Clearer interface{ Clears() bool }
+
+// decoded reads records of a Memory, by owner. What is torn counts as none.
+func decoded[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]byte]T, error) {
+	all := make(map[[8]byte]T, len(raw))
+	for owner, b := range raw {
+		var v T
+		if json.Unmarshal(b, &v) == nil {
+			all[owner] = v
+		}
+	}
+	return all, err
+}
 
 // drift collects the fields in which the kernel differs from the description.
 type drift []error

@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -92,14 +91,12 @@ func mendShaped(ctx context.Context, w *kernel.World, where Where, r plan.Resour
 func sweepShaped(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	var errs []error
 	for record, drop := range map[string]func(*kernel.NS, int) error{qdiscRecord: dropQdisc, redirectRecord: dropRedirect} {
-		records, err := w.Memory.Records(record, network)
+		records, err := decoded[shaped](w.Memory.Records(record, network))
 		errs = append(errs, err)
-		for owner, b := range records {
-			var links shaped
-			if keep(owner) || json.Unmarshal(b, &links) != nil {
-				continue
+		for owner, links := range records {
+			if !keep(owner) {
+				errs = append(errs, links.drop(w, drop))
 			}
-			errs = append(errs, links.drop(w, drop))
 		}
 	}
 	return errors.Join(errs...)

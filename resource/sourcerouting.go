@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -343,11 +342,10 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 // sweepSources undoes the SourceRoutings of the network whose owner keep does not want, where their containers live
 // on. Their records are the caller's to forget.
 func sweepSources(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := w.Memory.Records(sourceRecord, network)
+	records, err := decoded[sources](w.Memory.Records(sourceRecord, network))
 	errs := []error{err}
-	for owner, record := range records {
-		var rec sources
-		if !keep(owner) && json.Unmarshal(record, &rec) == nil {
+	for owner, rec := range records {
+		if !keep(owner) {
 			errs = append(errs, rec.sweep(ctx))
 		}
 	}

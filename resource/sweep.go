@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -51,11 +50,10 @@ func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<
 // sweepPorts takes somebody else's links off the bridges that attachments put them on. Their records are the
 // caller's to forget.
 func sweepPorts(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := w.Memory.Records(portRecord, network)
+	records, err := decoded[ports](w.Memory.Records(portRecord, network))
 	errs := []error{err}
-	for owner, record := range records {
-		var ours ports
-		if keep(owner) || json.Unmarshal(record, &ours) != nil {
+	for owner, ours := range records {
+		if keep(owner) {
 			continue
 		}
 		for link, master := range ours {

@@ -101,11 +101,10 @@ func (t Tuning) forget(w *kernel.World) error {
 // sweepTunings removes what is kept elsewhere of owners that keep does not want. What was tuned went with its
 // container.
 func sweepTunings(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := w.Memory.Records(tuningRecord, network)
+	records, err := decoded[tuned](w.Memory.Records(tuningRecord, network))
 	errs := []error{err}
-	for owner, record := range records {
-		var r tuned
-		if !keep(owner) && json.Unmarshal(record, &r) == nil {
+	for owner, r := range records {
+		if !keep(owner) {
 			errs = append(errs, removeBackup(r.File))
 		}
 	}

@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -263,14 +262,12 @@ func (v VRF) Remove(ctx context.Context, w *kernel.World) error {
 // sweepVRFs takes out of their VRFs the links of attachments of the network that keep does not want, where their
 // containers live on. Their records are the caller's to forget.
 func sweepVRFs(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := w.Memory.Records(vrfRecord, network)
+	records, err := decoded[member](w.Memory.Records(vrfRecord, network))
 	errs := []error{err}
-	for owner, record := range records {
-		var m member
-		if keep(owner) || json.Unmarshal(record, &m) != nil {
-			continue
+	for owner, m := range records {
+		if !keep(owner) {
+			errs = append(errs, within(ctx, m.Path, m.NS, func(ns *kernel.NS) error { return m.leave(ctx, ns, true) }))
 		}
-		errs = append(errs, within(ctx, m.Path, m.NS, func(ns *kernel.NS) error { return m.leave(ctx, ns, true) }))
 	}
 	return errors.Join(errs...)
 }
