@@ -217,6 +217,9 @@ func (c Closed) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		return false, err
 	}
 	defer unlock()
+	if want, known, o, err = c.on(w); err != nil { // with what another attachment has added meanwhile
+		return false, err
+	}
 	if want.Link == "" {
 		changed, err = known.drop(w, kernel.OwnerHash(o), want)
 		return changed, errors.Join(err, w.Memory.Forget(closedRecord, o))

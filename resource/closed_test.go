@@ -79,3 +79,38 @@ func TestClosedOfNetwork(t *testing.T) {
 		t.Errorf("left by GC:\n%s", s)
 	}
 }
+
+// TestClosedAtOnce has attachments with addresses of many ranges come at once: what is remembered of the bridge has all of
+// them, so that nothing is left.
+//
+// clause: P20
+func TestClosedAtOnce(t *testing.T) {
+	w := newWorld(t)
+	host(t, w, "ip link add br7 type bridge")
+	const n = 16
+	errs := make(chan error)
+	for i := range n {
+		c := Closed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
+		own := *w
+		var err error
+		if own.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own
+			t.Fatal(err)
+		}
+		t.Cleanup(own.Host.Close)
+		go func() {
+			_, err := c.Ensure(t.Context(), &own)
+			errs <- err
+		}()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := (Closed{Owner: networkOwner(owner.Network, "br7")}).Remove(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+	if s := closedState(t, w); s != "" {
+		t.Errorf("left:\n%s", s)
+	}
+}
