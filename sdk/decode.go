@@ -233,8 +233,7 @@ func everybodys(key string) bool {
 
 // decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the
 // plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator, and of runtimeConfig the inside of
-// what it reads. For DEL and GC, which
-// work with less, a value that cannot be read is as good as absent (clause P12).
+// what it reads. For DEL and GC, which work with less, a value that cannot be read is as good as absent (clause P12).
 func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
 	raw, err := conf.Object.MarshalJSON()
 	if err != nil {
