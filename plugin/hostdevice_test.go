@@ -1,6 +1,7 @@
 package plugin_test
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -15,7 +16,7 @@ import (
 )
 
 // renewals make what a chain needs of the host again where it went with a container.
-var renewals = map[string]func(*testing.T){"host-device": card}
+var renewals = map[string]func(*testing.T){"host-device": card, "host-device-mac": card}
 
 // spare gives the host a network card that nobody uses, ens9, which is a veth's end and has its cable in a LAN.
 func spare(t *testing.T) {
@@ -29,7 +30,7 @@ func card(t *testing.T) {
 	}
 	lan := nstest.NewNS(t)
 	nstest.Run(t, "sh", "-ec", "ip link add ens9 address 02:00:00:00:09:09 mtu 1450 type veth peer name wire netns "+strings.TrimPrefix(lan, "/run/netns/")+
-		"; sysctl -qw net.ipv6.conf.ens9.disable_ipv6=1; ip link set ens9 up alias spare; ip addr add 203.0.113.9/24 dev ens9")
+		"; sysctl -qw net.ipv6.conf.ens9.disable_ipv6=1; ip link set ens9 up alias spare; ip link property add dev ens9 altname enp0s9; ip addr add 203.0.113.9/24 dev ens9; ip route add 198.51.100.0/24 via 203.0.113.1 dev ens9 metric 7")
 	nstest.RunIn(t, lan, "sh", "-ec", "ip link set lo up; ip link set wire up; ip addr add 10.77.0.1/24 dev wire")
 }
 
@@ -145,6 +146,41 @@ func fieldsOf(s string) string {
 		}
 	}
 	return strings.Join(keep, "\n")
+}
+
+// TestHostDeviceKilledDel kills DEL at each call that can change something. The next one finishes what it began.
+//
+// clause: P12
+func TestHostDeviceKilledDel(t *testing.T) {
+	r := newRunner(t, chain{"host-device", []string{`"type":"host-device","device":"ens9",` + hostLocal4}, nil})
+	warm := &attachment{id: "k", netns: nstest.NewNS(t)}
+	r.must("add", r.add(warm))
+	r.must("del", r.del(warm))
+	clean := state(t)
+	calls := "sendto,sendmsg,write,pwrite64,renameat,renameat2,rename,linkat,unlinkat,flock"
+	for n := 1; ; n++ {
+		a := &attachment{id: "k", netns: nstest.NewNS(t)}
+		r.must("add", r.add(a))
+		nstest.RunIn(t, a.netns, "sh", "-ec", "ip link property del dev eth0 altname enp0s9; ip link set eth0 address 02:00:00:00:00:0b mtu 1300")
+		_, err := r.run(0, "DEL", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+		if n%2 == 0 { // by then it may be gone with all that was left in it
+			a.netns = ""
+		}
+		r.must(fmt.Sprintf("del after a kill at call %d", n), r.del(&attachment{id: "k", netns: a.netns}))
+		if after := state(t); after != clean {
+			t.Fatalf("a kill at call %d left\n%s\nbefore it was\n%s", n, after, clean)
+		}
+		if out := nstest.Run(t, "ip", "link", "show", "ens9"); !strings.Contains(out, "mtu 1450") || !strings.Contains(out, "02:00:00:00:09:09") || !strings.Contains(out, ",UP") {
+			t.Fatalf("a kill at call %d left %s", n, out)
+		}
+		if err == nil {
+			t.Logf("DEL has %d such calls", n-1)
+			if n < 10 {
+				t.Error("too few: was anything killed?")
+			}
+			return
+		}
+	}
 }
 
 // TestHostDeviceUnknown: who names what is not there is told what is.

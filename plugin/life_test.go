@@ -257,6 +257,10 @@ var chains = []chain{
 		{"address gone", in("ip", "addr", "del", "10.77.0.9/24", "dev", "eth0"), `addr cont/eth0 10.77.0.9/24: is missing`},
 		{"default route gone", in("ip", "route", "del", "default"), `route default`},
 	}},
+	{"host-device-mac", []string{`"type":"host-device","hwaddr":"02:00:00:00:09:09",` + hostLocal4, `"type":"tuning","mac":"02:00:00:00:00:0b","mtu":1300`}, []breaker{
+		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1200"), `mtu is 1200, want 1300`},
+		{"alias gone", in("ip", "link", "set", "eth0", "alias", "x"), `alias is x, want ens9`},
+	}},
 	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
 		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
 		{"VRF down", in("ip", "link", "set", "blue", "down"), `state of blue is down`},
@@ -328,7 +332,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device", "bridge-named", "ptp-named"}, c.name) { // the second one's host ports, addresses, VLAN, device or name are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device", "host-device-mac", "bridge-named", "ptp-named"}, c.name) { // the second one's host ports, addresses, VLAN, device or name are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))
@@ -397,7 +401,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -15,19 +15,20 @@ const hostLocal4 = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/
 
 // setups are what the host needs for a chain, by its name.
 var setups = map[string]func(*testing.T){
-	"macvlan":        uplink("macvlan"),
-	"macvlan-egress": uplink("macvlan", "ip route add default dev ens3"),
-	"static-macvlan": uplink("macvlan"),
-	"macvtap":        uplink("macvtap"),
-	"ipvlan":         uplink("ipvlan"),
-	"tap":            needTap,
-	"tap-chain":      needTap,
-	"vlan":           uplink("vlan id 7"),
-	"host-device":    spare,
-	"dummy":          func(t *testing.T) { nstest.Need(t, "dummy") },
-	"vrf":            func(t *testing.T) { nstest.Need(t, "vrf", "table", "7") },
-	"routes-tap":     needTap,
-	"routes-macvlan": uplink("macvlan"),
+	"macvlan":         uplink("macvlan"),
+	"macvlan-egress":  uplink("macvlan", "ip route add default dev ens3"),
+	"static-macvlan":  uplink("macvlan"),
+	"macvtap":         uplink("macvtap"),
+	"ipvlan":          uplink("ipvlan"),
+	"tap":             needTap,
+	"tap-chain":       needTap,
+	"vlan":            uplink("vlan id 7"),
+	"host-device":     spare,
+	"host-device-mac": spare,
+	"dummy":           func(t *testing.T) { nstest.Need(t, "dummy") },
+	"vrf":             func(t *testing.T) { nstest.Need(t, "vrf", "table", "7") },
+	"routes-tap":      needTap,
+	"routes-macvlan":  uplink("macvlan"),
 }
 
 // uplink gives the host a network card, ens3, without addresses.

@@ -75,9 +75,24 @@ func recallDevice(w *kernel.World, o spec.Owner) (r deviceRecord, known bool, er
 	return r, r.Boot == boot, err
 }
 
-// inContainer reports whether l is the device, in the container.
-func (r deviceRecord) inContainer(l *kernel.Link) bool {
-	return !r.Userspace && l.Alias == r.Link && l.Kind == r.Kind
+// inContainer is the device's link among those of the container, or nil. Whoever is root in there may take away all
+// that we go by, but for the device below a link; then the one of its name and kind has to be it.
+func (r deviceRecord) inContainer(links []*kernel.Link) *kernel.Link {
+	if r.Userspace {
+		return nil
+	}
+	for _, is := range []func(l *kernel.Link) bool{
+		func(l *kernel.Link) bool { return r.Dir != "" && containerDir(l) == r.Dir },
+		func(l *kernel.Link) bool { return l.Alias == r.Link || slices.Contains(l.AltNames(), altName(r.Owner)) },
+		func(l *kernel.Link) bool { return r.Dir == "" && l.Name == r.Owner.IfName && !marked(l) },
+	} {
+		for _, l := range links {
+			if l.Kind == r.Kind && is(l) {
+				return l
+			}
+		}
+	}
+	return nil
 }
 
 // onHost is the device's link, or nil: under its own name, or as the kernel brought it back.
@@ -90,7 +105,7 @@ func (r deviceRecord) onHost(w *kernel.World) (*kernel.Link, error) {
 		switch {
 		case l.Kind != r.Kind:
 		case r.Dir != "" && dirOf(l) == r.Dir,
-			r.Dir == "" && l.Alias == r.Link,
+			r.Dir == "" && (l.Alias == r.Link || slices.Contains(l.AltNames(), altName(r.Owner))),
 			r.Dir == "" && l.Name == r.Link && l.Alias == r.Alias && l.MAC.String() == r.MAC:
 			return l, nil
 		}
@@ -133,12 +148,9 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		if err != nil {
 			return true, err
 		}
-		for _, l := range links {
-			if r.inContainer(l) {
-				if err := r.bring(w, in, l); err != nil {
-					return true, err
-				}
-				break
+		if l := r.inContainer(links); l != nil {
+			if err := r.bring(w, in, l); err != nil {
+				return true, err
 			}
 		}
 	}

@@ -121,10 +121,8 @@ func (r deviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 		if err != nil {
 			return err
 		}
-		for _, l := range links {
-			if r.inContainer(l) {
-				name = l.Name
-			}
+		if l := r.inContainer(links); l != nil {
+			name = l.Name
 		}
 		if name != "" || r.Userspace {
 			return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", h.Device.Key, h.Device.value(), r.who(), flag(", as "+name, name != ""), r.Netns)

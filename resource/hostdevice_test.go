@@ -183,6 +183,49 @@ func TestHostDeviceComesBack(t *testing.T) {
 	}
 }
 
+// TestHostDeviceVLAN: a vlan dies with its container, and is made again with all that it was.
+func TestHostDeviceVLAN(t *testing.T) {
+	nstest.Need(t, "vlan", "id", "7")
+	for name, finish := range map[string]func(*kernel.World) error{
+		"DEL": func(w *kernel.World) error { return aDevice(owner, "ens5.7").Remove(t.Context(), w) },
+		"GC": func(w *kernel.World) error {
+			_, err := sweepDevices(t.Context(), w, "net", func([8]byte) bool { return false })
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			cards(t, w)
+			for _, l := range strings.Split(`ip link set ens5 up
+				ip link add link ens5 name ens5.7 address 02:00:00:00:05:07 mtu 1400 type vlan id 7 protocol 802.1ad
+				ip link set ens5.7 up alias office
+				ip addr add 203.0.114.5/24 dev ens5.7
+				ip route add 198.51.103.0/24 via 203.0.114.1 dev ens5.7`, "\n") {
+				host(t, w, "%s", l)
+			}
+			show := func() string {
+				return nstest.RunIn(t, w.Host.Path, "sh", "-ec", `{ ip -d -o link show dev ens5.7; ip -o addr show dev ens5.7 scope global; ip route show dev ens5.7; } | sed 's/^[0-9]*: //; s/qdisc [^ ]*//; s/state [^ ]*//'`)
+			}
+			before := show()
+			must(t, w, aDevice(owner, "ens5.7"))
+			path := w.Container.Path
+			w.Container.Close()
+			if err := nstest.RemoveNS(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := finish(&kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
+				t.Fatal(err)
+			}
+			if all, err := w.Memory.All(deviceMemory); err != nil || len(all) > 0 {
+				t.Fatalf("it is not back yet: %s, %v", mustJSON(all), err)
+			}
+			if after := show(); after != before {
+				t.Errorf("now\n%s\nbefore\n%s", after, before)
+			}
+		})
+	}
+}
+
 // TestHostDeviceOfAnotherBoot: what is remembered of an earlier boot is not done to a device of this one.
 func TestHostDeviceOfAnotherBoot(t *testing.T) {
 	w := newWorld(t)
