@@ -76,7 +76,7 @@ func TestHostDevicePackets(t *testing.T) {
 	r.must("del", r.del(&attachment{id: "a1", netns: a.netns}))
 	r.must("second del", r.del(a))
 	after := ""
-	if err := s.ns["host"].Await(t.Context(), 5*time.Second, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
+	if err := s.ns["host"].Await(t.Context(), 20*time.Second, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
 		after = s.sh("host", show) // without the kernel's own address, which comes later
 		return fieldsOf(after) == fieldsOf(before), nil
 	}); err != nil {
@@ -133,7 +133,7 @@ func fieldsOf(s string) string {
 	var keep []string
 	for _, line := range strings.Split(s, "\n") {
 		if !strings.Contains(line, "scope link") {
-			f := strings.Fields(line)
+			f := strings.Fields(strings.NewReplacer("NO-CARRIER,", "", ",LOWER_UP", "").Replace(line))
 			for i, w := range f {
 				if w == "qdisc" || w == "tentative" || w == "link-netnsid" || w == "state" {
 					f[i] = ""
