@@ -140,6 +140,9 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 	if size != 32 || bits == 0 {
 		return nil, fmt.Errorf("it says the subnet mask %v", mask)
 	}
+	if subnet := netip.PrefixFrom(addr, bits); bits < 31 && (addr == subnet.Masked().Addr() || addr == last(subnet)) {
+		return nil, fmt.Errorf("it gives the address %v, which is the subnet's and no host's", subnet)
+	}
 	valid, ok := seconds(r.Options[optLeaseTime])
 	if !ok {
 		valid = defaultTime
@@ -279,6 +282,13 @@ func class(a netip.Addr) int {
 // ordinary reports whether an address can be a host's.
 func ordinary(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && a.As4()[0] < 240
+}
+
+// last is a subnet's broadcast address.
+func last(p netip.Prefix) netip.Addr {
+	a := p.Addr().As4()
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(a[:])|(1<<(32-p.Bits())-1))
+	return netip.AddrFrom4(a)
 }
 
 func addrs(b []byte) (as []netip.Addr) {
