@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -47,6 +49,25 @@ type process struct {
 	dead chan struct{}
 }
 
+// starter starts all processes. A parent's death signal comes when the thread that made the child ends, and threads that
+// were in a namespace are thrown away: this one stays.
+var starter = sync.OnceValue(func() chan<- func() {
+	c := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range c {
+			f()
+		}
+	}()
+	return c
+})
+
+func startOn(cmd *exec.Cmd) error {
+	err := make(chan error)
+	starter() <- func() { err <- cmd.Start() }
+	return <-err
+}
+
 func start(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
 	p := &process{cmd: cmd, more: make(chan struct{}, 1), dead: make(chan struct{})}
@@ -56,7 +77,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 	}
 	cmd.Stdout, cmd.Stderr = w, w
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	if err := startOn(cmd); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -238,7 +259,7 @@ func entries(t *testing.T) (list []daemon.Entry) {
 // files are the lease files.
 func files(t *testing.T) []string {
 	t.Helper()
-	names, err := filepath.Glob(daemon.StateDir + "/*.lease")
+	names, err := filepath.Glob(dhcp.StateDir + "/*.lease")
 	if err != nil {
 		t.Fatal(err)
 	}

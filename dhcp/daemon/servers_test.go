@@ -1,0 +1,201 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+// kea serves a pool for as long as is said, in seconds, which dnsmasq cannot.
+func (l lan) kea(t *testing.T, pool string, valid, t1, t2 int, more ...string) *process {
+	t.Helper()
+	dir := t.TempDir()
+	conf := fmt.Sprintf(`{"Dhcp4":{"interfaces-config":{"interfaces":["eth0"]},"lease-database":{"type":"memfile","persist":false},
+		"valid-lifetime":%d,"renew-timer":%d,"rebind-timer":%d,"calculate-tee-times":false,"authoritative":true,
+		"control-socket":{"socket-type":"unix","socket-name":%q},
+		"subnet4":[{"subnet":"10.9.0.0/24","pools":[{"pool":%q}],"option-data":[{"name":"routers","data":"10.9.0.254"}]}],
+		"loggers":[{"name":"kea-dhcp4","severity":"INFO","output_options":[{"output":"stdout"}]}]%s}}`,
+		valid, t1, t2, filepath.Join(dir, "ctl"), pool, strings.Join(append([]string{""}, more...), ","))
+	file := filepath.Join(dir, "kea.json")
+	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("nsenter", "--net="+l.server, "kea-dhcp4", "-c", file)
+	cmd.Env = append(os.Environ(), "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR="+dir)
+	p := start(t, cmd)
+	p.says(t, "DHCP4_STARTED", 1, limit)
+	return p
+}
+
+// A lease of some seconds is renewed in time, again and again.
+func TestRenewal(t *testing.T) {
+	l := newLAN(t)
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 6, 1, 4)
+	startDaemon(t)
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	began := time.Now()
+	srv.says(t, "DHCP4_LEASE_ALLOC", 8, time.Minute)
+	if since := time.Since(began); since < 6*time.Second {
+		t.Errorf("seven renewals within %v: it was to be asked after a second each", since)
+	}
+	a.must(t, "CHECK") // beyond the first lease's end
+	if list := entries(t); len(list) != 1 || list[0].State != "bound" {
+		t.Errorf("the daemon keeps %+v", list)
+	}
+	a.must(t, "DEL")
+	srv.says(t, "DHCP4_RELEASE ", 1, limit)
+}
+
+// A server that dies is asked again until its lease is over, then the address is off the link and CHECK says so; when a
+// server comes it gives a new one, which goes on the link.
+func TestServerDies(t *testing.T) {
+	l := newLAN(t)
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 6, 1, 4)
+	d := startDaemon(t, "-timeout", "1s")
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	srv.end(syscall.SIGKILL)
+	d.says(t, "a lease is over", 1, time.Minute)
+	if out := nstest.RunIn(t, a.netns, "ip", "-4", "addr", "show", "eth0"); strings.Contains(out, "inet ") {
+		t.Errorf("the address is still there:\n%s", out)
+	}
+	for _, words := range []string{"is over", "nobody renewed"} {
+		if err := a.callWithin(t, "CHECK", 10*time.Second); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("CHECK says %v", err)
+		}
+	}
+	srv = l.kea(t, "10.9.0.200 - 10.9.0.210", 3600, 1000, 2000)
+	d.says(t, "a lease has changed", 1, 2*time.Minute)
+	srv.says(t, "DHCP4_LEASE_ALLOC", 1, limit)
+	now := entries(t)[0].Lease
+	out := nstest.RunIn(t, a.netns, "sh", "-c", "ip addr show eth0; ip route")
+	if !strings.Contains(out, now.Addresses[0].Prefix.String()) || !strings.Contains(out, "default via 10.9.0.254") {
+		t.Errorf("the new lease is of %v, and there is\n%s", now.Prefixes(), out)
+	}
+	if err := a.call(t, "CHECK"); err == nil || !strings.Contains(err.Error(), "the address is 10.9.0.2") {
+		t.Errorf("CHECK says %v", err)
+	}
+	a.must(t, "DEL")
+	srv.says(t, "DHCP4_RELEASE ", 1, limit)
+}
+
+// A server that is restarted and remembers nothing renews what it gave, for the range is the same.
+func TestServerRestarts(t *testing.T) {
+	l := newLAN(t)
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 8, 1, 4)
+	startDaemon(t, "-timeout", "1s")
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	srv.end(syscall.SIGKILL)
+	srv = l.kea(t, "10.9.0.100 - 10.9.0.110", 8, 1, 4)
+	srv.says(t, "DHCP4_LEASE_ALLOC", 2, time.Minute)
+	a.must(t, "CHECK")
+}
+
+// A server that refuses ends a lease at once: the address is exchanged for one of its own range.
+func TestNAK(t *testing.T) {
+	l := newLAN(t)
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 3600, 2, 3000)
+	d := startDaemon(t, "-timeout", "1s")
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	was := a.ip(t)
+	srv.end(syscall.SIGKILL)
+	srv = l.dnsmasq(t, "--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m", "--dhcp-authoritative", "--dhcp-option=option:router,10.9.0.253")
+	d.says(t, "refused the lease", 1, time.Minute)
+	d.says(t, "a lease has changed", 1, time.Minute)
+	out := nstest.RunIn(t, a.netns, "sh", "-c", "ip addr show eth0; ip route")
+	if strings.Contains(out, was) || !strings.Contains(out, "inet 10.9.0.") || !strings.Contains(out, "default via 10.9.0.253") || strings.Contains(out, "254") {
+		t.Errorf("instead of %s there is\n%s", was, out)
+	}
+	a.must(t, "DEL")
+	srv.says(t, "DHCPRELEASE", 1, limit)
+}
+
+// Two servers on a link: one gives the lease, and the other one is told that it does not.
+func TestTwoServers(t *testing.T) {
+	l := newLAN(t)
+	l2 := lan{l.bridge, nstest.NewNS(t)}
+	nstest.Run(t, "sh", "-ec", "ip link add srv1 type veth peer name eth0 netns "+filepath.Base(l2.server)+" && ip link set srv1 master cni0 up")
+	t.Cleanup(func() { exec.Command("ip", "link", "del", "srv1").Run() })
+	nstest.RunIn(t, l2.server, "sh", "-ec", "ip addr add 10.9.0.2/24 dev eth0; ip link set lo up; ip link set eth0 up")
+	one := l.kea(t, "10.9.0.100 - 10.9.0.110", 6, 1, 4)
+	two := l2.kea(t, "10.9.0.200 - 10.9.0.210", 6, 1, 4)
+	startDaemon(t)
+	for i := range 4 {
+		a := newAttachment(t, fmt.Sprint("c", i), overBridge)
+		a.must(t, "ADD")
+		a.must(t, "CHECK")
+	}
+	// All are renewed by who gave them, whatever the other one knows.
+	began := time.Now()
+	one.says(t, "DHCP4", 1, limit)
+	for time.Since(began) < 8*time.Second {
+		select {
+		case <-one.more:
+		case <-two.more:
+		case <-time.After(limit):
+			t.Fatal("nothing is renewed")
+		}
+	}
+	for _, e := range entries(t) {
+		if e.State != "bound" {
+			t.Errorf("%+v", e)
+		}
+	}
+	given := strings.Count(one.text(), "DHCP4_LEASE_ALLOC") + strings.Count(two.text(), "DHCP4_LEASE_ALLOC")
+	if given < 12 {
+		t.Errorf("%d leases and renewals", given)
+	}
+}
+
+// A pool that is empty is code 11, in the time that is allowed, and what was there before stays.
+// clause: I4 P8
+func TestEmptyPool(t *testing.T) {
+	for name, serve := range map[string]func(lan, *testing.T) *process{
+		"dnsmasq": func(l lan, t *testing.T) *process {
+			return l.dnsmasq(t, "--dhcp-range=10.9.0.10,10.9.0.10,255.255.255.0,2m")
+		},
+		"kea": func(l lan, t *testing.T) *process { return l.kea(t, "10.9.0.10 - 10.9.0.10", 100, 50, 80) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLAN(t)
+			serve(l, t)
+			startDaemon(t, "-resendtimeout", "3s")
+			a, b := newAttachment(t, "c1", overBridge), newAttachment(t, "c2", overBridge)
+			a.must(t, "ADD")
+			began := time.Now()
+			err := b.call(t, "ADD")
+			coded(t, err, 11, "no DHCP server answered within 3s")
+			if since := time.Since(began); since > 10*time.Second {
+				t.Errorf("it took %v", since)
+			}
+			if out := nstest.RunIn(t, b.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
+				t.Errorf("a failed ADD left\n%s", out)
+			}
+			a.must(t, "CHECK")
+			a.must(t, "DEL")
+			b.must(t, "ADD")
+		})
+	}
+}
+
+// coded fails unless err is a document of that code with those words.
+func coded(t *testing.T, err error, code int, words string) {
+	t.Helper()
+	b, _ := json.Marshal(err)
+	var e struct{ Code int }
+	json.Unmarshal(b, &e)
+	if err == nil || e.Code != code || !strings.Contains(err.Error(), words) {
+		t.Errorf("got code %d, %v; want %d, %q", e.Code, err, code, words)
+	}
+}
