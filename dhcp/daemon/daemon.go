@@ -19,9 +19,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StateDir is where the leases are kept.
-const StateDir = "/var/lib/cni/dhcp"
-
 // Settings are what the command line says.
 type Settings struct {
 	HostPrefix string        // before paths of namespaces
@@ -82,6 +79,15 @@ func New(s Settings) (*Daemon, error) {
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for _, r := range records {
 		d.resume(r)
+	}
+	err = dhcp.TakeNotes(d.store.dir, func(o spec.Owner) {
+		slog.Info("deleted while there was no daemon", "owner", o)
+		if err := d.del(d.ctx, o); err != nil {
+			slog.Error("give a lease back", "owner", o, "error", err)
+		}
+	})
+	if err != nil {
+		slog.Error("read the notes of what was deleted while there was no daemon", "error", err)
 	}
 	d.group.Go(func() {
 		if err := d.host.Watch(d.ctx.Done(), d.hear); err != nil {

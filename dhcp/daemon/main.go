@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"golang.org/x/sys/unix"
 )
@@ -28,7 +29,7 @@ func Main(args []string, stderr io.Writer) int {
 	pidfile := fl.String("pidfile", "", "`file` to write the process ID to; an absolute path")
 	socket := fl.String("socketpath", rpc.DefaultSocket, "`path` of the socket to listen on; the hostprefix comes before it")
 	fl.StringVar(&s.HostPrefix, "hostprefix", "", "`directory` that the host's files are in, where the daemon runs in a container")
-	fl.StringVar(&s.StateDir, "statedir", StateDir, "`directory` to keep the leases in; the hostprefix comes before it")
+	fl.StringVar(&s.StateDir, "statedir", dhcp.StateDir, "`directory` to keep the leases in; the hostprefix comes before it")
 	fl.BoolVar(&s.Broadcast, "broadcast", false, "have servers broadcast their answers, for links that take in nothing else")
 	fl.DurationVar(&s.Timeout, "timeout", 10*time.Second, "how long one try to renew a lease takes")
 	fl.DurationVar(&s.Resend, "resendmax", 16*time.Second, "the longest pause before a message is sent again")

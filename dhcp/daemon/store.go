@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -40,14 +39,12 @@ type record struct {
 type store struct{ dir string }
 
 const (
-	suffix     = ".lease"
 	unfinished = ".new"
 	broken     = "broken" // the directory that unreadable files are put into
 )
 
 func (s store) path(o spec.Owner, protocol string) string {
-	n, h := kernel.NetworkHash(o.Network), kernel.OwnerHash(o)
-	return filepath.Join(s.dir, hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:])+"."+protocol+suffix)
+	return dhcp.LeaseFile(s.dir, o, protocol)
 }
 
 // save writes a record in one step.
@@ -112,7 +109,7 @@ func (s store) load() (records []record, err error) {
 		case strings.HasSuffix(e.Name(), unfinished):
 			os.Remove(path) // what a killed daemon was writing
 			continue
-		case !strings.HasSuffix(e.Name(), suffix):
+		case !strings.HasSuffix(e.Name(), dhcp.LeaseSuffix):
 			continue
 		}
 		r, err := s.read(path)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -61,6 +62,12 @@ const (
 
 func (l leases) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	doc, err := l.ask(ctx, addLimit, "ADD")
+	if absent(err) && l.conf.StartDaemon {
+		if err := rpc.Start(ctx, l.socket()); err != nil {
+			return nil, spec.Errorf(spec.CodeTryAgain, "%w", err)
+		}
+		doc, err = l.ask(ctx, addLimit, "ADD")
+	}
 	if unknown(err) {
 		return l.foreign(ctx, addLimit)
 	}
@@ -101,6 +108,12 @@ func (l leases) Release(ctx context.Context, o spec.Owner) error {
 		defer cancel()
 		err = rpc.Call(ctx, l.socket(), rpc.Release, l.args, &struct{}{})
 	}
+	if absent(err) { // nobody can be told; the next daemon will be
+		slog.Warn("the lease is not given back now", "owner", o, "reason", err)
+		if err = dhcp.LeaveNote(dhcp.StateDir, o); err != nil {
+			err = spec.Errorf(spec.CodeIO, "leave a note for the DHCP daemon: %w", err)
+		}
+	}
 	return err
 }
 
@@ -117,12 +130,12 @@ func (l leases) Status(ctx context.Context, network string) error {
 	switch {
 	case unknown(err):
 		return nil
+	case absent(err) && l.conf.StartDaemon:
+		return nil
+	case absent(err):
+		return spec.Errorf(spec.CodeUnavailable, "%w; %s", err, advice)
 	case err != nil:
-		e := spec.AsError(err, spec.CodeUnavailable)
-		if absent(err) {
-			e = spec.Errorf(spec.CodeUnavailable, "%w; %s", err, advice)
-		}
-		return e
+		return spec.Errorf(spec.CodeUnavailable, "%w", err)
 	}
 	return nil
 }

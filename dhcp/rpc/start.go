@@ -1,0 +1,71 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// startLimit is how long a daemon may take until it listens.
+const startLimit = 10 * time.Second
+
+// Start starts this program as the daemon, where nobody listens on the socket, and waits until it listens. Of several who
+// find that at the same time one does. The daemon goes on when its starter ends; what it has to say goes to a file.
+func Start(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	unlock, err := kernel.Lock(ctx, "dhcp-daemon")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket); err == nil { // somebody was faster
+		return conn.Close()
+	}
+	logName := filepath.Join(kernel.RunDir, "dhcp-daemon.log")
+	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	// An abstract socket, as systemd listens on: the daemon says when it is ready.
+	ready, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: fmt.Sprintf("@fairlead-dhcp-%d", os.Getpid())})
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	defer context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Unix(1, 0)) })()
+	cmd := exec.Command("/proc/self/exe", "daemon", "-socketpath", socket)
+	cmd.Args[0] = "dhcp"
+	cmd.Dir, cmd.Stdout, cmd.Stderr = "/", log, log
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "NOTIFY_SOCKET=" + ready.LocalAddr().String()}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the DHCP daemon: %w", err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- cmd.Wait()
+		ready.SetReadDeadline(time.Unix(1, 0))
+	}()
+	if _, err := ready.Read(make([]byte, 64)); err == nil {
+		return nil
+	}
+	select {
+	case err = <-ended:
+		if err == nil {
+			err = errors.New("it ended")
+		}
+	default:
+		err = ctx.Err()
+	}
+	return fmt.Errorf("start the DHCP daemon: %w (it writes to %s)", err, logName)
+}
