@@ -41,6 +41,7 @@ type Ask struct {
 	Request     []uint16          `json:"request,omitempty"`   // the codes of the options asked for
 	Broadcast   bool              `json:"broadcast,omitempty"` // answers shall be broadcast (DHCPv4)
 	Delegate    int               `json:"delegate,omitempty"`  // length of a prefix to be delegated (DHCPv6)
+	Metric      int               `json:"metric,omitempty"`    // of a default route that the kernel makes as routers say (IPv6)
 }
 
 // A Protocol gets leases on a link. Its methods send and wait, again and again with growing pauses, until there is an

@@ -65,6 +65,10 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			slog.Info("a default route is there already, and this one is left out", "route", r.String(), "held", holder)
 			return false, nil
 		}
+		// What a router advertised the kernel keeps as long as that router says; added once more, it would stay for ever.
+		if have, err := r.find(w); err != nil || have != nil && have.Protocol == kernel.ByRA {
+			return false, errors.Join(err, r.Verify(ctx, w))
+		}
 		err = ns.AddRoute(k, false) // it is this link's own, by another router maybe
 	}
 	if errors.Is(err, fs.ErrExist) {

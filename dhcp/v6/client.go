@@ -38,7 +38,10 @@ const attempts = 4
 // Acquire implements dhcp.Protocol. Servers have a second to answer, as RFC 8415 demands; the one that prefers itself most
 // is taken. A lease whose address somebody on the link has is declined, and another one asked for.
 func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
-	s, err := c.open(ctx, l, false)
+	if err := turnOn(ctx, l, false, a.Metric); err != nil {
+		return nil, err
+	}
+	s, err := c.open(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +148,7 @@ func (c Client) Confirm(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp
 		defer stop()
 		return Client{First: cmp.Or(c.First, time.Second), Max: cmp.Or(c.Max, 4*time.Second)}.Rebind(ctx, l, a, have)
 	}
-	s, err := c.open(ctx, l, false)
+	s, err := c.open(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -172,7 +175,7 @@ func (c Client) Rebind(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.
 }
 
 func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv6.Message, a dhcp.Ask, have *dhcp.Lease) (*dhcp.Lease, error) {
-	s, err := c.open(ctx, l, false)
+	s, err := c.open(ctx, l)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +195,7 @@ func (c Client) Decline(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp
 }
 
 func (c Client) giveUp(ctx context.Context, typ dhcpv6.MessageType, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) error {
-	s, err := c.open(ctx, l, false)
+	s, err := c.open(ctx, l)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
@@ -16,9 +17,9 @@ import (
 // part of another whether somebody has it.
 const linkLocalLimit = 8 * time.Second
 
-// open6 turns IPv6 on on a link: routers are listened to, for they alone say what is on the link and who leads off it, and
-// where auto is set give addresses. It waits for the link-local address, which all else is sent from.
-func open6(ctx context.Context, l dhcp.Link, auto bool) (netip.Addr, error) {
+// turnOn turns IPv6 on on a link: routers are listened to, for they alone say what is on the link and who leads off it, and
+// where auto is set give addresses. A metric of zero is the kernel's own. It waits for the link-local address.
+func turnOn(ctx context.Context, l dhcp.Link, auto bool, metric int) error {
 	conf := "net/ipv6/conf/" + l.Name + "/"
 	get := func(key string) string {
 		v, _ := l.NS.Sysctl(conf + key)
@@ -36,32 +37,39 @@ func open6(ctx context.Context, l dhcp.Link, auto bool) (netip.Addr, error) {
 		kernel.Setting{Key: conf + "accept_ra_pinfo", Value: "1", Optional: true})
 	own, elsewhere, err := defaults(l)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("link %s: %w", l.Name, err)
+		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
-	// Where another network has given the default route, this link's routers give none (clause P25).
-	set = append(set, kernel.Setting{Key: conf + "accept_ra_defrtr", Value: digit(!elsewhere), Optional: true})
+	// Where another network has given the default route, this link's routers give none, unless it has a metric of its own
+	// (clause P25; the sysctl is Linux 5.12's, and before it such a route is the plugin's alone).
+	take := !elsewhere
+	if metric > 0 {
+		take = get("ra_defrtr_metric") != ""
+		set = append(set, kernel.Setting{Key: conf + "ra_defrtr_metric", Value: strconv.Itoa(metric), Optional: true})
+	}
+	set = append(set, kernel.Setting{Key: conf + "accept_ra_defrtr", Value: digit(take), Optional: true})
 	if get("addr_gen_mode") == "1" { // none
 		set = append(set, kernel.Setting{Key: conf + "addr_gen_mode", Value: "0"})
 	}
 	set = append(set, kernel.Setting{Key: conf + "disable_ipv6", Value: "0"})
 	if _, err := l.NS.SetSysctls(set...); errors.Is(err, fs.ErrNotExist) {
-		return netip.Addr{}, fmt.Errorf("link %s: no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", l.Name, err)
+		return fmt.Errorf("link %s: no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", l.Name, err)
 	} else if err != nil {
-		return netip.Addr{}, fmt.Errorf("link %s: %w", l.Name, err)
+		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
 	var errs []error
 	if !auto {
 		errs = append(errs, forgetAutomatic(l))
 	}
 	for _, r := range own {
-		if elsewhere {
+		if !take || metric > 0 && r.Priority != metric {
 			errs = append(errs, l.NS.DelRoute(r))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return netip.Addr{}, fmt.Errorf("link %s: %w", l.Name, err)
+		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
-	return linkLocal(ctx, l)
+	_, err = linkLocal(ctx, l)
+	return err
 }
 
 func digit(on bool) string {
@@ -97,7 +105,7 @@ func forgetAutomatic(l dhcp.Link) error {
 	return err
 }
 
-// linkLocal waits for the link-local address, and until it may be used.
+// linkLocal waits for the link-local address, which all is sent from, and until it may be used.
 func linkLocal(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
 	tentative := false
 	err = l.NS.Await(ctx, linkLocalLimit, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {

@@ -39,6 +39,12 @@ func TestGatewayFromRouter(t *testing.T) {
 	if out := show(t, second, "route"); strings.Contains(out, "default via") {
 		t.Errorf("the kernel's routes are %s", out)
 	}
+	third := owner("three") // unless it has a metric of its own
+	third.Metric = 2000
+	acquire(t, second, third)
+	if out := show(t, second, "route"); !strings.Contains(out, "default via "+router.String()+" dev eth0 proto ra metric 2000") {
+		t.Errorf("the kernel's routes are %s", out)
+	}
 }
 
 func TestSLAAC(t *testing.T) {

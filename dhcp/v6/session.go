@@ -66,8 +66,10 @@ type session struct {
 	buf  [65536]byte
 }
 
-func (c Client) open(ctx context.Context, l dhcp.Link, auto bool) (*session, error) {
-	self, err := open6(ctx, l, auto)
+// open opens one. The link has IPv6 since the lease was got, and its settings are not touched again: they may be the
+// container's own by now.
+func (c Client) open(ctx context.Context, l dhcp.Link) (*session, error) {
+	self, err := linkLocal(ctx, l)
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,7 @@ func (s *silence) Is(target error) bool { return target == dhcp.ErrNobody }
 
 // Acquire implements dhcp.Protocol.
 func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
-	if _, err := open6(ctx, l, true); err != nil {
+	if err := turnOn(ctx, l, true, a.Metric); err != nil {
 		return nil, err
 	}
 	heard, err := listen(ctx, l)
@@ -151,7 +151,7 @@ func automatic(ctx context.Context, l dhcp.Link, heard *routers) (made []netip.P
 
 // inform asks DHCPv6 servers for what is no address. Where none answers, the lease is good without.
 func (c SLAAC) inform(ctx context.Context, l dhcp.Link, a dhcp.Ask, out *dhcp.Lease) {
-	s, err := c.Client.open(ctx, l, true)
+	s, err := c.Client.open(ctx, l)
 	if err == nil {
 		defer s.Close()
 		m := message(dhcpv6.MessageTypeInformationRequest, a, nil)
