@@ -118,7 +118,7 @@ func TestTapOnBridge(t *testing.T) {
 	r := s.network("a")
 	r.chain.plugins = []string{`"type":"tap","bridge":"br0","multiQueue":false`}
 	a := &attachment{id: "c", netns: nstest.NewNS(t)}
-	wantCode(t, "without the bridge", r.add(a), spec.CodeConfig, `bridge: "br0": there is no such link in the container, nor any bridge`)
+	wantCode(t, "without the bridge", r.add(a), spec.CodeConfig, `bridge: "br0": no such link in the container, which has no bridge`)
 	nstest.RunIn(t, a.netns, "sh", "-ec", "ip link set lo up; ip link add br0 type bridge; ip addr add 10.86.0.2/24 dev br0; ip addr add fd00:86::2/64 dev br0 nodad; ip link set br0 up")
 	r.must("add", r.add(a))
 	r.must("check", r.check(a))

@@ -156,6 +156,16 @@ func (d Device) find(w *kernel.World) (*kernel.Link, error) {
 	return nil, spec.Errorf(spec.CodeConfig, "%s: %q: is that of %s; name one of them by device", d.Key, d.value(), strings.Join(names, " and "))
 }
 
+// stays says that the kernel lets a link not leave its namespace. The newest kernels tell which; for the others, it is
+// these kinds.
+func (d Device) stays(l *kernel.Link) error {
+	switch l.Kind {
+	case "bridge", "bond", "team", "vrf", "hsr", "batadv", "openvswitch":
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is %s, and the kernel lets it not leave its namespace; name a network card, or put a macvlan on it", d.Key, d.value(), kind(l))
+	}
+	return nil
+}
+
 // is reports whether a record is of this device.
 func (d Device) is(r deviceRecord) bool {
 	switch {
@@ -182,7 +192,10 @@ func (k KnownDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) 
 
 // Verify implements plan.Resource.
 func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
-	_, err := k.find(w)
+	l, err := k.find(w)
+	if err == nil {
+		return k.stays(l)
+	}
 	if !errors.Is(err, kernel.ErrNoLink) {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -78,7 +79,9 @@ func (d Device) others(w *kernel.World) (names []string, err error) {
 			case l.Name == "lo":
 				continue
 			case d.MAC != "":
-				name = l.MAC.String()
+				if name = l.MAC.String(); name == "" || slices.Contains(names, name) {
+					continue
+				}
 			case d.Path != "":
 				if name = dirOf(l); name == "" {
 					continue

@@ -60,6 +60,9 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if err := h.Device.stays(l); err != nil {
+		return false, err
+	}
 	if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
 		return false, spec.Errorf(spec.CodeConfig, "%s: %q: is a link of %s, made for it; name a device of the host", h.Device.Key, h.Device.value(), text)
 	}

@@ -292,7 +292,7 @@ func TestHostDeviceRefused(t *testing.T) {
 		d   Device
 		say string
 	}{
-		{Device{Key: "device", Link: "br0"}, `device: "br0": the kernel lets br0, a bridge, not leave its namespace`},
+		{Device{Key: "device", Link: "br0"}, `device: "br0": is a bridge, and the kernel lets it not leave its namespace`},
 		{Device{Key: "device", Link: "veth0"}, `device: "veth0": is a link of net/c9/eth0, made for it`},
 		{Device{Key: "device", Link: "ens44"}, `device: "ens44": no such device on the host; there is br0, ens4, ens5,`},
 		{Device{Key: "hwaddr", MAC: "02:00:00:00:04:04"}, `hwaddr: "02:00:00:00:04:04": is that of ens4 and ens6; name one of them by device`},

@@ -154,7 +154,7 @@ func TestHostName(t *testing.T) {
 		{HostName{owner, "web9", "args.cni.hostInterfaceName"}, `args.cni.hostInterfaceName: "web9": net/c9/eth0 has it; a name is for one link at a time`},
 		{HostName{owner, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
 		{HostName{status, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
-		{HostName{owner, "lo", "hostInterfaceName"}, `"lo": a device of no kind of the host's`},
+		{HostName{owner, "lo", "hostInterfaceName"}, `"lo": lo of the host's`},
 	} {
 		changed, err := tt.h.Ensure(t.Context(), w)
 		if changed || tt.say == "" && err != nil || tt.say != "" && (err == nil || !strings.Contains(err.Error(), tt.say)) {

@@ -15,6 +15,7 @@ type Kind struct {
 	Where Where
 	Link  string
 	Kind  string // ip(8)'s type
+	Key   string // of the configuration, for errors
 }
 
 // String is "link host/cni0 type bridge or none".
@@ -36,24 +37,45 @@ func (k Kind) Verify(_ context.Context, w *kernel.World) error {
 	case err != nil:
 		return err
 	case l.Kind != k.Kind:
-		if l.Kind == "" {
-			return spec.Errorf(spec.CodeConfig, "%s is a network card or lo on this host, and no %s; name another", k.Link, k.Kind)
+		remove := ""
+		if l.Kind != "" {
+			remove = fmt.Sprintf(", or remove it (ip link delete %s)", k.Link)
 		}
-		return spec.Errorf(spec.CodeConfig, "%s is a link of type %s on this host; name another, or remove it (ip link delete %s)", k.Link, l.Kind, k.Link)
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is %s %s, not a %s; name another%s%s", k.Key, k.Link, kind(l), k.Where.place(), k.Kind, k.others(w), remove)
 	}
 	return nil
 }
 
-// ValidMAC returns nil for an address that a container's link can have: 6 bytes, not of a group, not zero.
-func ValidMAC(s string) error {
+// others are the links of the kind that there are.
+func (k Kind) others(w *kernel.World) string {
+	ns, err := k.Where.ns(w)
+	if err != nil {
+		return ""
+	}
+	links, err := ns.Links()
+	var names []string
+	for _, l := range links {
+		if err == nil && l.Kind == k.Kind {
+			names = append(names, l.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (there is " + some(names) + ")"
+}
+
+// ValidMAC returns nil for an address that a container's link can have: 6 bytes, not of a group, not zero. Key says where
+// it was asked for.
+func ValidMAC(key, s string) error {
 	mac, err := net.ParseMAC(s)
 	switch {
 	case err != nil || len(mac) != 6:
-		return spec.Errorf(spec.CodeConfig, "mac: %q: want 6 bytes, such as 02:00:5e:10:00:01", s)
+		return spec.Errorf(spec.CodeConfig, "%s: %q: want 6 bytes, such as 02:00:5e:10:00:01", key, s)
 	case mac[0]&1 != 0:
-		return spec.Errorf(spec.CodeConfig, "mac: %q: is a group address; the first byte has to be even", s)
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is a group address; the first byte has to be even", key, s)
 	case mac.String() == "00:00:00:00:00:00":
-		return spec.Errorf(spec.CodeConfig, "mac: %q: is no address", s)
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is no address; want such as 02:00:5e:10:00:01", key, s)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -40,8 +41,13 @@ func bridge(w *kernel.World, name string) (*kernel.Link, error) {
 
 // kind is the kind of a link with its article.
 func kind(l *kernel.Link) string {
-	if l.Kind == "" {
-		return "a device of no kind"
+	switch {
+	case l.Name == "lo":
+		return "lo"
+	case l.Kind == "":
+		return "a network card"
+	case strings.Contains("aeiou", l.Kind[:1]):
+		return "an " + l.Kind
 	}
 	return "a " + l.Kind
 }

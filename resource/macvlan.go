@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -91,7 +90,7 @@ func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	err := s.make(w, m.kind(), kernel.MacvlanData(MacvlanModes()[m.mode()], m.BCQueueLen))
 	if errors.Is(err, unix.EINVAL) {
-		err = fmt.Errorf("a passthru has to be alone on its master: %w", err)
+		err = spec.Errorf(spec.CodeConfig, "mode: %q: a passthru has to be alone on its master: %w", m.mode(), err)
 	}
 	if err != nil {
 		return false, err

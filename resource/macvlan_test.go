@@ -288,7 +288,7 @@ func TestMacvlanBeside(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.MAC = l.MAC.String()
-	if _, err := m.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "mac: "+m.MAC) {
+	if _, err := m.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "mac: \""+m.MAC) {
 		t.Errorf("the master's own address: %v", err)
 	}
 	if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {

@@ -126,9 +126,27 @@ func some(names []string) string {
 
 // fits says whether a link can have another above it.
 func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
+	err := m.stands(ns, l, what)
+	if err == nil {
+		return nil
+	}
+	links, lerr := ns.Links()
+	var names []string
+	for _, other := range links {
+		if lerr == nil && other.Index != l.Index && m.stands(ns, other, "") == nil {
+			names = append(names, other.Name)
+		}
+	}
+	if len(names) > 0 {
+		err = spec.Errorf(spec.CodeConfig, "%w; %s would do", err, some(names))
+	}
+	return err
+}
+
+func (m Master) stands(ns *kernel.NS, l *kernel.Link, what string) error {
 	switch {
 	case (m.Taken || m.Ether) && !l.Ethernet:
-		return spec.Errorf(spec.CodeConfig, "%s: is lo or another link without Ethernet headers; %s needs one with them", what, m.Kind)
+		return spec.Errorf(spec.CodeConfig, "%s: is %s, which has no Ethernet headers, and %s needs them", what, kind(l), m.Kind)
 	case !l.Up:
 		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what, l.Name)
 	case m.MTU > l.MTU:

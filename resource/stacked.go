@@ -61,9 +61,9 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	err = ns.AddLink(l)
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return fmt.Errorf("%s is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
+		return spec.Errorf(spec.CodeConfig, "master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
 	case errors.Is(err, unix.EADDRINUSE):
-		return fmt.Errorf("mac: %s: %s, or another link on it, has that address: %w", s.MAC, master.Name, err)
+		return spec.Errorf(spec.CodeConfig, "mac: %q: %s, or another link on it, has that address: %w", s.MAC, master.Name, err)
 	case errors.Is(err, kernel.ErrLinkExists):
 		return fmt.Errorf("in the container: %w", err)
 	case err != nil || !s.Chosen:

@@ -78,7 +78,7 @@ func (t Tap) bridge(w *kernel.World) (*kernel.Link, error) {
 	br, err := w.Container.Link(t.Bridge)
 	switch {
 	case errors.Is(err, kernel.ErrNoLink):
-		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: there is no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
+		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
 	case err != nil:
 		return nil, err
 	case br.Kind != "bridge":
@@ -97,12 +97,13 @@ func (t Tap) bridges(w *kernel.World) string {
 		}
 	}
 	if len(names) == 0 {
-		return ", nor any bridge"
+		return ", which has no bridge"
 	}
+	there := "; there is " + some(names)
 	if near, ok := spec.Nearest(t.Bridge, names); ok {
-		return fmt.Sprintf(", did you mean %q?", near)
+		there += fmt.Sprintf("; did you mean %q?", near)
 	}
-	return fmt.Sprintf(", which has %q", names)
+	return there
 }
 
 // Verify implements plan.Resource.

@@ -132,7 +132,7 @@ func TestTapFails(t *testing.T) {
 		say  string
 		code spec.Code
 	}{
-		"no bridge":      {Tap{Bridge: "br7"}, `bridge: "br7": there is no such link in the container, did you mean "br0"?`, spec.CodeConfig},
+		"no bridge":      {Tap{Bridge: "br7"}, `bridge: "br7": no such link in the container; there is br0; did you mean "br0"?`, spec.CodeConfig},
 		"not a bridge":   {Tap{Bridge: "v0"}, `bridge: "v0": is a veth in the container, not a bridge`, spec.CodeConfig},
 		"a group's MAC":  {Tap{MAC: "03:00:00:00:00:01"}, "set link eth0", 0},
 		"too large":      {Tap{MTU: 65522}, "set link eth0", 0},

@@ -201,7 +201,7 @@ func TestVRFNotOurs(t *testing.T) {
 		}
 	}
 	refused(member0("br0", 0), `vrfname: "br0": is a bridge in the container`)
-	refused(member0("lo", 0), `vrfname: "lo": is a device of no kind`)
+	refused(member0("lo", 0), `vrfname: "lo": is lo`)
 	refused(member0("green", 21), "table: 21: the VRF green has 20")
 	refused(member0("blue", 20), "table: 20: the VRF green has it")
 	if _, err := (VRF{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth7"}, Name: "blue"}).Ensure(ctx, w); !errors.Is(err, kernel.ErrNoLink) {

@@ -131,7 +131,7 @@ func (d *decoder) value(path string, raw json.RawMessage, v reflect.Value) error
 		return nil
 	}
 	if json.Unmarshal(raw, v.Addr().Interface()) != nil {
-		return fieldError(spec.CodeDecode, path, raw, "want %s", kindName(v.Kind()))
+		return fieldError(spec.CodeDecode, path, raw, "want %s", kindName(v.Type()))
 	}
 	return nil
 }
@@ -206,18 +206,18 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-func kindName(k reflect.Kind) string {
-	switch k {
+func kindName(t reflect.Type) string {
+	switch t.Kind() {
 	case reflect.Bool:
 		return "true or false"
 	case reflect.String:
 		return "a string"
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		return "a whole number that is not negative"
+		return "a whole number from 0 to " + strconv.FormatUint(1<<t.Bits()-1, 10)
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return "a whole number"
 	}
-	return "a " + k.String()
+	return "a " + t.Kind().String()
 }
 
 // everybodys reports whether a top-level key is one that the specification or the runtime defines, which

@@ -23,10 +23,9 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 	if err := OneOf("mode", c.Mode, "bridge", "private", "vepa", "passthru"); err != nil && r.Verb != "DEL" {
 		return nil, err
 	}
-	arg, _ := r.Arg("MAC")
 	on := OnMaster{
 		MasterKeys: c.MasterKeys, Kind: "macvlan", Master: c.Master, Taken: true,
-		MAC: First(c.RuntimeConfig.MAC, arg, c.MAC), OwnMAC: c.Mode != "passthru",
+		MAC: Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, r.ArgMAC(), Ask{"mac", c.MAC}), OwnMAC: c.Mode != "passthru",
 	}
 	if tap {
 		on.Kind = "macvtap"

@@ -25,11 +25,11 @@ type OnMaster struct {
 	Master    string // empty: the egress link
 	Taken     bool   // see resource.Master
 	Ether     bool   // likewise
-	MAC       string // as it was asked for
-	OwnMAC    bool   // where none was, it has one of the owner's own, and else the kernel's
-	Found     bool   // Master is what a plugin before made, and the configuration does not name it
-	ByMaster  bool   // it hears no answers to what it asks, and its master does
-	Announces bool   // it can announce its addresses only as it comes up, so it has to get them before
+	MAC       Ask
+	OwnMAC    bool // where none was, it has one of the owner's own, and else the kernel's
+	Found     bool // Master is what a plugin before made, and the configuration does not name it
+	ByMaster  bool // it hears no answers to what it asks, and its master does
+	Announces bool // it can announce its addresses only as it comes up, so it has to get them before
 }
 
 // OnMaster is the part of a plan around a link that stands on another: what STATUS asks for, the link's own common
@@ -42,9 +42,9 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	if err := c.validate(r); err != nil {
 		return nil, link, nil, err
 	}
-	link.Chosen, link.MTU, link.MAC = c.Master == "" || c.Found, c.MTU, c.MAC
+	link.Chosen, link.MTU, link.MAC = c.Master == "" || c.Found, c.MTU, c.MAC.Value
 	if c.OwnMAC {
-		link.MAC = r.MAC(c.MAC)
+		link.MAC = r.MAC(c.MAC.Value)
 	}
 	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether}
 	if c.LinkInContainer {
@@ -53,7 +53,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 		before = plan.Plan{plan.Required(link.Master)}
 	}
 	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
-		if link.MAC = r.MAC(c.MAC); r.MTU() != 0 {
+		if link.MAC = r.MAC(c.MAC.Value); r.MTU() != 0 {
 			link.MTU = r.MTU()
 		}
 	}
@@ -79,10 +79,8 @@ func (c OnMaster) validate(r *Request) error {
 			return spec.Errorf(spec.CodeConfig, "master: %q: %w", c.Master, err)
 		}
 	}
-	if c.MAC != "" {
-		if err := resource.ValidMAC(c.MAC); err != nil {
-			return err
-		}
+	if err := c.MAC.ValidMAC(); err != nil {
+		return err
 	}
 	switch {
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):

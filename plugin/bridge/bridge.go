@@ -21,7 +21,7 @@ type conf struct {
 	IsDefaultGateway bool   `json:"isDefaultGateway"` // isGateway, and a default route through it
 	ForceAddress     bool   `json:"forceAddress"`     // replace another address on the bridge instead of refusing
 	sdk.Masquerade
-	sdk.HostEnd
+	sdk.Cable
 	MTU           resource.MTU `json:"mtu"`           // bytes, or "auto": the least of the links that default routes use
 	HairpinMode   bool         `json:"hairpinMode"`   // let the port send back what came from it
 	PromiscMode   bool         `json:"promiscMode"`   // set the bridge promiscuous; not with hairpinMode
@@ -36,17 +36,6 @@ type conf struct {
 	Vlan                int     `json:"vlan"`                // not supported yet
 	VlanTrunk           []trunk `json:"vlanTrunk"`           // not supported yet
 	PreserveDefaultVlan bool    `json:"preserveDefaultVlan"` // not supported yet
-
-	RuntimeConfig struct {
-		MAC string `json:"mac"` // of the container's interface (clause K6); wins over args and CNI_ARGS
-		sdk.HostEnd
-	} `json:"runtimeConfig"`
-	Args struct {
-		CNI struct {
-			MAC string `json:"mac"` // the same; wins over the MAC of CNI_ARGS
-			sdk.HostEnd
-		} `json:"cni"`
-	} `json:"args"`
 }
 
 type trunk struct {
@@ -75,10 +64,8 @@ func (c conf) validate(r *sdk.Request) error {
 	if err := spec.ValidIfName(c.Bridge); err != nil {
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
 	}
-	if mac := c.mac(r); mac != "" {
-		if err := resource.ValidMAC(mac); err != nil {
-			return err
-		}
+	if err := c.AskedMAC(r).ValidMAC(); err != nil {
+		return err
 	}
 	if c.EnableDAD && c.Off() {
 		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"off\": enabledad asks for IPv6 addresses; remove one of the two")
@@ -89,25 +76,20 @@ func (c conf) validate(r *sdk.Request) error {
 	return c.Masquerade.Validate()
 }
 
-func (c conf) mac(r *sdk.Request) string {
-	arg, _ := r.Arg("MAC")
-	return strings.ToLower(sdk.First(c.RuntimeConfig.MAC, c.Args.CNI.MAC, arg))
-}
-
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	c.Bridge = sdk.First(c.Bridge, "cni0")
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := c.validate(r); err != nil && r.Verb != "DEL" {
 		return nil, err
 	}
-	host, p, err := r.HostName(c.RuntimeConfig.HostEnd, c.Args.CNI.HostEnd, c.HostEnd)
+	host, p, err := c.HostName(r)
 	if err != nil {
 		return nil, err
 	}
 	if host == c.Bridge && r.Verb != "DEL" {
 		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge", host)
 	}
-	p = append(p, plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge"}))
+	p = append(p, plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
 	p = append(p, c.Masquerade.Required()...)
 	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}))
 	port, links, err := c.port(r, host)
@@ -126,7 +108,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	if c.MacSpoofChk || r.Verb == "DEL" {
-		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: r.MAC(c.mac(r))})
+		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
 	}
 	if r.Verb == "DEL" {
 		p = append(p, resource.FormerSpoofCheck{Owner: r.Owner}, resource.Policed{Owner: r.Owner})
@@ -150,7 +132,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 // made a link on the host (a hypervisor's tap, say), by making that a port (clause P23).
 func (c conf) port(r *sdk.Request, host string) (name string, p plan.Plan, err error) {
 	pair := resource.Veth{
-		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(),
+		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: c.MAC(r), HostMAC: r.HostMAC(),
 		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off",
 	}
 	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation}

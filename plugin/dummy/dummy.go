@@ -27,7 +27,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if r.Verb == "DEL" { // it goes by its name and its mark
 		return plan.Plan{d}, nil
 	}
-	asked := sdk.First(c.RuntimeConfig.MAC, c.MAC)
+	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
 	switch {
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 1<<31-1):
 		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes at least, or none for 1500", c.MTU)
@@ -37,12 +37,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
 	case c.IPv6 == "off" && r.Has6():
 		return nil, spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
-	case asked != "":
-		if err := resource.ValidMAC(asked); err != nil {
-			return nil, err
-		}
 	}
-	d.MTU, d.MAC = c.MTU, r.MAC(asked)
+	if err := mac.ValidMAC(); err != nil {
+		return nil, err
+	}
+	d.MTU, d.MAC = c.MTU, r.MAC(mac.Value)
 	if mtu := r.MTU(); mtu != 0 { // in CHECK, for a later plugin may have changed it (clause P16)
 		d.MTU = mtu
 	}

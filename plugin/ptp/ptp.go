@@ -3,7 +3,6 @@ package ptp
 
 import (
 	"net/netip"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -17,20 +16,9 @@ var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes"
 // conf is what the plugin reads beside "ipam", which it needs, and "dns".
 type conf struct {
 	sdk.Masquerade
-	sdk.HostEnd
+	sdk.Cable
 	MTU  resource.MTU `json:"mtu"`  // bytes, or "auto": the least of the links that default routes use
 	IPv6 string       `json:"ipv6"` // "off" closes IPv6 in the container's interface
-
-	RuntimeConfig struct {
-		MAC string `json:"mac"` // of the container's interface (clause K6); wins over args and CNI_ARGS
-		sdk.HostEnd
-	} `json:"runtimeConfig"`
-	Args struct {
-		CNI struct {
-			MAC string `json:"mac"` // the same; wins over the MAC of CNI_ARGS
-			sdk.HostEnd
-		} `json:"cni"`
-	} `json:"args"`
 }
 
 func (c conf) validate(r *sdk.Request) error {
@@ -44,20 +32,13 @@ func (c conf) validate(r *sdk.Request) error {
 	case c.IPv6 == "off" && r.Has6():
 		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
 	}
-	if mac := c.mac(r); mac != "" {
-		if err := resource.ValidMAC(mac); err != nil {
-			return err
-		}
+	if err := c.AskedMAC(r).ValidMAC(); err != nil {
+		return err
 	}
 	if err := gateways(r); err != nil {
 		return err
 	}
 	return c.Masquerade.Validate()
-}
-
-func (c conf) mac(r *sdk.Request) string {
-	arg, _ := r.Arg("MAC")
-	return strings.ToLower(sdk.First(c.RuntimeConfig.MAC, c.Args.CNI.MAC, arg))
 }
 
 // gateways gives each address without a gateway the first one of its subnet. The host has it on every cable, so
@@ -82,12 +63,12 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.validate(r); err != nil && r.Verb != "DEL" {
 		return nil, err
 	}
-	host, p, err := r.HostName(c.RuntimeConfig.HostEnd, c.Args.CNI.HostEnd, c.HostEnd)
+	host, p, err := c.HostName(r)
 	if err != nil {
 		return nil, err
 	}
 	p = append(append(p, c.Masquerade.Required()...), resource.Veth{
-		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: r.MAC(c.mac(r)), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
+		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: c.MAC(r), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
 	})
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		p = append(p, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName})

@@ -48,15 +48,11 @@ func (c conf) validate(r *sdk.Request) error {
 			return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
 		}
 	}
-	if mac := c.mac(r); mac != "" {
-		return resource.ValidMAC(mac)
-	}
-	return nil
+	return c.mac(r).ValidMAC()
 }
 
-func (c conf) mac(r *sdk.Request) string {
-	arg, _ := r.Arg("MAC")
-	return sdk.First(c.RuntimeConfig.MAC, arg, c.MAC)
+func (c conf) mac(r *sdk.Request) sdk.Ask {
+	return sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(), sdk.Ask{Key: "mac", Value: c.MAC})
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -67,7 +63,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.validate(r); err != nil {
 		return nil, err
 	}
-	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r)), c.Bridge, c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
+	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r).Value), c.Bridge, c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
 	if r.MTU() != 0 { // in CHECK; a later plugin may have changed it (clause P16)
 		t.MTU = r.MTU()
 	}

@@ -77,8 +77,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 
 // link is the part that the interface's attributes have.
 func (c conf) link(t *resource.Tuning, r *sdk.Request) error {
-	arg, _ := r.Arg("MAC")
-	t.MAC = strings.ToLower(sdk.First(c.Args.CNI.MAC, c.RuntimeConfig.MAC, arg, c.MAC))
+	mac := sdk.Asked(sdk.Ask{Key: "args.cni.mac", Value: c.Args.CNI.MAC}, sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(), sdk.Ask{Key: "mac", Value: c.MAC})
+	t.MAC = strings.ToLower(mac.Value)
 	t.MTU, t.Promisc, t.AllMulti, t.TxQLen = c.MTU, c.Promisc, c.AllMulti, c.TxQLen
 	over := func(key string, there bool) string {
 		if there {
@@ -99,10 +99,8 @@ func (c conf) link(t *resource.Tuning, r *sdk.Request) error {
 	if args.TxQLen != nil {
 		t.TxQLen = args.TxQLen
 	}
-	if t.MAC != "" {
-		if err := resource.ValidMAC(t.MAC); err != nil {
-			return err
-		}
+	if err := mac.ValidMAC(); err != nil {
+		return err
 	}
 	mtu := over("mtu", args.MTU != nil)
 	if t.MTU != 0 && (t.MTU < 68 || t.MTU > 65535) {

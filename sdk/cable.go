@@ -1,0 +1,77 @@
+package sdk
+
+import (
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Cable are the keys of plugins that give a container a cable to the host, beside what kind of cable it is.
+type Cable struct {
+	HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host that leads to the container: up to 15 bytes, and for one container at a time, so a network of several is told it by runtimeConfig or args; default: veth and 11 characters that derive from the attachment. NetworkManager leaves names alone that begin with veth
+
+	RuntimeConfig struct {
+		MAC               string `json:"mac"`               // of the container's interface (clause K6); wins over args and CNI_ARGS
+		HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host; wins over args, which win over the network's
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			MAC               string `json:"mac"`               // of the container's interface; wins over the MAC of CNI_ARGS
+			HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// An Ask is a value, and the key or the variable that asks for it.
+type Ask struct{ Key, Value string }
+
+// Asked is the first of asks, in order of precedence, that says anything.
+func Asked(asks ...Ask) Ask {
+	for _, a := range asks {
+		if a.Value != "" {
+			return a
+		}
+	}
+	return Ask{}
+}
+
+// ArgMAC is the MAC of CNI_ARGS.
+func (r *Request) ArgMAC() Ask {
+	value, _ := r.Arg("MAC")
+	return Ask{"CNI_ARGS: MAC", value}
+}
+
+// ValidMAC is nil where no address is asked for, or one that a link can have.
+func (a Ask) ValidMAC() error {
+	if a.Value == "" {
+		return nil
+	}
+	return resource.ValidMAC(a.Key, a.Value)
+}
+
+// AskedMAC is the address that is asked for the container's end.
+func (c Cable) AskedMAC(r *Request) Ask {
+	return Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, Ask{"args.cni.mac", c.Args.CNI.MAC}, r.ArgMAC())
+}
+
+// MAC is the address of the container's end.
+func (c Cable) MAC(r *Request) string { return r.MAC(strings.ToLower(c.AskedMAC(r).Value)) }
+
+// HostName is the name of the host's end, and what has to hold before anything is made: a name that was chosen is
+// free, or this attachment's already.
+func (c Cable) HostName(r *Request) (name string, p plan.Plan, err error) {
+	chosen := Asked(Ask{"runtimeConfig.hostInterfaceName", c.RuntimeConfig.HostInterfaceName},
+		Ask{"args.cni.hostInterfaceName", c.Args.CNI.HostInterfaceName}, Ask{"hostInterfaceName", c.HostInterfaceName})
+	err = spec.ValidIfName(chosen.Value)
+	switch {
+	case chosen.Value == "", err != nil && r.Verb == "DEL": // which remembers it
+		return r.LinkName("veth"), nil, nil
+	case err != nil:
+		return "", nil, spec.Errorf(spec.CodeConfig, "%s: %q: %w", chosen.Key, chosen.Value, err)
+	case r.Verb == "DEL":
+		return chosen.Value, nil, nil
+	}
+	return chosen.Value, plan.Plan{plan.Required(resource.HostName{Owner: r.Owner, Name: chosen.Value, Key: chosen.Key})}, nil
+}
