@@ -130,7 +130,7 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 		}
 		by, err := c.seize(i, want, false)
 		if by != "" {
-			err = spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", want, by)
+			err = spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", want, holder(by))
 		}
 		return want, err
 	}
@@ -140,16 +140,16 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 	return c.next(i, set, c.back.Cut(set.After(c.d.last(i))))
 }
 
-// seize makes a lease for one address. By is who has it: then there is none. With cached, a lease of this boot counts
-// for nothing too where the runtime's cache says that its namespace is gone.
+// seize makes a lease for one address. By is what the lease of who has it says: then none is made. With cached, a lease
+// of this boot counts for nothing too where the runtime's cache says that its namespace is gone.
 func (c *call) seize(i int, a netip.Addr, cached bool) (by string, err error) {
 	for range 3 { // a lease that is nobody's any more goes first
-		if err = c.put(i, a); !errors.Is(err, fs.ErrExist) {
-			return "", err
-		}
 		l, rerr := c.d.read(a)
 		switch {
 		case errors.Is(rerr, fs.ErrNotExist):
+			if err = c.put(i, a); !errors.Is(err, fs.ErrExist) {
+				return "", err
+			}
 		case errors.Is(rerr, errGarbage):
 			err = c.d.removeGarbage(a)
 		case rerr != nil:
@@ -157,7 +157,7 @@ func (c *call) seize(i int, a netip.Addr, cached bool) (by string, err error) {
 		default:
 			s, known := c.d.entry(a, l.text)
 			if !known || !c.outlived(c.d, c.o.Network, s) && !(cached && vanished(c.results(), c.o.Network, l.text)) {
-				return holder(l.text), nil
+				return l.text, nil
 			}
 			err = c.reclaim(s)
 		}
@@ -165,7 +165,7 @@ func (c *call) seize(i int, a netip.Addr, cached bool) (by string, err error) {
 			return "", err
 		}
 	}
-	return "", err
+	return "", spec.Errorf(spec.CodeTryAgain, "address %s: others take it and give it back all the time", a)
 }
 
 // next makes a lease for the next free address of set i in order.

@@ -40,6 +40,16 @@ func child() {
 		add(id)
 	case "del":
 		err = s.Release(ctx, owner(id))
+	case "key": // of the owner: its name up to the dash
+		key, _, _ := strings.Cut(id, "-")
+		s.Sticky = &Sticky{key, time.Hour}
+		add(id)
+	case "reserve":
+		d, e := s.open(ctx, "net", true)
+		if err = e; err == nil {
+			err = d.reserve([]ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.9/32"), For: id}})
+			d.close()
+		}
 	case "sweep":
 		err = s.Sweep(ctx, "net", nil)
 	case "add-many":

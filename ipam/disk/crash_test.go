@@ -285,6 +285,8 @@ func changing(t *testing.T, pid int, inCall map[int]string) string {
 			if info.args[0] > 2 {
 				name = "write"
 			}
+		case unix.SYS_FSYNC, unix.SYS_SYNCFS:
+			name = "fsync"
 		case unix.SYS_FTRUNCATE:
 			name = "ftruncate"
 		case unix.SYS_UTIMENSAT:

@@ -52,7 +52,7 @@ type slot struct {
 	key   key
 	addr  netip.Addr
 	boot  uint64 // the boot in which the lease was made; 0: not known
-	netns uint64 // device and inode of the container's namespace; 0: not known
+	netns uint64 // device and inode of the container's namespace; 0: not known. For a sticky key: who has its address
 	stamp uint64 // seals the above, and the lease file that it was written down for
 	kind  uint32
 	page  uint32 // where a block is

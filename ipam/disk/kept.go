@@ -93,11 +93,18 @@ func slurp(path string) ([]byte, uint64, error) {
 	return all, stamp, nil
 }
 
-// A kept is a record and the address that it is about.
+// A kept is a record, the address that it is about, and who has the address now: a number of the lease's text, or noOwner.
+// The latter is for the index only.
 type kept struct {
 	addr netip.Addr
 	record
+	by uint64
 }
+
+// Who has a sticky address, in its slot of the index, is 0 where that is not known.
+const noOwner = 1
+
+func ownerNumber(text string) uint64 { return number("owner " + text) }
 
 // keep writes records to the disk, all or, as far as the disk goes along, none. The index knows them afterwards.
 func (d *directory) keep(list ...kept) error {
@@ -124,7 +131,7 @@ func (d *directory) keep(list ...kept) error {
 
 // index writes down in the index whose the address of k is, while no lease says so.
 func (d *directory) index(k kept) {
-	s := slot{key: k.stickyKey(), addr: k.addr, kind: kindSticky}
+	s := slot{key: k.stickyKey(), addr: k.addr, kind: kindSticky, netns: k.by}
 	if _, stamp, err := d.readRecord(k.addr); err == nil {
 		s = s.seal(stamp)
 	}

@@ -64,9 +64,10 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 		}
 		by, err := c.seize(i, s.addr, true)
 		if by != "" {
-			// The first one keeps the key's address: what the key remembers is left as it is.
-			c.second = append(c.second, i)
-			c.d.log.Warn("the sticky address is in use, so this owner gets another one", "owner", c.o.String(), "key", c.key(), "address", s.addr, "by", by)
+			c.d.log.Warn("the sticky address is in use, so this owner gets another one", "owner", c.o.String(), "key", c.key(), "address", s.addr, "by", holder(by))
+			if s.netns == 0 || s.netns == ownerNumber(by) { // one of the same key, who keeps it
+				c.second = append(c.second, i)
+			}
 			continue
 		}
 		return s.addr, err == nil, err
@@ -101,7 +102,7 @@ func (c *call) remember() error {
 		return nil
 	}
 	var write []kept
-	given := map[netip.Addr]bool{}
+	given, me := map[netip.Addr]bool{}, ownerNumber(text(c.o))
 	for _, g := range c.given {
 		given[g.addr] = true
 		r, _, err := c.d.readRecord(g.addr)
@@ -115,11 +116,12 @@ func (c *call) remember() error {
 			}
 			continue
 		case err == nil && r.stickyKey() == mine.stickyKey() && r.TTL == mine.TTL:
-			continue // as it is; its release says when its time begins
+			c.d.index(kept{g.addr, r, me}) // the file is as it was; the release says when its time begins
+			continue
 		case err == nil && r.stickyKey() != mine.stickyKey():
 			c.d.x.removeKind(kindSticky, r.stickyKey(), g.addr)
 		}
-		write = append(write, kept{g.addr, mine.fresh(c.d)})
+		write = append(write, kept{g.addr, mine.fresh(c.d), me})
 	}
 	if err := c.d.keep(write...); err != nil {
 		return spec.Errorf(spec.CodeIO, "remember the addresses of %q: %w", c.key(), err)
@@ -147,7 +149,7 @@ func (d *directory) rested(addrs []netip.Addr) {
 	var list []kept
 	for _, a := range addrs {
 		if r, _, err := d.readRecord(a); err == nil {
-			list = append(list, kept{a, r.fresh(d)})
+			list = append(list, kept{a, r.fresh(d), noOwner})
 		}
 	}
 	if err := d.keep(list...); err != nil { // a DEL goes on (clause P12); this boot's index knows all the same
@@ -271,5 +273,9 @@ func (d *directory) scanRecord(a netip.Addr) {
 		}
 		d.x.mark(a, d.now.held(left))
 	}
-	d.x.add(slot{key: r.stickyKey(), addr: a, kind: kindSticky}.seal(stamp))
+	by := uint64(noOwner)
+	if word == taken {
+		by = 0
+	}
+	d.x.add(slot{key: r.stickyKey(), addr: a, kind: kindSticky, netns: by}.seal(stamp))
 }

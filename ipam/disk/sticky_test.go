@@ -307,6 +307,21 @@ func TestStickyAndRequested(t *testing.T) {
 	if got := add(t, web, "w4"); slices.Contains(got, "10.1.0.9") || slices.Contains(got, "fd00::2") {
 		t.Errorf("got %s", got)
 	}
+	// What somebody without a key took is the key's no more, for as long as that one has it.
+	del(t, web, "w4")
+	was := add(t, web, "w4")
+	del(t, web, "w4")
+	s.Requested = []netip.Addr{addr(was[0]), addr(was[1])}
+	add(t, s, "taker")
+	s.Requested = nil
+	moved := add(t, web, "w4")
+	if slices.Equal(moved, was) {
+		t.Errorf("two have %s", was)
+	}
+	del(t, web, "w4")
+	if got := add(t, web, "w4"); !slices.Equal(got, moved) {
+		t.Errorf("got %s, and had moved to %s", got, moved)
+	}
 	// Another interface of the container is another owner.
 	two := s.keyed("web", time.Hour)
 	res, err := two.Allocate(context.Background(), spec.Owner{Network: "net", ContainerID: "w4", IfName: "eth1"})
