@@ -67,6 +67,9 @@ Network Interface, and says what is attached and what would be done.
 	root.SetFlagErrorFunc(misused)
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "how to answer: text or json")
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
+		if a.output == "table" { // other tools' word for it
+			a.output = "text"
+		}
 		if a.output != "text" && a.output != "json" {
 			return fmt.Errorf("-o %s: want text or json", a.output)
 		}
@@ -88,7 +91,7 @@ Network Interface, and says what is attached and what would be done.
 		a.runCommand(), a.guardCommand(), a.hostCommand(), a.hostInsideCommand(),
 		a.demoCommand(), a.demoInsideCommand(), a.serveCommand(), a.fetchCommand(),
 		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.repairCommand(), a.firewallCommand(), a.versionCommand(),
-		a.lsCommand(), a.netCommand(), a.planCommand(),
+		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.planCommand(),
 		a.environmentTopic(), a.pluginsCommand())
 	return root
 }

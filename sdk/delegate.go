@@ -97,6 +97,28 @@ func (p Plugin) Room(ctx context.Context, all []Plugin, conf *spec.Conf) (free, 
 	return free, size, false, nil
 }
 
+// Ledger is where the leases of a network of this configuration are kept, if p is the IPAM plugin that it asks, and its
+// leases can be looked at. Where lax is set, what is wrong with the configuration is as good as absent.
+func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
+	if !p.Allocates() || p.Name != conf.IPAMType && p.Name != conf.Type {
+		return nil, nil
+	}
+	verb := "STATUS"
+	if lax {
+		verb = "DEL"
+	}
+	r, err := p.NewRequest(verb, spec.Owner{Network: conf.Name}, "", conf, nil)
+	if err != nil {
+		return nil, err
+	}
+	a, _, err := p.open(conf, r)
+	if err != nil {
+		return nil, err
+	}
+	l, _ := a.(ipam.Ledger)
+	return l, nil
+}
+
 // outside is somebody else's program.
 type outside struct {
 	path string

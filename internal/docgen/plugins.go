@@ -125,6 +125,8 @@ func pluginPage(p sdk.Plugin, dir, doc string, fields []field, example map[strin
 // further are the documents that say more of what a plugin makes.
 func further(name string) string {
 	switch name {
+	case "host-local", "static":
+		return "Who gets which address, what is kept, and how to put it right: [ipam.md](../ipam.md). "
 	case "firewall", "portmap", "bridge", "ptp":
 		return "What it puts into the packet filter: [nftables.md](../nftables.md). "
 	}

@@ -117,23 +117,37 @@ func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (found ne
 
 // used counts the taken addresses of set that are not reserved.
 func (x *index) used(set ipam.Set, reserved ipam.Reserved) ipam.Count {
-	var n uint64
+	return x.census(set, reserved, 0, 0).Used
+}
+
+// census counts what becomes of the addresses of set that are not reserved.
+func (x *index) census(set ipam.Set, reserved ipam.Reserved, now clock, rest time.Duration) (u ipam.Use) {
+	var n, resting, holding uint64
 	x.all(func(s slot) {
 		if s.kind != kindBlock {
 			return
 		}
 		p := x.page(s.page)
 		for i := range perBlock {
-			if binary.LittleEndian.Uint32(p[i*4:]) != taken {
+			word := binary.LittleEndian.Uint32(p[i*4:])
+			if word == 0 {
 				continue
 			}
 			a := ipam.Plus(s.addr, uint64(i))
-			if r, ok := set.Find(a); ok && a != r.Gateway && !reserved.Contains(a) {
+			r, ok := set.Find(a)
+			switch {
+			case !ok || a == r.Gateway || reserved.Contains(a):
+			case word == taken:
 				n++
+			case isHold(word) && now.left(word) > 0:
+				holding++
+			case !isHold(word) && now.since(word) < rest:
+				resting++
 			}
 		}
 	})
-	return ipam.CountOf(n)
+	u.Used, u.Held, u.Resting = ipam.CountOf(n), ipam.CountOf(holding), ipam.CountOf(resting)
+	return u
 }
 
 // A clock is a time of this boot in tenths of a second, beginning with 1.

@@ -49,19 +49,28 @@ func netnsOf(path string) uint64 {
 // the lease was made and not whether its container lives; not a path that is still there but no
 // namespace, for the mount may be one that this process does not see.
 func vanished(results, network, text string) bool {
+	netns, ok := namespaceOf(results, network, text)
+	if !ok {
+		return false
+	}
+	_, err := os.Stat(netns)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in.
+func namespaceOf(results, network, text string) (netns string, ok bool) {
 	containerID, ifName, ok := strings.Cut(text, "\r\n")
 	if !ok || strings.ContainsRune(text, '/') {
-		return false
+		return "", false
 	}
 	b, err := os.ReadFile(filepath.Join(results, network+"-"+containerID+"-"+ifName))
 	if err != nil {
-		return false
+		return "", false
 	}
 	var entry struct{ Kind, ContainerID, IfName, NetworkName, Netns string }
 	if json.Unmarshal(b, &entry) != nil || entry.Kind != "cniCacheV1" || !filepath.IsAbs(entry.Netns) ||
 		entry.NetworkName != network || entry.ContainerID != containerID || entry.IfName != ifName {
-		return false // names with dashes share a file name
+		return "", false // names with dashes share a file name
 	}
-	_, err = os.Stat(entry.Netns)
-	return errors.Is(err, fs.ErrNotExist)
+	return entry.Netns, true
 }

@@ -35,6 +35,8 @@ type record struct {
 	Clock  clock  `json:"clock"` // … and the time of that boot
 }
 
+const century = 100 * 365 * 24 * 3600 // seconds
+
 // stickyKey is how the index knows r's key.
 func (r record) stickyKey() key { return keyOf("sticky", r.Key+"\r\n"+r.IfName) }
 
@@ -60,7 +62,6 @@ func (d *directory) readRecord(a netip.Addr) (r record, stamp uint64, err error)
 	if err != nil {
 		return r, stamp, err
 	}
-	const century = 100 * 365 * 24 * 3600
 	if json.Unmarshal(b, &r) != nil || r.Key == "" || r.TTL < 0 || r.TTL > century || r.Since < 0 || r.Since > 1<<40 {
 		return r, stamp, &fs.PathError{Op: "read", Path: path, Err: errGarbage}
 	}

@@ -1,0 +1,319 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) ipamCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "ipam", GroupID: "look",
+		Short: "The addresses that host-local gives out: who has which, and what is kept back",
+		Long: `Look at the addresses that networks give out by host-local, and put them right. The leases are those that every
+runtime on this host makes, by fairlead's host-local and by the reference's.`,
+	}
+	c.AddCommand(a.ipamLsCommand(), a.ipamShowCommand(), a.ipamStatsCommand(), a.ipamReserveCommand(),
+		a.ipamReleaseCommand(), a.ipamReclaimCommand(), a.ipamExportCommand(), a.ipamImportCommand())
+	return c
+}
+
+// A pool is a network whose leases can be looked at.
+type pool struct {
+	network string
+	ledger  ipam.Ledger
+	warning string // what of its configuration is not known
+}
+
+// leftovers is the ledger of networks that no file defines: where leases are by default.
+func leftovers(network string) (ipam.Ledger, error) {
+	conf, err := spec.ParseConf(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"x","ipam":{"type":"host-local"}}`, network))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range plugin.All() {
+		if l, err := p.Ledger(conf, true); l != nil || err != nil {
+			return l, err
+		}
+	}
+	return nil, errors.New("there is no plugin host-local")
+}
+
+// pool finds the network's ledger. A network that nobody defines has one where leases are left of it.
+func (a *app) pool(ctx context.Context, name string) (pool, error) {
+	a.orphans = true
+	n, err := a.network(name)
+	if errors.Is(err, spec.ErrNotFound) {
+		l, lerr := leftovers(name)
+		if lerr != nil {
+			return pool{}, lerr
+		}
+		if names, lerr := l.Networks(ctx); lerr == nil && slices.Contains(names, name) {
+			return pool{name, l, "no file defines network " + name + ", so its ranges are not known"}, nil
+		}
+	}
+	if err != nil {
+		return pool{}, err
+	}
+	return poolOf(n.List)
+}
+
+func poolOf(l *spec.List) (pool, error) {
+	var others []string
+	for _, conf := range l.Plugins {
+		if conf.IPAMType == "" {
+			continue
+		}
+		others = append(others, conf.IPAMType)
+		for _, p := range plugin.All() {
+			ledger, err := p.Ledger(conf, false)
+			if err != nil {
+				return pool{}, fmt.Errorf("network %s: %w", l.Name, err)
+			}
+			if ledger != nil {
+				return pool{l.Name, ledger, ""}, nil
+			}
+		}
+	}
+	if len(others) == 0 {
+		return pool{}, fail(exitFailure, "Its configuration has no ipam.", "network %s gives no addresses", l.Name)
+	}
+	return pool{}, fail(exitFailure, "These commands are about host-local.", "network %s has its addresses from %s, which keeps no leases that can be looked at here", l.Name, strings.Join(others, ", "))
+}
+
+// pools are those of one network, or of all that are configured or have left leases behind. Of all, those that keep no
+// leases are passed over.
+func (a *app) pools(ctx context.Context, name string) (all []pool, problems []string, err error) {
+	if name != "" {
+		p, err := a.pool(ctx, name)
+		return []pool{p}, nil, err
+	}
+	lists, bad := spec.LoadDir(confDir())
+	for _, err := range bad {
+		problems = append(problems, err.Error())
+	}
+	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == defaultNetwork }) {
+		if l, err := spec.ParseList(defaultList(ipv6Here())); err == nil {
+			lists = append(lists, l)
+		}
+	}
+	var known []string
+	for _, l := range lists {
+		p, err := poolOf(l)
+		if err == nil {
+			all = append(all, p)
+		} else if !errors.As(err, new(*failure)) {
+			problems = append(problems, err.Error())
+		}
+		known = append(known, l.Name)
+	}
+	left, err := leftovers("x")
+	if err != nil {
+		return nil, nil, err
+	}
+	names, err := left.Networks(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		if slices.Contains(known, name) {
+			continue
+		}
+		p, err := a.pool(ctx, name)
+		if err != nil && !errors.As(err, new(*failure)) {
+			problems = append(problems, err.Error())
+		} else if err == nil {
+			all = append(all, p)
+		}
+	}
+	return all, problems, nil
+}
+
+// The states of an address beside those of a lease.
+const (
+	held     = "held"
+	reserved = "reserved"
+	free     = "free"
+)
+
+// An address is one that is not simply free.
+type address struct {
+	Network     string     `json:"network"`
+	Address     string     `json:"address"` // reserved ones are subnets
+	State       string     `json:"state"`   // of a lease: alive, gone or unknown; held, reserved, free
+	ContainerID string     `json:"containerID,omitempty"`
+	IfName      string     `json:"ifname,omitempty"`
+	Key         string     `json:"key,omitempty"`   // the sticky key that had it last, or that it is reserved for
+	Until       *time.Time `json:"until,omitempty"` // the end of the hold
+	Note        string     `json:"note,omitempty"`
+	Range       string     `json:"range,omitempty"` // show: the range that it is of
+}
+
+// listing is a book as a list of addresses.
+func listing(network string, b *ipam.Book) []address {
+	var all []address
+	keys := map[netip.Addr]ipam.Binding{}
+	for _, k := range b.Sticky {
+		keys[k.Address] = k
+	}
+	for _, l := range b.Leases {
+		all = append(all, address{Network: network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID, IfName: l.IfName, Key: keys[l.Address].Key, Note: l.Why})
+		delete(keys, l.Address)
+	}
+	for _, k := range b.Sticky {
+		if _, free := keys[k.Address]; free && k.Until.After(time.Now()) {
+			all = append(all, address{Network: network, Address: k.Address.String(), State: held, IfName: k.IfName, Key: k.Key, Until: &k.Until})
+		}
+	}
+	for _, r := range b.Reserved {
+		all = append(all, address{Network: network, Address: prefixText(r.Prefix), State: reserved, Key: r.For, Note: r.Note})
+	}
+	for _, p := range b.Configured {
+		all = append(all, address{Network: network, Address: prefixText(p), State: reserved, Note: "by the configuration"})
+	}
+	return all
+}
+
+// prefixText is a subnet, of one address without its length.
+func prefixText(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+func (s style) state(state string) string {
+	switch state {
+	case ipam.Alive, free:
+		return s.good(state)
+	case ipam.Gone:
+		return s.bad(state)
+	case ipam.Unknown:
+		return s.doubt(state)
+	}
+	return state
+}
+
+func (a *app) ipamLsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls [NET]", Args: operands("[NET]"),
+		Short: "List leases, held and reserved addresses",
+		Long: `List the addresses of all networks, or of NET, that somebody has or that are kept back. The container of a lease is
+alive if the runtime's cache knows its network namespace and that is there; it is gone if the lease is of an earlier
+boot, or if that namespace is no more: fairlead ipam reclaim removes such a lease.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			all := []address{}
+			for _, p := range pools {
+				b, err := p.ledger.Look(c.Context(), p.network)
+				if err != nil {
+					problems = append(problems, err.Error())
+					continue
+				}
+				all = append(all, listing(p.network, b)...)
+				for _, text := range b.Problems {
+					problems = append(problems, p.network+": "+text)
+				}
+			}
+			if len(problems) > 0 {
+				a.status = exitFailure
+			}
+			if a.json() {
+				return printJSON(a.stdout, struct {
+					Addresses []address `json:"addresses"`
+					Problems  []string  `json:"problems,omitempty"`
+				}{all, problems})
+			}
+			s := a.style(a.stdout)
+			t := table{{"NETWORK", "ADDRESS", "STATE", "CONTAINER", "INTERFACE", "KEY", "NOTE"}}
+			for _, d := range all {
+				note := d.Note
+				if d.Until != nil {
+					note = "for " + time.Until(*d.Until).Round(time.Second).String()
+				}
+				t = append(t, []string{d.Network, d.Address, s.state(d.State), d.ContainerID, d.IfName, d.Key, note})
+			}
+			if len(t) > 1 {
+				t.print(a.stdout, s)
+			} else if len(problems) == 0 {
+				fmt.Fprintln(a.stdout, "no address is given out")
+			}
+			for _, p := range problems {
+				a.note("%s", p)
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeNetworks,
+	}
+}
+
+// A rangeUse is how much of a range is given out, as stats prints it. Numbers are texts: an IPv6 range has more addresses than a number in JSON can
+// say.
+type rangeUse struct {
+	Network   string `json:"network"`
+	Range     string `json:"range"`
+	Size      string `json:"size"`
+	Used      string `json:"used"`
+	Available string `json:"available"`
+	Held      string `json:"held"`
+	Resting   string `json:"resting"`
+	Reserved  string `json:"reserved"`
+}
+
+func (a *app) ipamStatsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "stats [NET]", Args: operands("[NET]"),
+		Short: "Count the addresses of each range",
+		Long: `Count the addresses of each range: those that are in use, those that are available to whoever comes, and those that
+are reserved. Available ones may be held for a sticky key, or rest for a while since their release: they are given
+out last.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			all := []rangeUse{}
+			for _, p := range pools {
+				b, err := p.ledger.Look(c.Context(), p.network)
+				if err != nil {
+					problems = append(problems, err.Error())
+					continue
+				}
+				if p.warning != "" {
+					problems = append(problems, p.warning)
+				}
+				for _, u := range b.Uses {
+					all = append(all, rangeUse{p.network, u.Range, u.Size.String(), u.Used.String(), u.Available.String(), u.Held.String(), u.Resting.String(), u.Reserved.String()})
+				}
+			}
+			if a.json() {
+				return printJSON(a.stdout, struct {
+					Ranges   []rangeUse `json:"ranges"`
+					Problems []string   `json:"problems,omitempty"`
+				}{all, problems})
+			}
+			t := table{{"NETWORK", "RANGE", "SIZE", "USED", "AVAILABLE", "HELD", "RESTING", "RESERVED"}}
+			for _, u := range all {
+				t = append(t, []string{u.Network, u.Range, u.Size, u.Used, u.Available, u.Held, u.Resting, u.Reserved})
+			}
+			t.print(a.stdout, a.style(a.stdout))
+			for _, p := range problems {
+				a.note("%s", p)
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeNetworks,
+	}
+}

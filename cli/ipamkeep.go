@@ -1,0 +1,267 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/spf13/cobra"
+)
+
+// book is the network's pool, and what is kept of it.
+func (a *app) book(ctx context.Context, network string) (pool, *ipam.Book, error) {
+	p, err := a.pool(ctx, network)
+	if err != nil {
+		return p, nil, err
+	}
+	b, err := p.ledger.Look(ctx, p.network)
+	return p, b, err
+}
+
+func (a *app) ipamReserveCommand() *cobra.Command {
+	var key, note string
+	var force bool
+	c := &cobra.Command{
+		Use: "reserve NET ADDRESS|SUBNET...", Args: atLeast("NET ADDRESS"),
+		Short: "Keep addresses back from those who ask for just any",
+		Long: `Reserve addresses of NET: from now on they are given to who asks for one of them by name, and to nobody else. With
+--for they are given to who comes under that sticky key (ipam.sticky in the network's configuration), unasked, and to
+nobody else by name either. A reservation outlives reboots. The reference's host-local knows nothing of it.
+
+What looks like a slip is refused without --force: an address that is in use, or of none of the ranges, or reserved
+for another key already; and all of a range.`,
+		Example: `  fairlead ipam reserve lan 10.1.0.5 --note printer
+  fairlead ipam reserve lan 10.1.0.0/28 fd00:1::/120
+  fairlead ipam reserve lan 10.1.0.9 --for default/web-0`,
+		RunE: func(c *cobra.Command, args []string) error {
+			var prefixes []netip.Prefix
+			for _, s := range args[1:] {
+				p, err := ipam.ParseReserved(s)
+				if err != nil {
+					return usage("%w", err)
+				}
+				prefixes = append(prefixes, p)
+			}
+			p, b, err := a.book(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			if !force {
+				if err := slips(p.network, b, prefixes, key); err != nil {
+					return err
+				}
+			}
+			doc := struct {
+				Network  string             `json:"network"`
+				Reserved []ipam.Reservation `json:"reserved"`
+			}{p.network, []ipam.Reservation{}}
+			for _, prefix := range prefixes {
+				r := ipam.Reservation{Prefix: prefix, For: key, Note: note, Since: time.Now().UTC().Truncate(time.Second)}
+				if err := p.ledger.Reserve(c.Context(), p.network, r); err != nil {
+					return err
+				}
+				doc.Reserved = append(doc.Reserved, r)
+			}
+			if a.json() {
+				return printJSON(a.stdout, doc)
+			}
+			for _, r := range doc.Reserved {
+				fmt.Fprintln(a.stdout, "reserved", prefixText(r.Prefix))
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeNetworks,
+	}
+	c.Flags().StringVar(&key, "for", "", "the sticky key that gets them, such as default/web-0")
+	c.Flags().StringVar(&note, "note", "", "a note for people")
+	c.Flags().BoolVar(&force, "force", false, "reserve what looks like a slip too")
+	return c
+}
+
+// atLeast is operands for a command whose last operand may be repeated.
+func atLeast(names string) cobra.PositionalArgs {
+	n := len(strings.Fields(names))
+	return func(c *cobra.Command, args []string) error { return operands(names)(c, args[:min(n, len(args))]) }
+}
+
+// slips refuses reservations that can hardly be meant.
+func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) error {
+	const hint = "--force reserves it all the same."
+	if key != "" && !b.Keyed {
+		return fail(exitUsage, `Set ipam.sticky in the network's configuration, such as {"key": ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]}. `+hint, "--for %s: the containers of network %s come under no keys", key, network)
+	}
+	for _, p := range prefixes {
+		inside := false
+		for _, set := range b.Sets {
+			if r, ok := set.Find(p.Addr()); ok && p.IsSingleIP() && p.Addr() == r.Gateway {
+				return fail(exitUsage, hint, "%s is the gateway of %s, which nobody is given anyway", p.Addr(), r.Subnet)
+			}
+			left := len(ipam.Clip(set.After(netip.Addr{}), p)) > 0
+			inside = inside || left
+			if left && ipam.Union([]netip.Prefix{p}).Size(set).IsZero() {
+				return fail(exitUsage, hint, "%s is all that there is of %s", p, set)
+			}
+		}
+		if !inside && len(b.Sets) > 0 {
+			var ranges []string
+			for _, set := range b.Sets {
+				ranges = append(ranges, set.String())
+			}
+			return fail(exitUsage, hint, "%s is of none of the ranges of network %s: %s", prefixText(p), network, strings.Join(ranges, ", "))
+		}
+		for _, r := range b.Reserved {
+			if r.Prefix == p && r.For != key {
+				return fail(exitUsage, hint, "%s is reserved already, for %s", prefixText(p), sticky(r.For))
+			}
+		}
+		for _, l := range b.Leases {
+			if p.Contains(l.Address) {
+				return fail(exitUsage, "It keeps its address until it gives it back. "+hint, "%s is in use by %s", l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName))
+			}
+		}
+	}
+	return nil
+}
+
+func sticky(key string) string {
+	if key == "" {
+		return "who asks by name"
+	}
+	return "the key " + key
+}
+
+// A released is what kept an address back, as release prints it.
+type released struct {
+	Network     string `json:"network"`
+	Address     string `json:"address"`
+	Was         string `json:"was"` // reserved, held, leased
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifname,omitempty"`
+	Key         string `json:"key,omitempty"`
+}
+
+func (a *app) ipamReleaseCommand() *cobra.Command {
+	var force bool
+	c := &cobra.Command{
+		Use: "release NET ADDRESS|SUBNET", Args: operands("NET ADDRESS"),
+		Short: "Let an address go: its reservation, else its lease, else its hold",
+		Long: `Let an address of NET go: end its reservation, if it is reserved just so; else remove its lease; else end its hold for a
+sticky key. A lease whose container is not gone by proof is removed with --force only: its container has the address
+still, and the next one may be given it.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			prefix, err := ipam.ParseReserved(args[1])
+			if err != nil {
+				return usage("%w", err)
+			}
+			p, b, err := a.book(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			done, err := release(c.Context(), p, b, prefix, force)
+			if err != nil {
+				return err
+			}
+			if a.json() {
+				return printJSON(a.stdout, done)
+			}
+			fmt.Fprintf(a.stdout, "released %s, which was %s\n", done.Address, done.Was)
+			return nil
+		},
+		ValidArgsFunction: a.completeNetworks,
+	}
+	c.Flags().BoolVar(&force, "force", false, "remove the lease of a container that may be alive")
+	return c
+}
+
+func release(ctx context.Context, p pool, b *ipam.Book, prefix netip.Prefix, force bool) (released, error) {
+	done := released{Network: p.network, Address: prefixText(prefix)}
+	for _, r := range b.Reserved {
+		if r.Prefix == prefix {
+			done.Was, done.Key = reserved, r.For
+			return done, p.ledger.Unreserve(ctx, p.network, prefix)
+		}
+	}
+	for _, l := range b.Leases {
+		if prefix.IsSingleIP() && l.Address == prefix.Addr() {
+			if l.State != ipam.Gone && !force {
+				return done, fail(exitUsage, "Detach the container (`fairlead del`), or remove the lease with --force if you know that it is gone.",
+					"%s is in use by %s, which is not gone by any proof (%s)", l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName), l.State)
+			}
+			done.Was, done.ContainerID, done.IfName = "leased", l.ContainerID, l.IfName
+			return done, p.ledger.Drop(ctx, p.network, l)
+		}
+	}
+	for _, k := range b.Sticky {
+		if prefix.IsSingleIP() && k.Address == prefix.Addr() {
+			done.Was, done.Key, done.IfName = held, k.Key, k.IfName
+			return done, p.ledger.Forget(ctx, p.network, k.Address)
+		}
+	}
+	for _, c := range b.Configured {
+		if c.Contains(prefix.Addr()) {
+			return done, fail(exitFailure, "Take it out of ipam.reserved there.", "%s is reserved by the configuration of network %s", done.Address, p.network)
+		}
+	}
+	for _, r := range b.Reserved {
+		if r.Prefix.Contains(prefix.Addr()) {
+			return done, fail(exitNotFound, "Release that, and reserve the rest of it anew.", "%s is reserved as one of %s", done.Address, r.Prefix)
+		}
+	}
+	return done, fail(exitNotFound, "`fairlead ipam ls "+p.network+"` lists what is.", "%s of network %s is not given out, held or reserved", done.Address, p.network)
+}
+
+func (a *app) ipamReclaimCommand() *cobra.Command {
+	var dry bool
+	c := &cobra.Command{
+		Use: "reclaim [NET]", Args: operands("[NET]"),
+		Short: "Remove the leases whose containers are gone",
+		Long: `Remove the leases, of all networks or of NET, whose containers are gone by proof: leases of an earlier boot, and those
+whose network namespace, as the runtime's cache names it, is no more. The age of a lease proves nothing. What else
+such a container left is removed by fairlead gc NET --gone.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
+			if err != nil {
+				return err
+			}
+			all := []address{}
+			for _, p := range pools {
+				gone, err := p.ledger.Reclaim(c.Context(), p.network, dry)
+				if err != nil {
+					problems = append(problems, err.Error())
+				}
+				for _, l := range gone {
+					all = append(all, address{Network: p.network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID, IfName: l.IfName, Note: l.Why})
+				}
+			}
+			if len(problems) > 0 {
+				a.status = exitFailure
+			}
+			if a.json() {
+				return printJSON(a.stdout, struct {
+					DryRun    bool      `json:"dryRun"`
+					Reclaimed []address `json:"reclaimed"`
+					Problems  []string  `json:"problems,omitempty"`
+				}{dry, all, problems})
+			}
+			for _, d := range all {
+				fmt.Fprintf(a.stdout, "%s of %s, which %s had: %s\n", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
+			}
+			if len(all) == 0 && len(problems) == 0 {
+				fmt.Fprintln(a.stdout, "nothing to reclaim")
+			}
+			for _, p := range problems {
+				a.note("%s", p)
+			}
+			if dry {
+				a.note("nothing was changed")
+			}
+			return nil
+		},
+		ValidArgsFunction: a.completeNetworks,
+	}
+	c.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed")
+	return c
+}

@@ -1,0 +1,102 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) ipamShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ADDRESS [NET]", Args: operands("ADDRESS [NET]"),
+		Short: "Say all that is known of an address",
+		RunE: func(c *cobra.Command, args []string) error {
+			addr, err := parseAddress(args[0])
+			if err != nil {
+				return err
+			}
+			pools, problems, err := a.pools(c.Context(), strings.Join(args[1:], ""))
+			if err != nil {
+				return err
+			}
+			found := []address{}
+			for _, p := range pools {
+				b, err := p.ledger.Look(c.Context(), p.network)
+				if err != nil {
+					problems = append(problems, err.Error())
+					continue
+				}
+				found = append(found, lookUp(p.network, addr, b)...)
+			}
+			for _, p := range problems {
+				a.note("%s", p)
+			}
+			if len(found) == 0 {
+				return fail(exitNotFound, "`fairlead ipam stats` lists the ranges of all networks.", "%s is of no range, and nobody has it", addr)
+			}
+			if a.json() {
+				return printJSON(a.stdout, struct {
+					Addresses []address `json:"addresses"`
+				}{found})
+			}
+			s := a.style(a.stdout)
+			for _, d := range found {
+				node := &tree{text: fmt.Sprintf("%s of %s: %s", d.Address, d.Network, s.state(d.State))}
+				for _, line := range [][2]string{{"range", d.Range}, {"container", strings.TrimSpace(d.ContainerID + " " + d.IfName)}, {"sticky key", d.Key}, {"note", d.Note}} {
+					if line[1] != "" {
+						node.add("%s %s", line[0], line[1])
+					}
+				}
+				if d.Until != nil {
+					node.add("until %s", d.Until.Format(time.RFC3339))
+				}
+				node.print(a.stdout, s)
+			}
+			return nil
+		},
+	}
+}
+
+// lookUp is what a book says of one address.
+func lookUp(network string, addr netip.Addr, b *ipam.Book) (found []address) {
+	in := ""
+	for _, set := range b.Sets {
+		if r, ok := set.Find(addr); ok {
+			if in = r.String(); addr == r.Gateway {
+				return []address{{Network: network, Address: addr.String(), State: reserved, Note: "the gateway", Range: in}}
+			}
+		}
+	}
+	for _, d := range listing(network, b) {
+		p, err := ipam.ParseReserved(d.Address)
+		if err == nil && p.Contains(addr) {
+			if d.Address != addr.String() {
+				d.Note = strings.TrimSpace("as one of " + d.Address + " " + d.Note)
+			}
+			d.Address, d.Range = addr.String(), in
+			found = append(found, d)
+		}
+	}
+	if len(found) == 0 && in != "" {
+		d := address{Network: network, Address: addr.String(), State: free, Range: in}
+		for _, k := range b.Sticky {
+			if k.Address == addr { // whose hold is over
+				d.Key = k.Key
+			}
+		}
+		found = append(found, d)
+	}
+	return found
+}
+
+func parseAddress(s string) (netip.Addr, error) {
+	p, err := ipam.ParseReserved(s)
+	if err != nil || !p.IsSingleIP() {
+		return netip.Addr{}, usage("%q: want an address, such as 10.1.0.5 or 2001:db8::5", s)
+	}
+	return p.Addr(), nil
+}

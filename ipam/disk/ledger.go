@@ -1,0 +1,244 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+var _ ipam.Ledger = (*Store)(nil)
+
+// Networks are those that have a directory, of leases or of what is kept.
+func (s *Store) Networks(context.Context) ([]string, error) {
+	dir, err := s.path("x")
+	if err != nil {
+		return nil, err
+	}
+	dir = filepath.Dir(dir)
+	var names []string
+	for _, d := range []string{dir, filepath.Join(dir, keptDir)} {
+		entries, err := os.ReadDir(d)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, spec.Errorf(spec.CodeIO, "%w", err)
+		}
+		for _, e := range entries {
+			if e.IsDir() && spec.ValidName(e.Name()) == nil {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// Look reads the directory itself, not the index.
+func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
+	b := &ipam.Book{Sets: s.Sets, Configured: s.Reserved, Keyed: s.Sticky != nil}
+	d, err := s.open(ctx, network, false)
+	if err != nil {
+		return nil, err
+	}
+	if d == nil {
+		for _, set := range s.Sets {
+			free := ipam.Union(s.Reserved).Size(set)
+			b.Uses = append(b.Uses, ipam.Use{Path: set.Path, Range: set.String(), Size: set.Size(), Reserved: set.Size().Sub(free), Available: free})
+		}
+		return b, nil
+	}
+	defer d.close()
+	if b.Leases, err = s.leases(d, network, &b.Problems); err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+	}
+	var reserved ipam.Reserved
+	if b.Reserved, reserved, err = s.reserved(d); err != nil {
+		b.Problems = append(b.Problems, err.Error())
+		reserved = ipam.Union(s.Reserved)
+	}
+	b.Sticky = d.bindings(&b.Problems)
+	for _, set := range s.Sets {
+		u := d.x.census(set, reserved, d.now, d.rest)
+		free := reserved.Size(set)
+		u.Path, u.Range, u.Size, u.Reserved, u.Available = set.Path, set.String(), set.Size(), set.Size().Sub(free), free.Sub(u.Used)
+		b.Uses = append(b.Uses, u)
+	}
+	return b, nil
+}
+
+// leases reads the lease files.
+func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam.Lease, error) {
+	addrs, err := d.addresses()
+	if err != nil {
+		return nil, err
+	}
+	var all []ipam.Lease
+	for _, a := range addrs {
+		f, err := d.read(a)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			*problems = append(*problems, err.Error())
+			continue
+		}
+		l := ipam.Lease{Address: a, State: ipam.Unknown}
+		l.ContainerID, l.IfName, _ = strings.Cut(f.text, "\r\n")
+		netns, known := namespaceOf(s.results(), network, f.text)
+		if e, ok := d.entry(a, f.text); ok && e.of(f.stamp) && e.boot != 0 && d.boot != 0 && e.boot != d.boot {
+			l.State, l.Why = ipam.Gone, "of an earlier boot"
+		} else if known {
+			switch _, err := os.Stat(netns); {
+			case err == nil:
+				l.State = ipam.Alive
+			case errors.Is(err, fs.ErrNotExist):
+				l.State, l.Why = ipam.Gone, "its namespace "+netns+" is no more"
+			}
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+// addresses are the names in the directory that are addresses, in order.
+func (d *directory) addresses() ([]netip.Addr, error) {
+	names, err := d.list()
+	var addrs []netip.Addr
+	for _, name := range names {
+		if a, err := netip.ParseAddr(name); err == nil && a.String() == name && a.Zone() == "" && !a.Is4In6() {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs, err
+}
+
+// bindings reads what sticky keys had last.
+func (d *directory) bindings(problems *[]string) []ipam.Binding {
+	entries, err := os.ReadDir(keptPath(d.path))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		*problems = append(*problems, err.Error())
+	}
+	var all []ipam.Binding
+	for _, e := range entries {
+		a, err := netip.ParseAddr(e.Name())
+		if err != nil {
+			continue
+		}
+		r, _, err := d.readRecord(a)
+		if err != nil {
+			*problems = append(*problems, err.Error())
+			continue
+		}
+		all = append(all, ipam.Binding{Address: a, Key: r.Key, IfName: r.IfName, Seconds: r.TTL,
+			Since: time.Unix(r.Since, 0), Until: time.Unix(d.wall, 0).Add(r.left(d))})
+	}
+	slices.SortFunc(all, func(a, b ipam.Binding) int { return a.Address.Compare(b.Address) })
+	return all
+}
+
+// Reserve writes the reservation down.
+func (s *Store) Reserve(ctx context.Context, network string, r ipam.Reservation) error {
+	return s.change(ctx, network, func(d *directory) error {
+		list, err := d.reservations()
+		if err != nil {
+			return err
+		}
+		list = slices.DeleteFunc(list, func(was ipam.Reservation) bool { return was.Prefix == r.Prefix })
+		return d.reserve(append(list, r))
+	})
+}
+
+// Unreserve strikes the reservation off.
+func (s *Store) Unreserve(ctx context.Context, network string, p netip.Prefix) error {
+	return s.change(ctx, network, func(d *directory) error {
+		list, err := d.reservations()
+		if err != nil {
+			return err
+		}
+		left := slices.DeleteFunc(slices.Clone(list), func(r ipam.Reservation) bool { return r.Prefix == p })
+		if len(left) == len(list) {
+			return fmt.Errorf("%s is not reserved", p)
+		}
+		return d.reserve(left)
+	})
+}
+
+// Forget removes what is remembered of a.
+func (s *Store) Forget(ctx context.Context, network string, a netip.Addr) error {
+	return s.change(ctx, network, func(d *directory) error {
+		r, _, err := d.readRecord(a)
+		if err != nil && !errors.Is(err, errGarbage) {
+			return err
+		}
+		return d.forget(a, r)
+	})
+}
+
+// Drop removes the lease as a DEL would.
+func (s *Store) Drop(ctx context.Context, network string, l ipam.Lease) error {
+	return s.change(ctx, network, func(d *directory) error {
+		f, err := d.read(l.Address)
+		if err != nil {
+			return err
+		}
+		if f.text != leaseText(l) {
+			return fmt.Errorf("%s is %s's by now", l.Address, holder(f.text))
+		}
+		return d.giveBack([]slot{{key: keyOf("lease", f.text), addr: l.Address, kind: kindLease}}, uint32(d.now))
+	})
+}
+
+func leaseText(l ipam.Lease) string {
+	if l.IfName == "" {
+		return l.ContainerID
+	}
+	return l.ContainerID + "\r\n" + l.IfName
+}
+
+// Reclaim proves under the lock, so that no lease is taken that was made meanwhile.
+func (s *Store) Reclaim(ctx context.Context, network string, dry bool) (gone []ipam.Lease, err error) {
+	d, err := s.open(ctx, network, false)
+	if d == nil {
+		return nil, err
+	}
+	defer d.close()
+	var problems []string
+	all, err := s.leases(d, network, &problems)
+	if err != nil {
+		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+	}
+	var slots []slot
+	for _, l := range all {
+		if l.State == ipam.Gone {
+			gone = append(gone, l)
+			slots = append(slots, slot{key: keyOf("lease", leaseText(l)), addr: l.Address, kind: kindLease})
+		}
+	}
+	if dry {
+		return gone, nil
+	}
+	return gone, d.giveBack(slots, uint32(d.now))
+}
+
+// change does something under the lock of a network's directory, which is made where there is none.
+func (s *Store) change(ctx context.Context, network string, f func(*directory) error) error {
+	d, err := s.open(ctx, network, true)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	err = f(d)
+	if err != nil && !errors.As(err, new(*spec.Error)) {
+		err = spec.Errorf(spec.CodeIO, "network %s: %w", network, err)
+	}
+	return err
+}

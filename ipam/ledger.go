@@ -1,0 +1,86 @@
+package ipam
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// A Ledger is an Allocator whose leases people can look at and put right.
+type Ledger interface {
+	Allocator
+
+	// Networks are the networks that anything is kept of, by name.
+	Networks(ctx context.Context) ([]string, error)
+
+	// Look reads all that is kept of a network. A network of which nothing is kept is an empty book.
+	Look(ctx context.Context, network string) (*Book, error)
+
+	// Reserve keeps addresses back from now on, instead of a reservation of the same prefix. Leases stay.
+	Reserve(ctx context.Context, network string, r Reservation) error
+
+	// Unreserve ends the reservation of a prefix.
+	Unreserve(ctx context.Context, network string, p netip.Prefix) error
+
+	// Forget ends the hold of an address for its sticky key.
+	Forget(ctx context.Context, network string, a netip.Addr) error
+
+	// Drop removes a lease, if it is still its owner's.
+	Drop(ctx context.Context, network string, l Lease) error
+
+	// Reclaim removes the leases whose containers are gone by proof, and returns them. With dry it removes none.
+	Reclaim(ctx context.Context, network string, dry bool) ([]Lease, error)
+
+	// Import adds what b has and the network has not, or nothing: an error says each conflict. Added is what it
+	// was, or with dry would be. With force what is of none of the ranges is added too.
+	Import(ctx context.Context, network string, b *Book, force, dry bool) (added *Book, err error)
+
+	// Read reads the leases in a directory that another program, or another host, keeps.
+	Read(path string) (*Book, error)
+}
+
+// A Book is what is kept of a network.
+type Book struct {
+	Leases   []Lease       `json:"leases"`
+	Sticky   []Binding     `json:"sticky"`
+	Reserved []Reservation `json:"reserved"` // but for what the configuration reserves
+
+	Uses       []Use          `json:"-"` // of the ranges, in the order of the configuration
+	Sets       []Set          `json:"-"`
+	Configured []netip.Prefix `json:"-"` // reserved by the configuration
+	Keyed      bool           `json:"-"` // the configuration has sticky keys
+	Problems   []string       `json:"-"` // what could not be read
+}
+
+// The states of a lease.
+const (
+	Alive   = "alive"   // the runtime's cache knows the container's namespace, and it is there
+	Gone    = "gone"    // of an earlier boot, or the runtime's cache names a namespace that is no more
+	Unknown = "unknown" // nobody knows
+)
+
+// A Lease is an address and who has it.
+type Lease struct {
+	Address     netip.Addr `json:"address"`
+	ContainerID string     `json:"containerID"`
+	IfName      string     `json:"ifname"` // empty: whatever the interface, as former versions of the reference wrote it
+	State       string     `json:"-"`
+	Why         string     `json:"-"` // … it is gone
+}
+
+// A Binding is what a sticky key had last.
+type Binding struct {
+	Address netip.Addr `json:"address"`
+	Key     string     `json:"key"`
+	IfName  string     `json:"ifname"`
+	Seconds int64      `json:"ttl"`
+	Since   time.Time  `json:"since"` // when the key got it, or gave it back
+	Until   time.Time  `json:"-"`     // when the hold ends; while there is a lease it has not begun
+}
+
+// A Use is how much of a set is given out.
+type Use struct {
+	Path, Range              string
+	Size, Reserved, Used     Count
+	Held, Resting, Available Count // Available ones are held or rest, or neither
+}
