@@ -5,8 +5,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 // onlyFrom lets only some use a mapping.
@@ -23,67 +21,59 @@ func onlyFrom(m PortMapping, prefixes ...string) PortMapping {
 //
 // clause: K1
 func TestAllowFrom(t *testing.T) {
-	for _, call := range []string{"0", "1"} {
-		t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
-			l := newLab(t)
-			_, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call, Optional: true},
-				kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true})
-			if err != nil {
-				t.Fatal(err)
-			}
-			udp := onlyFrom(PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, "192.0.2.0/24", "2001:db8::/64")
-			p := l.publishA(
-				onlyFrom(tcp("", 8080), "192.0.2.0/24", "2001:db8::/64"), udp,
-				tcp("", 8081),
-				onlyFrom(tcp("", 8082), "10.1.2.6/32", "fd00::6/128"),
-				onlyFrom(tcp("", 8083), "192.0.2.0/24"),
-				onlyFrom(portRange("", 9000, 9009), "198.51.100.0/24", "2001:db8:1::/64"),
-			)
-			l.ensure(p, l.w)
-			verify(t, l.w, p)
-			for _, network := range []string{"tcp", "udp"} {
-				l.serve(l.a, "a", network, ":80")
-				l.expect(l.neighbour, network, "192.0.2.1:8080", "a 192.0.2.2")
-				l.expect(l.neighbour, network, "[2001:db8::1]:8080", "a 2001:db8::2")
-				l.expect(l.beyond, network, "198.51.100.1:8080", "")
-				l.expect(l.beyond, network, "[2001:db8:1::1]:8080", "")
-				l.expect(l.b, network, "10.1.2.1:8080", "")
-				l.expect(l.b, network, "[fd00::1]:8080", "")
-				l.expect(l.w.Host, network, "192.0.2.1:8080", "a 192.0.2.1")
-				l.expect(l.w.Host, network, "127.0.0.1:8080", "a 10.1.2.1")
-				l.expect(l.w.Host, network, "[2001:db8::1]:8080", "a 2001:db8::1")
-				l.expect(l.a, network, "192.0.2.1:8080", "a 10.1.2.1")
-				l.expect(l.a, network, "[2001:db8::1]:8080", "a fd00::1")
-			}
-			l.expect(l.beyond, "tcp", "198.51.100.1:8081", "a 198.51.100.2")
-			l.expect(l.b, "tcp", "10.1.2.1:8081", "a 10.1.2.1")
-			l.expect(l.b, "tcp", "10.1.2.1:8082", "a 10.1.2.1")
-			l.expect(l.b, "tcp", "[fd00::1]:8082", "a fd00::1")
-			l.expect(l.neighbour, "tcp", "192.0.2.1:8082", "")
-			l.expect(l.neighbour, "tcp", "[2001:db8::1]:8082", "")
-			l.expect(l.neighbour, "tcp", "192.0.2.1:8083", "a 192.0.2.2")
-			l.expect(l.neighbour, "tcp", "[2001:db8::1]:8083", "") // a list of one family closes the other
-			l.serve(l.a, "range", "tcp", ":9004")
-			l.expect(l.beyond, "tcp", "198.51.100.1:9004", "range 198.51.100.2")
-			l.expect(l.beyond, "tcp", "[2001:db8:1::1]:9004", "range 2001:db8:1::2")
-			l.expect(l.neighbour, "tcp", "192.0.2.1:9004", "")
-			l.expect(l.neighbour, "tcp", "[2001:db8::1]:9004", "")
-			l.expect(l.b, "tcp", "10.1.2.5:80", "a 10.1.2.6") // the container's own port is not published
+	eachBridgeCall(t, func(t *testing.T, l *lab) {
+		udp := onlyFrom(PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, "192.0.2.0/24", "2001:db8::/64")
+		p := l.publishA(
+			onlyFrom(tcp("", 8080), "192.0.2.0/24", "2001:db8::/64"), udp,
+			tcp("", 8081),
+			onlyFrom(tcp("", 8082), "10.1.2.6/32", "fd00::6/128"),
+			onlyFrom(tcp("", 8083), "192.0.2.0/24"),
+			onlyFrom(portRange("", 9000, 9009), "198.51.100.0/24", "2001:db8:1::/64"),
+		)
+		l.ensure(p, l.w)
+		verify(t, l.w, p)
+		for _, network := range []string{"tcp", "udp"} {
+			l.serve(l.a, "a", network, ":80")
+			l.expect(l.neighbour, network, "192.0.2.1:8080", "a 192.0.2.2")
+			l.expect(l.neighbour, network, "[2001:db8::1]:8080", "a 2001:db8::2")
+			l.expect(l.beyond, network, "198.51.100.1:8080", "")
+			l.expect(l.beyond, network, "[2001:db8:1::1]:8080", "")
+			l.expect(l.b, network, "10.1.2.1:8080", "")
+			l.expect(l.b, network, "[fd00::1]:8080", "")
+			l.expect(l.w.Host, network, "192.0.2.1:8080", "a 192.0.2.1")
+			l.expect(l.w.Host, network, "127.0.0.1:8080", "a 10.1.2.1")
+			l.expect(l.w.Host, network, "[2001:db8::1]:8080", "a 2001:db8::1")
+			l.expect(l.a, network, "192.0.2.1:8080", "a 10.1.2.1")
+			l.expect(l.a, network, "[2001:db8::1]:8080", "a fd00::1")
+		}
+		l.expect(l.beyond, "tcp", "198.51.100.1:8081", "a 198.51.100.2")
+		l.expect(l.b, "tcp", "10.1.2.1:8081", "a 10.1.2.1")
+		l.expect(l.b, "tcp", "10.1.2.1:8082", "a 10.1.2.1")
+		l.expect(l.b, "tcp", "[fd00::1]:8082", "a fd00::1")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8082", "")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:8082", "")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8083", "a 192.0.2.2")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:8083", "") // a list of one family closes the other
+		l.serve(l.a, "range", "tcp", ":9004")
+		l.expect(l.beyond, "tcp", "198.51.100.1:9004", "range 198.51.100.2")
+		l.expect(l.beyond, "tcp", "[2001:db8:1::1]:9004", "range 2001:db8:1::2")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:9004", "")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:9004", "")
+		l.expect(l.b, "tcp", "10.1.2.5:80", "a 10.1.2.6") // the container's own port is not published
 
-			// Without the rules, all of them are let in.
-			nft(t, l.w, "flush chain inet fairlead allowfrom")
-			l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
-			l.expect(l.b, "tcp", "[fd00::1]:8080", "a fd00::1")
-			l.expect(l.neighbour, "tcp", "[2001:db8::1]:9004", "range 2001:db8::2")
-			l.ensure(p, l.w)
-			l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
-			l.expect(l.b, "tcp", "[fd00::1]:8080", "")
+		// Without the rules, all of them are let in.
+		nft(t, l.w, "flush chain inet fairlead allowfrom")
+		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
+		l.expect(l.b, "tcp", "[fd00::1]:8080", "a fd00::1")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:9004", "range 2001:db8::2")
+		l.ensure(p, l.w)
+		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
+		l.expect(l.b, "tcp", "[fd00::1]:8080", "")
 
-			removeIt(t, l.w, p)
-			l.ensure(l.publishA(tcp("", 8080)), l.w)
-			l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
-		})
-	}
+		removeIt(t, l.w, p)
+		l.ensure(l.publishA(tcp("", 8080)), l.w)
+		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
+	})
 }
 
 // Answers to a container that lets only some in are no requests to it, though they come to its address.

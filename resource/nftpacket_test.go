@@ -18,12 +18,8 @@ func (l *lab) publishA(ports ...PortMapping) Publish {
 	return Publish{Owner: l.ownerA, To4: l.toA, To6: l.toA6, SNAT: true, Ports: ports}
 }
 
-// Whoever asks for a published port is answered, and the container sees who asks wherever its answer
-// would find the way back without help. Where br_netfilter is at work, frames between containers pass our
-// rules on the bridge.
-//
-// clause: K1
-func TestPublishedPaths(t *testing.T) {
+// eachBridgeCall runs fn where br_netfilter passes frames on a bridge through the rules of IP, and where it does not.
+func eachBridgeCall(t *testing.T, fn func(*testing.T, *lab)) {
 	for _, call := range []string{"0", "1"} {
 		t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
 			l := newLab(t)
@@ -32,9 +28,20 @@ func TestPublishedPaths(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.publishedPaths()
+			fn(t, l)
 		})
 	}
+}
+
+// Whoever asks for a published port is answered, and the container sees who asks wherever its answer
+// would find the way back without help. Where br_netfilter is at work, frames between containers pass our
+// rules on the bridge.
+//
+// clause: K1
+func TestPublishedPaths(t *testing.T) {
+	eachBridgeCall(t, func(t *testing.T, l *lab) {
+		l.publishedPaths()
+	})
 }
 
 func (l *lab) publishedPaths() {

@@ -286,45 +286,37 @@ func TestOwnersSayAll(t *testing.T) {
 //
 // clause: K1
 func TestPublishedRangePaths(t *testing.T) {
-	for _, call := range []string{"0", "1"} {
-		t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
-			l := newLab(t)
-			_, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call, Optional: true},
-				kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true})
-			if err != nil {
-				t.Fatal(err)
+	eachBridgeCall(t, func(t *testing.T, l *lab) {
+		shifted := PortMapping{Protocol: "tcp", HostPort: 9000, HostPortEnd: 9002, ContainerPort: 8000}
+		udp := portRange("", 8000, 8010)
+		udp.Protocol = "udp"
+		p := l.publishA(portRange("", 8000, 8010), udp, shifted, portRange("192.0.2.9", 7000, 7001), portRange("2001:db8::9", 7000, 7001))
+		l.ensure(p, l.w)
+		for _, port := range []string{"8000", "8002", "8010", "8011", "7001"} {
+			l.serve(l.a, "a"+port, "tcp", ":"+port)
+			l.serve(l.a, "a"+port, "udp", ":"+port)
+		}
+		for _, network := range []string{"tcp", "udp"} {
+			for _, port := range []string{"8000", "8002", "8010"} {
+				l.expect(l.neighbour, network, "192.0.2.1:"+port, "a"+port+" 192.0.2.2")
+				l.expect(l.neighbour, network, "[2001:db8::1]:"+port, "a"+port+" 2001:db8::2")
 			}
-			shifted := PortMapping{Protocol: "tcp", HostPort: 9000, HostPortEnd: 9002, ContainerPort: 8000}
-			udp := portRange("", 8000, 8010)
-			udp.Protocol = "udp"
-			p := l.publishA(portRange("", 8000, 8010), udp, shifted, portRange("192.0.2.9", 7000, 7001), portRange("2001:db8::9", 7000, 7001))
-			l.ensure(p, l.w)
-			for _, port := range []string{"8000", "8002", "8010", "8011", "7001"} {
-				l.serve(l.a, "a"+port, "tcp", ":"+port)
-				l.serve(l.a, "a"+port, "udp", ":"+port)
-			}
-			for _, network := range []string{"tcp", "udp"} {
-				for _, port := range []string{"8000", "8002", "8010"} {
-					l.expect(l.neighbour, network, "192.0.2.1:"+port, "a"+port+" 192.0.2.2")
-					l.expect(l.neighbour, network, "[2001:db8::1]:"+port, "a"+port+" 2001:db8::2")
-				}
-				l.expect(l.w.Host, network, "127.0.0.1:8002", "a8002 10.1.2.1")
-				l.expect(l.w.Host, network, "[2001:db8::1]:8002", "a8002 2001:db8::1")
-				l.expect(l.a, network, "192.0.2.1:8002", "a8002 10.1.2.1")
-				l.expect(l.a, network, "[2001:db8::1]:8010", "a8010 fd00::1")
-				l.expect(l.b, network, "10.1.2.1:8002", "a8002 10.1.2.1")
-				l.expect(l.b, network, "[fd00::1]:8002", "a8002 fd00::1")
-			}
-			l.expect(l.neighbour, "tcp", "192.0.2.1:8011", "")
-			l.expect(l.neighbour, "tcp", "192.0.2.1:9002", "a8002 192.0.2.2")
-			l.expect(l.neighbour, "tcp", "[2001:db8::1]:9000", "a8000 2001:db8::2")
-			l.expect(l.b, "tcp", "192.0.2.1:9002", "a8002 10.1.2.1")
-			l.expect(l.neighbour, "tcp", "192.0.2.9:7001", "a7001 192.0.2.2")
-			l.expect(l.neighbour, "tcp", "[2001:db8::9]:7001", "a7001 2001:db8::2")
-			l.expect(l.neighbour, "tcp", "192.0.2.1:7001", "")
-			verify(t, l.w, p)
-			removeIt(t, l.w, p)
-			l.expect(l.neighbour, "tcp", "192.0.2.1:8002", "")
-		})
-	}
+			l.expect(l.w.Host, network, "127.0.0.1:8002", "a8002 10.1.2.1")
+			l.expect(l.w.Host, network, "[2001:db8::1]:8002", "a8002 2001:db8::1")
+			l.expect(l.a, network, "192.0.2.1:8002", "a8002 10.1.2.1")
+			l.expect(l.a, network, "[2001:db8::1]:8010", "a8010 fd00::1")
+			l.expect(l.b, network, "10.1.2.1:8002", "a8002 10.1.2.1")
+			l.expect(l.b, network, "[fd00::1]:8002", "a8002 fd00::1")
+		}
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8011", "")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:9002", "a8002 192.0.2.2")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:9000", "a8000 2001:db8::2")
+		l.expect(l.b, "tcp", "192.0.2.1:9002", "a8002 10.1.2.1")
+		l.expect(l.neighbour, "tcp", "192.0.2.9:7001", "a7001 192.0.2.2")
+		l.expect(l.neighbour, "tcp", "[2001:db8::9]:7001", "a7001 2001:db8::2")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:7001", "")
+		verify(t, l.w, p)
+		removeIt(t, l.w, p)
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8002", "")
+	})
 }
