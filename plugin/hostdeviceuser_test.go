@@ -59,7 +59,7 @@ func TestHostDeviceUserspace(t *testing.T) {
 		r.must("status in use", r.status())
 
 		bind("virtio-pci")
-		if err := r.check(a); err == nil || !strings.Contains(err.Error(), "eth0") {
+		if err := r.check(a); err == nil || !strings.Contains(err.Error(), "device "+id+" has no driver for user space any more") {
 			t.Errorf("another driver has it: %v", err)
 		}
 		r.must("del", r.del(a))

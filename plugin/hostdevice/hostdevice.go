@@ -51,7 +51,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.Conflicts.Validate(r); err != nil {
 		return nil, err
 	}
-	if d := h.Device; d.ID != "" && resource.UserspaceDriver(d.ID) != "" {
+	// What ADD found is what CHECK is about: only a link has an address.
+	if d := h.Device; d.ID != "" && (resource.UserspaceDriver(d.ID) != "" || r.Verb == "CHECK" && r.MAC("") == "") {
 		return plan.Plan{resource.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}}, nil
 	}
 	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
