@@ -26,17 +26,7 @@ func (s *site) machine(r *runner, a *attachment) {
 	s.open("c", a.netns)
 	s.open("guest", nstest.NewNS(s))
 	tap, far := openTap(s.T, side{ns: s.ns["c"]}, "eth0"), openTap(s.T, side{ns: s.ns["guest"]}, "eth0")
-	for _, pair := range [][2]*os.File{{tap, far}, {far, tap}} {
-		go func() {
-			for b := make([]byte, 64<<10); ; {
-				n, err := pair[0].Read(b)
-				if err != nil {
-					return
-				}
-				_, _ = pair[1].Write(b[:n]) // what does not fit is lost, as on any wire
-			}
-		}()
-	}
+	frames(tap, far)
 	s.sh("guest", "ip link set lo up; sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip addr add 10.86.0.1/24 dev eth0; ip addr add fd00:86::1/64 dev eth0 nodad"+
 		"; ip addr add 198.51.100.1/32 dev lo; ip addr add 2001:db8:1::1/128 dev lo nodad; ip link set eth0 up")
 	s.addr["guest"] = [2]string{"10.86.0.1", "fd00:86::1"}
@@ -47,9 +37,9 @@ func (s *site) machine(r *runner, a *attachment) {
 
 // settled waits until the kernel has made sure that nobody else has a container's IPv6 address, which begins when a
 // program opens the tap.
-func (s *site) settled(link, addr string) {
+func (s *site) settled(name, link, addr string) {
 	s.Helper()
-	ns := s.ns["c"]
+	ns := s.ns[name]
 	err := ns.Await(s.Context(), 10*time.Second, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
 		i, err := ns.Index(link)
 		if err != nil {
@@ -92,7 +82,7 @@ func TestTapFrames(t *testing.T) {
 			}
 			s.machine(r, a)
 			s.addr["c"] = [2]string{a.text("IP4"), a.text("IP6")}
-			s.settled("eth0", s.addr["c"][1])
+			s.settled("c", "eth0", s.addr["c"][1])
 			for v := range 2 {
 				at := func(name string) string { return net.JoinHostPort(s.addr[name][v], "80") }
 				s.ping("c", s.addr["guest"][v])
@@ -123,7 +113,7 @@ func TestTapOnBridge(t *testing.T) {
 	r.must("add", r.add(a))
 	r.must("check", r.check(a))
 	s.machine(r, a)
-	s.settled("br0", "fd00:86::2")
+	s.settled("c", "br0", "fd00:86::2")
 	s.addr["c"] = [2]string{"10.86.0.2", "fd00:86::2"}
 	for v := range 2 {
 		s.ping("guest", s.addr["c"][v])

@@ -5,23 +5,16 @@ import (
 	"io"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
-	"golang.org/x/sys/unix"
 )
 
 // dialBy asks who answers at an address, from a link of a namespace.
 func (s *site) dialBy(from, link, addr string) (who string, err error) {
-	d := net.Dialer{Timeout: 3 * time.Second, Control: func(_, _ string, c syscall.RawConn) (err error) {
-		if e := c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), link) }); e != nil {
-			return e
-		}
-		return err
-	}}
+	d := net.Dialer{Timeout: 3 * time.Second, Control: by(link)}
 	var c net.Conn
 	if err := s.ns[from].Do(func() (err error) { c, err = d.Dial("tcp", addr); return err }); err != nil {
 		return "", err
