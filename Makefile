@@ -10,7 +10,7 @@ GO      ?= go
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install test test-vm demo bench lint generate clean
+.PHONY: help build install test test-vm demo bench bench-vm lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -56,6 +56,12 @@ bench: build ## side by side with the reference plugins; writes docs/performance
 	@.ci/packages bench
 	$(GO) build -trimpath -o $(BIN)/bench ./bench
 	$$(chrt -r 10 true 2>/dev/null && echo chrt -r 10) $(BIN)/bench -plugins $(BIN)/cni -md docs/performance.md
+
+bench-vm: build ## the same in the virtual machine, of what few kernels have
+	@.ci/packages bench && .ci/packages vm
+	$(GO) build -trimpath -o $(BIN)/bench ./bench && $(GO) build -o $(BIN)/vm ./internal/vm
+	$(BIN)/vm $(BIN)/bench -plugins $(BIN)/cni -virtual -json > $(BIN)/bench.json || { cat $(BIN)/bench.json; exit 1; }
+	$(BIN)/bench -from $(BIN)/bench.json -md docs/performance.md
 
 lint: ## gofmt, go vet, staticcheck and the architecture
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

@@ -17,6 +17,7 @@ type benchCase struct {
 	Single  bool   // one container at a time has it, so none is there beside the measured one
 	ByLease bool   // what grows is the number of leases, not of attachments
 	Host    string // what the host has before, for sh(1)
+	Virtual bool   // measured in the virtual machine: few kernels have it
 }
 
 // uplink is a network card of a kind, and somebody at its other end.
@@ -70,6 +71,12 @@ func cases() []benchCase {
 		}},
 		{Name: "host-device + host-local", Subnet: "10.35", Single: true, Host: spare, Plugins: []map[string]any{
 			{"type": "host-device", "device": "ens4", "ipam": hostLocal("10.35")},
+		}},
+		{Name: "ipvlan + host-local", Subnet: "10.36", Host: uplink, Virtual: true, Plugins: []map[string]any{
+			{"type": "ipvlan", "master": "ens3", "mtu": 1400, "ipam": hostLocal("10.36")},
+		}},
+		{Name: "vlan + host-local", Subnet: "10.37", Single: true, Host: uplink, Virtual: true, Plugins: []map[string]any{
+			{"type": "vlan", "master": "ens3", "vlanId": 100, "mtu": 1400, "ipam": hostLocal("10.37")},
 		}},
 		{Name: wholeChain, Subnet: "10.23", Grows: true, Ports: true, Burst: true, Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.23")},

@@ -22,13 +22,14 @@ type machine struct {
 	Scheduling            string
 	Rounds                int
 	LoadBefore, LoadAfter string
+	Virtual               bool
 }
 
 func machineFacts(o options) machine {
 	return machine{
 		Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(),
 		Reference: referenceVersion(o.reference), Iptables: says("iptables", "-V"),
-		Scheduling: scheduling(), Rounds: o.rounds, LoadBefore: loadAverage(),
+		Scheduling: scheduling(), Rounds: o.rounds, LoadBefore: loadAverage(), Virtual: o.virtual,
 	}
 }
 

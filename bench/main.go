@@ -21,12 +21,13 @@ type options struct {
 	burst               int
 	parallel            []int
 	only                string
+	virtual             bool
 }
 
 func main() {
 	var o options
 	var worker, asJSON bool
-	var md, attachments, leases, parallel string
+	var md, from, attachments, leases, parallel string
 	flag.StringVar(&o.plugins, "plugins", "bin/cni", "our plugins")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "the reference's plugins")
 	flag.IntVar(&o.rounds, "rounds", 25, "containers to measure for each line")
@@ -35,8 +36,10 @@ func main() {
 	flag.IntVar(&o.burst, "burst", 200, "containers that are attached and detached as fast as it goes")
 	flag.StringVar(&parallel, "parallel", "1,4,16", "how many of them at a time, as a list")
 	flag.StringVar(&o.only, "only", "", "only the cases with this in their name")
+	flag.BoolVar(&o.virtual, "virtual", false, "the cases that few kernels have, and no others: for the virtual machine")
 	flag.BoolVar(&asJSON, "json", false, "print JSON")
-	flag.StringVar(&md, "md", "", "also write a page of Markdown to this file")
+	flag.StringVar(&from, "from", "", "measure nothing: take what -json has printed from this file")
+	flag.StringVar(&md, "md", "", "also write a page of Markdown to this file; what it has of the virtual machine, or of here, stays")
 	flag.BoolVar(&worker, "worker", false, "be one side's host (bench starts these itself)")
 	flag.Parse()
 
@@ -55,7 +58,7 @@ func main() {
 			}
 		}
 		if err == nil {
-			err = run(o, asJSON, md)
+			err = run(o, asJSON, from, md)
 		}
 	}
 	if err != nil {
@@ -75,35 +78,18 @@ func numbers(list string) (ns []int, err error) {
 	return ns, nil
 }
 
-func run(o options, asJSON bool, md string) error {
-	rep := report{Machine: machineFacts(o)}
-	var err error
-	if rep.Start, err = startUp(o); err != nil {
+func run(o options, asJSON bool, from, md string) (err error) {
+	var rep report
+	if from != "" {
+		rep, err = read(from)
+	} else {
+		rep, err = measureAll(o)
+	}
+	if err != nil {
 		return err
 	}
-	for number, c := range cases() {
-		if !strings.Contains(c.Name, o.only) {
-			continue
-		}
-		for _, present := range c.loads(o) {
-			lines, err := measure(o, c, present)
-			if err != nil {
-				return fmt.Errorf("%s at %s: %w", c.Name, present, err)
-			}
-			rep.Lines = append(rep.Lines, lines...)
-		}
-		if !c.Burst {
-			continue
-		}
-		lines, err := measureBursts(o, c, number)
-		if err != nil {
-			return fmt.Errorf("%s, %d containers: %w", c.Name, o.burst, err)
-		}
-		rep.Bursts = append(rep.Bursts, lines...)
-	}
-	rep.Machine.LoadAfter = loadAverage()
 	if md != "" {
-		if err := os.WriteFile(md, rep.markdown(), 0o644); err != nil {
+		if err := writePage(md, rep); err != nil {
 			return err
 		}
 	}
@@ -114,4 +100,46 @@ func run(o options, asJSON bool, md string) error {
 	}
 	_, err = os.Stdout.Write(rep.text())
 	return err
+}
+
+func measureAll(o options) (rep report, err error) {
+	rep.Machine = machineFacts(o)
+	if !o.virtual {
+		if rep.Start, err = startUp(o); err != nil {
+			return rep, err
+		}
+	}
+	for number, c := range cases() {
+		if !strings.Contains(c.Name, o.only) || c.Virtual != o.virtual {
+			continue
+		}
+		for _, present := range c.loads(o) {
+			lines, err := measure(o, c, present)
+			if err != nil {
+				return rep, fmt.Errorf("%s at %s: %w", c.Name, present, err)
+			}
+			rep.Lines = append(rep.Lines, lines...)
+		}
+		if !c.Burst {
+			continue
+		}
+		lines, err := measureBursts(o, c, number)
+		if err != nil {
+			return rep, fmt.Errorf("%s, %d containers: %w", c.Name, o.burst, err)
+		}
+		rep.Bursts = append(rep.Bursts, lines...)
+	}
+	rep.Machine.LoadAfter = loadAverage()
+	return rep, nil
+}
+
+func read(path string) (rep report, err error) {
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &rep)
+	}
+	if err != nil {
+		return rep, fmt.Errorf("what was measured: %s: %w", path, err)
+	}
+	return rep, nil
 }
