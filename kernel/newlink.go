@@ -135,6 +135,8 @@ type KindData struct {
 	VLAN       uint16 // vlan: its number
 	Protocol   uint16 // vlan: 0x8100, or 0x88a8 for 802.1ad
 	Table      uint32 // vrf
+	Filtering  bool   // bridge: keeps VLANs apart
+	PVID       uint16 // bridge: the VLAN that new ports are in
 	Tun        *TunData
 }
 
@@ -172,6 +174,13 @@ func (l *Link) parseData(b []byte) {
 			}
 		case "tun":
 			l.Data.Tun.set(attr, v)
+		case "bridge":
+			switch {
+			case attr == nl.IFLA_BR_VLAN_FILTERING && len(v) > 0:
+				l.Data.Filtering = v[0] != 0
+			case attr == nl.IFLA_BR_VLAN_DEFAULT_PVID && len(v) >= 2:
+				l.Data.PVID = u16(v)
+			}
 		case "vrf":
 			if attr == nl.IFLA_VRF_TABLE {
 				l.Data.Table = u32(v)

@@ -61,8 +61,9 @@ func full(err error) error {
 	return err
 }
 
-// AddBridge makes a bridge, down. With a MAC of its own it does not take one of its ports'.
-func (ns *NS) AddBridge(name string, mac net.HardwareAddr, mtu int) error {
+// AddBridge makes a bridge, down. With a MAC of its own it does not take one of its ports'. With VLANs, it keeps them
+// apart.
+func (ns *NS) AddBridge(name string, mac net.HardwareAddr, mtu int, vlans bool) error {
 	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(attrText(unix.IFLA_IFNAME, name))
@@ -72,6 +73,13 @@ func (ns *NS) AddBridge(name string, mac net.HardwareAddr, mtu int) error {
 	}
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("bridge"))
+	if vlans {
+		info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_VLAN_FILTERING, bit(true))
+	}
 	req.AddData(info)
-	return ns.tell(req)
+	err := ns.tell(req)
+	if vlans && is(err, unix.EOPNOTSUPP) {
+		err = ErrNoBridgeVLANs
+	}
+	return err
 }

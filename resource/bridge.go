@@ -18,10 +18,12 @@ type Bridge struct {
 	Name    string
 	MTU     MTU
 	Promisc bool
+	VLANs   bool // keeps VLANs apart; one that exists without is an error
+	Switch  bool // with VLANs: in one that exists without, it is switched on
 }
 
 func (b Bridge) String() string {
-	return line("link host/"+b.Name, "type bridge", opt("mtu", b.MTU), flag("promisc on", b.Promisc))
+	return line("link host/"+b.Name, "type bridge", opt("mtu", b.MTU), flag("promisc on", b.Promisc), flag("vlan_filtering on", b.VLANs), flag("switched on", b.VLANs && b.Switch))
 }
 
 // Ifaces implements Linker.
@@ -40,7 +42,7 @@ func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 			return false, err
 		}
 		// Somebody else may make it now, and may not be done with it.
-		switch err := w.Host.AddBridge(b.Name, b.mac(), mtu); {
+		switch err := w.Host.AddBridge(b.Name, b.mac(), mtu, b.VLANs); {
 		case err == nil:
 			changed = true
 		case !errors.Is(err, fs.ErrExist):
@@ -72,6 +74,15 @@ func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error
 			return false, err
 		}
 	}
+	if b.VLANs && !l.Data.Filtering {
+		if !b.Switch {
+			return false, unfiltered(b.Name)
+		}
+		if err := w.Host.SetBridgeVLANFiltering(l.Index); err != nil {
+			return false, err
+		}
+		changed = true
+	}
 	c := kernel.LinkChange{Up: !l.Up}
 	if b.Promisc && !l.Promisc {
 		c.Promisc = &b.Promisc
@@ -92,6 +103,9 @@ func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
 	d.want("state", "up", state(l))
 	if b.Promisc {
 		d.want("promisc", true, l.Promisc)
+	}
+	if b.VLANs {
+		d.want("vlan_filtering", true, l.Data.Filtering)
 	}
 	if bytes.Equal(l.MAC, b.mac()) {
 		d.add(ignoresRA(w.Host, b.Name))

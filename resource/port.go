@@ -17,10 +17,11 @@ type Port struct {
 	Master   string
 	Hairpin  bool
 	Isolated bool
+	VLANs    VLANs
 }
 
 func (p Port) String() string {
-	return line("link host/"+p.Link, opt("master", p.Master), flag("hairpin on", p.Hairpin), flag("isolated on", p.Isolated))
+	return line("link host/"+p.Link, opt("master", p.Master), flag("hairpin on", p.Hairpin), flag("isolated on", p.Isolated), p.VLANs.String())
 }
 
 // Ifaces implements Linker.
@@ -60,16 +61,17 @@ func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err er
 		have = *l.Port
 	}
 	flags := kernel.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated, Forwarding: have.Forwarding}
-	if flags == have {
-		return changed, nil
+	vlans, err := p.VLANs.ensure(w, p.Link)
+	if err == nil && flags != have {
+		err = w.Host.SetLink(p.Link, kernel.LinkChange{Port: &flags})
 	}
-	if err := w.Host.SetLink(p.Link, kernel.LinkChange{Port: &flags}); err != nil {
+	if err != nil {
 		if changed {
 			err = errors.Join(err, p.Remove(ctx, w))
 		}
 		return false, err
 	}
-	return true, nil
+	return changed || vlans || flags != have, nil
 }
 
 // spare refuses a link that the host itself talks by: as a port it would no longer be heard, and a previous
@@ -115,6 +117,7 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	var d drift
 	d.port(w, l, p.Master, p.Hairpin, p.Isolated)
+	d.vlans(w, l, p.VLANs)
 	return d.err()
 }
 

@@ -23,13 +23,14 @@ type Veth struct {
 	Master   string // the bridge that the host's end is a port of
 	Hairpin  bool
 	Isolated bool
+	VLANs    VLANs
 	Down     bool // leave the container's end down
 }
 
 func (v Veth) String() string {
 	return line("link cont/"+v.Name, "type veth", opt("mtu", v.MTU), opt("address", v.MAC), opt("verified mtu", v.ContMTU), flag("down", v.Down),
 		"peer host/"+v.Host, opt("address", v.HostMAC), opt("master", v.Master),
-		flag("hairpin on", v.Hairpin), flag("isolated on", v.Isolated))
+		flag("hairpin on", v.Hairpin), flag("isolated on", v.Isolated), v.VLANs.String())
 }
 
 // Ifaces implements Linker.
@@ -131,6 +132,11 @@ func (v Veth) settle(w *kernel.World) error {
 	if _, err := ignoreRA(w.Host, v.Host); err != nil {
 		return err
 	}
+	if v.Master != "" {
+		if _, err := v.VLANs.ensure(w, v.Host); err != nil {
+			return err
+		}
+	}
 	if v.Down {
 		return nil
 	}
@@ -177,6 +183,7 @@ func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	d.add(ignoresRA(w.Host, v.Host))
 	d.port(w, h, v.Master, v.Hairpin, v.Isolated)
+	d.vlans(w, h, v.VLANs)
 	return d.err()
 }
 

@@ -41,6 +41,9 @@ func own() map[string]shape {
 		Module + "/plugin/hostlocal.duration": {words: `duration such as "30s", or seconds`, schema: map[string]any{
 			"type": []any{"string", "number"},
 		}},
+		Module + "/plugin/bridge.vlanRange": {words: `number, or range such as "10-20"`, schema: map[string]any{
+			"anyOf": []any{map[string]any{"type": "integer", "minimum": 1, "maximum": 4094}, map[string]any{"type": "string", "pattern": "^[0-9]+(-[0-9]+)?$"}},
+		}},
 		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
 		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object", elem: &shape{words: "string", kind: "string"}},
 		Module + "/spec.Route":            {words: "object", kind: "object", fields: route()},

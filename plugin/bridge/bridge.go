@@ -33,23 +33,11 @@ type conf struct {
 
 	DisableContainerInterface bool `json:"disableContainerInterface"` // leave the container's end down; only without ipam
 
-	Vlan                int     `json:"vlan"`                // not supported yet
-	VlanTrunk           []trunk `json:"vlanTrunk"`           // not supported yet
-	PreserveDefaultVlan bool    `json:"preserveDefaultVlan"` // not supported yet
-}
-
-type trunk struct {
-	MinID int `json:"minID"` // first of a range
-	MaxID int `json:"maxID"` // last of a range
-	ID    int `json:"id"`    // a single one
+	vlanConf
 }
 
 func (c conf) validate(r *sdk.Request) error {
 	switch {
-	case c.Vlan != 0:
-		return spec.Errorf(spec.CodeUnsupported, "vlan: %d: VLANs on the bridge are not supported yet", c.Vlan)
-	case len(c.VlanTrunk) > 0:
-		return spec.Errorf(spec.CodeUnsupported, "vlanTrunk: %v: VLANs on the bridge are not supported yet", c.VlanTrunk)
 	case c.HairpinMode && c.PromiscMode:
 		return spec.Errorf(spec.CodeConfig, "hairpinMode and promiscMode: set one of them; with both, the host would see its own frames again")
 	case c.DisableContainerInterface && r.L3:
@@ -73,6 +61,9 @@ func (c conf) validate(r *sdk.Request) error {
 	if err := c.Conflicts.Validate(r); err != nil {
 		return err
 	}
+	if err := c.validateVLANs(r.L3, c.Bridge, c.IsGateway); err != nil {
+		return err
+	}
 	return c.Masquerade.Validate()
 }
 
@@ -86,12 +77,15 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if host == c.Bridge && r.Verb != "DEL" {
-		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge", host)
+	if (host == c.Bridge || host == c.gatewayLink().Name()) && r.Verb != "DEL" {
+		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway", host)
 	}
 	p = append(p, plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
+	if c.filtering() && !c.VlanFiltering {
+		p = append(p, plan.Required(resource.Filtering{Bridge: c.Bridge}))
+	}
 	p = append(p, c.Masquerade.Required()...)
-	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode}))
+	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering}))
 	port, links, err := c.port(r, host)
 	if err != nil {
 		return nil, err
@@ -115,9 +109,14 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	c.gateways(r)
 	if c.IsGateway {
+		link := c.Bridge
+		if g := c.gatewayLink(); g.VLAN != 0 && r.L3 {
+			link = g.Name()
+			p = append(p, plan.Shared(g))
+		}
 		for _, ip := range r.IPs {
 			p = append(p,
-				plan.Shared(resource.Gateway{Link: c.Bridge, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
+				plan.Shared(resource.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
 				plan.Shared(resource.Forwarding{V6: ip.Address.Addr().Is6()}))
 		}
 	}
@@ -133,9 +132,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 func (c conf) port(r *sdk.Request, host string) (name string, p plan.Plan, err error) {
 	pair := resource.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: c.MAC(r), HostMAC: r.HostMAC(),
-		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off",
+		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off", VLANs: c.vlans(),
 	}
-	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation}
+	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, VLANs: c.vlans()}
 	if r.Verb == "DEL" {
 		return pair.Host, plan.Plan{port, pair}, nil // whichever it was
 	}
@@ -144,6 +143,7 @@ func (c conf) port(r *sdk.Request, host string) (name string, p plan.Plan, err e
 		switch {
 		case l.Name == pair.Host:
 			return pair.Host, plan.Plan{pair}, nil
+		case l.Name == c.gatewayLink().Name(): // in CHECK
 		case l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):
 			found = append(found, l.Name)
 		}
@@ -156,6 +156,11 @@ func (c conf) port(r *sdk.Request, host string) (name string, p plan.Plan, err e
 		return port.Link, plan.Plan{port}, nil
 	}
 	return "", nil, spec.Errorf(spec.CodeConfig, "prevResult: %s: several links on the host could become a port of %s; a chain can attach one", strings.Join(found, ", "), c.Bridge)
+}
+
+// gatewayLink is where the gateway's addresses go, if it has a VLAN.
+func (c conf) gatewayLink() resource.VLANGateway {
+	return resource.VLANGateway{Bridge: c.Bridge, VLAN: c.gatewayVLAN(), MTU: c.MTU}
 }
 
 // gateways completes the attachment's addresses and routes with what the bridge, being their gateway, adds.

@@ -1,0 +1,190 @@
+package bridge
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// vlanConf says which VLANs of the bridge a container is in.
+type vlanConf struct {
+	Access              *int         `json:"access"`              // the one VLAN of the container, 1 to 4094, which it sends and gets without a tag; it hears of no other
+	Trunk               *plainTrunk  `json:"trunk"`               // several VLANs, for a container that tags its packets itself; not with access
+	Vlan                int          `json:"vlan"`                // access as the reference plugin has it, or with vlanTrunk the VLAN of what has no tag; 0: none
+	VlanTrunk           *[]trunkItem `json:"vlanTrunk"`           // trunk as the reference plugin has it; without vlan, what has no tag is in VLAN 1
+	PreserveDefaultVlan bool         `json:"preserveDefaultVlan"` // leave the container in the bridge's default VLAN (1) too: it hears what goes round there
+	VlanFiltering       bool         `json:"vlanFiltering"`       // make a bridge that exists and does not keep VLANs apart do so, instead of refusing it
+}
+
+type plainTrunk struct {
+	Native *int        `json:"native"` // the VLAN of what has no tag; default: none, and nothing without a tag passes
+	Tagged []vlanRange `json:"tagged"` // VLANs, 1 to 4094: 10, or "10-20"
+}
+
+type trunkItem struct {
+	MinID *int `json:"minID"` // first of a range
+	MaxID *int `json:"maxID"` // last of a range
+	ID    *int `json:"id"`    // a single one
+}
+
+// A vlanRange is a number, or two in a string.
+type vlanRange struct{ first, last uint16 }
+
+const vlanNumbers = "want a number from 1 to 4094"
+
+// UnmarshalJSON takes 10, "10" and "10-20".
+func (v *vlanRange) UnmarshalJSON(b []byte) error {
+	s := string(b)
+	if strings.HasPrefix(s, `"`) {
+		if err := json.Unmarshal(b, &s); err != nil {
+			return err
+		}
+	}
+	from, to, ranged := strings.Cut(s, "-")
+	if !ranged {
+		to = from
+	}
+	first, err1 := strconv.Atoi(strings.TrimSpace(from))
+	last, err2 := strconv.Atoi(strings.TrimSpace(to))
+	switch {
+	case err1 != nil || err2 != nil || !valid(first) || !valid(last):
+		return errors.New(vlanNumbers + `, or two of them such as "10-20"`)
+	case last < first:
+		return fmt.Errorf("want the lesser one first: \"%d-%d\"", last, first)
+	}
+	*v = vlanRange{uint16(first), uint16(last)}
+	return nil
+}
+
+func valid(id int) bool { return id >= 1 && id <= 4094 }
+
+// filtering reports whether the bridge has to keep VLANs apart. With the reference an empty list says so too.
+func (c vlanConf) filtering() bool {
+	return c.Vlan != 0 || c.VlanTrunk != nil || c.Access != nil || c.Trunk != nil || c.VlanFiltering
+}
+
+func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
+	switch {
+	case c.Access != nil && c.Trunk != nil:
+		return spec.Errorf(spec.CodeConfig, "access and trunk: set one of them; a trunk's VLAN without tags is trunk.native")
+	case (c.Access != nil || c.Trunk != nil) && (c.Vlan != 0 || c.VlanTrunk != nil):
+		return spec.Errorf(spec.CodeConfig, "access or trunk, and vlan or vlanTrunk: they say the same in two ways; set those of one way: vlan is access, or with vlanTrunk trunk.native, and vlanTrunk is trunk.tagged")
+	case c.Vlan != 0 && !valid(c.Vlan):
+		return spec.Errorf(spec.CodeConfig, "vlan: %d: %s, or 0 for none", c.Vlan, vlanNumbers)
+	case c.Access != nil && !valid(*c.Access):
+		return spec.Errorf(spec.CodeConfig, "access: %d: %s", *c.Access, vlanNumbers)
+	}
+	if c.VlanTrunk != nil {
+		for i, t := range *c.VlanTrunk {
+			if err := t.validate(fmt.Sprintf("vlanTrunk[%d]", i)); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Trunk != nil {
+		if err := c.Trunk.validate(); err != nil {
+			return err
+		}
+	}
+	if !gateway || !l3 {
+		return nil
+	}
+	if c.Trunk != nil && c.Trunk.Native == nil {
+		return spec.Errorf(spec.CodeConfig, "trunk.native: is missing: the gateway's addresses are in the VLAN of what has no tag; %s, or remove isGateway", vlanNumbers)
+	}
+	if g := (resource.VLANGateway{Bridge: bridge, VLAN: c.gatewayVLAN()}); g.VLAN != 0 && spec.ValidIfName(g.Name()) != nil {
+		room := 15 - len(g.Name()) + len(bridge)
+		return spec.Errorf(spec.CodeConfig, "bridge: %q: the gateway of VLAN %d is link %s, and a link's name has at most 15 bytes: want a name of at most %d bytes", bridge, g.VLAN, g.Name(), room)
+	}
+	return nil
+}
+
+func (t trunkItem) validate(path string) error {
+	for _, n := range []struct {
+		key string
+		id  *int
+	}{{"id", t.ID}, {"minID", t.MinID}, {"maxID", t.MaxID}} {
+		if n.id != nil && !valid(*n.id) {
+			return spec.Errorf(spec.CodeConfig, "%s.%s: %d: %s", path, n.key, *n.id, vlanNumbers)
+		}
+	}
+	switch {
+	case t.MinID == nil && t.MaxID != nil:
+		return spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID, *t.MaxID)
+	case t.MinID != nil && t.MaxID == nil:
+		return spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path, *t.MinID, *t.MinID)
+	case t.MinID != nil && *t.MinID > *t.MaxID:
+		return spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path, *t.MinID, *t.MaxID, *t.MaxID)
+	case t.MinID == nil && t.ID == nil:
+		return spec.Errorf(spec.CodeConfig, "%s: is empty: want id, or minID and maxID, or all three", path)
+	}
+	return nil
+}
+
+func (t plainTrunk) validate() error {
+	if t.Native != nil && !valid(*t.Native) {
+		return spec.Errorf(spec.CodeConfig, "trunk.native: %d: %s", *t.Native, vlanNumbers)
+	}
+	if len(t.Tagged) == 0 {
+		return spec.Errorf(spec.CodeConfig, `trunk.tagged: is missing or empty: want VLANs, such as [10, "20-29"]; for one without a tag there is access`)
+	}
+	for i, v := range t.Tagged {
+		switch {
+		case v.first == 0: // null
+			return spec.Errorf(spec.CodeConfig, "trunk.tagged[%d]: null: %s, or two of them such as \"10-20\"", i, vlanNumbers)
+		case t.Native != nil && int(v.first) <= *t.Native && *t.Native <= int(v.last):
+			return spec.Errorf(spec.CodeConfig, "trunk.tagged[%d]: has %d, which is trunk.native: a VLAN is the one or the other", i, *t.Native)
+		}
+	}
+	return nil
+}
+
+// vlans are those of the container's port. Where vlanTrunk has vlan too, or the 1 that stands for it, that goes without a
+// tag.
+func (c vlanConf) vlans() resource.VLANs {
+	v := resource.VLANs{Default: c.PreserveDefaultVlan}
+	var tagged []kernel.PortVLAN
+	add := func(first, last *int) {
+		if first != nil && last != nil && valid(*first) && valid(*last) {
+			tagged = append(tagged, kernel.PortVLAN{First: uint16(*first), Last: uint16(*last)})
+		}
+	}
+	native := &c.Vlan
+	switch one := 1; {
+	case c.Access != nil:
+		native = c.Access
+	case c.Trunk != nil:
+		native = c.Trunk.Native
+		for _, t := range c.Trunk.Tagged {
+			tagged = append(tagged, kernel.PortVLAN{First: t.first, Last: t.last})
+		}
+	case c.VlanTrunk != nil:
+		for _, t := range *c.VlanTrunk {
+			add(t.MinID, t.MaxID)
+			add(t.ID, t.ID)
+		}
+		if c.Vlan == 0 && len(tagged) > 0 {
+			native = &one
+		}
+	}
+	if native != nil && valid(*native) {
+		v.Native = uint16(*native)
+	}
+	v.Tagged = resource.Ranges(tagged, v.Native)
+	return v
+}
+
+// gatewayVLAN is the VLAN that the gateway's addresses are in, or zero where that is the bridge's own. With the
+// reference, VLAN 1 that nobody asked for by its number is.
+func (c vlanConf) gatewayVLAN() uint16 {
+	if c.VlanTrunk != nil && c.Vlan == 0 {
+		return 0
+	}
+	return c.vlans().Native
+}
