@@ -80,6 +80,15 @@ var chains = []chain{
 	{"bridge-l2", []string{`"type":"bridge","bridge":"br2"`}, []breaker{
 		{"not a port any more", host("sh", "-c", "ip link set $(ip -br link show master br2 | cut -d@ -f1) nomaster"), `master`},
 	}},
+	{"bridge-vlan", []string{`"type":"bridge","bridge":"br-vlan","access":100,"vlanFiltering":true,"isGateway":true,` + hostLocal}, []breaker{
+		{"the default VLAN too", onDev("veth", "bridge vlan add dev $dev vid 1"), `VLANs of veth\w+ is vid 1 vid 100 pvid untagged, want vid 100 pvid untagged`},
+		{"not in its VLAN", onDev("veth", "bridge vlan del dev $dev vid 100"), `is none, want vid 100`},
+		{"VLANs not kept apart", host("ip", "link", "set", "br-vlan", "type", "bridge", "vlan_filtering", "0"), `vlan_filtering is false|does not keep VLANs apart`},
+		{"gateway's link gone", host("ip", "link", "del", "br-vlan.100"), `br-vlan\.100: link does not exist`},
+		{"gateway's address gone", host("ip", "addr", "del", "10.77.0.1/24", "dev", "br-vlan.100"), `addr host/br-vlan\.100 10\.77\.0\.1/24`},
+		{"gateway in another VLAN", onDev("vlan", "bridge vlan del dev $dev vid 100; bridge vlan add dev $dev vid 101 pvid untagged"), `VLANs of vlan\w+ is vid 101`},
+		{"bridge gone", host("ip", "link", "del", "br-vlan"), `br-vlan`},
+	}},
 	{"ptp", []string{`"type":"ptp","ipMasq":true,"mtu":1400,` + hostLocal}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24`},
 		{"way to the gateway gone", in("ip", "route", "del", "10.77.0.1"), `route 10.77.0.1/32`},
@@ -401,7 +410,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac", "bridge-vlan"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

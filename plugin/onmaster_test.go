@@ -29,6 +29,7 @@ var setups = map[string]func(*testing.T){
 	"vrf":             func(t *testing.T) { nstest.Need(t, "vrf", "table", "7") },
 	"routes-tap":      needTap,
 	"routes-macvlan":  uplink("macvlan"),
+	"bridge-vlan":     bridgeVLANs,
 }
 
 // uplink gives the host a network card, ens3, without addresses.

@@ -12,6 +12,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
+// PortVLAN is for plugins, which say what should exist and know no kernel.
+type PortVLAN = kernel.PortVLAN
+
 // VLANs are those of a bridge that a port is in. The zero VLANs are no opinion.
 type VLANs struct {
 	Native  uint16            // of what has no tag, either way; zero: nothing without a tag passes
@@ -172,7 +175,7 @@ type VLANGateway struct {
 // Name is that of the host's link.
 func (g VLANGateway) Name() string { return fmt.Sprintf("%s.%d", g.Bridge, g.VLAN) }
 
-func (g VLANGateway) port() string { return kernel.LinkName("veth", spec.Owner{IfName: g.Name()}) }
+func (g VLANGateway) port() string { return kernel.LinkName("vlan", spec.Owner{IfName: g.Name()}) }
 
 func (g VLANGateway) vlans() VLANs { return VLANs{Native: g.VLAN} }
 

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -149,10 +148,10 @@ func (t plainTrunk) validate() error {
 // tag.
 func (c vlanConf) vlans() resource.VLANs {
 	v := resource.VLANs{Default: c.PreserveDefaultVlan}
-	var tagged []kernel.PortVLAN
+	var tagged []resource.PortVLAN
 	add := func(first, last *int) {
 		if first != nil && last != nil && valid(*first) && valid(*last) {
-			tagged = append(tagged, kernel.PortVLAN{First: uint16(*first), Last: uint16(*last)})
+			tagged = append(tagged, resource.PortVLAN{First: uint16(*first), Last: uint16(*last)})
 		}
 	}
 	native := &c.Vlan
@@ -162,7 +161,7 @@ func (c vlanConf) vlans() resource.VLANs {
 	case c.Trunk != nil:
 		native = c.Trunk.Native
 		for _, t := range c.Trunk.Tagged {
-			tagged = append(tagged, kernel.PortVLAN{First: t.first, Last: t.last})
+			tagged = append(tagged, resource.PortVLAN{First: t.first, Last: t.last})
 		}
 	case c.VlanTrunk != nil:
 		for _, t := range *c.VlanTrunk {

@@ -1,0 +1,147 @@
+package plugin_test
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func needBridgeVLANs(t *testing.T) {
+	t.Helper()
+	nstest.Need(t, "bridge", "vlan_filtering", "1")
+}
+
+// bridgeVLANs takes the link of the gateway away at the end, which no bridge does.
+func bridgeVLANs(t *testing.T) {
+	needBridgeVLANs(t)
+	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "br-vlan.100") })
+}
+
+// lan is a bridge plugin of one subnet, whatever the VLAN.
+func lan(more string) string {
+	return `"type":"bridge","bridge":"br0",` + more + `,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`
+}
+
+// deaf sends packets to a container that its neighbour knows by their MACs, and expects that none gets there.
+func (s *site) deaf(what, from, to string) {
+	s.Helper()
+	s.heard(what, from, to, false)
+}
+
+func (s *site) heard(what, from, to string, want bool) {
+	s.Helper()
+	l, err := s.ns[to].Link("eth0")
+	if err != nil {
+		s.Fatal(err)
+	}
+	mac := l.MAC
+	a, b := s.addr[from], s.addr[to]
+	s.sh(to, fmt.Sprintf("nft add table inet ear; nft flush table inet ear; nft 'add chain inet ear in { type filter hook prerouting priority -300; }'; nft add rule inet ear in ip saddr %s counter; nft add rule inet ear in ip6 saddr %s counter", a[0], a[1]))
+	s.sh(from, fmt.Sprintf("ip neigh replace %s lladdr %s dev eth0 nud permanent; ip neigh replace %s lladdr %s dev eth0 nud permanent", b[0], mac, b[1], mac))
+	for v, name := range []string{"ping", "ping6"} {
+		s.sh(from, "busybox "+name+" -q -c 2 -i 0.1 -W 1 "+b[v]+" || true")
+	}
+	out := s.sh(to, "nft list table inet ear; nft delete table inet ear")
+	s.sh(from, fmt.Sprintf("ip neigh del %s dev eth0; ip neigh del %s dev eth0", b[0], b[1]))
+	if silent := strings.Count(out, "counter packets 0 bytes 0"); silent != 2 && !want || silent != 0 && want {
+		s.Errorf("%s: from %s to %s: heard is to be %v:\n%s", what, from, to, want, out)
+	}
+}
+
+// TestBridgeVLANPackets sends packets within a VLAN of a bridge, by its gateway to a host beyond, and by a trunk. What
+// goes round on the bridge without a tag, or in another VLAN, does not get in, nor out.
+//
+// clause: P20 P24 P26
+func TestBridgeVLANPackets(t *testing.T) {
+	needBridgeVLANs(t)
+	s := twoHosts(t)
+	s.sh("host", "ip addr add 192.0.2.1/24 dev ens3; ip addr add 2001:db8::1/64 dev ens3 nodad")
+	s.sh("outside", "ip addr add 192.0.2.2/24 dev ens3; ip addr add 2001:db8::2/64 dev ens3 nodad; ip route add default via 192.0.2.1; ip route add default via 2001:db8::1")
+	s.addr["outside"] = [2]string{"192.0.2.2", "2001:db8::2"}
+	s.serve("outside")
+	s.on("host", "a", lan(`"access":100,"isGateway":true`))
+	s.on("host", "b", lan(`"vlan":200`))
+	s.on("host", "c", lan(`"mtu":1500`))
+	s.on("host", "t", lan(`"trunk":{"native":200,"tagged":["99-101"]}`))
+	s.on("host", "r", lan(`"vlan":200,"vlanTrunk":[{"id":100}],"preserveDefaultVlan":true`))
+	for _, name := range []string{"a1", "a2", "b1", "c1", "c2", "t1", "r1"} {
+		s.add(name)
+	}
+	for _, pair := range [][2]string{{"a1", "a2"}, {"a1", "outside"}, {"outside", "a2"}, {"c1", "c2"}, {"b1", "t1"}, {"t1", "b1"}, {"r1", "b1"}} {
+		s.talks(pair[0], pair[1])
+	}
+	s.heard("the same VLAN", "a2", "a1", true)
+	for _, pair := range [][2]string{{"c1", "a1"}, {"a1", "c1"}, {"b1", "a1"}, {"a1", "b1"}, {"t1", "a1"}, {"a1", "t1"}, {"t1", "c1"}} {
+		s.deaf("another VLAN", pair[0], pair[1])
+		s.unreachable("another VLAN", pair[0], pair[1])
+	}
+	s.heard("who is left in the default VLAN hears it", "c1", "r1", true)
+
+	// With the tag, the trunk is in the containers' VLAN.
+	s.sh("t1", "ip link add link eth0 name eth0.100 type vlan id 100; ip addr flush dev eth0; ip addr add 10.77.0.200/24 dev eth0.100; ip addr add fd00:77::200/64 dev eth0.100 nodad; ip link set eth0.100 up")
+	s.addr["t1"] = [2]string{"10.77.0.200", "fd00:77::200"}
+	s.talks("t1", "a1")
+	s.talks("a2", "t1")
+	s.sh("t1", "ip link set eth0.100 down; ip link add link eth0 name eth0.300 type vlan id 300; ip addr add 10.77.0.200/24 dev eth0.300; ip link set eth0.300 up")
+	s.expect("a VLAN that the trunk does not have", "t1", net.JoinHostPort(s.addr["a1"][0], "80"), "")
+
+	r := s.runners["a"]
+	res, err := spec.DecodeResult(s.containers["a1"].prev, spec.V110)
+	if err != nil || len(res.Interfaces) != 4 || res.Interfaces[3].Name != "br0.100" || res.Interfaces[3].Sandbox != "" || *res.IPs[0].Interface != 2 {
+		t.Errorf("%+v, %v", res, err)
+	}
+	r.must("check", r.check(s.containers["a1"]))
+}
+
+// TestBridgeVLANRefused is what ADD must not begin with, and what STATUS knows of it.
+//
+// clause: K13 P11 P21
+func TestBridgeVLANRefused(t *testing.T) {
+	r := newRunner(t, chain{name: "bridge-vlan-refused", plugins: []string{`"type":"bridge",` + hostLocal}})
+	r.host = nstest.NewNS(t)
+	nstest.RunIn(t, r.host, "sh", "-ec", "ip link add br0 up type bridge; ip link set lo up")
+	links := func() string {
+		return nstest.RunIn(t, r.host, "sh", "-c", "ip -o link | sed 's/state [A-Z]*//; s/NO-CARRIER,//; s/,LOWER_UP//'; ip -o addr show scope global; ip -d link | grep -o 'vlan_filtering [01]'")
+	}
+	clean, host := state(t), links()
+	for _, tt := range []struct {
+		extra  string
+		say    string
+		status spec.Code
+	}{
+		{`,"access":100,"bridge":"br0"`, "ip link set br0 type bridge vlan_filtering 1", spec.CodeUnavailable},
+		{`,"vlanTrunk":[],"bridge":"br0"`, "set vlanFiltering to true", spec.CodeUnavailable},
+		{`,"access":100,"bridge":"twelve-bytes","isGateway":true`, "want a name of at most 11 bytes", spec.CodeConfig},
+		{`,"access":4095`, "access: 4095: want a number from 1 to 4094", spec.CodeConfig},
+		{`,"vlan":100,"access":100`, "they say the same in two ways", spec.CodeConfig},
+		{`,"vlanTrunk":[null]`, "vlanTrunk[0]: is empty", spec.CodeConfig},
+	} {
+		a := &attachment{id: "a", netns: nstest.NewNS(t)}
+		_, err := r.run(0, "ADD", a, tt.extra)
+		wantCode(t, "add with "+tt.extra, err, spec.CodeConfig, tt.say)
+		_, err = r.run(0, "STATUS", &attachment{}, tt.extra)
+		wantCode(t, "status with "+tt.extra, err, tt.status, tt.say)
+		if _, err := r.run(0, "DEL", a, tt.extra); err != nil {
+			t.Errorf("del with %s: %v", tt.extra, err)
+		}
+		same(t, tt.extra, clean)
+		if now := links(); now != host {
+			t.Errorf("%s left on the host\n%s\nit was\n%s", tt.extra, now, host)
+		}
+	}
+	// Where the kernel cannot, it says so and nothing is left.
+	a := &attachment{id: "a", netns: nstest.NewNS(t)}
+	if _, err := r.run(0, "ADD", a, `,"access":100,"bridge":"br0","vlanFiltering":true`); err != nil {
+		wantCode(t, "add", err, spec.CodeInternal, "CONFIG_BRIDGE_VLAN_FILTERING")
+		if now := links(); now != host {
+			t.Errorf("on the host\n%s\nit was\n%s", now, host)
+		}
+	}
+	if _, err := r.run(0, "DEL", a, ""); err != nil {
+		t.Error(err)
+	}
+}

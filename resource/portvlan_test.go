@@ -1,0 +1,218 @@
+package resource
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func needBridgeVLANs(t *testing.T) {
+	t.Helper()
+	nstest.Need(t, "bridge", "vlan_filtering", "1")
+}
+
+func ids(first, last uint16) kernel.PortVLAN { return kernel.PortVLAN{First: first, Last: last} }
+
+// vlanState is linkState and the VLANs of every port.
+func vlanState(w *kernel.World) func(testing.TB) string {
+	return func(t testing.TB) string {
+		state := linkState(t, w) + host(t, w, "bridge vlan show")
+		for line := range strings.Lines(host(t, w, "ip -o -d link show type bridge")) {
+			_, after, _ := strings.Cut(line, "vlan_filtering ")
+			state += strings.Fields(line)[1] + " vlan_filtering " + after[:1] + "\n"
+		}
+		return state
+	}
+}
+
+func TestRanges(t *testing.T) {
+	for _, c := range []struct {
+		in     []kernel.PortVLAN
+		native uint16
+		want   string
+	}{
+		{nil, 1, ""},
+		{[]kernel.PortVLAN{ids(5, 5)}, 5, ""},
+		{[]kernel.PortVLAN{ids(30, 30), ids(10, 20), ids(15, 22), ids(23, 23)}, 0, "vid 10-23 vid 30"},
+		{[]kernel.PortVLAN{ids(1, 4094)}, 2, "vid 1 vid 3-4094"},
+	} {
+		if got := vlanText(Ranges(c.in, c.native)); got != c.want {
+			t.Errorf("%v without %d: %q, want %q", c.in, c.native, got, c.want)
+		}
+	}
+}
+
+// TestVLANDiff: what is in place already is not set again, and what goes together goes in one range.
+func TestVLANDiff(t *testing.T) {
+	born := []kernel.PortVLAN{{First: 1, Last: 1, PVID: true, Untagged: true}}
+	trunk := []kernel.PortVLAN{ids(10, 20), ids(30, 30)}
+	for _, c := range []struct {
+		v        VLANs
+		have     []kernel.PortVLAN
+		del, add string
+	}{
+		{VLANs{Native: 100}, born, "vid 1", "vid 100 pvid untagged"},
+		{VLANs{Native: 100, Default: true}, born, "", "vid 100 pvid untagged"},
+		{VLANs{Native: 1, Tagged: trunk}, born, "", "vid 10-20 vid 30"},
+		{VLANs{Tagged: trunk}, born, "vid 1", "vid 10-20 vid 30"},
+		{VLANs{Tagged: trunk}, []kernel.PortVLAN{ids(10, 12), {First: 13, Last: 13, Untagged: true}, ids(14, 19), ids(31, 40)}, "vid 31-40", "vid 13 vid 20 vid 30"},
+		{VLANs{Native: 100}, []kernel.PortVLAN{{First: 100, Last: 100, Untagged: true}}, "", "vid 100 pvid untagged"},
+	} {
+		del, add := c.v.diff(c.have, 1)
+		if d, a := vlanText(del), vlanText(add); d != c.del || a != c.add {
+			t.Errorf("%v where there is %s: delete %q, add %q; want %q, %q", c.v, vlanText(c.have), d, a, c.del, c.add)
+		}
+	}
+}
+
+func TestBridgeVLANs(t *testing.T) {
+	needBridgeVLANs(t)
+	w := newWorld(t)
+	b := Bridge{Name: "cni0", VLANs: true, Switch: true}
+	lawBook{state: vlanState(w)}.hold(t, w, b,
+		breaker{"off", on(w, "ip link set cni0 type bridge vlan_filtering 0"), "vlan_filtering is false, want true"})
+	if err := (Filtering{Bridge: "cni0"}).Verify(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBridgeWithoutVLANs: a bridge that does not keep VLANs apart is refused and stays as it is.
+func TestBridgeWithoutVLANs(t *testing.T) {
+	w := newWorld(t)
+	host(t, w, "ip link add cni0 up type bridge")
+	before := vlanState(w)(t)
+	for _, err := range []error{
+		func() error { _, err := Bridge{Name: "cni0", VLANs: true}.Ensure(t.Context(), w); return err }(),
+		Filtering{Bridge: "cni0"}.Verify(t.Context(), w),
+	} {
+		var e *spec.Error
+		if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), "ip link set cni0 type bridge vlan_filtering 1") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := (Filtering{Bridge: "other"}).Verify(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+	if after := vlanState(w)(t); after != before {
+		t.Error(difference(before, after))
+	}
+	_, err := Bridge{Name: "cni0", VLANs: true, Switch: true}.Ensure(t.Context(), w)
+	if err != nil && !errors.Is(err, kernel.ErrNoBridgeVLANs) {
+		t.Error(err)
+	}
+	_, err2 := Bridge{Name: "cni1", VLANs: true}.Ensure(t.Context(), w)
+	if (err == nil) != (err2 == nil) || err2 != nil && !errors.Is(err2, kernel.ErrNoBridgeVLANs) {
+		t.Error(err2)
+	}
+}
+
+// clause: P14
+func TestPortVLANs(t *testing.T) {
+	needBridgeVLANs(t)
+	for name, v := range map[string]VLANs{
+		"access":      {Native: 100},
+		"trunk":       {Tagged: []kernel.PortVLAN{ids(10, 20), ids(100, 100)}},
+		"native":      {Native: 100, Tagged: []kernel.PortVLAN{ids(10, 20)}},
+		"default too": {Native: 100, Default: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			must(t, w, Bridge{Name: "cni0", VLANs: true})
+			veth := testVeth(owner, "cni0")
+			veth.VLANs = v
+			breakers := func(link string) []breaker {
+				return []breaker{
+					{"another one", on(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"},
+					{"not in it", on(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"},
+					{"otherwise", on(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"},
+				}
+			}
+			lawBook{once: true, state: vlanState(w)}.hold(t, w, veth, breakers(veth.Host)...)
+
+			host(t, w, "ip link add tap0 up type veth peer name x")
+			tap := Port{Owner: owner, Link: "tap0", Master: "cni0", VLANs: v}
+			lawBook{state: vlanState(w)}.hold(t, w, tap, breakers("tap0")...)
+		})
+	}
+}
+
+// TestPortVLANsOfOthers: the many ports of other containers are not asked about, and stay in their VLANs.
+func TestPortVLANsOfOthers(t *testing.T) {
+	needBridgeVLANs(t)
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0", VLANs: true})
+	host(t, w, "ip link add tap0 master cni0 type veth peer name x")
+	before := host(t, w, "bridge vlan show dev tap0")
+	veth := testVeth(owner, "cni0")
+	veth.VLANs = VLANs{Tagged: []kernel.PortVLAN{ids(2, 4094)}}
+	must(t, w, veth)
+	l, err := w.Host.Link(veth.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := w.Host.PortVLANs(l.Index)
+	if err != nil || vlanText(list) != "vid 2-4094" {
+		t.Errorf("%s, %v", vlanText(list), err)
+	}
+	if after := host(t, w, "bridge vlan show dev tap0"); after != before {
+		t.Errorf("%s became %s", before, after)
+	}
+}
+
+func TestVLANGateway(t *testing.T) {
+	needBridgeVLANs(t)
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0", VLANs: true}, Bridge{Name: "other"})
+	g := VLANGateway{Bridge: "cni0", VLAN: 100}
+	lawBook{state: vlanState(w)}.hold(t, w, g,
+		breaker{"down", on(w, "ip link set cni0.100 down"), "state is down"},
+		breaker{"port down", on(w, "ip link set "+g.port()+" down"), "port's state is down"},
+		breaker{"no port", on(w, "ip link set "+g.port()+" nomaster"), "port's master is none, want cni0"},
+		breaker{"another VLAN", on(w, "bridge vlan add dev "+g.port()+" vid 101 pvid untagged"), "vid 101"},
+		breaker{"gone", on(w, "ip link del cni0.100"), "does not exist"},
+		breaker{"accept_ra", on(w, "sysctl -qw net.ipv6.conf.cni0/100.accept_ra=2"), "accept_ra is 2"},
+	)
+	t.Run("of somebody else", func(t *testing.T) {
+		host(t, w, "ip link add cni0.7 type bridge")
+		host(t, w, "ip link add cni0.8 type veth peer name x8 master other")
+		before := vlanState(w)(t)
+		for _, id := range []uint16{7, 8} {
+			_, err := VLANGateway{Bridge: "cni0", VLAN: id}.Ensure(t.Context(), w)
+			var e *spec.Error
+			if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), fmt.Sprintf("ip link delete cni0.%d", id)) {
+				t.Error(err)
+			}
+		}
+		if after := vlanState(w)(t); after != before {
+			t.Error(difference(before, after))
+		}
+	})
+	t.Run("of the reference", func(t *testing.T) {
+		host(t, w, "ip link add cni0.9 up type veth peer name veth9 master cni0")
+		must(t, w, VLANGateway{Bridge: "cni0", VLAN: 9})
+		if out := host(t, w, "bridge vlan show dev veth9"); !strings.Contains(out, "9 PVID Egress Untagged") || strings.Contains(out, " 1 ") {
+			t.Error(out)
+		}
+	})
+	t.Run("many at once", func(t *testing.T) {
+		var wg sync.WaitGroup
+		g := VLANGateway{Bridge: "cni0", VLAN: 4094}
+		for range 20 {
+			wg.Go(func() {
+				if _, err := g.Ensure(t.Context(), w); err != nil {
+					t.Error(err)
+				}
+				if err := g.Verify(t.Context(), w); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
