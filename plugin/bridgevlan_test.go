@@ -97,6 +97,70 @@ func TestBridgeVLANPackets(t *testing.T) {
 	r.must("check", r.check(s.containers["a1"]))
 }
 
+// TestPolicyBesideBridge: where the host is on a bridge by a link of its own, yet frames reach it by the bridge itself
+// too, no policy could hold, so that it is refused.
+//
+// clause: P18
+func TestPolicyBesideBridge(t *testing.T) {
+	for _, backend := range []string{"nftables", "iptables"} {
+		for _, policy := range []string{"same-bridge", "isolated", "strict", "open"} {
+			t.Run(policy+"/"+backend, func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t)
+				s.sh("host", `ip link add br-a up type bridge; ip link add lan up type veth peer name port; ip link set port up master br-a; ip addr add 10.81.0.1/24 dev lan; ip addr add fd00:81::1/64 dev lan nodad`)
+				r := s.network("a", fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, backend, policy))
+				r.chain.plugins[0] = strings.NewReplacer(`"isDefaultGateway":true,`, "", `]]}`, `]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`).Replace(r.chain.plugins[0])
+				if policy == "open" {
+					s.add("a1")
+					s.expect("to the outside", "a1", "192.0.2.2:80", "outside")
+					r.must("check", r.check(s.containers["a1"]))
+					return
+				}
+				a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+				wantCode(t, "add", r.add(a), spec.CodeConfig, "the host reaches the containers of br-a by lan")
+				r.must("del", r.del(a))
+			})
+		}
+	}
+}
+
+// TestBridgeVLANPolicies has two networks in two VLANs of one bridge, whose policies hold for what comes by the gateways'
+// links: it is them that the host routes by.
+//
+// clause: P20 P24
+func TestBridgeVLANPolicies(t *testing.T) {
+	needBridgeVLANs(t)
+	for _, policy := range []string{"same-bridge", "isolated", "strict"} {
+		for _, backend := range []string{"nftables", "iptables"} {
+			t.Run(policy+"/"+backend, func(t *testing.T) {
+				s := newSite(t)
+				fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, backend, policy)
+				for i, r := range []*runner{s.network("a", published, fw), s.network("b", fw)} {
+					r.chain.plugins[0] = strings.Replace(r.chain.plugins[0], `"bridge":"br-`+"ab"[i:i+1]+`"`, fmt.Sprintf(`"bridge":"br-v","access":%d`, 100+i), 1)
+				}
+				s.policies(policy, fw)
+			})
+		}
+	}
+}
+
+// policies attaches a1, whose port is published, a2 and b1, and expects of them what a policy promises.
+func (s *site) policies(policy, fw string) {
+	s.Helper()
+	s.add("a1")
+	s.runners["a"].chain.plugins = append(s.runners["a"].chain.plugins[:1:1], fw)
+	s.add("a2")
+	s.add("b1")
+	s.policy(policy)
+	for name, a := range s.containers {
+		r := s.runners[name[:1]]
+		if name == "a1" {
+			continue // its list had one plugin more
+		}
+		r.must("check "+name, r.check(a))
+	}
+}
+
 // TestBridgeVLANRefused is what ADD must not begin with, and what STATUS knows of it.
 //
 // clause: K13 P11 P21

@@ -177,7 +177,7 @@ func (c closed) drop(w *kernel.World, owner [8]byte, want closed) (changed bool,
 
 // on is what has to stand, with what is remembered of the link.
 func (c Closed) on(w *kernel.World) (want, known closed, o spec.Owner, err error) {
-	link, o, kind, err := Ingress{c.Owner, c.Link, c.Policy}.on(w)
+	link, o, kind, err := Ingress{c.Owner, c.Link, c.Policy, addrsIn(c.Subnets)}.on(w)
 	if err != nil || link == "" {
 		return want, known, o, err
 	}

@@ -165,6 +165,12 @@ func ourTables() []string { return []string{inetTable().String(), bridgeTable().
 // dropped are the verdicts of others that the container's packets to the outside, or the replies to them, do not go
 // through; and what could not be told.
 func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verdict, err error) {
+	if l, err := w.Host.Link(f.Link); err == nil && l.Kind == "bridge" {
+		if l, err = routedBy(w, l, f.Addrs); err != nil {
+			return nil, nil, err
+		}
+		f.Link = l.Name
+	}
 	said := map[string]bool{} // one rule may drop both ways and both families
 	for _, a := range f.Addrs {
 		outside := outward(w, a.Is6())

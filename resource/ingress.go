@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -25,11 +26,13 @@ const (
 // whatever the policy.
 //
 // A bridge is its network's: the policy is put on it, and changed with the configuration, and goes with the last
-// attachment that was made with one. Any other link is its attachment's alone.
+// attachment that was made with one. So is the link by which the host is on a bridge, where that is not the bridge itself.
+// Any other link is its attachment's alone.
 type Ingress struct {
 	Owner  spec.Owner
 	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
 	Policy string
+	To     []netip.Addr // the container's addresses, which tell the link by which the host is on the bridge
 }
 
 func (i Ingress) String() string {
@@ -54,6 +57,15 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 			return "", o, 0, err
 		}
 	}
+	if br := l; l != nil && l.Kind == "bridge" {
+		if l, err = routedBy(w, br, i.To); err != nil {
+			return "", o, 0, err
+		}
+		if l.Index != br.Index && !br.Data.Filtering && i.Policy != PolicyOpen {
+			return "", o, 0, spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: the host reaches the containers of %s by %s, and they reach the host by the bridge itself too, past the policy: give %[2]s the addresses of %[3]s, or use VLANs, or want %[4]q",
+				i.Policy, br.Name, l.Name, PolicyOpen)
+		}
+	}
 	switch {
 	case l == nil && i.Policy == PolicyOpen:
 		return "", o, 0, nil
@@ -61,6 +73,11 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 		return "", o, 0, spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: %s has no end on this host whose traffic could be told (macvlan and ipvlan have none); want %q, or a network of bridge or ptp",
 			i.Policy, i.Owner.IfName, PolicyOpen)
 	case l.Kind == "bridge":
+		return l.Name, networkOwner(i.Owner.Network, l.Name), kindNetwork, nil
+	}
+	if br, err := leadsTo(w, l); err != nil {
+		return "", o, 0, err
+	} else if br != nil {
 		return l.Name, networkOwner(i.Owner.Network, l.Name), kindNetwork, nil
 	}
 	return l.Name, i.Owner, kindIngress, nil
@@ -269,8 +286,10 @@ type IsolatedPort struct {
 	Owner spec.Owner
 	Link  string // the host end; empty: that of the container's veth
 
-	// UnlessRules leaves it to the rules of IP where br_netfilter passes the bridge's frames through those.
+	// UnlessRules leaves it to the rules of IP where br_netfilter passes the bridge's frames through those. These rules
+	// name the bridge only where the host is on it by the bridge itself: see Ingress.
 	UnlessRules bool
+	To          []netip.Addr
 }
 
 func (p IsolatedPort) String() string {
@@ -282,8 +301,28 @@ func (p IsolatedPort) byRules(w *kernel.World) bool {
 	if !p.UnlessRules {
 		return false
 	}
-	v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables")
-	return err == nil && v != "0"
+	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); err != nil || v == "0" {
+		return false
+	}
+	l := p.port(w)
+	if l == nil || l.Master == 0 {
+		return true
+	}
+	br, err := w.Host.LinkAt(l.Master)
+	if err != nil {
+		return true
+	}
+	at, err := routedBy(w, br, p.To)
+	return err != nil || at.Index == br.Index
+}
+
+// port is the link, or nil.
+func (p IsolatedPort) port(w *kernel.World) *kernel.Link {
+	if p.Link == "" {
+		return hostEnd(w, p.Owner.IfName)
+	}
+	l, _ := w.Host.Link(p.Link)
+	return l
 }
 
 func (p IsolatedPort) want(t *kernel.NFTTable, w *kernel.World) []kernel.NFTElem {
@@ -380,8 +419,13 @@ func stands(w *kernel.World, link string, used bool) (bool, error) {
 	if err != nil || used {
 		return err == nil, gone(err)
 	}
+	if br, err := leadsTo(w, l); err != nil {
+		return false, err
+	} else if br != nil {
+		l = br
+	}
 	links, err := w.Host.Links()
-	return slices.ContainsFunc(links, func(p *kernel.Link) bool { return p.Master == l.Index }), err
+	return slices.ContainsFunc(links, func(p *kernel.Link) bool { return p.Master == l.Index && !hostsOwn(links, p) }), err
 }
 
 // Effect implements PacketRule.

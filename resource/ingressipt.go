@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -17,7 +18,8 @@ type IPTIngress struct {
 	Owner  spec.Owner
 	Link   string // as in Ingress
 	Policy string
-	V4, V6 bool // the families of the container's addresses
+	V4, V6 bool         // the families of the container's addresses
+	To     []netip.Addr // as in Ingress
 }
 
 func (i IPTIngress) String() string {
@@ -103,7 +105,7 @@ func linksOf(r kernel.IPTRule) (links []string) {
 
 // tables are those of the families of the container's addresses, and the link that the policy is for.
 func (i IPTIngress) tables(w *kernel.World) (link string, tables []*kernel.IPTables, err error) {
-	link, _, _, err = Ingress{i.Owner, i.Link, i.Policy}.on(w)
+	link, _, _, err = Ingress{i.Owner, i.Link, i.Policy, i.To}.on(w)
 	if err != nil || link == "" {
 		return "", nil, err
 	}

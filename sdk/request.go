@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -44,6 +45,17 @@ type HostLink struct {
 	Name   string
 	Kind   string // ip(8)'s type: veth, tun, bridge, …
 	Master string // the bridge it is a port of; empty: none
+}
+
+// IsVLANGateway reports whether a link is the one by which the host is in a VLAN of a bridge that is listed with it:
+// BRIDGE.VLAN, as plugin bridge makes it and lists it. It is shared by all who are in the VLAN.
+func (r *Request) IsVLANGateway(l HostLink) bool {
+	dot := strings.LastIndexByte(l.Name, '.')
+	if dot < 0 || l.Kind != "veth" || l.Master != "" {
+		return false
+	}
+	_, err := strconv.ParseUint(l.Name[dot+1:], 10, 12)
+	return err == nil && slices.ContainsFunc(r.HostLinks, func(br HostLink) bool { return br.Kind == "bridge" && br.Name == l.Name[:dot] })
 }
 
 // Arg is the value of a key of CNI_ARGS. Where the same thing can be said in several places, args.cni

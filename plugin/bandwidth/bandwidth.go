@@ -95,6 +95,7 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 		switch {
 		case l.Name == r.LinkName("veth"):
 			return resource.Host, l.Name, nil
+		case r.IsVLANGateway(l): // all in the VLAN share it
 		case l.Kind == "veth", l.Kind == "tun":
 			found = append(found, l.Name)
 		}

@@ -143,7 +143,7 @@ func (c conf) port(r *sdk.Request, host string) (name string, p plan.Plan, err e
 		switch {
 		case l.Name == pair.Host:
 			return pair.Host, plan.Plan{pair}, nil
-		case l.Name == c.gatewayLink().Name(): // in CHECK
+		case r.IsVLANGateway(l): // in CHECK
 		case l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):
 			found = append(found, l.Name)
 		}

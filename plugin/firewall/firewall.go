@@ -44,13 +44,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Backend == resource.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
-		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6})
+		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: forward.Addrs})
 	} else {
-		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy},
+		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: forward.Addrs},
 			resource.Closed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
-		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables})
+		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables, To: forward.Addrs})
 	}
 	return append(p, forward), nil
 }
@@ -71,20 +71,25 @@ func addrs(r *sdk.Request) (all []netip.Addr) {
 	return all
 }
 
-// links are what the container's packets come through: the bridge and its port there, or a link of its own on the
-// host.
+// links are what the container's packets come through: the bridge, or the gateway of its VLAN there, and its port; or a
+// link of its own on the host.
 func links(r *sdk.Request) (link, port string) {
+	bridge := ""
 	for _, l := range r.HostLinks {
-		if l.Kind == "bridge" && link == "" {
+		switch {
+		case l.Kind == "bridge" && bridge == "":
+			bridge = l.Name
+		case r.IsVLANGateway(l):
 			link = l.Name
 		}
 	}
+	link = sdk.First(link, bridge)
 	for _, l := range r.HostLinks {
 		switch {
-		case l.Kind == "bridge":
+		case l.Kind == "bridge", r.IsVLANGateway(l):
 		case link == "":
 			return sdk.First(l.Master, l.Name), l.Name
-		case l.Master == link:
+		case l.Master == bridge:
 			return link, l.Name
 		}
 	}
