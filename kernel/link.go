@@ -23,6 +23,7 @@ type Link struct {
 	Up          bool // set up
 	Operational bool // up and able to carry packets
 	Promisc     bool // as somebody asked for; what a bridge does to its ports does not count
+	promiscuity int  // how many want it so, and what stands on the link with them
 	AllMulti    bool // likewise: receive every multicast packet
 	TxQLen      int  // packets that may wait to be sent
 	ARPNotify   bool // a new address of the link is announced by ARP
@@ -132,6 +133,36 @@ func (ns *NS) Links() ([]*Link, error) {
 	return links, nil
 }
 
+// Ports are the links that belong to a bridge of that index.
+func (ns *NS) Ports(bridge int) ([]*Link, error) {
+	msgs, err := ns.dump(unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
+		req := ns.Request(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
+		req.AddData(attrU32(unix.IFLA_MASTER, uint32(bridge)))
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list ports of link #%d: %w", bridge, err)
+	}
+	var ports []*Link
+	for _, m := range msgs {
+		if l := parseLink(m); l.Master == bridge {
+			ports = append(ports, l)
+		}
+	}
+	return ports, nil
+}
+
+// Watchers is how many listen to what is not for the link: programs, and macvlans on a bridge, in whatever namespace
+// they are. Whoever set it promiscuous does not count.
+func (l *Link) Watchers() int {
+	if l.Promisc {
+		return l.promiscuity - 1
+	}
+	return l.promiscuity
+}
+
 func parseLink(b []byte) *Link {
 	if len(b) < unix.SizeofIfInfomsg {
 		return &Link{}
@@ -146,6 +177,8 @@ func parseLink(b []byte) *Link {
 			l.MAC = v
 		case unix.IFLA_MTU:
 			l.MTU = int(u32(v))
+		case unix.IFLA_PROMISCUITY:
+			l.promiscuity = int(u32(v))
 		case unix.IFLA_TXQLEN:
 			l.TxQLen = int(u32(v))
 		case unix.IFLA_MASTER:

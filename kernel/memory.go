@@ -186,23 +186,28 @@ const lockBound = 45 * time.Second
 // Lock takes the exclusive lock of that name under RunDir and returns what releases it. The kernel
 // releases it too when the process ends. It waits as long as ctx allows, and not longer than lockBound.
 func Lock(ctx context.Context, name string) (unlock func(), err error) {
-	return lockWithin(ctx, lockBound, name)
+	return lockWithin(ctx, lockBound, name, unix.LOCK_EX)
 }
 
-func lockWithin(ctx context.Context, bound time.Duration, name string) (unlock func(), err error) {
+// Share is Lock for many at once: it keeps out who wants the Lock of that name, and nobody else.
+func Share(ctx context.Context, name string) (unlock func(), err error) {
+	return lockWithin(ctx, lockBound, name, unix.LOCK_SH)
+}
+
+func lockWithin(ctx context.Context, bound time.Duration, name string, how int) (unlock func(), err error) {
 	f, err := lockFile(filepath.Join(RunDir, name+".lock"))
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
 		got := make(chan error, 1)
 		go func() {
-			err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			err := unix.Flock(int(f.Fd()), how)
 			for errors.Is(err, unix.EINTR) {
-				err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+				err = unix.Flock(int(f.Fd()), how)
 			}
 			got <- err
 		}()

@@ -113,9 +113,33 @@ func TestLockBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "bound"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "bound", unix.LOCK_EX); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("lock: %v", err)
 	}
+}
+
+// TestShare: many share a lock, which nobody has alone meanwhile.
+func TestShare(t *testing.T) {
+	var unlock [2]func()
+	for i := range unlock {
+		var err error
+		if unlock[i], err = Share(t.Context(), "shared"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlock[0]()
+	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "shared", unix.LOCK_EX); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("lock of what is shared: %v", err)
+	}
+	unlock[1]()
+	alone, err := Lock(t.Context(), "shared")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "shared", unix.LOCK_SH); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("share of what is locked: %v", err)
+	}
+	alone()
 }
 
 // Where a lock's file cannot be made for want of room, the lock is taken all the same, and keeps others out.

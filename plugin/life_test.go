@@ -80,6 +80,11 @@ var chains = []chain{
 	{"bridge-l2", []string{`"type":"bridge","bridge":"br2"`}, []breaker{
 		{"not a port any more", host("sh", "-c", "ip link set $(ip -br link show master br2 | cut -d@ -f1) nomaster"), `master`},
 	}},
+	{"bridge-empty", []string{`"type":"bridge","bridge":"br-empty","removeWhenEmpty":true,"isGateway":true,"ipMasq":true,` + hostLocal, `"type":"firewall","backend":"nftables","ingressPolicy":"strict"`}, []breaker{
+		{"not marked", host("ip", "link", "set", "br-empty", "alias", ""), `alias is none, want \w{12} \w{16} NET//br-empty`},
+		{"down", host("ip", "link", "set", "br-empty", "down"), `state is down`},
+		{"bridge gone", host("ip", "link", "del", "br-empty"), `br-empty`},
+	}},
 	{"bridge-vlan", []string{`"type":"bridge","bridge":"br-vlan","access":100,"vlanFiltering":true,"isGateway":true,` + hostLocal}, []breaker{
 		{"the default VLAN too", onDev("veth", "bridge vlan add dev $dev vid 1"), `VLANs of veth\w+ is vid 1 vid 100 pvid untagged, want vid 100 pvid untagged`},
 		{"not in its VLAN", onDev("veth", "bridge vlan del dev $dev vid 100"), `is none, want vid 100`},
@@ -410,7 +415,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac", "bridge-vlan"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -33,8 +33,17 @@ func (b Bridge) Ifaces() []Iface { return []Iface{{Host, b.Name}} }
 // change as they come and go, which breaks its neighbours' tables.
 func (b Bridge) mac() net.HardwareAddr { return kernel.MAC("bridge", spec.Owner{IfName: b.Name}) }
 
-// Ensure implements plan.Resource.
+// Ensure implements plan.Resource. It keeps out who finds the bridge empty and removes it.
 func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	unlock, err := kernel.Share(ctx, bridgeLock(b.Name))
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return b.ensure(w)
+}
+
+func (b Bridge) ensure(w *kernel.World) (changed bool, err error) {
 	l, err := bridge(w, b.Name)
 	if errors.Is(err, kernel.ErrNoLink) {
 		mtu, err := b.MTU.resolve(w)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -18,6 +19,7 @@ type Port struct {
 	Hairpin  bool
 	Isolated bool
 	VLANs    VLANs
+	Anew     plan.Resource // as in Veth
 }
 
 func (p Port) String() string {
@@ -35,10 +37,14 @@ const portRecord = "port"
 // Ensure implements plan.Resource. A link that is a port of another bridge is not taken away from it, and
 // one that is a port of this bridge already stays one when the attachment goes.
 func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	br, err := bridge(w, p.Master)
-	if err != nil {
-		return false, err
-	}
+	err = plug(ctx, w, p.Master, p.Anew, func(br *kernel.Link) error {
+		changed, err = p.ensure(ctx, w, br)
+		return err
+	})
+	return changed, err
+}
+
+func (p Port) ensure(ctx context.Context, w *kernel.World, br *kernel.Link) (changed bool, err error) {
 	l, err := w.Host.Link(p.Link)
 	if err != nil {
 		return false, err

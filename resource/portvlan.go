@@ -175,7 +175,10 @@ type VLANGateway struct {
 // Name is that of the host's link.
 func (g VLANGateway) Name() string { return fmt.Sprintf("%s.%d", g.Bridge, g.VLAN) }
 
-func (g VLANGateway) port() string { return kernel.LinkName("vlan", spec.Owner{IfName: g.Name()}) }
+func (g VLANGateway) port() string { return gatewayPort(g.Name()) }
+
+// gatewayPort is the name of the port that leads to a gateway's link.
+func gatewayPort(link string) string { return kernel.LinkName("vlan", spec.Owner{IfName: link}) }
 
 func (g VLANGateway) vlans() VLANs { return VLANs{Native: g.VLAN} }
 

@@ -46,6 +46,11 @@ type Mender interface {
 func (b Bridge) Mend(ctx context.Context, w *kernel.World) (bool, error) { return b.Ensure(ctx, w) }
 
 // Mend implements Mender.
+func (g VLANGateway) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return g.Ensure(ctx, w)
+}
+
+// Mend implements Mender.
 func (g Gateway) Mend(ctx context.Context, w *kernel.World) (bool, error) { return g.Ensure(ctx, w) }
 
 // Mend implements Mender.
@@ -64,7 +69,7 @@ func (s Sysctl) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Mend implements Mender: the host's end of a pair that lives is up, has its address, and is a port of its
 // bridge as it was made, unless it is another's by now.
-func (v Veth) Mend(_ context.Context, w *kernel.World) (changed bool, err error) {
+func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	h, err := w.Host.Link(v.Host)
 	if err != nil || h.Kind != "veth" || !owned(h, v.Owner) {
 		return false, err
@@ -85,12 +90,17 @@ func (v Veth) Mend(_ context.Context, w *kernel.World) (changed bool, err error)
 	switch {
 	case v.Master == "":
 	case h.Master == 0:
-		br, err := bridge(w, v.Master)
+		// Down, for in its first moment as a port it is not isolated, and in the bridge's default VLAN.
+		err := plug(ctx, w, v.Master, v.Anew, func(br *kernel.Link) error {
+			if err := w.Host.SetLink(v.Host, kernel.LinkChange{Down: true}); err != nil {
+				return err
+			}
+			return w.Host.SetLink(v.Host, kernel.LinkChange{Master: br.Index})
+		})
 		if err != nil {
 			return false, err
 		}
-		// Down, for it is not isolated in its first moment as a port.
-		todo = append(todo, kernel.LinkChange{Down: true}, kernel.LinkChange{Master: br.Index}, kernel.LinkChange{Port: &port})
+		todo = append(todo, kernel.LinkChange{Port: &port})
 		h.Up = false
 	case h.Port != nil:
 		port.Hairpin, port.Isolated, port.Forwarding = port.Hairpin || h.Port.Hairpin, port.Isolated || h.Port.Isolated, h.Port.Forwarding
@@ -98,13 +108,22 @@ func (v Veth) Mend(_ context.Context, w *kernel.World) (changed bool, err error)
 			todo = append(todo, kernel.LinkChange{Port: &port})
 		}
 	}
-	if !h.Up {
-		todo = append(todo, kernel.LinkChange{Up: true})
-	}
 	for _, c := range todo {
 		if err := w.Host.SetLink(v.Host, c); err != nil {
 			return false, err
 		}
 	}
-	return changed || len(todo) > 0, nil
+	changed = changed || len(todo) > 0
+	if !v.VLANs.none() {
+		if h, err := w.Host.Link(v.Host); err == nil && masterName(w, h) == v.Master {
+			did, err := v.VLANs.ensure(w, v.Host)
+			if changed = changed || did; err != nil {
+				return changed, err
+			}
+		}
+	}
+	if h.Up {
+		return changed, nil
+	}
+	return true, w.Host.SetLink(v.Host, kernel.LinkChange{Up: true})
 }

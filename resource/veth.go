@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -24,7 +25,8 @@ type Veth struct {
 	Hairpin  bool
 	Isolated bool
 	VLANs    VLANs
-	Down     bool // leave the container's end down
+	Down     bool          // leave the container's end down
+	Anew     plan.Resource // makes Master again where it went since it was ensured; nil: it does not go
 }
 
 func (v Veth) String() string {
@@ -53,17 +55,28 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if pair.MTU, err = v.MTU.resolve(w); err != nil {
 		return false, err
 	}
-	if v.Master != "" {
-		br, err := bridge(w, v.Master)
-		if err != nil {
-			return false, err
-		}
-		pair.Master = br.Index
+	if v.Master == "" {
+		err = v.add(w, pair)
+	} else {
+		err = plug(ctx, w, v.Master, v.Anew, func(br *kernel.Link) error {
+			pair.Master = br.Index
+			return v.add(w, pair)
+		})
 	}
-	if err := v.nameHost(w); err != nil {
+	if err != nil {
 		return false, err
 	}
-	err = w.Host.AddVeth(pair)
+	if err := v.settle(w); err != nil {
+		return false, errors.Join(err, v.Remove(ctx, w))
+	}
+	return true, nil
+}
+
+func (v Veth) add(w *kernel.World, pair kernel.VethPair) error {
+	if err := v.nameHost(w); err != nil {
+		return err
+	}
+	err := w.Host.AddVeth(pair)
 	if errors.Is(err, fs.ErrExist) {
 		if err = v.clear(w); err == nil {
 			err = w.Host.AddVeth(pair)
@@ -74,12 +87,9 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		if old, e := w.Host.Link(v.Host); e != nil || !v.ours(old) { // else it is what a living attachment goes by
 			err = errors.Join(err, v.forgetName(w))
 		}
-		return false, err
+		return err
 	}
-	if err := v.settle(w); err != nil {
-		return false, errors.Join(err, v.Remove(ctx, w))
-	}
-	return true, nil
+	return nil
 }
 
 // clear makes room after "file exists", which does not say which of the two ends exists.

@@ -23,8 +23,10 @@ func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 			}
 			is := HostLink{Name: f.Name}
 			switch r := r.(type) {
-			case resource.Bridge:
+			case resource.Bridge, resource.TransientBridge:
 				is.Kind = "bridge"
+			case resource.VLANGateway:
+				is.Kind = "veth"
 			case resource.Veth:
 				is.Kind, is.Master = "veth", r.Master
 			case resource.IFB:

@@ -31,6 +31,8 @@ type conf struct {
 	IPv6          string       `json:"ipv6"`          // "off" closes IPv6 in the container's interface
 	sdk.Conflicts
 
+	RemoveWhenEmpty bool `json:"removeWhenEmpty"` // remove the bridge with its last port, if this plugin made it and nothing else stands on it
+
 	DisableContainerInterface bool `json:"disableContainerInterface"` // leave the container's end down; only without ipam
 
 	vlanConf
@@ -85,8 +87,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, plan.Required(resource.Filtering{Bridge: c.Bridge}))
 	}
 	p = append(p, c.Masquerade.Required()...)
-	p = append(p, plan.Shared(resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering}))
-	port, links, err := c.port(r, host)
+	bridge := c.bridge(r)
+	p = append(p, bridge)
+	port, links, err := c.port(r, host, bridge)
 	if err != nil {
 		return nil, err
 	}
@@ -127,14 +130,23 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...), nil
 }
 
+// bridge is the switch, which is anybody's, and goes with its last port where that is asked for.
+func (c conf) bridge(r *sdk.Request) plan.Resource {
+	b := resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering}
+	if c.RemoveWhenEmpty {
+		return resource.TransientBridge{Bridge: b, Network: r.Network}
+	}
+	return plan.Shared(b)
+}
+
 // port is how the container gets on the bridge: by a cable of its own, or, where a plugin before this one
 // made a link on the host (a hypervisor's tap, say), by making that a port (clause P23).
-func (c conf) port(r *sdk.Request, host string) (name string, p plan.Plan, err error) {
+func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name string, p plan.Plan, err error) {
 	pair := resource.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: c.MAC(r), HostMAC: r.HostMAC(),
-		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off", VLANs: c.vlans(),
+		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off", VLANs: c.vlans(), Anew: bridge,
 	}
-	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, VLANs: c.vlans()}
+	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, VLANs: c.vlans(), Anew: bridge}
 	if r.Verb == "DEL" {
 		return pair.Host, plan.Plan{port, pair}, nil // whichever it was
 	}

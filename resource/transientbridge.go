@@ -1,0 +1,169 @@
+package resource
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+)
+
+// A TransientBridge is a Bridge that goes with its last port, if it is one that we made. The kernel's list of its ports is
+// the count of who uses it: a port is there from the creating message on, and gone when its container's namespace is.
+//
+// Not seen is what another namespace has on the bridge, but for a macvlan.
+type TransientBridge struct {
+	Bridge
+	Network string // on whose behalf it goes; its GC takes what DEL could not
+}
+
+func (t TransientBridge) String() string { return line(t.Bridge.String(), "until empty") }
+
+func (t TransientBridge) tag() string { return kernel.Tag(networkOwner(t.Network, t.Name)) }
+
+// ours reports whether a bridge has the address that we make bridges with, and nobody else's words on it.
+func (t TransientBridge) ours(l *kernel.Link) bool {
+	_, _, _, tagged := kernel.ParseTag(l.Alias)
+	return bytes.Equal(l.MAC, t.mac()) && (tagged || l.Alias == "")
+}
+
+// Ensure implements plan.Resource. The tag is for GC, which has no configuration to go by.
+func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	unlock, err := kernel.Share(ctx, bridgeLock(t.Name))
+	if err != nil {
+		return false, err
+	}
+	if changed, err = t.ensure(w); err == nil {
+		var l *kernel.Link
+		if l, err = bridge(w, t.Name); err == nil && t.ours(l) && l.Alias == "" {
+			changed, err = true, w.Host.SetLink(t.Name, kernel.LinkChange{Alias: t.tag()})
+		}
+	}
+	unlock()
+	if err != nil && changed {
+		return false, errors.Join(err, t.Remove(ctx, w))
+	}
+	return changed, err
+}
+
+// Verify implements plan.Resource.
+func (t TransientBridge) Verify(ctx context.Context, w *kernel.World) error {
+	var d drift
+	d.add(t.Bridge.Verify(ctx, w))
+	if l, err := bridge(w, t.Name); err == nil && t.ours(l) && l.Alias == "" {
+		d.want("alias", t.tag(), "none")
+	}
+	return d.err()
+}
+
+// Mend implements Mender.
+func (t TransientBridge) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return t.Ensure(ctx, w)
+}
+
+// Remove implements plan.Remover. Of several who remove their ports at once, the one who is last finds it empty.
+func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
+	if _, doomed, err := t.empty(w); err != nil || !doomed {
+		return err
+	}
+	unlock, err := kernel.Lock(ctx, bridgeLock(t.Name))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	links, doomed, err := t.empty(w)
+	if err != nil || !doomed {
+		return err
+	}
+	var errs []error
+	for _, l := range links { // while nobody can come who wants the policy
+		errs = append(errs, lift(ctx, w, t.Network, l.Name))
+	}
+	for _, l := range links {
+		errs = append(errs, gone(w.Host.DelLink(l.Index)))
+	}
+	return errors.Join(append(errs, SweepStages(ctx, w))...)
+}
+
+// empty reports whether the bridge is to go, and with it the links by which the host is in its VLANs, which come first.
+func (t TransientBridge) empty(w *kernel.World) (links []*kernel.Link, doomed bool, err error) {
+	br, err := w.Host.Link(t.Name)
+	if err != nil {
+		return nil, false, gone(err)
+	}
+	if br.Kind != "bridge" || !t.ours(br) || br.Master != 0 || br.Watchers() > 0 {
+		return nil, false, nil
+	}
+	ports, err := w.Host.Ports(br.Index)
+	if err != nil {
+		return nil, false, err
+	}
+	doomedAt := map[int]bool{br.Index: true}
+	for _, p := range ports {
+		l, err := t.gateway(w, p)
+		if l == nil || l.Master != 0 {
+			return nil, false, err
+		}
+		links, doomedAt[l.Index] = append(links, l), true
+	}
+	all, err := w.Host.Links()
+	for _, l := range all { // that stand on it, and would go too
+		if l.Kind != "veth" && !l.PeerAway && doomedAt[l.Peer] {
+			return nil, false, err
+		}
+	}
+	return append(links, br), err == nil, err
+}
+
+// gateway is the host's end of a VLANGateway whose other end is a port, or nil.
+func (t TransientBridge) gateway(w *kernel.World, port *kernel.Link) (*kernel.Link, error) {
+	if port.Kind != "veth" || port.PeerAway {
+		return nil, nil
+	}
+	l, err := w.Host.LinkAt(port.Peer)
+	if err != nil {
+		return nil, gone(err)
+	}
+	if !strings.HasPrefix(l.Name, t.Name+".") || port.Name != gatewayPort(l.Name) {
+		return nil, nil
+	}
+	return l, nil
+}
+
+func bridgeLock(name string) string { return "bridge-" + name }
+
+// plug runs do, which makes a port, with a bridge that does not go meanwhile. One that has gone since it was ensured is
+// made anew where the caller says how.
+func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource, do func(br *kernel.Link) error) error {
+	unlock, err := kernel.Share(ctx, bridgeLock(name))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	br, err := bridge(w, name)
+	if anew != nil && (errors.Is(err, kernel.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
+		if _, err := anew.Ensure(ctx, w); err != nil {
+			return err
+		}
+		br, err = bridge(w, name)
+	}
+	if err != nil {
+		return err
+	}
+	return do(br)
+}
+
+// sweepBridges removes the network's bridges that nobody uses any more.
+func sweepBridges(ctx context.Context, w *kernel.World, network string) error {
+	links, err := w.Host.Links()
+	errs := []error{err}
+	for _, l := range links {
+		t := TransientBridge{Bridge{Name: l.Name}, network}
+		if _, owner, _, ok := kernel.ParseTag(l.Alias); l.Kind == "bridge" && ok && owner == kernel.OwnerHash(networkOwner(network, l.Name)) {
+			errs = append(errs, t.Remove(ctx, w))
+		}
+	}
+	return errors.Join(errs...)
+}
