@@ -19,8 +19,8 @@ func needBridgeVLANs(t *testing.T) {
 
 func ids(first, last uint16) kernel.PortVLAN { return kernel.PortVLAN{First: first, Last: last} }
 
-// vlanState is linkState and the VLANs of every port.
-func vlanState(w *kernel.World) func(testing.TB) string {
+// bridgeVLANState is linkState and the VLANs of every port.
+func bridgeVLANState(w *kernel.World) func(testing.TB) string {
 	return func(t testing.TB) string {
 		state := linkState(t, w) + host(t, w, "bridge vlan show")
 		for line := range strings.Lines(host(t, w, "ip -o -d link show type bridge")) {
@@ -75,7 +75,7 @@ func TestBridgeVLANs(t *testing.T) {
 	needBridgeVLANs(t)
 	w := newWorld(t)
 	b := Bridge{Name: "cni0", VLANs: true, Switch: true}
-	lawBook{state: vlanState(w)}.hold(t, w, b,
+	lawBook{state: bridgeVLANState(w)}.hold(t, w, b,
 		breaker{"off", on(w, "ip link set cni0 type bridge vlan_filtering 0"), "vlan_filtering is false, want true"})
 	if err := (Filtering{Bridge: "cni0"}).Verify(t.Context(), w); err != nil {
 		t.Error(err)
@@ -86,7 +86,7 @@ func TestBridgeVLANs(t *testing.T) {
 func TestBridgeWithoutVLANs(t *testing.T) {
 	w := newWorld(t)
 	host(t, w, "ip link add cni0 up type bridge")
-	before := vlanState(w)(t)
+	before := bridgeVLANState(w)(t)
 	for _, err := range []error{
 		func() error { _, err := Bridge{Name: "cni0", VLANs: true}.Ensure(t.Context(), w); return err }(),
 		Filtering{Bridge: "cni0"}.Verify(t.Context(), w),
@@ -99,7 +99,7 @@ func TestBridgeWithoutVLANs(t *testing.T) {
 	if err := (Filtering{Bridge: "other"}).Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if after := vlanState(w)(t); after != before {
+	if after := bridgeVLANState(w)(t); after != before {
 		t.Error(difference(before, after))
 	}
 	_, err := Bridge{Name: "cni0", VLANs: true, Switch: true}.Ensure(t.Context(), w)
@@ -133,11 +133,11 @@ func TestPortVLANs(t *testing.T) {
 					{"otherwise", on(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"},
 				}
 			}
-			lawBook{once: true, state: vlanState(w)}.hold(t, w, veth, breakers(veth.Host)...)
+			lawBook{once: true, state: bridgeVLANState(w)}.hold(t, w, veth, breakers(veth.Host)...)
 
 			host(t, w, "ip link add tap0 up type veth peer name x")
 			tap := Port{Owner: owner, Link: "tap0", Master: "cni0", VLANs: v}
-			lawBook{state: vlanState(w)}.hold(t, w, tap, breakers("tap0")...)
+			lawBook{state: bridgeVLANState(w)}.hold(t, w, tap, breakers("tap0")...)
 		})
 	}
 }
@@ -170,7 +170,7 @@ func TestVLANGateway(t *testing.T) {
 	w := newWorld(t)
 	must(t, w, Bridge{Name: "cni0", VLANs: true}, Bridge{Name: "other"})
 	g := VLANGateway{Bridge: "cni0", VLAN: 100}
-	lawBook{state: vlanState(w)}.hold(t, w, g,
+	lawBook{state: bridgeVLANState(w)}.hold(t, w, g,
 		breaker{"down", on(w, "ip link set cni0.100 down"), "state is down"},
 		breaker{"port down", on(w, "ip link set "+g.port()+" down"), "port's state is down"},
 		breaker{"no port", on(w, "ip link set "+g.port()+" nomaster"), "port's master is none, want cni0"},
@@ -181,7 +181,7 @@ func TestVLANGateway(t *testing.T) {
 	t.Run("of somebody else", func(t *testing.T) {
 		host(t, w, "ip link add cni0.7 type bridge")
 		host(t, w, "ip link add cni0.8 type veth peer name x8 master other")
-		before := vlanState(w)(t)
+		before := bridgeVLANState(w)(t)
 		for _, id := range []uint16{7, 8} {
 			_, err := VLANGateway{Bridge: "cni0", VLAN: id}.Ensure(t.Context(), w)
 			var e *spec.Error
@@ -189,7 +189,7 @@ func TestVLANGateway(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if after := vlanState(w)(t); after != before {
+		if after := bridgeVLANState(w)(t); after != before {
 			t.Error(difference(before, after))
 		}
 	})

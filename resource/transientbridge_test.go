@@ -139,7 +139,7 @@ func TestTransientBridgeVLANs(t *testing.T) {
 	b := TransientBridge{Bridge{Name: "cni0", VLANs: true}, "net"}
 	v := testVeth(owner, "cni0")
 	v.VLANs = VLANs{Native: 100}
-	before := vlanState(w)(t)
+	before := bridgeVLANState(w)(t)
 	p := plan.Plan{b, v, plan.Shared(VLANGateway{Bridge: "cni0", VLAN: 100}), plan.Shared(VLANGateway{Bridge: "cni0", VLAN: 200})}
 	tx := plan.Begin(w)
 	if err := tx.Apply(t.Context(), p); err != nil {
@@ -154,7 +154,7 @@ func TestTransientBridgeVLANs(t *testing.T) {
 	if err := p.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if after := vlanState(w)(t); after != before {
+	if after := bridgeVLANState(w)(t); after != before {
 		t.Error(difference(before, after))
 	}
 }
