@@ -115,30 +115,47 @@ func TestBridgeWithoutVLANs(t *testing.T) {
 // clause: P14
 func TestPortVLANs(t *testing.T) {
 	needBridgeVLANs(t)
-	for name, v := range map[string]VLANs{
-		"access":      {Native: 100},
-		"trunk":       {Tagged: []kernel.PortVLAN{ids(10, 20), ids(100, 100)}},
-		"native":      {Native: 100, Tagged: []kernel.PortVLAN{ids(10, 20)}},
-		"default too": {Native: 100, Default: true},
+	breakers := func(w *kernel.World, link string) []breaker {
+		return []breaker{
+			{"another one", on(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"},
+			{"not in it", on(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"},
+			{"otherwise", on(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"},
+		}
+	}
+	t.Run("veth", func(t *testing.T) {
+		w := newWorld(t)
+		must(t, w, Bridge{Name: "cni0", VLANs: true})
+		veth := testVeth(owner, "cni0")
+		veth.VLANs = VLANs{Native: 100, Tagged: []kernel.PortVLAN{ids(10, 20)}}
+		lawBook{once: true, state: bridgeVLANState(w)}.hold(t, w, veth, breakers(w, veth.Host)...)
+	})
+	t.Run("tap", func(t *testing.T) {
+		w := newWorld(t)
+		must(t, w, Bridge{Name: "cni0", VLANs: true})
+		host(t, w, "ip link add tap0 up type veth peer name x")
+		lawBook{state: bridgeVLANState(w)}.hold(t, w, Port{Owner: owner, Link: "tap0", Master: "cni0", VLANs: VLANs{Native: 100}}, breakers(w, "tap0")[:2]...)
+	})
+	w := newWorld(t)
+	must(t, w, Bridge{Name: "cni0", VLANs: true})
+	for want, v := range map[string]VLANs{
+		"vid 10-20 vid 100":                       {Tagged: []kernel.PortVLAN{ids(10, 20), ids(100, 100)}},
+		"vid 1 untagged vid 100 pvid untagged":    {Native: 100, Default: true},
+		"vid 1 pvid untagged vid 100":             {Native: 1, Tagged: []kernel.PortVLAN{ids(100, 100)}},
+		"vid 2 vid 100 pvid untagged vid 101-102": {Native: 100, Tagged: []kernel.PortVLAN{ids(2, 2), ids(101, 102)}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			must(t, w, Bridge{Name: "cni0", VLANs: true})
-			veth := testVeth(owner, "cni0")
-			veth.VLANs = v
-			breakers := func(link string) []breaker {
-				return []breaker{
-					{"another one", on(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"},
-					{"not in it", on(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"},
-					{"otherwise", on(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"},
-				}
-			}
-			lawBook{once: true, state: bridgeVLANState(w)}.hold(t, w, veth, breakers(veth.Host)...)
-
-			host(t, w, "ip link add tap0 up type veth peer name x")
-			tap := Port{Owner: owner, Link: "tap0", Master: "cni0", VLANs: v}
-			lawBook{state: bridgeVLANState(w)}.hold(t, w, tap, breakers("tap0")...)
-		})
+		veth := testVeth(owner, "cni0")
+		veth.VLANs = v
+		must(t, w, veth)
+		l, err := w.Host.Link(veth.Host)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list, err := w.Host.PortVLANs(l.Index); err != nil || vlanText(list) != want {
+			t.Errorf("%v: %s, %v, want %s", v, vlanText(list), err, want)
+		}
+		if err := veth.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
