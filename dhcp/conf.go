@@ -12,6 +12,8 @@ import (
 type Conf struct {
 	Type string `json:"type"` // dhcp
 
+	Families
+
 	// where the daemon listens; default /run/cni/dhcp.sock
 	DaemonSocketPath string `json:"daemonSocketPath"`
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/v4"
+	"github.com/fairlead-cni/fairlead/dhcp/v6"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -116,8 +117,12 @@ func (d *Daemon) hear(ev kernel.NamespaceEvent) {
 // protocols are those that a lease can be of.
 func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
 	switch name {
-	case v4.Client{}.Name():
+	case dhcp.DHCPv4:
 		return v4.Client{Max: d.Resend}, nil
+	case dhcp.DHCPv6:
+		return v6.Client{Max: d.Resend}, nil
+	case dhcp.SLAAC:
+		return v6.SLAAC{Client: v6.Client{Max: d.Resend}}, nil
 	}
 	return nil, fmt.Errorf("there is no protocol %q", name)
 }

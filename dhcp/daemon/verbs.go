@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
@@ -42,7 +43,7 @@ func ask(a rpc.Args, verb string) (q question, err error) {
 
 // add gives an owner its leases. What it has already is answered again.
 func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
-	a, err := q.ipam.Ask4(q.owner, q.Args.Args)
+	wanted, err := q.ipam.Wanted(q.owner, q.Args.Args)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,6 @@ func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Broadcast = a.Broadcast || d.Broadcast || link.kind == "ipvlan" // all of whose links have one MAC
 	for _, k := range d.of(q.owner) {
 		k.mu.Lock()
 		same := k.rec.Identity == id && k.rec.Index == link.Index && k.lost == nil
@@ -73,18 +73,42 @@ func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 			d.end(ctx, k)
 		}
 	}
-	res := &spec.Result{}
-	for _, name := range []string{"dhcpv4"} {
-		l, err := d.lease(ctx, name, a, q, id, link)
-		if err != nil {
-			for _, k := range d.of(q.owner) {
-				d.end(context.WithoutCancel(ctx), k)
-			}
-			return nil, err
+	leases, err := d.leases(ctx, wanted, q, id, link)
+	if err != nil {
+		for _, k := range d.of(q.owner) {
+			d.end(context.WithoutCancel(ctx), k)
 		}
+		return nil, err
+	}
+	res := &spec.Result{}
+	for _, l := range leases {
 		l.Result(res, q.ipam.Priority)
 	}
 	return res, nil
+}
+
+// leases gets all that is wanted, at once: each waits for servers of its own.
+func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, id kernel.Identity, link reached) ([]*dhcp.Lease, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	got, errs := make([]*dhcp.Lease, len(wanted)), make([]error, len(wanted))
+	var group sync.WaitGroup
+	for i, w := range wanted {
+		group.Go(func() {
+			a := w.Ask
+			a.Broadcast = a.Broadcast || d.Broadcast || link.kind == "ipvlan" // all of whose links have one MAC
+			if got[i], errs[i] = d.lease(ctx, w.Protocol, a, q, id, link); errs[i] != nil {
+				cancel()
+			}
+		})
+	}
+	group.Wait()
+	// What the first failure ended is no failure of its own.
+	rest := slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil || errors.Is(err, context.Canceled) })
+	if len(rest) == 0 {
+		rest = errs
+	}
+	return got, errors.Join(rest...)
 }
 
 // lease gets a lease of one protocol, and keeps it.
@@ -107,8 +131,10 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	switch {
 	case ctx.Err() != nil:
 		err = errors.Join(err, ctx.Err())
-	case errors.Is(err, dhcp.ErrNobody):
+	case errors.Is(err, dhcp.ErrNobody) && name == dhcp.DHCPv4:
 		return nil, spec.Errorf(spec.CodeTryAgain, "%w within %v: there is no server, or its pool is empty", err, d.Patience)
+	case errors.Is(err, dhcp.ErrNobody):
+		return nil, spec.Errorf(spec.CodeTryAgain, "%w (for %v)", err, d.Patience)
 	case errors.Is(err, dhcp.ErrRefused), errors.Is(err, dhcp.ErrEmpty):
 		return nil, spec.Errorf(spec.CodeTryAgain, "%w", err)
 	}

@@ -40,7 +40,7 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 	if r.Verb == "DEL" || r.Verb == "GC" {
 		return l, nil
 	}
-	_, err = c.IPAM.Ask4(r.Owner, l.args.Args)
+	_, err = c.IPAM.Wanted(r.Owner, l.args.Args)
 	return l, err
 }
 

@@ -1,0 +1,258 @@
+package daemon_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// newLAN6 is a lan whose server has an IPv6 address too.
+func newLAN6(t *testing.T) lan {
+	t.Helper()
+	l := newLAN(t)
+	nstest.RunIn(t, l.server, "sh", "-ec", `ip link set eth0 down; echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
+		ip link set eth0 up; ip addr add fd00:9::1/64 dev eth0 nodad`)
+	return l
+}
+
+func over(plugin, ipam string) string {
+	return fmt.Sprintf(`"type":%q,"bridge":"cni0","ipam":{"type":"dhcp",%s}`, plugin, ipam)
+}
+
+const (
+	range4 = "--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m"
+	range6 = "--dhcp-range=fd00:9::100,fd00:9::1ff,64,2m"
+)
+
+// kea6 serves a pool for as long as is said, in seconds.
+func (l lan) kea6(t *testing.T, pool string, valid, t1, t2 int, more string) *process {
+	t.Helper()
+	dir := t.TempDir()
+	conf := fmt.Sprintf(`{"Dhcp6":{"interfaces-config":{"interfaces":["eth0"]},"lease-database":{"type":"memfile","persist":false},
+		"server-id":{"type":"LLT","htype":1,"time":1,"identifier":"0A0B0C0D0E%s","persist":false},
+		"valid-lifetime":%d,"preferred-lifetime":%d,"renew-timer":%d,"rebind-timer":%d,
+		"subnet6":[{"id":1,"subnet":"fd00:9::/64","interface":"eth0","pools":[{"pool":%q}]%s}],
+		"loggers":[{"name":"kea-dhcp6","severity":"INFO","output_options":[{"output":"stdout"}]},
+		{"name":"kea-dhcp6.packets","severity":"DEBUG","debuglevel":50,"output_options":[{"output":"stdout"}]}]}}`,
+		filepath.Base(dir)[1:], valid, valid, t1, t2, pool, more)
+	file := filepath.Join(dir, "kea.json")
+	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("nsenter", "--net="+l.server, "kea-dhcp6", "-c", file)
+	cmd.Env = append(os.Environ(), "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR="+dir)
+	p := start(t, cmd)
+	p.says(t, "DHCP6_STARTED", 1, limit)
+	return p
+}
+
+func (a *attachment) show(t *testing.T, what ...string) string {
+	t.Helper()
+	return nstest.RunIn(t, a.netns, "ip", what...)
+}
+
+// addresses are those of the result, one family's.
+func (a *attachment) addresses(v6 bool) (ips []spec.IP) {
+	for _, ip := range a.result.IPs {
+		if ip.Address.Addr().Is6() == v6 {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+// Both families at once, of one server, over a bridge and on a macvlan: the gateway of IPv6 is the router.
+// clause: I1 I4 P9 P12
+func TestDualStack(t *testing.T) {
+	l := newLAN6(t)
+	nstest.Run(t, "sh", "-ec", "ip link add up0 type veth peer name up1; ip link set up1 master cni0 up; ip link set up0 up")
+	t.Cleanup(func() { exec.Command("ip", "link", "del", "up0").Run() })
+	srv := l.dnsmasq(t, range4, range6, "--enable-ra", "--dhcp-option=option:router,10.9.0.1", "--dhcp-option=option6:dns-server,[fd00:9::53]", "--dhcp-option=option6:domain-search,lan.example")
+	startDaemon(t)
+	for i, conf := range []string{over("bridge", `"ipv6":"dhcpv6"`), `"type":"macvlan","master":"up0","ipam":{"type":"dhcp","ipv6":"dhcpv6"}`} {
+		a := newAttachment(t, fmt.Sprint("c", i), conf)
+		a.must(t, "ADD")
+		four, six := a.addresses(false), a.addresses(true)
+		if len(four) != 1 || len(six) != 1 || six[0].Address.Bits() != 128 || !six[0].Gateway.IsLinkLocalUnicast() || len(a.result.Routes) != 2 {
+			t.Fatalf("result %s", a.raw)
+		}
+		if !strings.Contains(string(a.raw), "fd00:9::53") || !strings.Contains(string(a.raw), "lan.example") {
+			t.Errorf("result %s", a.raw)
+		}
+		a.must(t, "CHECK")
+		if list := entries(t); len(list) != 2 || len(files(t)) != 2 || list[0].Protocol != "dhcpv4" || list[1].Protocol != "dhcpv6" {
+			t.Errorf("the daemon keeps %+v in %q", list, files(t))
+		}
+		// The network is one to go through, in both families.
+		nstest.RunIn(t, a.netns, "sh", "-ec", `timeout 5 bash -c ': < /dev/tcp/10.9.0.1/1' 2>&1 | grep refused; timeout 5 bash -c ': < /dev/tcp/fd00:9::1/1' 2>&1 | grep refused`)
+		if out := a.show(t, "-6", "route"); !strings.Contains(out, "default via "+six[0].Gateway.String()+" dev eth0 proto ra") || !strings.Contains(out, "fd00:9::/64 dev eth0 proto kernel") {
+			t.Errorf("the routes are %s", out)
+		}
+		nstest.RunIn(t, a.netns, "ip", "-6", "addr", "del", six[0].Address.String(), "dev", "eth0")
+		if err := a.call(t, "CHECK"); err == nil || !strings.Contains(err.Error(), six[0].Address.Addr().String()) {
+			t.Errorf("CHECK says %v", err)
+		}
+		a.must(t, "DEL")
+		srv.says(t, "DHCPRELEASE", 2*(i+1), limit)
+		if list := entries(t); len(list) != 0 || len(files(t)) != 0 {
+			t.Errorf("after DEL the daemon keeps %+v in %q", list, files(t))
+		}
+	}
+}
+
+// The kernel keeps what a router gives: the addresses have their ends, and CHECK knows when one is gone.
+func TestSLAAC(t *testing.T) {
+	l := newLAN6(t)
+	l.dnsmasq(t, range4, "--dhcp-range=fd00:9::,slaac,64,1h", "--enable-ra", "--dhcp-option=option6:dns-server,[fd00:9::53]")
+	d := startDaemon(t)
+	a := newAttachment(t, "c1", over("bridge", `"ipv6":"slaac"`))
+	a.must(t, "ADD")
+	six := a.addresses(true)
+	if len(a.addresses(false)) != 1 || len(six) != 1 || six[0].Address.Bits() != 64 || !six[0].Gateway.IsLinkLocalUnicast() || !strings.Contains(string(a.raw), "fd00:9::53") {
+		t.Fatalf("result %s", a.raw)
+	}
+	kept := func() {
+		t.Helper()
+		out := a.show(t, "-6", "addr", "show", "dev", "eth0", "scope", "global")
+		if strings.Count(out, "inet6") != 1 || !strings.Contains(out, six[0].Address.String()+" scope global dynamic") || strings.Contains(out, "forever") {
+			t.Errorf("the address is not the kernel's to keep: %s", out)
+		}
+		if out := a.show(t, "-6", "route", "show", "default"); !strings.Contains(out, "proto ra") || !strings.Contains(out, "expires") || strings.Count(out, "via") != 1 {
+			t.Errorf("the default route is not the kernel's to keep: %s", out)
+		}
+	}
+	kept()
+	a.must(t, "CHECK")
+	d.end(syscall.SIGKILL)
+	startDaemon(t)
+	a.must(t, "CHECK")
+	kept()
+	a.show(t, "addr", "del", six[0].Address.String(), "dev", "eth0")
+	if err := a.call(t, "CHECK"); err == nil || !strings.Contains(err.Error(), six[0].Address.Addr().String()) {
+		t.Errorf("CHECK says %v", err)
+	}
+	a.must(t, "DEL")
+	if list := entries(t); len(list) != 0 {
+		t.Errorf("after DEL the daemon keeps %+v", list)
+	}
+}
+
+// A lease of seconds is renewed; when its server dies it is over in time and the address goes; when a server comes there is a
+// new one, which goes on the link.
+func TestIPv6Alone(t *testing.T) {
+	l := newLAN6(t)
+	srv := l.kea6(t, "fd00:9::100-fd00:9::1ff", 6, 1, 4, "")
+	d := startDaemon(t, "-timeout", "2s")
+	a := newAttachment(t, "c1", over("bridge", `"ipv4":"off","ipv6":"dhcpv6"`))
+	a.must(t, "STATUS")
+	a.must(t, "ADD")
+	if len(a.addresses(false)) != 0 || len(a.addresses(true)) != 1 {
+		t.Fatalf("result %s", a.raw)
+	}
+	srv.says(t, "DHCP6_LEASE_RENEW", 7, time.Minute) // beyond the first lease's end
+	a.must(t, "CHECK")
+	d.end(syscall.SIGKILL)
+	d = startDaemon(t, "-timeout", "2s")
+	srv.says(t, "CONFIRM", 1, limit)
+	a.must(t, "CHECK")
+
+	srv.end(syscall.SIGKILL)
+	d.says(t, "a lease is over", 1, time.Minute)
+	if out := a.show(t, "-6", "addr", "show", "dev", "eth0", "scope", "global"); strings.Contains(out, "inet6") {
+		t.Errorf("the address is still there: %s", out)
+	}
+	if err := a.callWithin(t, "CHECK", 10*time.Second); err == nil || !strings.Contains(err.Error(), "is over") {
+		t.Errorf("CHECK says %v", err)
+	}
+	srv = l.kea6(t, "fd00:9::800-fd00:9::8ff", 3600, 1000, 2000, "")
+	d.says(t, "a lease has changed", 1, 2*time.Minute)
+	now := entries(t)[0].Lease.Addresses[0].Prefix
+	if out := a.show(t, "-6", "addr", "show", "dev", "eth0"); !netip.MustParsePrefix("fd00:9::800/120").Contains(now.Addr()) || !strings.Contains(out, now.String()) {
+		t.Errorf("the new lease is of %v, and there is %s", now, out)
+	}
+	a.must(t, "DEL")
+	srv.says(t, "DHCP6_RELEASE_NA", 1, limit)
+}
+
+// Who asks for a prefix is told of it by the daemon, and gives it back.
+func TestPrefixDelegation(t *testing.T) {
+	l := newLAN6(t)
+	srv := l.kea6(t, "fd00:9::100-fd00:9::100", 3600, 1000, 2000, `,"pd-pools":[{"prefix":"fd00:100::","prefix-len":48,"delegated-len":56}]`)
+	startDaemon(t)
+	a := newAttachment(t, "c1", over("bridge", `"ipv4":"off","ipv6":"dhcpv6","prefixDelegation":56`))
+	a.must(t, "ADD")
+	if list := entries(t); len(list) != 1 || len(list[0].Lease.Delegated) != 1 || list[0].Lease.Delegated[0].Prefix.Bits() != 56 {
+		t.Errorf("the daemon keeps %+v", list)
+	}
+	b := newAttachment(t, "c2", over("bridge", `"ipv4":"off","ipv6":"dhcpv6"`))
+	if err := b.call(t, "ADD"); code(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "NoAddrsAvail") {
+		t.Errorf("ADD from an empty pool says %v", err)
+	}
+	if out := nstest.RunIn(t, b.netns, "ip", "-o", "link"); strings.Contains(out, "eth0") || len(files(t)) != 1 {
+		t.Errorf("a failed ADD left %s and %q", out, files(t))
+	}
+	a.must(t, "DEL")
+	srv.says(t, "DHCP6_RELEASE_PD", 1, limit)
+	b.must(t, "ADD")
+	b.must(t, "DEL")
+}
+
+// What cannot be is said before anybody is asked.
+func TestFamilies(t *testing.T) {
+	startDaemon(t)
+	for ipam, words := range map[string]string{
+		`"ipv6":"slac"`:                          `ipam.ipv6: "slac": want`,
+		`"ipv4":"no"`:                            `ipam.ipv4: "no": want`,
+		`"ipv4":"off"`:                           `both are off`,
+		`"ipv6":"slaac","prefixDelegation":64`:   `ipam.prefixDelegation`,
+		`"ipv6":"dhcpv6","prefixDelegation":129`: `ipam.prefixDelegation: 129`,
+		`"ipv6":"dhcpv6","duid":"xyz"`:           `ipam.duid: "xyz"`,
+		`"ipv6":"dhcpv6","provide6":[{"option":"1","value":"x"}]`:                `ipam.provide6[0].option: "1"`,
+		`"ipv6":"dhcpv6","provide6":[{"option":"16","hex":"0"}]`:                 `ipam.provide6[0].hex`,
+		`"ipv6":"dhcpv6","provide6":[{"option":"16","hex":"00","value":"x"}]`:    `set one of them`,
+		`"ipv6":"dhcpv6","hostname":"` + strings.Repeat("x", 256) + `"`:          `ipam.hostname`,
+		`"ipv4":"off","ipv6":"dhcpv6","provide6":[{"option":"four-and-twenty"}]`: `want a number`,
+	} {
+		a := newAttachment(t, "c1", over("bridge", ipam))
+		if err := a.call(t, "ADD"); code(err) != spec.CodeConfig || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", ipam, err)
+		}
+		a.must(t, "DEL")
+	}
+}
+
+// Where nobody gives IPv6 addresses ADD ends in time, says what routers say, and gives back what IPv4's server gave.
+func TestNobodyGivesIPv6(t *testing.T) {
+	l := newLAN6(t)
+	srv := l.dnsmasq(t, range4)
+	startDaemon(t, "-resendtimeout", "4s")
+	for i, ipv6 := range []string{"dhcpv6", "slaac"} {
+		a := newAttachment(t, "c1", over("bridge", `"ipv6":"`+ipv6+`"`))
+		began := time.Now()
+		if err := a.call(t, "ADD"); code(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "no router") || time.Since(began) > 15*time.Second {
+			t.Errorf("%s: after %v: %v", ipv6, time.Since(began), err)
+		}
+		srv.says(t, "DHCPRELEASE", i+1, limit)
+		if len(entries(t)) != 0 || len(files(t)) != 0 {
+			t.Errorf("the daemon keeps %+v in %q", entries(t), files(t))
+		}
+	}
+}
+
+func code(err error) spec.Code {
+	var e *spec.Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}

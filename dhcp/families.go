@@ -1,0 +1,163 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Families are the keys that say which families a container gets addresses of, and those of IPv6.
+type Families struct {
+	// "dhcp", which is the default: an address by DHCPv4; or "off"
+	IPv4 string `json:"ipv4"`
+
+	// "dhcpv6": an address by DHCPv6; "slaac": the kernel makes addresses as routers on the link advertise; or "off", the
+	// default. Either way the kernel has the default route and those to what is on the link from routers, and keeps them as
+	// they say
+	IPv6 string `json:"ipv6"`
+
+	// length of a prefix to have delegated by DHCPv6, 1 to 128, for example 64; what the server gives may have another.
+	// `fairlead dhcp ls` shows it. Default: none
+	PrefixDelegation int `json:"prefixDelegation"`
+
+	// what DHCPv6 servers know the container by, as hexadecimal digits, with or without colons between bytes; default: a
+	// UUID (type 4) made of machine, network, container ID and interface name
+	DUID string `json:"duid"`
+
+	// options to send to DHCPv6 servers
+	Provide6 []Provide6 `json:"provide6"`
+}
+
+// A Provide6 is an option to send to DHCPv6 servers.
+type Provide6 struct {
+	// a number; 15 is a user class, which is sent behind its length
+	Option string `json:"option"`
+	// its bytes, as a text of at most 1024
+	Value string `json:"value"`
+	// the same as hexadecimal digits, with or without colons between bytes; not with value
+	Hex string `json:"hex"`
+	// a key of CNI_ARGS that has the value, where it is there
+	FromArg string `json:"fromArg"`
+}
+
+// The names of the protocols.
+const (
+	DHCPv4 = "dhcpv4"
+	DHCPv6 = "dhcpv6"
+	SLAAC  = "slaac"
+)
+
+// protocols are those that an owner gets a lease by, IPv4's first.
+func (f Families) protocols() (names []string, err error) {
+	switch f.IPv4 {
+	case "", "dhcp":
+		names = append(names, DHCPv4)
+	case "off":
+	default:
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.ipv4: %q: want \"dhcp\" or \"off\"", f.IPv4)
+	}
+	switch f.IPv6 {
+	case "", "off":
+	case DHCPv6, SLAAC:
+		names = append(names, f.IPv6)
+	default:
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.ipv6: %q: want \"dhcpv6\", \"slaac\" or \"off\"", f.IPv6)
+	}
+	if len(names) == 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.ipv4 and ipam.ipv6: both are off, and an attachment has to have an address")
+	}
+	return names, nil
+}
+
+// A Wanted is one lease of an owner's: by whom, and what is asked for.
+type Wanted struct {
+	Protocol string
+	Ask      Ask
+}
+
+// Wanted are the leases that an owner is to get. Args are CNI_ARGS. Errors name the key, and have code 7.
+func (c Conf) Wanted(o spec.Owner, args string) (list []Wanted, err error) {
+	names, err := c.protocols()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		w := Wanted{Protocol: name}
+		if name == DHCPv4 {
+			w.Ask, err = c.Ask4(o, args)
+		} else {
+			w.Ask, err = c.ask6(o, args)
+		}
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, w)
+	}
+	if c.PrefixDelegation != 0 && c.IPv6 != DHCPv6 {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.prefixDelegation: %d: DHCPv6 delegates prefixes: set ipam.ipv6 to \"dhcpv6\"", c.PrefixDelegation)
+	}
+	return list, nil
+}
+
+func (c Conf) ask6(o spec.Owner, args string) (Ask, error) {
+	a := Ask{Owner: o, Hostname: c.Hostname, Options: map[uint16][]byte{}, Metric: c.Priority, Delegate: c.PrefixDelegation}
+	if a.Hostname == "" {
+		a.Hostname, _ = arg(args, "K8S_POD_NAME")
+	}
+	if len(a.Hostname) > 255 {
+		return a, spec.Errorf(spec.CodeConfig, "ipam.hostname: has %d bytes: a name has at most 255", len(a.Hostname))
+	}
+	if a.Delegate < 0 || a.Delegate > 128 {
+		return a, spec.Errorf(spec.CodeConfig, "ipam.prefixDelegation: %d: want a length of 1 to 128", a.Delegate)
+	}
+	if c.DUID != "" {
+		id, err := digits(c.DUID)
+		if err != nil || len(id) < 3 || len(id) > 130 {
+			return a, spec.Errorf(spec.CodeConfig, "ipam.duid: %q: want 3 to 130 bytes as hexadecimal digits", c.DUID)
+		}
+		a.Options[1] = id
+	}
+	for i, p := range c.Provide6 {
+		path := "ipam.provide6[" + strconv.Itoa(i) + "]"
+		code, err := option6(path, p.Option)
+		if err != nil {
+			return a, err
+		}
+		value := []byte(p.Value)
+		switch v, ok := arg(args, p.FromArg); {
+		case ok && p.FromArg != "":
+			value = []byte(v)
+		case p.Hex != "" && p.Value != "":
+			return a, spec.Errorf(spec.CodeConfig, "%s: value and hex: set one of them", path)
+		case p.Hex != "":
+			if value, err = digits(p.Hex); err != nil {
+				return a, spec.Errorf(spec.CodeConfig, "%s.hex: %q: want bytes as hexadecimal digits", path, p.Hex)
+			}
+		}
+		if len(value) > 1024 {
+			return a, spec.Errorf(spec.CodeConfig, "%s: has %d bytes: want 1024 at most", path, len(value))
+		}
+		if code == 15 { // user classes, each behind its length (RFC 8415, 21.15)
+			value = append(binary.BigEndian.AppendUint16(nil, uint16(len(value))), value...)
+		}
+		a.Options[code] = value
+	}
+	return a, nil
+}
+
+func digits(s string) ([]byte, error) { return hex.DecodeString(strings.ReplaceAll(s, ":", "")) }
+
+// option6 is an option's number. Those that the protocol itself is made of are not for others to set.
+func option6(path, name string) (uint16, error) {
+	n, err := strconv.ParseUint(name, 10, 16)
+	if err != nil || n == 0 {
+		return 0, spec.Errorf(spec.CodeConfig, "%s.option: %q: want a number from 1 to 65535", path, name)
+	}
+	if n <= 14 || n == 25 || n == 26 {
+		return 0, spec.Errorf(spec.CodeConfig, "%s.option: %q: the protocol itself says it; \"duid\" sets what the container is known by", path, name)
+	}
+	return uint16(n), nil
+}
