@@ -5,10 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,11 +65,16 @@ func New(s Settings) (*Daemon, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid, _ := io.ReadAll(io.LimitReader(lock, 20))
 		lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("another daemon keeps the leases in %s", d.store.dir)
+			err = fmt.Errorf("another daemon keeps the leases in %s: process %s", d.store.dir, strings.TrimSpace(string(pid)))
 		}
 		return nil, err
+	}
+	// For people. A full disk does not keep a daemon from starting.
+	if err := errors.Join(lock.Truncate(0), second(lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0))); err != nil {
+		slog.Warn("write the process ID down", "error", err)
 	}
 	d.lock = lock
 	records, err := d.store.load()
@@ -105,6 +113,8 @@ func (d *Daemon) Close() {
 	d.host.Close()
 	d.lock.Close()
 }
+
+func second[T any](_ T, err error) error { return err }
 
 func (d *Daemon) hear(ev kernel.NamespaceEvent) {
 	d.mu.Lock()

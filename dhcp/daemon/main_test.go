@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -178,6 +179,9 @@ type attachment struct {
 	args      string
 	result    *spec.Result
 	raw       []byte
+
+	program string // of another implementation; empty: ours
+	version string // of the configuration; empty: 1.1.0
 }
 
 func newAttachment(t *testing.T, id, conf string) *attachment {
@@ -194,7 +198,7 @@ func (a *attachment) call(t *testing.T, verb string) error {
 
 func (a *attachment) callWithin(t *testing.T, verb string, within time.Duration) error {
 	t.Helper()
-	conf := `{"cniVersion":"1.1.0","name":"net",` + a.conf
+	conf := `{"cniVersion":"` + cmp.Or(a.version, "1.1.0") + `","name":"net",` + a.conf
 	if a.raw != nil && verb != "ADD" {
 		conf += `,"prevResult":` + string(a.raw)
 	}
@@ -204,10 +208,13 @@ func (a *attachment) callWithin(t *testing.T, verb string, within time.Duration)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/proc/self/exe")
+	cmd, path := exec.CommandContext(ctx, "/proc/self/exe"), "/none"
 	cmd.Args[0] = head.Type
+	if a.program != "" {
+		cmd, path = exec.CommandContext(ctx, a.program), filepath.Dir(a.program)
+	}
 	cmd.Stdin = strings.NewReader(conf + "}")
-	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/none", "CNI_ARGS=" + a.args, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=" + path, "CNI_ARGS=" + a.args, "PATH=" + os.Getenv("PATH")}
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
 		t.Fatalf("%s did not end within %v", verb, within)

@@ -164,8 +164,11 @@ func exchange(link reached, old, l *dhcp.Lease, off bool) error {
 
 func route(link string, r spec.Route) resource.Route {
 	k := resource.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, Priority: r.Priority}
+	if k.Via.IsValid() && k.Via.IsUnspecified() { // on the link
+		k.Via = netip.Addr{}
+	}
 	if r.Scope != nil {
-		if r.GW.IsValid() {
+		if k.Via.IsValid() {
 			k.OnLink = true
 		} else {
 			k.Scope, k.HasScope = *r.Scope, true

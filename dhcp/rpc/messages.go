@@ -67,9 +67,9 @@ type DNS struct {
 	Search, Options []string
 }
 
-// NewResult is r as Allocate answers it.
+// NewResult is r as Allocate answers it. Of 1.0.0: a plugin that is older than 1.1.0 makes nothing of that.
 func NewResult(r *spec.Result) *Result {
-	out := &Result{CNIVersion: string(spec.Newest), DNS: DNS(r.DNS)}
+	out := &Result{CNIVersion: string(spec.V100), DNS: DNS(r.DNS)}
 	for _, ip := range r.IPs {
 		out.IPs = append(out.IPs, &IPConfig{ipNet(ip.Address), ip.Gateway.AsSlice()})
 	}

@@ -229,7 +229,7 @@ func routes(o dhcpv4.Options, l *dhcp.Lease, linkMTU int) (rs []spec.Route) {
 		onLink := 253
 		switch {
 		case gw.IsUnspecified():
-			r.GW, r.Scope = netip.Addr{}, &onLink
+			r.Scope = &onLink // and the gateway of zeroes stays, or plugins would fill in that of the address
 		case !subnet.Contains(gw): // as where each address is its own subnet
 			r.Scope = &onLink
 		}

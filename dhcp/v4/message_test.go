@@ -35,7 +35,7 @@ func TestLease(t *testing.T) {
 		"static routes":                  {map[byte][]byte{optRouter: {10, 9, 0, 254}, optStatic: {172, 16, 5, 0, 10, 9, 0, 1, 0, 0, 0, 0, 10, 9, 0, 1}}, "gw 10.9.0.254 [172.16.0.0/16 10.9.0.1] [0.0.0.0/0 10.9.0.254]"},
 		"classless ones alone":           {map[byte][]byte{optRouter: {10, 9, 0, 254}, optStatic: {172, 16, 5, 0, 10, 9, 0, 1}, optClassless: {22, 172, 16, 4, 10, 9, 0, 3}}, "gw 10.9.0.254 [172.16.4.0/22 10.9.0.3]"},
 		"a classless default":            {map[byte][]byte{optClassless: {0, 10, 9, 0, 3}}, "gw invalid IP [0.0.0.0/0 10.9.0.3]"},
-		"on the link":                    {map[byte][]byte{optClassless: {24, 172, 16, 4, 0, 0, 0, 0}}, "gw invalid IP [172.16.4.0/24 scope 253]"},
+		"on the link":                    {map[byte][]byte{optClassless: {24, 172, 16, 4, 0, 0, 0, 0}}, "gw invalid IP [172.16.4.0/24 0.0.0.0 scope 253]"},
 		"a router elsewhere":             {map[byte][]byte{optMask: {255, 255, 255, 255}, optRouter: {10, 9, 0, 254}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254 scope 253]"},
 		"unreadable classless":           {map[byte][]byte{optRouter: {10, 9, 0, 254}, optClassless: {33, 1, 2, 3, 4, 5, 6, 7, 8}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254]"},
 		"host bits":                      {map[byte][]byte{optClassless: {9, 172, 255, 10, 9, 0, 3}}, "gw invalid IP [172.128.0.0/9 10.9.0.3]"},
@@ -157,7 +157,7 @@ func FuzzAnswer(f *testing.F) {
 			t.Errorf("%+v", got)
 		}
 		for _, rt := range got.Routes {
-			if !rt.Dst.IsValid() || rt.Dst != rt.Dst.Masked() || rt.GW.IsValid() && !ordinary(rt.GW) {
+			if !rt.Dst.IsValid() || rt.Dst != rt.Dst.Masked() || rt.GW.IsValid() && !ordinary(rt.GW) && !rt.GW.IsUnspecified() {
 				t.Errorf("%+v", rt)
 			}
 		}
