@@ -82,15 +82,11 @@ func (c OnMaster) validate(r *Request) error {
 	if err := c.MAC.ValidMAC(); err != nil {
 		return err
 	}
-	switch {
-	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535):
+	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes to what the master has, or none for that", c.MTU)
-	case c.MTU != 0 && c.MTU < 1280 && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", c.MTU)
-	case c.IPv6 != "" && c.IPv6 != "off":
-		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
-	case c.IPv6 == "off" && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
+	}
+	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
+		return err
 	}
 	return c.Conflicts.Validate(r)
 }

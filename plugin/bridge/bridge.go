@@ -22,13 +22,11 @@ type conf struct {
 	ForceAddress     bool   `json:"forceAddress"`     // replace another address on the bridge instead of refusing
 	sdk.Masquerade
 	sdk.Cable
-	MTU           resource.MTU `json:"mtu"`           // bytes, or "auto": the least of the links that default routes use
-	HairpinMode   bool         `json:"hairpinMode"`   // let the port send back what came from it
-	PromiscMode   bool         `json:"promiscMode"`   // set the bridge promiscuous; not with hairpinMode
-	MacSpoofChk   bool         `json:"macspoofchk"`   // drop frames from the container with another MAC
-	EnableDAD     bool         `json:"enabledad"`     // IPv6: ask whether somebody else has the address before using it
-	PortIsolation bool         `json:"portIsolation"` // no frames between isolated ports of the bridge
-	IPv6          string       `json:"ipv6"`          // "off" closes IPv6 in the container's interface
+	HairpinMode   bool `json:"hairpinMode"`   // let the port send back what came from it
+	PromiscMode   bool `json:"promiscMode"`   // set the bridge promiscuous; not with hairpinMode
+	MacSpoofChk   bool `json:"macspoofchk"`   // drop frames from the container with another MAC
+	EnableDAD     bool `json:"enabledad"`     // IPv6: ask whether somebody else has the address before using it
+	PortIsolation bool `json:"portIsolation"` // no frames between isolated ports of the bridge
 	sdk.Conflicts
 
 	RemoveWhenEmpty bool `json:"removeWhenEmpty"` // remove the bridge with its last port, if this plugin made it and nothing else stands on it
@@ -44,17 +42,11 @@ func (c conf) validate(r *sdk.Request) error {
 		return spec.Errorf(spec.CodeConfig, "hairpinMode and promiscMode: set one of them; with both, the host would see its own frames again")
 	case c.DisableContainerInterface && r.L3:
 		return spec.Errorf(spec.CodeConfig, "disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam gives; remove one of the two")
-	case c.MTU != resource.AutoMTU && (c.MTU < 0 || c.MTU != 0 && c.MTU < 68 || c.MTU > 65535):
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
-	case c.IPv6 != "" && c.IPv6 != "off":
-		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
-	case c.IPv6 == "off" && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
 	}
 	if err := spec.ValidIfName(c.Bridge); err != nil {
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
 	}
-	if err := c.AskedMAC(r).ValidMAC(); err != nil {
+	if err := c.Cable.Validate(r); err != nil {
 		return err
 	}
 	if c.EnableDAD && c.Off() {

@@ -28,15 +28,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return plan.Plan{d}, nil
 	}
 	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
-	switch {
-	case c.MTU != 0 && (c.MTU < 68 || c.MTU > 1<<31-1):
+	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 1<<31-1) {
 		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes at least, or none for 1500", c.MTU)
-	case c.MTU != 0 && c.MTU < 1280 && r.Has6():
-		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", c.MTU)
-	case c.IPv6 != "" && c.IPv6 != "off":
-		return nil, spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
-	case c.IPv6 == "off" && r.Has6():
-		return nil, spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
+	}
+	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
+		return nil, err
 	}
 	if err := mac.ValidMAC(); err != nil {
 		return nil, err

@@ -17,22 +17,13 @@ var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes"
 type conf struct {
 	sdk.Masquerade
 	sdk.Cable
-	MTU  resource.MTU `json:"mtu"`  // bytes, or "auto": the least of the links that default routes use
-	IPv6 string       `json:"ipv6"` // "off" closes IPv6 in the container's interface
 }
 
 func (c conf) validate(r *sdk.Request) error {
-	switch {
-	case !r.L3:
+	if !r.L3 {
 		return spec.Errorf(spec.CodeConfig, "ipam: is missing: ptp routes to its containers' addresses, and an IPAM plugin has to give them, such as {\"type\":\"host-local\",\"subnet\":\"10.1.2.0/24\"}")
-	case c.MTU != resource.AutoMTU && (c.MTU < 0 || c.MTU != 0 && c.MTU < 68 || c.MTU > 65535):
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
-	case c.IPv6 != "" && c.IPv6 != "off":
-		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
-	case c.IPv6 == "off" && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
 	}
-	if err := c.AskedMAC(r).ValidMAC(); err != nil {
+	if err := c.Cable.Validate(r); err != nil {
 		return err
 	}
 	if err := gateways(r); err != nil {

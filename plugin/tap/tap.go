@@ -34,14 +34,11 @@ func (c conf) validate(r *sdk.Request) error {
 	switch {
 	case c.MTU != 0 && (c.MTU < 68 || c.MTU > maxMTU):
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to %d bytes", c.MTU, maxMTU)
-	case c.MTU != 0 && c.MTU < 1280 && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", c.MTU)
-	case c.IPv6 != "" && c.IPv6 != "off":
-		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", c.IPv6)
-	case c.IPv6 == "off" && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
 	case c.Bridge == r.IfName && c.Bridge != "":
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: is the name of the interface itself", c.Bridge)
+	}
+	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
+		return err
 	}
 	if c.Bridge != "" {
 		if err := spec.ValidIfName(c.Bridge); err != nil {
