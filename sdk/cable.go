@@ -32,7 +32,7 @@ func (c Cable) Validate(r *Request) error {
 	if c.MTU != resource.AutoMTU && (c.MTU < 0 || c.MTU != 0 && c.MTU < 68 || c.MTU > 65535) {
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
 	}
-	if err := r.ValidIPv6(c.IPv6, 0); err != nil {
+	if err := r.ValidIPv6(c.IPv6, max(0, int(c.MTU))); err != nil {
 		return err
 	}
 	return c.AskedMAC(r).ValidMAC()
