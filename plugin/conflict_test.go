@@ -1,9 +1,14 @@
 package plugin_test
 
 import (
+	"fmt"
 	"net"
+	"os"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -69,12 +74,36 @@ func TestConflictDetection(t *testing.T) {
 
 			// Killed while it asks.
 			a = &attachment{id: "a1", netns: nstest.NewNS(t)}
-			if err := r.add(a, "timeout", "-s", "KILL", "0.6"); err == nil {
-				t.Error("it was not killed while it asked")
+			n, err := s.ns["outside"].Neighbours(there, false)
+			r.must("listen", err)
+			defer n.Close()
+			file, killed := t.TempDir()+"/pid", make(chan error, 1)
+			go func() {
+				killed <- func() error {
+					for {
+						c, ok, err := n.Next(t.Context(), time.Now().Add(time.Minute))
+						if err != nil || !ok {
+							return fmt.Errorf("nobody asked: %w", err)
+						}
+						if !c.Probe {
+							continue
+						}
+						b, err := os.ReadFile(file)
+						if err != nil {
+							return err
+						}
+						pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+						if err != nil {
+							return err
+						}
+						return syscall.Kill(pid, syscall.SIGKILL)
+					}
+				}()
+			}()
+			if err := r.add(a, "sh", "-ec", `echo $$ > `+file+`; exec "$@"`, "sh"); err == nil || !strings.Contains(err.Error(), "killed") {
+				t.Errorf("killed while it asks: %v", err)
 			}
-			if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); !strings.Contains(out, "eth0") {
-				t.Errorf("it was killed before it asked: %s", out)
-			}
+			r.must("kill", <-killed)
 			r.must("del after a kill", r.del(&attachment{id: "a1", netns: a.netns}))
 			same(t, "del after a kill", clean)
 		})
