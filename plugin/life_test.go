@@ -214,6 +214,9 @@ var chains = []chain{
 		{"IPv6 opened", in("sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0"), `disable_ipv6 is 0`},
 		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01, want`},
 	}},
+	{"macvlan-probe", []string{`"type":"macvlan","master":"ens3","conflictDetection":"probe",` + hostLocal4}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+	}},
 	{"macvtap", []string{`"type":"macvtap","master":"ens3","mtu":1400`}, []breaker{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
 	}},

@@ -18,6 +18,7 @@ var setups = map[string]func(*testing.T){
 	"macvlan":         uplink("macvlan"),
 	"macvlan-egress":  uplink("macvlan", "ip route add default dev ens3"),
 	"static-macvlan":  uplink("macvlan"),
+	"macvlan-probe":   uplink("macvlan"),
 	"macvtap":         uplink("macvtap"),
 	"ipvlan":          uplink("ipvlan"),
 	"tap":             needTap,
