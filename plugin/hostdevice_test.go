@@ -1,6 +1,7 @@
 package plugin_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -180,6 +181,49 @@ func TestHostDeviceKilledDel(t *testing.T) {
 			}
 			return
 		}
+	}
+}
+
+// TestHostDeviceReference: what the reference's plugin moved into a container, ours gives back, and the other way round.
+//
+// clause: P12
+func TestHostDeviceReference(t *testing.T) {
+	ours := newRunner(t, chain{"host-device", []string{`"cniVersion":"1.0.0","type":"host-device","device":"ens9",` + hostLocal4}, nil})
+	theirs, newer := *ours, *ours
+	theirs.dir = reference
+	newer.chain.plugins = []string{strings.Replace(ours.chain.plugins[0], "1.0.0", "1.1.0", 1)}
+	warm := &attachment{id: "w", netns: nstest.NewNS(t)}
+	ours.must("add", ours.add(warm))
+	ours.must("del", ours.del(warm))
+	clean := state(t)
+	for end, do := range map[string]func(a *attachment) error{
+		"DEL": func(a *attachment) error { return ours.del(&attachment{id: a.id}) },
+		"GC":  func(*attachment) error { return newer.gc() },
+		"ADD": func(*attachment) error {
+			b := &attachment{id: "b", netns: nstest.NewNS(t)}
+			return errors.Join(ours.add(b), ours.del(b), newer.gc()) // which forgets the other one
+		},
+	} {
+		a := &attachment{id: "r", netns: nstest.NewNS(t)}
+		ours.must("our add", ours.add(a))
+		ours.must("their check", theirs.check(a))
+		ours.must("their del", theirs.del(a))
+		if out := nstest.Run(t, "ip", "link", "show", "ens9"); strings.Contains(out, "UP") {
+			t.Errorf("nothing to do is left: %s", out)
+		}
+		ours.must("our "+end, do(a))
+		same(t, "our ADD, their DEL and our "+end, clean)
+	}
+	a := &attachment{id: "r", netns: nstest.NewNS(t)}
+	ours.must("their add", theirs.add(a))
+	for range 2 {
+		ours.must("our del", ours.del(a))
+		if out := nstest.Run(t, "ip", "link", "show", "ens9"); strings.Contains(out, "alias") || !strings.Contains(out, "altname enp0s9") || !strings.Contains(out, "mtu 1450") {
+			t.Errorf("after their ADD and our DEL: %s", out)
+		}
+	}
+	if left, err := filepath.Glob("/var/lib/cni/networks/" + ours.network() + "/10.*"); err != nil || len(left) > 0 {
+		t.Errorf("a lease is left: %v, %v", left, err)
 	}
 }
 
