@@ -56,12 +56,13 @@ func noRanges() error {
 	return spec.Errorf(spec.CodeConfig, "ipam: has no range: give it a subnet, or ranges")
 }
 
-func exhausted(code spec.Code, d *directory, set ipam.Set, reserved ipam.Reserved) error {
+// exhausted is why there is no address: all that are not reserved are in use, for none was found.
+func exhausted(code spec.Code, set ipam.Set, reserved ipam.Reserved) error {
 	size, back := reserved.Size(set), ""
 	if n := set.Size().Sub(size); !n.IsZero() {
 		back = ", and " + n.String() + " are reserved"
 	}
-	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, d.x.used(set, reserved), size, back)
+	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size, back)
 }
 
 // A call is one Allocate on its way.
@@ -181,7 +182,7 @@ func (c *call) next(i int, set ipam.Set, order []ipam.Span) (netip.Addr, error) 
 			continue
 		}
 		if how == nowhere {
-			return a, exhausted(spec.CodeTryAgain, c.d, set, c.back)
+			return a, exhausted(spec.CodeTryAgain, set, c.back)
 		}
 		err := c.put(i, a)
 		switch {
@@ -272,6 +273,9 @@ func (s *Store) outlived(d *directory, network string, l slot) bool {
 
 // stale returns the leases of set that outlived their containers.
 func (s *Store) stale(d *directory, network string, set ipam.Set) (found []slot) {
+	if d.x.others == 0 {
+		return nil
+	}
 	d.x.all(func(l slot) {
 		if l.kind != kindLease || l.boot == d.boot {
 			return

@@ -26,40 +26,106 @@ func place(a netip.Addr) int {
 	return int(binary.BigEndian.Uint16(b[14:])) % perBlock
 }
 
-// block is the page of a's block, or 0.
-func (x *index) block(a netip.Addr) uint32 {
-	from := base(a)
-	if n := x.found[from]; n != 0 {
+// above is the first address of the blocks that share a top with a, and the position of a's among them.
+func above(a netip.Addr) (from netip.Addr, at int) {
+	b := a.As16()
+	at = int(b[13]&0x0f)<<6 | int(b[14])>>2
+	b[13], b[14], b[15] = b[13]&0xf0, 0, 0
+	if from = netip.AddrFrom16(b); a.Is4() {
+		from = from.Unmap()
+	}
+	return from, at
+}
+
+// A where is the kind of a page and the first address that it is about.
+type where struct {
+	kind uint32
+	from netip.Addr
+}
+
+func (w where) key() key {
+	if w.kind == kindTop {
+		return keyOf("top", w.from.String())
+	}
+	return keyOf("block", w.from.String())
+}
+
+// find is the number of the page, or 0.
+func (x *index) find(w where) uint32 {
+	if n := x.found[w]; n != 0 {
 		return n
 	}
-	for _, s := range x.lookup(keyOf("block", from.String())) {
-		if s.kind == kindBlock && s.page > x.buckets {
+	for _, s := range x.lookup(w.key()) {
+		if s.kind == w.kind && s.page > x.buckets {
 			if x.found == nil {
-				x.found = map[netip.Addr]uint32{}
+				x.found = map[where]uint32{}
 			}
-			x.found[from] = s.page
+			x.found[w] = s.page
 			return s.page
 		}
 	}
 	return 0
 }
 
+// ensure finds the page, or makes it. It is 0 where that fails.
+func (x *index) ensure(w where) uint32 {
+	n := x.find(w)
+	if n == 0 {
+		x.add(slot{key: w.key(), addr: w.from, kind: w.kind})
+		n = x.find(w) // add said why there is none
+	}
+	return n
+}
+
+// block is the page of a's block, or 0.
+func (x *index) block(a netip.Addr) uint32 { return x.find(where{kindBlock, base(a)}) }
+
 // mark writes down what became of a.
 func (x *index) mark(a netip.Addr, word uint32) {
-	n := x.block(a)
+	was := x.word(a)
+	if word == was {
+		return
+	}
+	n := x.ensure(where{kindBlock, base(a)})
 	if n == 0 {
-		if word == 0 {
-			return
-		}
-		from := base(a)
-		x.add(slot{key: keyOf("block", from.String()), addr: from, kind: kindBlock})
-		if n = x.block(a); n == 0 {
-			return // add said why
-		}
+		return
 	}
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], word)
 	x.write(n, place(a)*4, b[:])
+	switch taken {
+	case word:
+		x.count(a, 1)
+	case was:
+		x.count(a, -1)
+	}
+}
+
+// count writes down that in a's block so many more are taken.
+func (x *index) count(a netip.Addr, more int) {
+	from, at := above(a)
+	n := x.ensure(where{kindTop, from})
+	if n == 0 {
+		return
+	}
+	p := x.page(n)
+	var b [4]byte
+	binary.LittleEndian.PutUint32(b[:], uint32(int(binary.LittleEndian.Uint32(p[at*4:]))+more))
+	x.write(n, at*4, b[:])
+	x.topAt = 0
+}
+
+// full reports whether all of a's block is taken.
+func (x *index) full(a netip.Addr) bool {
+	from, at := above(a)
+	n := x.find(where{kindTop, from})
+	if n == 0 {
+		return false
+	}
+	if n != x.topAt {
+		x.top, x.topAt = *x.page(n), n
+	}
+	return binary.LittleEndian.Uint32(x.top[at*4:]) == perBlock
 }
 
 // word is what became of a: 0 nothing, taken, when it was released, or until when it is held for a sticky key.
@@ -86,6 +152,9 @@ func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (found ne
 	var since uint32
 	for _, sp := range order {
 		for a := sp.First; a.IsValid() && !sp.Last.Less(a); a = ipam.Plus(base(a), perBlock-1).Next() {
+			if x.full(a) {
+				continue
+			}
 			from, end := base(a), perBlock-1
 			if from == base(sp.Last) {
 				end = place(sp.Last)

@@ -138,8 +138,11 @@ func (d *directory) closeFiles() {
 // close signs the index, if it needs to be, and gives the lock back.
 func (d *directory) close() {
 	if d.x != nil {
-		if d.dirty {
+		switch {
+		case d.dirty:
 			d.sign()
+		case d.x.tallied && d.x.err == nil: // as true as before
+			d.x.write(0, 0, d.x.header.encode())
 		}
 		d.x.store.close()
 	}

@@ -276,7 +276,7 @@ func (s *Store) Status(ctx context.Context, network string) error {
 		if _, how := d.x.free(reserved.Cut(set.After(d.last(i))), d.now, 0); how != nowhere || len(s.stale(d, network, set)) > 0 {
 			continue
 		}
-		errs = append(errs, exhausted(spec.CodeUnavailable, d, set, reserved))
+		errs = append(errs, exhausted(spec.CodeUnavailable, set, reserved))
 	}
 	if d.log.Enabled(ctx, slog.LevelInfo) {
 		for _, set := range s.Sets {

@@ -13,7 +13,8 @@ import (
 // where an address's block is (kindBlock). A
 // block holds a word for each of 1024 neighbouring addresses: taken, or when it was given back. So an
 // owner's lease is one page away, and a run of taken addresses is passed over without asking the
-// directory. All of it is a hint that a scan of the directory can make anew, save slot.boot and slot.netns.
+// directory. Above the blocks are tops (kindTop), which say of each of 1024 blocks how many are taken, so that full blocks
+// are not looked at. All of it is a hint that a scan of the directory can make anew, save slot.boot and slot.netns.
 const (
 	pageSize = 4096
 	slotSize = 64
@@ -24,6 +25,7 @@ const (
 	kindLease  = 1
 	kindBlock  = 2
 	kindSticky = 3
+	kindTop    = 4
 
 	taken = ^uint32(0) // any other word but 0 is a time of release, or of a hold's end
 	magic = "fairlead ipam 2\n"
@@ -104,6 +106,7 @@ type header struct {
 	pages   uint32
 	sticky  uint32 // how many slots are sticky keys'
 	pruned  uint32 // … and were, when those were removed whose time had run out
+	others  uint32 // how many leases are of another boot, or of one that is not known
 }
 
 func (h header) encode() []byte {
@@ -118,14 +121,15 @@ func (h header) encode() []byte {
 	binary.LittleEndian.PutUint32(b[64:], h.pages)
 	binary.LittleEndian.PutUint32(b[68:], h.sticky)
 	binary.LittleEndian.PutUint32(b[72:], h.pruned)
-	sum := keyOf("header", string(b[:76]))
-	copy(b[76:], sum[:])
+	binary.LittleEndian.PutUint32(b[76:], h.others)
+	sum := keyOf("header", string(b[:80]))
+	copy(b[80:], sum[:])
 	return b
 }
 
 func decodeHeader(b []byte) (h header, ok bool) {
-	sum := keyOf("header", string(b[:76]))
-	if string(b[:16]) != magic || !bytes.Equal(b[76:92], sum[:]) {
+	sum := keyOf("header", string(b[:80]))
+	if string(b[:16]) != magic || !bytes.Equal(b[80:96], sum[:]) {
 		return header{}, false
 	}
 	h = header{
@@ -138,6 +142,7 @@ func decodeHeader(b []byte) (h header, ok bool) {
 		pages:   binary.LittleEndian.Uint32(b[64:]),
 		sticky:  binary.LittleEndian.Uint32(b[68:]),
 		pruned:  binary.LittleEndian.Uint32(b[72:]),
+		others:  binary.LittleEndian.Uint32(b[76:]),
 	}
 	pow2 := h.buckets > 0 && h.buckets&(h.buckets-1) == 0
 	return h, pow2 && h.buckets <= mostBuckets && h.pages > h.buckets
@@ -150,8 +155,12 @@ type index struct {
 	store store
 	extra []slot // what the table has no room for
 	buf   page
-	found map[netip.Addr]uint32 // pages of blocks, by their first address
-	err   error                 // the first thing that went wrong: the file is not to be signed then
+	found map[where]uint32 // pages of blocks and tops
+	top   page             // one of them
+	topAt uint32           // … which: 0 none
+
+	tallied bool  // the header counts otherwise than on disk
+	err     error // the first thing that went wrong: the file is not to be signed then
 }
 
 // newIndex is an empty index in memory, made for n leases.
@@ -245,15 +254,32 @@ func (x *index) insert(s slot) bool {
 	if at < 0 {
 		return false
 	}
-	if s.kind == kindSticky && !there {
-		x.sticky++
+	if there {
+		x.tally(decodeSlot(p[at*slotSize:][:slotSize]), -1)
 	}
-	if s.kind == kindBlock && s.page == 0 {
+	x.tally(s, 1)
+	if s.paged() && s.page == 0 {
 		s.page = x.pages
 		x.pages++
 	}
 	x.write(n, at*slotSize, s.encode())
 	return true
+}
+
+// paged reports whether s speaks of a page of its own.
+func (s slot) paged() bool { return s.kind == kindBlock || s.kind == kindTop }
+
+// tally counts s in, or out.
+func (x *index) tally(s slot, n int) {
+	of := &x.sticky
+	switch {
+	case s.kind == kindLease && s.boot != x.boot:
+		of = &x.others
+	case s.kind != kindSticky:
+		return
+	}
+	*of = uint32(max(int(*of)+n, 0))
+	x.tallied = true
 }
 
 // add inserts s and makes room for it if need be.
@@ -277,9 +303,7 @@ func (x *index) removeKind(kind uint32, k key, a netip.Addr) {
 	for i := range perPage {
 		if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind == kind && s.key == k && s.addr == a {
 			x.write(n, i*slotSize, make([]byte, slotSize))
-			if kind == kindSticky && x.sticky > 0 {
-				x.sticky--
-			}
+			x.tally(s, -1)
 		}
 	}
 }
@@ -309,6 +333,7 @@ func (x *index) grow() {
 	for width := x.buckets * 2; width <= mostBuckets && int(width)*perPage/8 <= len(slots); width *= 2 {
 		wide := &index{path: x.path, header: x.header, store: &memory{}, err: x.err, extra: x.extra}
 		wide.buckets, wide.pages, wide.sticky = width, 1+width, 0
+		wide.others = 0
 		if wide.fill(slots, x) {
 			if _, unsaved := x.store.(*memory); !unsaved {
 				wide.save()
@@ -323,7 +348,7 @@ func (x *index) grow() {
 // fill puts the slots of from in, and the blocks that they speak of.
 func (x *index) fill(slots []slot, from *index) bool {
 	for _, s := range slots {
-		if s.kind == kindBlock {
+		if s.paged() {
 			p := from.page(s.page)
 			s.page = x.pages
 			x.pages++

@@ -1,0 +1,194 @@
+package disk
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+)
+
+// occupied is a store of one subnet whose index takes the first n addresses for taken, and believes it. The lease files are
+// not there: a directory of a million is no matter of ours.
+func occupied(t testing.TB, dir, subnet string, n int, lastGiven netip.Addr) *Store {
+	t.Helper()
+	s := &Store{DataDir: dir, Sets: sets(t, subnet), Log: slog.New(slog.DiscardHandler)}
+	path := filepath.Join(dir, "net")
+	d, err := openDirectory(context.Background(), path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.boot, d.log, d.dirty = thisBoot(), s.Log, true
+	d.x = newIndex(indexPath(path), d.boot, n)
+	first := s.Sets[0].Ranges[0].Gateway.Next()
+	for i := range n {
+		d.x.mark(ipam.Plus(first, uint64(i)), taken)
+	}
+	d.x.save()
+	if err := d.setLast(0, lastGiven); err != nil {
+		t.Fatal(err)
+	}
+	d.close()
+	return s
+}
+
+// What a call asks of the kernel does not grow with the range, nor with the leases.
+func TestCost(t *testing.T) {
+	if _, err := exec.LookPath("strace"); err != nil {
+		t.Skip(err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := func(dir string, args ...string) map[string]int {
+		trace := filepath.Join(t.TempDir(), "trace")
+		child := command(nil, args...)
+		child.Args = append([]string{"strace", "-f", "-o", trace, "-e", "trace=pread64,pwrite64,openat,read,getdents64,linkat,unlinkat", exe}, child.Args[1:]...)
+		child.Path, _ = exec.LookPath("strace")
+		child.Stderr = nil
+		failed := child.Run()
+		b, err := os.ReadFile(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := map[string]int{}
+		for line := range strings.Lines(string(b)) {
+			for _, name := range []string{"pread64", "pwrite64", "getdents64", "linkat", "unlinkat"} {
+				if strings.Contains(line, " "+name+"(") {
+					n[name]++
+				}
+			}
+			if strings.Contains(line, "openat(") && (strings.Contains(line, dir) || strings.Contains(line, `"10.`) || strings.Contains(line, `"fd`)) {
+				n["openat"]++
+			}
+		}
+		if failed != nil {
+			n["refused"]++
+		}
+		return n
+	}
+	const million = 1_000_000
+	var rows []string
+	base := map[string]map[string]int{}
+	for i, tc := range []struct {
+		subnet string
+		n      int
+	}{
+		{"10.1.0.0/24", 200}, {"10.0.0.0/12", million}, {"10.0.0.0/12", 0}, {"fd01::/120", 200}, {"fd01::/108", million}, {"fd01::/64", 0}, {"fd01::/64", million},
+	} {
+		p := netip.MustParsePrefix(tc.subnet)
+		first := p.Addr().Next().Next()
+		dir := func(what string) string { return fmt.Sprintf("/var/lib/cni/cost%d%s", i, what) }
+		for what, prepare := range map[string]func() []string{
+			"ADD": func() []string {
+				occupied(t, dir("ADD"), tc.subnet, tc.n, ipam.Plus(first, uint64(max(tc.n, 1)-1)))
+				return []string{"add", dir("ADD"), tc.subnet, "a"}
+			},
+			"ADD past all leases": func() []string {
+				occupied(t, dir("PAST"), tc.subnet, tc.n, first)
+				return []string{"add", dir("PAST"), tc.subnet, "a"}
+			},
+			"DEL": func() []string {
+				add(t, occupied(t, dir("DEL"), tc.subnet, tc.n, ipam.Plus(first, uint64(max(tc.n, 1)-1))), "a")
+				return []string{"del", dir("DEL"), tc.subnet, "a"}
+			},
+			"ADD to a full range": func() []string {
+				n := 253
+				if tc.subnet != "10.1.0.0/24" && tc.n == million {
+					n = 1<<20 - 3
+				}
+				if p.Bits() == 64 || tc.n == 0 {
+					return nil
+				}
+				occupied(t, dir("FULL"), tc.subnet, n+p.Addr().BitLen()/128, first) // IPv6 has no broadcast address
+				return []string{"add", dir("FULL"), tc.subnet, "a"}
+			},
+		} {
+			args := prepare()
+			if args == nil {
+				continue
+			}
+			got := calls(dir(""), args...)
+			rows = append(rows, fmt.Sprintf("%s with %d leases, %s: %v", tc.subnet, tc.n, what, got))
+			if base[what] == nil {
+				base[what] = got
+				if refused := what == "ADD to a full range"; (got["refused"] == 1) != refused || got["pread64"] == 0 {
+					t.Errorf("%s: %v", what, got)
+				}
+				continue
+			}
+			const more = 8 // pages of tops, and the edges of runs
+			for name, n := range got {
+				if n > base[what][name]+more {
+					t.Errorf("%s with %d leases, %s: %d times %s; of %s with 200 %d times", tc.subnet, tc.n, what, n, name, "10.1.0.0/24", base[what][name])
+				}
+			}
+			if got["refused"] != base[what]["refused"] || got["getdents64"] > 0 {
+				t.Errorf("%s with %d leases, %s: %v, want %v", tc.subnet, tc.n, what, got, base[what])
+			}
+		}
+	}
+	t.Log(strings.Join(rows, "\n"))
+}
+
+// The time that a call takes, of a /24 with 200 leases as the measure: ratios, for files that are there. Making them takes a
+// while; it is run by name: go test -bench Size ./ipam/disk
+func BenchmarkSize(b *testing.B) {
+	ctx := context.Background()
+	base := map[string]float64{}
+	for _, tc := range []struct {
+		subnet string
+		n      int
+	}{{"10.1.0.0/24", 200}, {"fd01::/120", 200}, {"fd01::/64", 200}, {"10.0.0.0/12", 1_000_000}, {"fd01::/64", 1_000_000}} {
+		s := &Store{DataDir: b.TempDir(), Sets: sets(b, tc.subnet), Log: slog.New(slog.DiscardHandler)}
+		first := s.Sets[0].Ranges[0].Gateway.Next()
+		book := &ipam.Book{}
+		for i := range tc.n {
+			book.Leases = append(book.Leases, ipam.Lease{Address: ipam.Plus(first, uint64(i)), ContainerID: fmt.Sprint("c", i), IfName: "eth0"})
+		}
+		if _, err := s.Import(ctx, "net", book, false, false); err != nil {
+			b.Fatal(err)
+		}
+		book = nil
+		run := func(verb string, f func() error) {
+			b.Run(fmt.Sprintf("%s/%d/%s", strings.ReplaceAll(tc.subnet, "/", "-"), tc.n, verb), func(b *testing.B) {
+				for b.Loop() {
+					if err := f(); err != nil {
+						b.Fatal(err)
+					}
+				}
+				each := float64(b.Elapsed()) / float64(b.N)
+				if base[verb] == 0 {
+					base[verb] = each
+				}
+				b.ReportMetric(each/base[verb], "x/24")
+			})
+		}
+		run("ADD+DEL", func() error {
+			if _, err := s.Allocate(ctx, owner("new")); err != nil {
+				return err
+			}
+			return s.Release(ctx, owner("new"))
+		})
+		web := s.keyed("web", 0)
+		run("sticky-ADD+DEL", func() error {
+			if _, err := web.Allocate(ctx, owner("web")); err != nil {
+				return err
+			}
+			return web.Release(ctx, owner("web"))
+		})
+		run("STATUS", func() error { return s.Status(ctx, "net") })
+		prev, err := s.Allocate(ctx, owner("kept"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		run("CHECK", func() error { return s.Verify(ctx, owner("kept"), prev) })
+	}
+}
