@@ -134,6 +134,7 @@ func TestBridgeVLANPolicies(t *testing.T) {
 		for _, backend := range []string{"nftables", "iptables"} {
 			t.Run(policy+"/"+backend, func(t *testing.T) {
 				s := newSite(t)
+				s.sh("host", "for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do if [ -e $f ]; then echo 0 > $f; fi; done")
 				fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, backend, policy)
 				for i, r := range []*runner{s.network("a", published, fw), s.network("b", fw)} {
 					r.chain.plugins[0] = strings.Replace(r.chain.plugins[0], `"bridge":"br-`+"ab"[i:i+1]+`"`, fmt.Sprintf(`"bridge":"br-v","access":%d`, 100+i), 1)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -211,6 +212,7 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 		var c bool
 		c, err = g.settle(w, l, port)
 		if !changed || err == nil {
+			g.warn(w)
 			return changed || c, err
 		}
 	}
@@ -218,6 +220,14 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 		err = errors.Join(err, w.Host.DelLink(l.Index))
 	}
 	return false, err
+}
+
+// warn says what br_netfilter does to a VLAN: the packet filter sees its packets on the bridge before the host routes them,
+// takes what it should translate then for translated, and what it translates too early does not come in by the link.
+func (g VLANGateway) warn(w *kernel.World) {
+	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
+		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0` mends that", "link", g.Name())
+	}
 }
 
 func (g VLANGateway) add(w *kernel.World) error {

@@ -1,4 +1,18 @@
 // Package bridge plugs containers into a switch on the host.
+//
+// With access or trunk, or vlan and vlanTrunk as the reference plugin has them, the bridge keeps VLANs apart: what goes
+// round without a tag is in its default VLAN, 1, and a container in another one neither hears it nor is heard there. With
+// isGateway the host is in the VLAN by a link of its own, BRIDGE.VLAN, which all containers of the VLAN share; on the bridge
+// itself it is not. That is the link that a policy of plugin firewall is for. A container of several VLANs is, in each, on
+// that VLAN's network, whose gateway may have another policy or none.
+//
+// Where br_netfilter passes bridged packets through the packet filter, which Docker and kubelet see to
+// (net.bridge.bridge-nf-call-iptables), addresses are translated before the host has routed them: ipMasq and published ports
+// do not work for VLANs with a gateway, and ADD says so on stderr.
+//
+// A bridge that is made stays, for others may have come to use it. With removeWhenEmpty it goes with its last port, by DEL
+// and by GC, and with it the gateways of its VLANs. It stays all the same if somebody else made it, gave it another address
+// or alias, or has a port or another link on it.
 package bridge
 
 import (
