@@ -21,7 +21,8 @@ func newLAN6(t *testing.T) lan {
 	t.Helper()
 	l := newLAN(t)
 	nstest.RunIn(t, l.server, "sh", "-ec", `ip link set eth0 down; echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
-		ip link set eth0 up; ip addr add fd00:9::1/64 dev eth0 nodad`)
+		echo 1 > /proc/sys/net/ipv6/conf/eth0/addr_gen_mode
+		ip link set eth0 up; ip addr add fe80::9/64 dev eth0 nodad; ip addr add fd00:9::1/64 dev eth0 nodad`)
 	return l
 }
 
@@ -179,6 +180,9 @@ func TestIPv6Alone(t *testing.T) {
 	now := entries(t)[0].Lease.Addresses[0].Prefix
 	if out := a.show(t, "-6", "addr", "show", "dev", "eth0"); !netip.MustParsePrefix("fd00:9::800/120").Contains(now.Addr()) || !strings.Contains(out, now.String()) {
 		t.Errorf("the new lease is of %v, and there is %s", now, out)
+	}
+	if err := a.callWithin(t, "CHECK", 10*time.Second); err == nil || !strings.Contains(err.Error(), "address is "+now.String()+" now") {
+		t.Errorf("CHECK says %v", err)
 	}
 	a.must(t, "DEL")
 	srv.says(t, "DHCP6_RELEASE_NA", 1, limit)

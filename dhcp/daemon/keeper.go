@@ -217,8 +217,8 @@ func (k *keeper) bind(link reached, l *dhcp.Lease) error {
 	rec := k.rec
 	k.mu.Unlock()
 	old := rec.Lease
-	if rec.Off || !old.SameConfiguration(l) {
-		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", old.Prefixes(), "is", l.Prefixes())
+	changed := rec.Off || !old.SameConfiguration(l)
+	if changed {
 		if err := exchange(link, old, l, rec.Off); err != nil {
 			slog.Error("put a changed lease on the link", "owner", rec.Ask.Owner, "link", link.Name, "error", err)
 		}
@@ -229,6 +229,9 @@ func (k *keeper) bind(link reached, l *dhcp.Lease) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.rec, k.lost, k.confirm, k.unsaved = rec, nil, false, err != nil
+	if changed {
+		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", old.Prefixes(), "is", l.Prefixes())
+	}
 	if err != nil { // it is kept in memory, and the file has the times of the one before: nothing is lost but time
 		slog.Error("a renewed lease is not on the disk", "owner", rec.Ask.Owner, "error", err)
 	}

@@ -162,7 +162,7 @@ func newLAN(t *testing.T) lan {
 // dnsmasq serves a range for two minutes, the least that it gives, and says when to renew.
 func (l lan) dnsmasq(t *testing.T, more ...string) *process {
 	t.Helper()
-	args := []string{"--net=" + l.server, "dnsmasq", "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--user=root", "--pid-file=",
+	args := []string{"--net=" + l.server, "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--pid-file=",
 		"--port=0", "--interface=eth0", "--bind-interfaces", "--no-ping", "--log-dhcp", "--leasefile-ro"}
 	if len(more) == 0 || !strings.HasPrefix(more[0], "--dhcp-range") {
 		more = append([]string{"--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m"}, more...)

@@ -33,8 +33,10 @@ func newLAN(t *testing.T, addrs ...string) lan {
 	n := lan{nstest.NewNS(t), t}
 	n.ip("link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
 	n.sysctl("net/ipv6/conf/br0/accept_dad", "0")
+	n.sysctl("net/ipv6/conf/br0/addr_gen_mode", "1") // the kernel's would come some time after the first port
 	n.ip("link", "set", "br0", "up")
-	for _, a := range addrs {
+	_, host, _ := strings.Cut(addrs[0], "::")
+	for _, a := range append(addrs, "fe80::"+host) {
 		n.ip("addr", "add", a, "dev", "br0", "nodad")
 	}
 	return n
