@@ -188,6 +188,34 @@ func TestIPv6Alone(t *testing.T) {
 	srv.says(t, "DHCP6_RELEASE_NA", 1, limit)
 }
 
+// A link that comes back is asked about, and what another network would not give is exchanged.
+func TestDownAndUp6(t *testing.T) {
+	l := newLAN6(t)
+	srv := l.kea6(t, "fd00:9::100-fd00:9::1ff", 3600, 1000, 2000, "")
+	d := startDaemon(t)
+	a := newAttachment(t, "c1", over("bridge", `"ipv4":"off","ipv6":"dhcpv6"`))
+	a.must(t, "ADD")
+	a.show(t, "link", "set", "eth0", "down")
+	a.show(t, "link", "set", "eth0", "up")
+	srv.says(t, "CONFIRM (type 4)", 1, limit)
+	srv.says(t, "REPLY (type 7)", 2, limit)
+	a.must(t, "CHECK")
+
+	srv.end(syscall.SIGKILL)
+	l.dnsmasq(t, "--dhcp-range=fd00:a::100,fd00:a::1ff,64,2m", "--dhcp-authoritative", "--enable-ra")
+	nstest.RunIn(t, l.server, "ip", "addr", "add", "fd00:a::1/64", "dev", "eth0", "nodad")
+	a.show(t, "link", "set", "eth0", "down")
+	a.show(t, "link", "set", "eth0", "up")
+	d.says(t, "a lease has changed", 1, time.Minute)
+	if out := a.show(t, "-6", "addr", "show", "dev", "eth0"); strings.Contains(out, "fd00:9:") || !strings.Contains(out, "fd00:a::1") {
+		t.Errorf("there is %s", out)
+	}
+	if out := a.show(t, "-6", "route", "show", "default"); !strings.Contains(out, "via fe80::9") {
+		t.Errorf("the default route is %s", out)
+	}
+	a.must(t, "DEL")
+}
+
 // Who asks for a prefix is told of it by the daemon, and gives it back.
 func TestPrefixDelegation(t *testing.T) {
 	l := newLAN6(t)

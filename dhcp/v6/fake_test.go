@@ -167,7 +167,11 @@ func TestHostileAnswers(t *testing.T) {
 		put(good, optFQDN, []byte{1, 200})
 		put(good, optDNS, append(net.ParseIP("ff02::1"), append(net.ParseIP("fd00:1::53"), 1, 2, 3)...))
 		put(good, optSearch, []byte("\x01a\x07example\x00\x05e;vil\x00\x3fcut"))
+		if m.MessageType == dhcpv6.MessageTypeSolicit {
+			return [][]byte{good.ToBytes()[:len(good.ToBytes())-3], wrong(func(r *dhcpv6.Message) { put(r, optServerID, nil) }), good.ToBytes()}
+		}
 		return [][]byte{
+			wrong(func(r *dhcpv6.Message) { put(r, optServerID, []byte{0, 3, 0, 1, 6, 6, 6, 6, 6, 6}) }),
 			nil, {7}, bytes.Repeat([]byte{0xff}, 60000), bytes.Repeat([]byte{7, 0, 0, 0}, 300),
 			wrong(func(r *dhcpv6.Message) { r.TransactionID[0]++ }),
 			wrong(func(r *dhcpv6.Message) { put(r, optClientID, []byte{0, 3, 0, 1, 6, 6, 6, 6, 6, 6}) }),

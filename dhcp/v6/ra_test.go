@@ -125,6 +125,11 @@ func TestSilence(t *testing.T) {
 		t.Error(err)
 	}
 
+	small := n.host(true)
+	show(t, small, "link", "set", "eth0", "mtu", "1279")
+	if _, err := (SLAAC{}).Acquire(within(t, time.Second), small, owner("two")); err == nil || !strings.Contains(err.Error(), "1280") {
+		t.Error(err)
+	}
 	down := n.host(true)
 	show(t, down, "link", "set", "eth0", "down")
 	if _, err := (Client{}).Acquire(within(t, time.Second), down, owner("two")); err == nil || !strings.Contains(err.Error(), "link-local") {
