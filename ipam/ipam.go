@@ -4,6 +4,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -36,6 +37,12 @@ type Allocator interface {
 
 // A Linked is an Allocator whose Release goes over the container's link, so that it comes before the link's end.
 type Linked interface{ NeedsLink() }
+
+// A Decliner is an Allocator that remembers addresses for those who come back.
+type Decliner interface {
+	// Decline is Release of what an owner was given in vain, for somebody else has a: it is not remembered.
+	Decline(ctx context.Context, o spec.Owner, a netip.Addr) error
+}
 
 // A Roomer is an Allocator that can count.
 type Roomer interface {

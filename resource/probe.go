@@ -166,8 +166,16 @@ func claims(mac net.HardwareAddr, probe bool) string {
 // taken is that somebody else has an address. Nothing that was configured is wrong, and it may pass: the address goes
 // back to its pool, whose next one may be free, or the other lets go of it. Clause P8 has code 11 for that.
 func taken(a netip.Addr, who string) error {
-	return spec.Errorf(spec.CodeTryAgain, "address %v: %s", a, who)
+	return spec.Errorf(spec.CodeTryAgain, "%w", Taken{a, who})
 }
+
+// A Taken is the error that somebody else on the link has an address. Who gave the address out has to know.
+type Taken struct {
+	Addr netip.Addr
+	Who  string
+}
+
+func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.Who }
 
 // whoHas asks who has an IPv6 address that the kernel found taken. Of two who wanted it at the same time neither has it.
 func whoHas(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -109,7 +110,7 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 			if failed != nil { // the addresses go back before the links do, which dhcp needs
 				undo, stop := undoing(ctx)
 				defer stop()
-				failed = errors.Join(failed, c.ipam.del(undo))
+				failed = errors.Join(failed, c.giveBack(undo, failed))
 			}
 		}()
 		if want, err = c.readdress(ctx, tx, got); err != nil {
@@ -117,6 +118,18 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 		}
 	}
 	return c.result(ctx, want)
+}
+
+// giveBack returns the addresses of an ADD that failed. One that somebody else has is not to be had again under the same
+// key.
+func (c *call) giveBack(ctx context.Context, failed error) error {
+	var t resource.Taken
+	if i, ok := c.ipam.(inside); ok && errors.As(failed, &t) {
+		if d, ok := i.Allocator.(ipam.Decliner); ok {
+			return d.Decline(ctx, c.r.Owner, t.Addr)
+		}
+	}
+	return c.ipam.del(ctx)
 }
 
 // undoing is the context of what takes work back. It outlives a signal to end, yet not for ever: a delegate may

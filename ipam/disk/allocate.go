@@ -75,6 +75,7 @@ type call struct {
 	adopted []slot // … and keeps
 	made    []lodged
 	given   []gift
+	promise bool  // the address is this owner's own, not the next one
 	second  []int // the sets whose sticky address another owner of the key has
 
 	reserved []ipam.Reservation
@@ -207,8 +208,10 @@ func (c *call) put(i int, a netip.Addr) error {
 		return spec.Errorf(spec.CodeIO, "%w", err)
 	}
 	defer f.discard()
-	if err := c.d.setLast(i, a); err != nil {
-		return spec.Errorf(spec.CodeIO, "%w", err)
+	if !c.promise { // others go on where they were
+		if err := c.d.setLast(i, a); err != nil {
+			return spec.Errorf(spec.CodeIO, "%w", err)
+		}
 	}
 	l := slot{key: keyOf("lease", text(c.o)), addr: a, boot: c.d.boot, netns: netnsOf(c.Netns), kind: kindLease}.seal(f.stamp)
 	c.d.x.add(l)

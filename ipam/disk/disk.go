@@ -131,6 +131,11 @@ func (d *directory) drop(s slot, word uint32) error {
 
 // Release removes the leases of o (clauses P12, P13). A network that was never used stays so.
 func (s *Store) Release(ctx context.Context, o spec.Owner) error {
+	return s.Decline(ctx, o, netip.Addr{})
+}
+
+// Decline is Release, and its key has a no more.
+func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 	d, err := s.open(ctx, o.Network, false)
 	if d == nil && none(err) {
 		return nil
@@ -142,6 +147,11 @@ func (s *Store) Release(ctx context.Context, o spec.Owner) error {
 	found, err := d.held(text(o))
 	if err == nil && len(found) == 0 {
 		found, err = d.held(oldText(o))
+	}
+	if slices.ContainsFunc(found, func(l slot) bool { return l.addr == a }) {
+		if r, _, rerr := d.readRecord(a); rerr == nil {
+			err = errors.Join(err, d.forget(a, r))
+		}
 	}
 	return errors.Join(err, d.giveBack(found, uint32(d.now)))
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
 )
@@ -276,4 +277,53 @@ func TestAtOnceWithTheReference(t *testing.T) {
 		t.Errorf("left: %v", files)
 	}
 	audit(t, ours)
+}
+
+// One goes over to the reference and back while addresses are sticky and reserved: the reference sees the leases and no more,
+// and what was remembered is there still.
+func TestKeptAndTheReference(t *testing.T) {
+	for name, f := range families {
+		t.Run(name, func(t *testing.T) {
+			s := &Store{DataDir: t.TempDir(), Sets: small(t, f.subnets...), Log: testLog(t)}
+			ref := findReference(t, s.DataDir, s.Sets)
+			web := s.keyed("web", time.Hour)
+			is := func(what string, got []string, err error, end int) {
+				t.Helper()
+				if err != nil || !slices.Equal(got, f.addrs(end)) {
+					t.Fatalf("%s: got %s, %v; want %s", what, got, err, f.addrs(end))
+				}
+			}
+			is("ours", add(t, web, "w1"), nil, 2)
+			kept := addr(f.addrs(4)[0])
+			reserveNow(t, s, []ipam.Reservation{{Prefix: netip.PrefixFrom(kept, kept.BitLen())}})
+			if _, err := ref.run("CHECK", "w1"); err != nil {
+				t.Errorf("CHECK by the reference: %v", err)
+			}
+			got, err := ref.run("ADD", "r1")
+			is("theirs", got, err, 3)
+			got, err = ref.run("ADD", "r2") // it knows of no reservation
+			is("theirs, though it is reserved", got, err, 4)
+			if _, err := ref.run("DEL", "w1"); err != nil {
+				t.Errorf("DEL by the reference: %v", err)
+			}
+			is("others, by ours", add(t, s.keyed("", 0), "n1"), nil, 5)
+			is("the key comes back", add(t, web, "w2"), nil, 2)
+			del(t, s, "w2")
+			got, err = ref.run("ADD", "r3")
+			is("theirs", got, err, 6)
+			got, err = ref.run("ADD", "r4") // nor of a hold
+			is("theirs, though it is held", got, err, 2)
+			for _, id := range []string{"r1", "r2", "r3", "r4"} {
+				del(t, s, id)
+			}
+			is("the key comes back again", add(t, web, "w3"), nil, 2)
+			if _, err := ref.run("DEL", "n1"); err != nil {
+				t.Error(err)
+			}
+			del(t, s, "w3")
+			if left := leases(t, s.DataDir); len(left) > 0 || !audit(t, s) { // leases complains of stray files
+				t.Errorf("left %v", left)
+			}
+		})
+	}
 }

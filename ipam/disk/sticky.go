@@ -42,6 +42,8 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 	if c.key() == "" {
 		return netip.Addr{}, false, nil
 	}
+	c.promise = true
+	defer func() { c.promise = false }()
 	for _, r := range c.reserved {
 		if r.For != c.key() {
 			continue
