@@ -30,6 +30,7 @@ type deviceState struct {
 	AllMulti bool
 	Master   string
 	Port     *kernel.BridgePort // of the bridge that Master is
+	VLANs    []kernel.PortVLAN  // likewise
 	VLAN     *vlanState         // a vlan dies with its container's namespace
 	Settings map[string]int32   // see kernel.Link.Settings
 	Addrs    []kernel.Saved
@@ -54,6 +55,11 @@ func deviceStateOf(w *kernel.World, l *kernel.Link) (s deviceState, err error) {
 			return s, err
 		}
 		s.Master = m.Name
+	}
+	if l.Port != nil {
+		if s.VLANs, err = w.Host.PortVLANs(l.Index); err != nil && !errors.Is(err, kernel.ErrNoBridgeVLANs) {
+			return s, err
+		}
 	}
 	if l.Kind == "vlan" && !l.PeerAway {
 		below, err := w.Host.LinkAt(l.Peer)
@@ -190,7 +196,14 @@ func (s deviceState) restoreMaster(w *kernel.World, name string, l *kernel.Link)
 	if err == nil && s.Port != nil && (s.Port.Hairpin || s.Port.Isolated) {
 		err = w.Host.SetLink(name, kernel.LinkChange{Port: s.Port})
 	}
-	return err
+	if err != nil || s.Port == nil {
+		return err
+	}
+	have, err := w.Host.PortVLANs(l.Index) // the bridge's default one
+	if errors.Is(err, kernel.ErrNoBridgeVLANs) || err == nil && slices.Equal(have, s.VLANs) {
+		return nil
+	}
+	return errors.Join(err, w.Host.DelPortVLANs(l.Index, have), w.Host.AddPortVLANs(l.Index, s.VLANs))
 }
 
 // restoreAltNames leaves those that it had. They go with it and are for people, so that nothing fails for one.

@@ -213,11 +213,11 @@ func TestHostDeviceVLAN(t *testing.T) {
 			if err := nstest.RemoveNS(path); err != nil {
 				t.Fatal(err)
 			}
-			for n := 1; ; n++ { // each waits for the kernel, for a while
+			for n := 1; ; n++ { // each waits for a while for the kernel, which ends one namespace after the other
 				if err := finish(&kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
 					t.Fatal(err)
 				}
-				if left, err := os.ReadDir(w.Memory.Dir); err != nil || n == 10 {
+				if left, err := os.ReadDir(w.Memory.Dir); err != nil || n == 50 {
 					t.Fatalf("it is not back yet: %v, %v", left, err)
 				} else if len(left) == 0 {
 					break
@@ -227,6 +227,31 @@ func TestHostDeviceVLAN(t *testing.T) {
 				t.Errorf("now\n%s\nbefore\n%s", after, before)
 			}
 		})
+	}
+}
+
+// TestHostDevicePortVLANs: a port of a bridge is in its VLANs again.
+func TestHostDevicePortVLANs(t *testing.T) {
+	needBridgeVLANs(t)
+	w := newWorld(t)
+	cards(t, w)
+	for _, l := range strings.Split(`ip link set br0 type bridge vlan_filtering 1
+		bridge vlan del vid 1 dev ens4
+		bridge vlan add vid 7 pvid untagged dev ens4
+		bridge vlan add vid 20-30 dev ens4
+		ip link set ens5 master br0`, "\n") {
+		host(t, w, "%s", l)
+	}
+	before := bridgeVLANState(w)(t)
+	for _, name := range []string{"ens4", "ens5"} {
+		h := aDevice(owner, name)
+		must(t, w, h)
+		if err := h.Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if after := bridgeVLANState(w)(t); after != before {
+			t.Errorf("%s:%s", name, difference(before, after))
+		}
 	}
 }
 
