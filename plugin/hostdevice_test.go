@@ -7,7 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -147,6 +149,33 @@ func fieldsOf(s string) string {
 		}
 	}
 	return strings.Join(keep, "\n")
+}
+
+// TestHostDeviceRace: of many who ask at once one gets it, and the others are told who.
+//
+// clause: P20
+func TestHostDeviceRace(t *testing.T) {
+	r := newRunner(t, chain{"host-device", []string{`"type":"host-device","device":"ens9",` + hostLocal4}, nil})
+	var all [8]attachment
+	var errs [8]error
+	var wg sync.WaitGroup
+	for i := range all {
+		all[i] = attachment{id: fmt.Sprint("r", i), netns: nstest.NewNS(t)}
+		wg.Go(func() { errs[i] = r.add(&all[i]) })
+	}
+	wg.Wait()
+	winner := slices.Index(errs[:], nil)
+	if winner < 0 {
+		t.Fatal("nobody got it:", errs)
+	}
+	for i := range all {
+		if i != winner {
+			wantCode(t, all[i].id, errs[i], spec.CodeConfig, `device: "ens9": `+r.network()+"/"+all[winner].id+"/eth0 has it, as eth0, in "+all[winner].netns)
+			r.must("del of who did not get it", r.del(&all[i]))
+		}
+	}
+	r.must("check", r.check(&all[winner]))
+	r.must("del", r.del(&all[winner]))
 }
 
 // TestHostDeviceKilledDel kills DEL at each call that can change something. The next one finishes what it began.
