@@ -55,7 +55,7 @@ func TestHostInterfaceName(t *testing.T) {
 			nstest.RunIn(t, a.netns, "ping", "-c1", "-W3", b.text("IP4"))
 
 			r.must("del without name and result", r.del(&attachment{id: "c1", netns: a.netns}))
-			if out := nstest.Run(t, "ip", "-br", "link"); strings.Contains(out, "web") || !strings.Contains(out, "db") {
+			if out := nstest.Run(t, "ip", "-br", "link"); strings.Contains(out, "web@") || !strings.Contains(out, "db@") {
 				t.Errorf("after DEL: %s", out)
 			}
 			r.must("gc", r.gc("c2"))
@@ -64,7 +64,7 @@ func TestHostInterfaceName(t *testing.T) {
 			}
 			r.must("gc", r.gc())
 			nstest.Run(t, "ip", "link", "del", "uplink")
-			if out := nstest.Run(t, "ip", "-br", "link"); strings.Contains(out, "db") {
+			if out := nstest.Run(t, "ip", "-br", "link"); strings.Contains(out, "db@") {
 				t.Errorf("after GC: %s", out)
 			}
 		})
