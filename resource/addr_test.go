@@ -43,9 +43,7 @@ func TestAddr(t *testing.T) {
 		a := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:1::1/64")}
 		must(t, w, Addr{Where: Host, Link: kernel.LinkName("veth", owner), Prefix: a.Prefix, NoDAD: true}, a)
 		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix}, Port: kernel.LinkName("veth", owner)}.Ensure(t.Context(), w)
-		if err == nil || !strings.Contains(err.Error(), "somebody else on the link has it") {
-			t.Errorf("announce: %v", err)
-		}
+		refused(t, "announce", err, "address fd00:1::1: ", " on the link has it")
 		if err := a.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "dadfailed") {
 			t.Errorf("verify: %v", err)
 		}

@@ -146,7 +146,7 @@ func TestVLANMaster(t *testing.T) {
 	host(t, w, "ip link set ens4 master br0")
 	before := linkState(t, w)
 	for master, say := range map[string]string{
-		"lo":   `master: "lo": is lo or another link without Ethernet headers; vlan needs one with them`,
+		"lo":   `master: "lo": is lo, which has no Ethernet headers, and vlan needs them`,
 		"ens5": `master: "ens5": no such link on the host; there is`,
 	} {
 		if _, err := aVLAN(owner, master, 100).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), say) {
