@@ -33,8 +33,8 @@ install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(CNIDIR)
 	install -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/
 	cp --remove-destination -a $(BIN)/cni/. $(DESTDIR)$(CNIDIR)/
-	@for u in packaging/systemd/*.service; do \
-	  sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#' $$u > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit; \
+	@for u in packaging/systemd/*.*; do \
+	  sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#; s#=/opt/cni/bin/#=$(CNIDIR)/#' $$u > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit; \
 	  chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/}; done
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user

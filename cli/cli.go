@@ -91,7 +91,7 @@ Network Interface, and says what is attached and what would be done.
 		a.runCommand(), a.guardCommand(), a.hostCommand(), a.hostInsideCommand(),
 		a.demoCommand(), a.demoInsideCommand(), a.serveCommand(), a.fetchCommand(),
 		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.repairCommand(), a.firewallCommand(), a.versionCommand(),
-		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.planCommand(),
+		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.planCommand(),
 		a.environmentTopic(), a.pluginsCommand())
 	return root
 }

@@ -37,7 +37,7 @@ func TestInstall(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(bin, "cni"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"fairlead", "cni/bridge"} {
+	for _, name := range []string{"fairlead", "cni/bridge", "cni/dhcp"} {
 		if err := os.WriteFile(filepath.Join(bin, name), nil, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -47,9 +47,9 @@ func TestInstall(t *testing.T) {
 		if err != nil {
 			t.Fatalf("make install: %v\n%s", err, out)
 		}
-		units, _ := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.service"))
-		if len(units) != 2 {
-			t.Fatalf("%s: units %q, want two", prefix, units)
+		units, _ := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.*"))
+		if len(units) != 4 {
+			t.Fatalf("%s: units %q, want four", prefix, units)
 		}
 		starts := 0
 		for _, u := range units {
@@ -64,13 +64,13 @@ func TestInstall(t *testing.T) {
 				}
 				starts++
 				program, _, _ := strings.Cut(strings.TrimPrefix(command, "-"), " ")
-				if st, err := os.Stat(filepath.Join(dest, program)); err != nil || st.Mode()&0o111 == 0 || !strings.HasPrefix(program, prefix+"/bin/") {
+				if st, err := os.Stat(filepath.Join(dest, program)); err != nil || st.Mode()&0o111 == 0 || !strings.HasPrefix(program, prefix+"/bin/") && program != "/opt/cni/bin/dhcp" {
 					t.Errorf("%s: %s: %s is not installed: %v", u, strings.TrimSpace(line), program, err)
 				}
 			}
 		}
-		if starts != 4 {
-			t.Errorf("%d commands in units, want 4", starts)
+		if starts != 5 {
+			t.Errorf("%d commands in units, want 5", starts)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dest, "opt/cni/bin/bridge")); err != nil {

@@ -90,7 +90,7 @@ func rows() []row {
 			"*":      "a repair is the plans of what the runtime's side remembers",
 		}},
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
-		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel", "internal/hide"}, map[string]string{
+		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel", "internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon"}, map[string]string{
 			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",

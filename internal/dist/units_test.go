@@ -37,31 +37,40 @@ func unit(t *testing.T, path string) map[string][]string {
 
 // Each unit can be read, by systemd too where that is installed, and runs commands that there are.
 func TestUnits(t *testing.T) {
-	paths, err := filepath.Glob("../../packaging/systemd/*.service")
+	paths, err := filepath.Glob("../../packaging/systemd/*.*")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
-	fairlead := filepath.Join(build(t), "fairlead")
+	bin := build(t)
+	installed := strings.NewReplacer("/usr/bin/fairlead", filepath.Join(bin, "fairlead"), "/opt/cni/bin/", filepath.Join(bin, "cni")+"/")
+	copies := t.TempDir() // of all, for they name each other
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(copies, filepath.Base(path)), []byte(installed.Replace(string(b))), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, path := range paths {
 		t.Run(filepath.Base(path), func(t *testing.T) {
 			u := unit(t, path)
 			for _, key := range []string{"ExecStart", "ExecReload", "ExecStop"} {
 				for _, line := range u["Service."+key] {
 					args := strings.Fields(strings.TrimPrefix(line, "-"))
-					if args[0] != "/usr/bin/fairlead" {
+					if program := installed.Replace(args[0]); program == args[0] {
 						t.Errorf("%s=%s", key, line)
-					}
-					// Flags are read before help is given.
-					if out, err := exec.Command(fairlead, append(args[1:], "--help")...).CombinedOutput(); err != nil {
+					} else if out, err := exec.Command(program, append(args[1:], "--help")...).CombinedOutput(); err != nil { // flags are read before help is given
 						t.Errorf("%s=%s: %v\n%s", key, line, err, out)
 					}
 				}
 			}
-			if len(u["Service.ExecStart"]) == 0 || len(u["Install.WantedBy"]) == 0 {
+			if len(u["Service.ExecStart"])+len(u["Socket.ListenStream"]) == 0 || len(u["Install.WantedBy"]) == 0 {
 				t.Errorf("is never run: %v", u)
 			}
 			if strings.Contains(strings.Join(u["Service.ProtectKernelTunables"], " "), "yes") {
-				t.Error("a repair writes below /proc/sys/net")
+				t.Error("it writes below /proc/sys/net")
 			}
 			// Who is restarted or reloaded after the packet filter's services has to be ordered after them.
 			after := strings.Fields(strings.Join(u["Unit.After"], " "))
@@ -77,15 +86,7 @@ func TestUnits(t *testing.T) {
 				t.Logf("systemd itself is not asked: %v", err)
 				return
 			}
-			b, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			copied := filepath.Join(t.TempDir(), filepath.Base(path))
-			if err := os.WriteFile(copied, []byte(strings.ReplaceAll(string(b), "/usr/bin/fairlead", fairlead)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-			if out, err := exec.Command(analyze, "verify", copied).CombinedOutput(); err != nil || len(out) > 0 {
+			if out, err := exec.Command(analyze, "verify", filepath.Join(copies, filepath.Base(path))).CombinedOutput(); err != nil || len(out) > 0 {
 				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 			}
 		})

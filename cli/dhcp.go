@@ -1,0 +1,233 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp/daemon"
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) dhcpCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "dhcp", GroupID: "look",
+		Short: "The addresses that servers on the containers' links give, and the daemon that keeps them",
+		Long: `Look at the leases that the DHCP daemon keeps for networks whose IPAM plugin is dhcp, give one back, or be that
+daemon. It is started by systemd where cni-dhcp.socket is enabled.`,
+	}
+	c.AddCommand(a.dhcpLsCommand(), a.dhcpReleaseCommand(), a.dhcpDaemonCommand())
+	return c
+}
+
+// askLimit is how long the daemon may take for an answer that it has at hand.
+const askLimit = 10 * time.Second
+
+// askDaemon asks the daemon that keeps leases.
+func askDaemon(ctx context.Context, socket string, q rpc.Question) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	var r rpc.Reply
+	err := rpc.Call(ctx, socket, rpc.Ask, q, &r)
+	var answered rpc.Error
+	switch {
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fail(exitFailure, "Start it: systemctl enable --now cni-dhcp.socket, or fairlead dhcp daemon.", "no DHCP daemon listens: %w", err)
+	case errors.As(err, &answered) && answered.Unknown():
+		return nil, fail(exitFailure, "It gives leases to plugins, and tells nobody of them.", "the DHCP daemon at %s is not fairlead's", socket)
+	case err != nil:
+		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)
+	case r.Code != 0:
+		return nil, &spec.Error{Code: spec.Code(r.Code), Msg: r.Message}
+	}
+	return r.Document, nil
+}
+
+func socketFlag(c *cobra.Command) *string {
+	return c.Flags().String("socket", rpc.DefaultSocket, "where the daemon listens")
+}
+
+// A leased is a lease as ls and release print it.
+type leased struct {
+	Network     string     `json:"network"`
+	ContainerID string     `json:"containerID"`
+	IfName      string     `json:"ifname"`
+	Protocol    string     `json:"protocol"`
+	State       string     `json:"state"`
+	Reason      string     `json:"reason,omitempty"`
+	Addresses   []string   `json:"addresses"`
+	Delegated   []string   `json:"delegated,omitempty"`
+	Gateway     string     `json:"gateway,omitempty"`
+	Nameservers []string   `json:"nameservers,omitempty"`
+	TimeServers []string   `json:"timeServers,omitempty"`
+	MTU         int        `json:"mtu,omitempty"`
+	Server      string     `json:"server,omitempty"`
+	MAC         string     `json:"mac"`
+	Netns       string     `json:"netns"`
+	Since       time.Time  `json:"since"`
+	Renew       *time.Time `json:"renew,omitempty"`
+	Ends        *time.Time `json:"ends,omitempty"`
+	File        string     `json:"file"`
+}
+
+func leasedOf(e daemon.Entry) leased {
+	l := leased{Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName, Protocol: e.Protocol, State: e.State, Reason: e.Reason,
+		Addresses: []string{}, Nameservers: e.Lease.DNS.Nameservers, MTU: e.Lease.MTU, MAC: e.Lease.MAC, Netns: e.Netns, Since: e.Lease.Asked, File: e.File}
+	for _, p := range e.Lease.Prefixes() {
+		l.Addresses = append(l.Addresses, p.String())
+	}
+	for _, p := range e.Lease.Delegated {
+		l.Delegated = append(l.Delegated, p.Prefix.String())
+	}
+	for _, a := range e.Lease.NTP {
+		l.TimeServers = append(l.TimeServers, a.String())
+	}
+	if a := e.Lease.Gateway; a.IsValid() {
+		l.Gateway = a.String()
+	}
+	if a := e.Lease.Server.Addr; a.IsValid() {
+		l.Server = a.String()
+	}
+	if !e.Renew.IsZero() {
+		l.Renew = &e.Renew
+	}
+	if !e.Over.IsZero() {
+		l.Ends = &e.Over
+	}
+	return l
+}
+
+// what is what a lease gives, delegated prefixes marked as such.
+func (l leased) what() string {
+	texts := slices.Clone(l.Addresses)
+	for _, p := range l.Delegated {
+		texts = append(texts, "delegated "+p)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// leases are all that the daemon keeps.
+func leases(ctx context.Context, socket string, want func(leased) bool) ([]leased, error) {
+	b, err := askDaemon(ctx, socket, rpc.Question{Verb: "LS"})
+	if err != nil {
+		return nil, err
+	}
+	var all []daemon.Entry
+	if err := json.Unmarshal(b, &all); err != nil {
+		return nil, err
+	}
+	list := []leased{}
+	for _, e := range all {
+		if l := leasedOf(e); want(l) {
+			list = append(list, l)
+		}
+	}
+	return list, nil
+}
+
+func (a *app) dhcpLsCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "ls [NET]", Args: operands("[NET]"),
+		Short: "List the leases that the daemon keeps",
+		Long: `List the leases of all networks, or of NET, as the daemon has them. A lease is bound until its server is to be
+asked for more time; then it is renewing, and when that one does not answer, rebinding: any server is asked. A lost one is
+over, its addresses are off the link, and the daemon goes on asking for another.`,
+		ValidArgsFunction: a.completeNetworks,
+	}
+	socket := socketFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		list, err := leases(c.Context(), *socket, func(l leased) bool { return len(args) == 0 || l.Network == args[0] })
+		if err != nil {
+			return err
+		}
+		if a.json() {
+			return printJSON(a.stdout, struct {
+				Leases []leased `json:"leases"`
+			}{list})
+		}
+		if len(list) == 0 {
+			fmt.Fprintln(a.stdout, "no lease is kept")
+			return nil
+		}
+		s := a.style(a.stdout)
+		t := table{{"NETWORK", "CONTAINER", "INTERFACE", "PROTOCOL", "ADDRESS", "SERVER", "STATE", "ENDS", "NOTE"}}
+		for _, l := range list {
+			state := s.doubt(l.State)
+			switch l.State {
+			case "bound":
+				state = s.good(l.State)
+			case "lost":
+				state = s.bad(l.State)
+			}
+			ends := "never"
+			if l.Ends != nil {
+				ends = "in " + max(time.Until(*l.Ends), 0).Round(time.Second).String()
+			}
+			t = append(t, []string{l.Network, l.ContainerID, l.IfName, l.Protocol, l.what(), l.Server, state, ends, l.Reason})
+		}
+		t.print(a.stdout, s)
+		return nil
+	}
+	return c
+}
+
+func (a *app) dhcpReleaseCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: "release NET CONTAINERID [IFNAME]", Args: operands("NET CONTAINERID [IFNAME]"),
+		Short: "Give a lease back to its server, and keep it no longer",
+		Long: `Give back the lease of an interface (eth0, where IFNAME does not say another) of a container, as its DEL would, where
+that never comes. The address stays on the link if the container is still there: fairlead check says so.`,
+	}
+	socket := socketFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		o := spec.Owner{Network: args[0], ContainerID: args[1], IfName: "eth0"}
+		if len(args) > 2 {
+			o.IfName = args[2]
+		}
+		released, err := leases(c.Context(), *socket, func(l leased) bool {
+			return l.Network == o.Network && l.ContainerID == o.ContainerID && l.IfName == o.IfName
+		})
+		if err != nil {
+			return err
+		}
+		if len(released) == 0 {
+			return fail(exitNotFound, "`fairlead dhcp ls` lists those that are kept.", "no lease of %s is kept", o)
+		}
+		conf, err := json.Marshal(map[string]any{"cniVersion": spec.Newest, "name": o.Network, "type": "dhcp", "ipam": map[string]any{"type": "dhcp"}})
+		if err != nil {
+			return err
+		}
+		if _, err := askDaemon(c.Context(), *socket, rpc.Question{Verb: "DEL", Args: rpc.Args{ContainerID: o.ContainerID, IfName: o.IfName, StdinData: conf}}); err != nil {
+			return err
+		}
+		if a.json() {
+			return printJSON(a.stdout, struct {
+				Released []leased `json:"released"`
+			}{released})
+		}
+		for _, l := range released {
+			fmt.Fprintf(a.stdout, "%s: %s is given back\n", o, l.what())
+		}
+		return nil
+	}
+	return c
+}
+
+func (a *app) dhcpDaemonCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:                "daemon [FLAG...]",
+		Short:              "Keep the leases of containers, until it is ended (-help lists the flags)",
+		DisableFlagParsing: true, // they are the reference's, with one dash
+		RunE: func(c *cobra.Command, args []string) error {
+			a.status = daemon.Main(args, a.stderr)
+			return nil
+		},
+	}
+}
