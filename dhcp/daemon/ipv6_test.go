@@ -80,34 +80,54 @@ func TestDualStack(t *testing.T) {
 	t.Cleanup(func() { exec.Command("ip", "link", "del", "up0").Run() })
 	srv := l.dnsmasq(t, range4, range6, "--enable-ra", "--dhcp-option=option:router,10.9.0.1", "--dhcp-option=option6:dns-server,[fd00:9::53]", "--dhcp-option=option6:domain-search,lan.example")
 	startDaemon(t)
-	for i, conf := range []string{over("bridge", `"ipv6":"dhcpv6"`), `"type":"macvlan","master":"up0","ipam":{"type":"dhcp","ipv6":"dhcpv6"}`} {
-		a := newAttachment(t, fmt.Sprint("c", i), conf)
-		a.must(t, "ADD")
-		four, six := a.addresses(false), a.addresses(true)
-		if len(four) != 1 || len(six) != 1 || six[0].Address.Bits() != 128 || !six[0].Gateway.IsLinkLocalUnicast() || len(a.result.Routes) != 2 {
-			t.Fatalf("result %s", a.raw)
-		}
-		if !strings.Contains(string(a.raw), "fd00:9::53") || !strings.Contains(string(a.raw), "lan.example") {
-			t.Errorf("result %s", a.raw)
-		}
-		a.must(t, "CHECK")
-		if list := entries(t); len(list) != 2 || len(files(t)) != 2 || list[0].Protocol != "dhcpv4" || list[1].Protocol != "dhcpv6" {
-			t.Errorf("the daemon keeps %+v in %q", list, files(t))
-		}
-		// The network is one to go through, in both families.
-		nstest.RunIn(t, a.netns, "sh", "-ec", `timeout 5 bash -c ': < /dev/tcp/10.9.0.1/1' 2>&1 | grep refused; timeout 5 bash -c ': < /dev/tcp/fd00:9::1/1' 2>&1 | grep refused`)
-		if out := a.show(t, "-6", "route"); !strings.Contains(out, "default via "+six[0].Gateway.String()+" dev eth0 proto ra") || !strings.Contains(out, "fd00:9::/64 dev eth0 proto kernel") {
-			t.Errorf("the routes are %s", out)
-		}
-		nstest.RunIn(t, a.netns, "ip", "-6", "addr", "del", six[0].Address.String(), "dev", "eth0")
-		if err := a.call(t, "CHECK"); err == nil || !strings.Contains(err.Error(), six[0].Address.Addr().String()) {
-			t.Errorf("CHECK says %v", err)
-		}
-		a.must(t, "DEL")
-		srv.says(t, "DHCPRELEASE", 2*(i+1), limit)
-		if list := entries(t); len(list) != 0 || len(files(t)) != 0 {
-			t.Errorf("after DEL the daemon keeps %+v in %q", list, files(t))
-		}
+	for _, kind := range []string{"bridge", "macvlan", "ipvlan"} {
+		t.Run(kind, func(t *testing.T) {
+			if kind == "ipvlan" {
+				nstest.Need(t, kind)
+			}
+			a := newAttachment(t, kind, fmt.Sprintf(`"type":%q,"bridge":"cni0","master":"up0","ipam":{"type":"dhcp","ipv6":"dhcpv6"}`, kind))
+			dual(t, a)
+			given := strings.Count(srv.text(), "DHCPRELEASE")
+			a.must(t, "DEL")
+			srv.says(t, "DHCPRELEASE", given+2, limit)
+			if list := entries(t); len(list) != 0 || len(files(t)) != 0 {
+				t.Errorf("after DEL the daemon keeps %+v in %q", list, files(t))
+			}
+		})
+	}
+	// Two keys that contradict each other: nothing is left of that.
+	a := newAttachment(t, "off", `"ipv6":"off",`+over("bridge", `"ipv6":"dhcpv6"`))
+	if err := a.call(t, "ADD"); code(err) != spec.CodeConfig || !strings.Contains(err.Error(), `ipv6: "off": ipam gave`) {
+		t.Errorf("ADD says %v", err)
+	}
+	if out := a.show(t, "-o", "link"); strings.Contains(out, "eth0") || len(files(t)) != 0 {
+		t.Errorf("a failed ADD left %s and %q", out, files(t))
+	}
+}
+
+// dual holds an attachment with an address of each family, given by servers.
+func dual(t *testing.T, a *attachment) {
+	t.Helper()
+	a.must(t, "ADD")
+	four, six := a.addresses(false), a.addresses(true)
+	if len(four) != 1 || len(six) != 1 || six[0].Address.Bits() != 128 || !six[0].Gateway.IsLinkLocalUnicast() || len(a.result.Routes) != 2 {
+		t.Fatalf("result %s", a.raw)
+	}
+	if !strings.Contains(string(a.raw), "fd00:9::53") || !strings.Contains(string(a.raw), "lan.example") {
+		t.Errorf("result %s", a.raw)
+	}
+	a.must(t, "CHECK")
+	if list := entries(t); len(list) != 2 || len(files(t)) != 2 || list[0].Protocol != "dhcpv4" || list[1].Protocol != "dhcpv6" {
+		t.Errorf("the daemon keeps %+v in %q", list, files(t))
+	}
+	// The network is one to go through, in both families.
+	nstest.RunIn(t, a.netns, "sh", "-ec", `timeout 5 bash -c ': < /dev/tcp/10.9.0.1/1' 2>&1 | grep refused; timeout 5 bash -c ': < /dev/tcp/fd00:9::1/1' 2>&1 | grep refused`)
+	if out := a.show(t, "-6", "route"); !strings.Contains(out, "default via "+six[0].Gateway.String()+" dev eth0 proto ra") || !strings.Contains(out, "fd00:9::/64 dev eth0 proto kernel") {
+		t.Errorf("the routes are %s", out)
+	}
+	a.show(t, "-6", "addr", "del", six[0].Address.String(), "dev", "eth0")
+	if err := a.call(t, "CHECK"); err == nil || !strings.Contains(err.Error(), six[0].Address.Addr().String()) {
+		t.Errorf("CHECK says %v", err)
 	}
 }
 
@@ -153,13 +173,15 @@ func TestSLAAC(t *testing.T) {
 func TestIPv6Alone(t *testing.T) {
 	l := newLAN6(t)
 	srv := l.kea6(t, "fd00:9::100-fd00:9::1ff", 6, 1, 4, "")
+	router := l.dnsmasq(t, "--dhcp-range=fd00:9::,ra-only", "--enable-ra")
 	d := startDaemon(t, "-timeout", "2s")
 	a := newAttachment(t, "c1", over("bridge", `"ipv4":"off","ipv6":"dhcpv6"`))
 	a.must(t, "STATUS")
 	a.must(t, "ADD")
-	if len(a.addresses(false)) != 0 || len(a.addresses(true)) != 1 {
+	if len(a.addresses(false)) != 0 || len(a.addresses(true)) != 1 || a.result.IPs[0].Gateway.String() != "fe80::9" {
 		t.Fatalf("result %s", a.raw)
 	}
+	router.end(syscall.SIGKILL)                      // its word holds for half an hour
 	srv.says(t, "DHCP6_LEASE_RENEW", 7, time.Minute) // beyond the first lease's end
 	a.must(t, "CHECK")
 	d.end(syscall.SIGKILL)
@@ -180,6 +202,9 @@ func TestIPv6Alone(t *testing.T) {
 	now := entries(t)[0].Lease.Addresses[0].Prefix
 	if out := a.show(t, "-6", "addr", "show", "dev", "eth0"); !netip.MustParsePrefix("fd00:9::800/120").Contains(now.Addr()) || !strings.Contains(out, now.String()) {
 		t.Errorf("the new lease is of %v, and there is %s", now, out)
+	}
+	if out := a.show(t, "-6", "route", "show", "default"); !strings.Contains(out, "via fe80::9 dev eth0 proto ra") {
+		t.Errorf("the router's route is not what a server of addresses ends: %s", out)
 	}
 	if err := a.callWithin(t, "CHECK", 10*time.Second); err == nil || !strings.Contains(err.Error(), "address is "+now.String()+" now") {
 		t.Errorf("CHECK says %v", err)

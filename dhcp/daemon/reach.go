@@ -142,8 +142,8 @@ func exchange(link reached, old, l *dhcp.Lease, off bool) error {
 	ctx := context.Background()
 	for _, r := range old.Routes {
 		k := route(link.Name, r)
-		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n) == k }) {
-			continue
+		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n) == k }) || r.Dst.Addr().Is6() {
+			continue // IPv6's are a router's, and end when that says so, whatever a server gives
 		}
 		if there, err := k.Present(ctx, w); err == nil && there {
 			errs = append(errs, link.NS.DelRoute(kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope), Table: kernel.MainTable}))

@@ -127,6 +127,8 @@ func further(name string) string {
 	switch name {
 	case "host-local", "static":
 		return "Who gets which address, what is kept, and how to put it right: [ipam.md](../ipam.md). "
+	case "dhcp":
+		return "IPv6, from servers and from routers: [dhcp6.md](../dhcp6.md). "
 	case "firewall", "portmap", "bridge", "ptp":
 		return "What it puts into the packet filter: [nftables.md](../nftables.md). "
 	}
