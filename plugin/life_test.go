@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
@@ -19,6 +20,9 @@ import (
 
 // The test binary is the plugins: called by the name of one, it is that one, in a process of its own.
 func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
+		os.Exit(daemon.Main(os.Args[2:], os.Stderr))
+	}
 	if os.Getenv("CNI_COMMAND") != "" || os.Getenv(kernel.LabelledTap) != "" {
 		os.Exit(sdk.Serve(plugin.All(), filepath.Base(os.Args[0]), "test"))
 	}
@@ -278,6 +282,16 @@ var chains = []chain{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1200"), `mtu is 1200, want 1300`},
 		{"alias gone", in("ip", "link", "set", "eth0", "alias", "x"), `alias is x, want ens9`},
 	}},
+	{"dhcp-bridge", []string{`"type":"bridge","bridge":"br-dhcp","ipam":{"type":"dhcp"}`}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		{"lease given back", giveBack, `there is no lease of NET/c1/eth0`},
+		{"link gone, and its lease with it", in("ip", "link", "del", "eth0"), `eth0: link does not exist`},
+	}},
+	{"dhcp-macvlan", []string{`"type":"macvlan","master":"ens3","ipam":{"type":"dhcp"}`}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"lease given back", giveBack, `there is no lease of NET/c1/eth0`},
+	}},
 	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
 		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
 		{"VRF down", in("ip", "link", "set", "blue", "down"), `state of blue is down`},
@@ -418,7 +432,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {

@@ -31,6 +31,8 @@ var setups = map[string]func(*testing.T){
 	"routes-tap":      needTap,
 	"routes-macvlan":  uplink("macvlan"),
 	"bridge-vlan":     bridgeVLANs,
+	"dhcp-bridge":     dhcpBridge,
+	"dhcp-macvlan":    dhcpUplink,
 }
 
 // uplink gives the host a network card, ens3, without addresses.

@@ -175,17 +175,24 @@ func (d *Daemon) start(k *keeper) {
 	d.group.Go(func() { k.run(ctx) })
 }
 
-// drop forgets a lease that there is nothing to give back through.
+// drop forgets a lease that there is nothing to give back through. The file goes first: who deletes the owner meanwhile
+// waits for this keeper's end, and finds nothing.
 func (d *Daemon) drop(k *keeper, why error) {
 	at := key{k.rec.Ask.Owner, k.rec.Protocol}
 	slog.Info("a lease is dropped; its server has it until it ends", "owner", at.owner, "protocol", at.protocol, "reason", why)
-	d.mu.Lock()
-	if d.keepers[at] == k {
-		delete(d.keepers, at)
-	}
-	d.mu.Unlock()
 	if err := d.store.remove(at.owner, at.protocol); err != nil {
 		slog.Error("forget a lease", "owner", at.owner, "error", err)
+	}
+	d.forget(k)
+}
+
+// forget takes a keeper that has ended, or is about to, off the list.
+func (d *Daemon) forget(k *keeper) {
+	at := key{k.rec.Ask.Owner, k.rec.Protocol}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.keepers[at] == k {
+		delete(d.keepers, at)
 	}
 }
 

@@ -173,12 +173,7 @@ func (d *Daemon) end(_ context.Context, k *keeper) error {
 	k.mu.Lock()
 	r, lost := k.rec, k.lost
 	k.mu.Unlock()
-	d.mu.Lock()
-	at := key{r.Ask.Owner, r.Protocol}
-	if d.keepers[at] == k {
-		delete(d.keepers, at)
-	}
-	d.mu.Unlock()
+	d.forget(k)
 	if lost == nil {
 		link, err := k.reach()
 		if err == nil {
