@@ -86,10 +86,27 @@ func New(s Settings) (*Daemon, error) {
 		return nil, err
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
-	for _, r := range records {
-		d.resume(r)
+	for i, r := range records {
+		// Some hundreds a second, so that servers and this daemon keep up.
+		d.resume(r, time.Now().Add(time.Duration(i)*3*time.Millisecond))
 	}
-	err = dhcp.TakeNotes(d.store.dir, func(o spec.Owner) {
+	d.takeNotes()
+	// Who was refused just before the socket was there may leave a note just after that.
+	late := time.AfterFunc(noteDelay, d.takeNotes)
+	context.AfterFunc(d.ctx, func() { late.Stop() })
+	d.group.Go(func() {
+		if err := d.host.Watch(d.ctx.Done(), d.hear); err != nil {
+			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed", "error", err)
+		}
+	})
+	return d, nil
+}
+
+const noteDelay = 5 * time.Second
+
+// takeNotes gives back what was deleted while there was no daemon.
+func (d *Daemon) takeNotes() {
+	err := dhcp.TakeNotes(d.store.dir, func(o spec.Owner) {
 		slog.Info("deleted while there was no daemon", "owner", o)
 		if err := d.del(d.ctx, o); err != nil {
 			slog.Error("give a lease back", "owner", o, "error", err)
@@ -98,12 +115,6 @@ func New(s Settings) (*Daemon, error) {
 	if err != nil {
 		slog.Error("read the notes of what was deleted while there was no daemon", "error", err)
 	}
-	d.group.Go(func() {
-		if err := d.host.Watch(d.ctx.Done(), d.hear); err != nil {
-			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed", "error", err)
-		}
-	})
-	return d, nil
 }
 
 // Close ends the daemon. The leases stay.
@@ -138,7 +149,7 @@ func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
 }
 
 // resume keeps a lease of the last daemon's.
-func (d *Daemon) resume(r record) {
+func (d *Daemon) resume(r record, when time.Time) {
 	proto, err := d.protocol(r.Protocol)
 	if err != nil {
 		slog.Error("a lease is left alone", "owner", r.Ask.Owner, "reason", err)
@@ -159,20 +170,20 @@ func (d *Daemon) resume(r record) {
 	if r.Off {
 		k.lost = errors.New("it was over before the daemon was started")
 	}
-	d.start(k)
+	d.start(k, when)
 }
 
 func (d *Daemon) newKeeper(proto dhcp.Protocol, r record) *keeper {
 	return &keeper{d: d, proto: proto, rec: r, number: -1, up: true, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
-func (d *Daemon) start(k *keeper) {
+func (d *Daemon) start(k *keeper, when time.Time) {
 	var ctx context.Context
 	ctx, k.cancel = context.WithCancel(d.ctx)
 	d.mu.Lock()
 	d.keepers[key{k.rec.Ask.Owner, k.rec.Protocol}] = k
 	d.mu.Unlock()
-	d.group.Go(func() { k.run(ctx) })
+	d.group.Go(func() { k.run(ctx, when) })
 }
 
 // drop forgets a lease that there is nothing to give back through. The file goes first: who deletes the owner meanwhile

@@ -30,8 +30,7 @@ type keeper struct {
 	look    bool  // the namespace or the link may be gone
 	trouble error // why the last try failed
 	lost    error // why there is no valid lease; nil: there is
-	unsaved bool
-	tries   int // in vain, since the lease was lost
+	tries   int   // in vain, since the lease was lost
 }
 
 // A phase is what a keeper does next.
@@ -83,10 +82,9 @@ func pause(left, valid time.Duration) time.Duration {
 // again is how long to wait between tries to get a new lease.
 func again(tries int) time.Duration { return min(time.Second<<min(tries, 6), time.Minute) }
 
-// run keeps the lease until ctx ends or there is nothing to keep it for.
-func (k *keeper) run(ctx context.Context) {
+// run keeps the lease, from a time on, until ctx ends or there is nothing to keep it for.
+func (k *keeper) run(ctx context.Context, retry time.Time) {
 	defer close(k.done)
-	retry := time.Time{}
 	for ctx.Err() == nil {
 		now := time.Now()
 		p, begin, end := k.next(now)
@@ -228,7 +226,7 @@ func (k *keeper) bind(link reached, l *dhcp.Lease) error {
 	err := k.d.store.save(rec)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.rec, k.lost, k.confirm, k.unsaved = rec, nil, false, err != nil
+	k.rec, k.lost, k.confirm = rec, nil, false
 	if changed {
 		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", old.Prefixes(), "is", l.Prefixes())
 	}
@@ -250,10 +248,12 @@ func (k *keeper) lose(link reached, why error) {
 		slog.Error("take addresses off", "link", link.Name, "error", err)
 	}
 	rec.Off = rec.Off || was
-	err = k.d.store.save(rec)
+	if err := k.d.store.save(rec); err != nil { // the file is that of a lease that is over, which its times say
+		slog.Error("that a lease is over is not on the disk", "owner", rec.Ask.Owner, "error", err)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.rec, k.lost, k.confirm, k.unsaved = rec, why, false, err != nil
+	k.rec, k.lost, k.confirm = rec, why, false
 }
 
 // stop ends run and waits for that, which takes no longer than a message.

@@ -154,7 +154,7 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 		slog.Warn("the link is not watched", "owner", q.owner, "error", err)
 	}
 	slog.Info("a lease", "owner", q.owner, "protocol", name, "addresses", l.Prefixes(), "server", l.Server.Addr, "for", l.Valid)
-	d.start(k)
+	d.start(k, time.Time{})
 	return l, nil
 }
 
