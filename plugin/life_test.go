@@ -243,7 +243,7 @@ var chains = []chain{
 	}},
 	{"dummy", []string{`"type":"dummy","mtu":1400,` + hostLocal}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
-		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64 nodad: is missing`},
 		{"route gone", in("ip", "route", "del", "default"), `route default`},
 		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down, want up`},
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
@@ -298,7 +298,7 @@ var chains = []chain{
 		{"another VRF", in("sh", "-c", "ip link add red up type vrf table 9; ip link set eth0 master red"), `route default|master is red`},
 		{"default route gone", in("ip", "route", "del", "default", "vrf", "blue"), `route default via .*: is missing`},
 		{"IPv6 default route gone", in("ip", "-6", "route", "del", "default", "vrf", "blue"), `route -6 default via .*: is missing`},
-		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64: is missing`},
+		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64 nodad: is missing`},
 	}},
 }
 
@@ -359,6 +359,9 @@ func TestLife(t *testing.T) {
 			r.must("add", r.add(a))
 			r.must("del without a namespace", r.del(&attachment{id: a.id}))
 			same(t, "del without a namespace", clean)
+			if err := nstest.RemoveNS(a.netns); err != nil { // a VLAN's link is in it, and there can be no other
+				t.Fatal(err)
+			}
 
 			b := fresh("c4")
 			c5 := fresh("c5")
