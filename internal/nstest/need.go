@@ -24,6 +24,17 @@ func Need(t testing.TB, kind string, args ...string) {
 	}
 }
 
+// Machine is in the environment in the virtual machine of internal/vm.
+const Machine = "FAIRLEAD_MACHINE"
+
+// NeedMachine skips a test that touches devices which only the virtual machine has to spare.
+func NeedMachine(t testing.TB) {
+	t.Helper()
+	if os.Getenv(Machine) == "" {
+		Skip(t, "this is not the virtual machine")
+	}
+}
+
 // Skip skips a test for want of something that this kernel or host lacks and the virtual machine has.
 func Skip(t testing.TB, why ...any) {
 	t.Helper()

@@ -23,8 +23,11 @@ import (
 // stepMark begins the line that says whose output follows.
 const stepMark = "=== PACKAGE "
 
-// skippedVar is package nstest's Skipped.
-const skippedVar = "FAIRLEAD_SKIPPED"
+// Package nstest's Skipped and Machine.
+const (
+	skippedVar = "FAIRLEAD_SKIPPED"
+	machineVar = "FAIRLEAD_MACHINE"
+)
 
 // kinds.txt is what the kernel must have, and how that is tried; skips.txt the tests that may skip.
 var (
@@ -89,7 +92,7 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 		}
 		return 0, nil
 	}
-	j := job{Env: append(os.Environ(), "CI=true", skippedVar+"="), Kinds: kinds()}
+	j := job{Env: append(os.Environ(), "CI=true", skippedVar+"=", machineVar+"=true"), Kinds: kinds()}
 	if j.Steps, err = build(ctx, o, share, packages, only); err != nil {
 		return 0, err
 	}
