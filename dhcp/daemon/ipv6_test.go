@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -312,4 +313,70 @@ func code(err error) spec.Code {
 		return e.Code
 	}
 	return 0
+}
+
+// Who has an address, and answers none but the kernel's own question, makes ADD fail; the server is told, so that the next
+// one gets another address.
+func TestTakenAddress(t *testing.T) {
+	l := newLAN6(t)
+	srv := l.kea6(t, "fd00:9::100-fd00:9::101", 3600, 1000, 2000, "")
+	startDaemon(t)
+	squatter := newAttachment(t, "squatter", `"type":"bridge","bridge":"cni0","ipam":{"type":"static","addresses":[{"address":"fd00:9::100/64"}]}`)
+	squatter.must(t, "ADD")
+	nstest.RunIn(t, squatter.netns, "nft", "add table ip6 t; add chain ip6 t in { type filter hook input priority 0; }; add rule ip6 t in ip6 saddr fe80::/10 icmpv6 type nd-neighbor-solicit drop")
+	a := newAttachment(t, "c1", `"enabledad":true,`+over("bridge", `"ipv4":"off","ipv6":"dhcpv6"`))
+	if err := a.call(t, "ADD"); err == nil || !strings.Contains(err.Error(), "fd00:9::100") || !strings.Contains(err.Error(), "has it") {
+		t.Errorf("ADD says %v", err)
+	}
+	srv.says(t, "DHCP6_DECLINE_LEASE", 1, limit)
+	a.must(t, "ADD")
+	if a.ip(t) != "fd00:9::101/128" {
+		t.Errorf("the address is %s", a.ip(t))
+	}
+	a.must(t, "CHECK")
+	a.must(t, "DEL")
+	squatter.must(t, "DEL")
+}
+
+// Many at once get addresses of their own, and at the end there is nothing left of them.
+func TestManyDualStack(t *testing.T) {
+	l := newLAN6(t)
+	srv := l.dnsmasq(t, range4, range6, "--enable-ra")
+	startDaemon(t)
+	const many = 6
+	var group sync.WaitGroup
+	all := make([]*attachment, many)
+	for i := range all {
+		all[i] = newAttachment(t, fmt.Sprint("c", i), over("bridge", `"ipv6":"dhcpv6"`))
+		group.Go(func() {
+			if err := all[i].call(t, "ADD"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	if t.Failed() {
+		return
+	}
+	seen := map[netip.Addr]bool{}
+	for _, a := range all {
+		for _, ip := range a.result.IPs {
+			seen[ip.Address.Addr()] = true
+		}
+	}
+	if len(seen) != 2*many || len(entries(t)) != 2*many {
+		t.Errorf("%d containers have %v", many, seen)
+	}
+	for _, a := range all {
+		group.Go(func() {
+			if err := errors.Join(a.call(t, "CHECK"), a.call(t, "DEL")); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	srv.says(t, "DHCPRELEASE", 2*many, limit)
+	if len(entries(t)) != 0 || len(files(t)) != 0 {
+		t.Errorf("the daemon keeps %+v in %q", entries(t), files(t))
+	}
 }

@@ -101,6 +101,13 @@ func ready(ctx context.Context, ns *kernel.NS, name string) (reached, error) {
 	return reachedLink(ns, l), nil
 }
 
+// taken reports whether the kernel has found out that somebody else has one of a lease's addresses, as it does with IPv6's
+// when the interface plugin puts them on the link.
+func taken(link reached, l *dhcp.Lease) bool {
+	have, _ := link.NS.Addrs(link.Index)
+	return slices.ContainsFunc(have, func(a kernel.Addr) bool { return a.DADFailed && slices.Contains(l.Prefixes(), a.Prefix) })
+}
+
 // takeOff removes a lease's addresses from the link, and reports whether they were there.
 func takeOff(link reached, l *dhcp.Lease) (was bool, err error) {
 	have, err := link.NS.Addrs(link.Index)

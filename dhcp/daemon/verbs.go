@@ -164,6 +164,10 @@ const giveBackLimit = 3 * time.Second
 func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r record) error {
 	ctx, cancel := context.WithTimeout(context.Background(), giveBackLimit)
 	defer cancel()
+	if taken(link, r.Lease) {
+		slog.Warn("somebody else on the link has an address that a server gave, and the server is told", "owner", r.Ask.Owner, "addresses", r.Lease.Prefixes())
+		return proto.Decline(ctx, link.Link, r.Ask, r.Lease)
+	}
 	return proto.Release(ctx, link.Link, r.Ask, r.Lease)
 }
 

@@ -84,8 +84,8 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 	var best *dhcp.Lease
 	var refused error
 	most, late := -1, false
-	_, err := s.exchange(ctx, m, func(r *dhcpv6.Message) error {
-		offer, err := lease(r, s.link, a, nil, true)
+	_, err := s.exchange(ctx, m, func(r *answer) error {
+		offer, err := lease(r.Message, s.link, a, nil, true)
 		switch {
 		case decides(err):
 			refused = err // another server may have what this one has not
@@ -93,7 +93,7 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 		case err != nil:
 			return err
 		}
-		if p := preference(r); p > most {
+		if p := preference(r.Message); p > most {
 			best, most = offer, p
 		}
 		if late || most == 255 { // none can be better
@@ -129,8 +129,10 @@ func preference(r *dhcpv6.Message) int {
 
 // ask exchanges m for a lease.
 func (s *session) ask(ctx context.Context, m *dhcpv6.Message, a dhcp.Ask, have *dhcp.Lease, addresses bool) (got *dhcp.Lease, err error) {
-	asked, err := s.exchange(ctx, m, func(r *dhcpv6.Message) (err error) {
-		got, err = lease(r, s.link, a, have, addresses)
+	asked, err := s.exchange(ctx, m, func(r *answer) (err error) {
+		if got, err = lease(r.Message, s.link, a, have, addresses); err == nil {
+			got.Server.Addr = r.from
+		}
 		return err
 	}, nil)
 	if err != nil {
@@ -155,7 +157,7 @@ func (c Client) Confirm(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp
 	defer s.Close()
 	m := message(dhcpv6.MessageTypeConfirm, a, have)
 	associations(m, a, have, true, false)
-	if _, err := s.exchange(ctx, m, func(r *dhcpv6.Message) error { return status(r.Options.Status()) }, nil); err != nil {
+	if _, err := s.exchange(ctx, m, func(r *answer) error { return status(r.Options.Status()) }, nil); err != nil {
 		return nil, err
 	}
 	same := *have
@@ -189,9 +191,15 @@ func (c Client) Release(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp
 	return c.giveUp(ctx, dhcpv6.MessageTypeRelease, l, a, have)
 }
 
-// Decline implements dhcp.Protocol. What is delegated is released with it: the next lease brings its own.
+// Decline implements dhcp.Protocol. What is delegated is released: the next lease brings its own.
 func (c Client) Decline(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) error {
-	return c.giveUp(ctx, dhcpv6.MessageTypeDecline, l, a, have)
+	err := c.giveUp(ctx, dhcpv6.MessageTypeDecline, l, a, have)
+	if len(have.Delegated) > 0 {
+		rest := *have
+		rest.Addresses = nil
+		err = errors.Join(err, c.giveUp(ctx, dhcpv6.MessageTypeRelease, l, a, &rest))
+	}
+	return err
 }
 
 func (c Client) giveUp(ctx context.Context, typ dhcpv6.MessageType, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) error {
@@ -207,7 +215,7 @@ func (s *session) giveUp(ctx context.Context, typ dhcpv6.MessageType, a dhcp.Ask
 	m := message(typ, a, have)
 	put(m, optServerID, have.Server.ID)
 	associations(m, a, have, len(have.Addresses) > 0, typ == dhcpv6.MessageTypeRelease)
-	_, err := s.exchange(ctx, m, func(*dhcpv6.Message) error { return nil }, nil)
+	_, err := s.exchange(ctx, m, func(*answer) error { return nil }, nil)
 	return err
 }
 

@@ -40,7 +40,7 @@ func TestLease(t *testing.T) {
 	if len(got.NTP) != 1 || got.NTP[0].String() != "fd00:1::123" {
 		t.Errorf("NTP is %v", got.NTP)
 	}
-	if len(got.Server.ID) == 0 || got.Gateway.IsValid() || time.Since(got.Asked) > 5*time.Second {
+	if len(got.Server.ID) == 0 || got.Server.Addr.String() != n.linkLocal() || got.Gateway.IsValid() || time.Since(got.Asked) > 5*time.Second {
 		t.Errorf("lease is %+v", got)
 	}
 	kea.await("duid=[00:04:")
@@ -132,6 +132,15 @@ func TestPrefixDelegation(t *testing.T) {
 	}
 	kea.await("DHCP6_RELEASE_NA")
 	kea.await("DHCP6_RELEASE_PD")
+
+	b := owner("two")
+	b.Delegate = 56
+	got = acquire(t, l, b)
+	if err := (Client{}).Decline(ctx, l, b, got); err != nil {
+		t.Fatal(err)
+	}
+	kea.await("DHCP6_DECLINE_LEASE")
+	kea.awaitTimes(2, "DHCP6_RELEASE_PD ")
 }
 
 // A server that dies is waited for, and one that comes back without its memory gives the lease again or refuses it.

@@ -156,12 +156,17 @@ func (s *server) notable() string {
 // await waits until the server has said something.
 func (s *server) await(text string) {
 	s.t.Helper()
+	s.awaitTimes(1, text)
+}
+
+func (s *server) awaitTimes(n int, text string) {
+	s.t.Helper()
 	limit := time.After(15 * time.Second)
-	for !strings.Contains(s.log(), text) {
+	for strings.Count(s.log(), text) < n {
 		select {
 		case <-s.news:
 		case <-s.done:
-			if !strings.Contains(s.log(), text) {
+			if strings.Count(s.log(), text) < n {
 				s.t.Fatalf("the server ended and never said %q:\n%s", text, s.notable())
 			}
 		case <-limit:

@@ -80,6 +80,12 @@ func (c Client) open(ctx context.Context, l dhcp.Link) (*session, error) {
 	return &session{Inet6Conn: conn, c: c, link: l, self: self}, nil
 }
 
+// An answer is a message from a server, or from the relay that it is behind.
+type answer struct {
+	*dhcpv6.Message
+	from netip.Addr
+}
+
 // An oddAnswer is one to our question that cannot be used.
 type oddAnswer struct {
 	server netip.Addr
@@ -105,7 +111,7 @@ func decides(err error) bool {
 // exchange sends m until take has had an answer that it wants, which is nil, or one that decides. Asked is when that was
 // last sent. Settle is asked each time that an answer has not come in time; what it returns ends the exchange if it is
 // done. After the tries, or at the end of ctx, it is ErrNobody.
-func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*dhcpv6.Message) error, settle func() (done bool, err error)) (asked time.Time, err error) {
+func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*answer) error, settle func() (done bool, err error)) (asked time.Time, err error) {
 	p := s.c.pace(m.MessageType)
 	pause := jitter(p.first, m.MessageType == dhcpv6.MessageTypeSolicit)
 	began := time.Now()
@@ -150,7 +156,7 @@ func jitter(d time.Duration, longer bool) time.Duration {
 }
 
 // await reads until an answer that take wants, or that decides. It is ErrNobody at the deadline.
-func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv6.Message, take func(*dhcpv6.Message) error) error {
+func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv6.Message, take func(*answer) error) error {
 	want := dhcpv6.MessageTypeReply
 	if m.MessageType == dhcpv6.MessageTypeSolicit {
 		want = dhcpv6.MessageTypeAdvertise
@@ -172,7 +178,7 @@ func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv6.Messa
 			slog.Debug("a DHCPv6 message was passed over", "link", s.link.Name, "from", from.Addr(), "reason", err)
 			continue
 		}
-		switch err := take(r); {
+		switch err := take(&answer{r, from.Addr()}); {
 		case err == nil:
 			return nil
 		case err == errMore:

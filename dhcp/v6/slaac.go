@@ -155,11 +155,11 @@ func (c SLAAC) inform(ctx context.Context, l dhcp.Link, a dhcp.Ask, out *dhcp.Le
 	if err == nil {
 		defer s.Close()
 		m := message(dhcpv6.MessageTypeInformationRequest, a, nil)
-		_, err = s.exchange(ctx, m, func(r *dhcpv6.Message) error {
+		_, err = s.exchange(ctx, m, func(r *answer) error {
 			if err := status(r.Options.Status()); err != nil {
 				return err
 			}
-			configuration(r, out)
+			configuration(r.Message, out)
 			return nil
 		}, nil)
 	}
