@@ -32,7 +32,7 @@ type deviceState struct {
 	Port     *kernel.BridgePort // of the bridge that Master is
 	VLANs    []kernel.PortVLAN  // likewise
 	VLAN     *vlanState         // a vlan dies with its container's namespace
-	Settings map[string]int32   // see kernel.Link.Settings
+	Settings map[string]int32   // see kernel.Link.Settings; without those that follow the host's
 	Addrs    []kernel.Saved
 	Routes   []kernel.Saved
 }
@@ -48,6 +48,11 @@ func deviceStateOf(w *kernel.World, l *kernel.Link) (s deviceState, err error) {
 	s = deviceState{
 		Link: l.Name, Kind: l.Kind, Alias: l.Alias, AltNames: l.AltNames(), MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen,
 		Up: l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Settings: l.Settings(),
+	}
+	for key, of := range hostSettings(w) {
+		if s.Settings[key] == of {
+			delete(s.Settings, key)
+		}
 	}
 	if l.Master != 0 {
 		m, err := w.Host.LinkAt(l.Master)
@@ -167,17 +172,34 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 	return nil
 }
 
+// hostSettings are those that the kernel gives to all links when they are set for "all". A link that was away meanwhile
+// is to have them, too.
+func hostSettings(w *kernel.World) map[string]int32 {
+	all := map[string]int32{}
+	for _, key := range []string{"ipv4 forwarding", "ipv6 forwarding", "ipv6 disable_ipv6"} {
+		if text, err := w.Host.Sysctl(settingKey(key, "all")); err == nil {
+			if v, err := strconv.Atoi(text); err == nil {
+				all[key] = int32(v)
+			}
+		}
+	}
+	return all
+}
+
+func settingKey(key, link string) string {
+	family, file, _ := strings.Cut(key, " ")
+	return "net/" + family + "/conf/" + link + "/" + file
+}
+
 // restoreSettings comes before the link is up: they say whom the host lets configure it.
 func (s deviceState) restoreSettings(w *kernel.World, name string, l *kernel.Link) {
-	is := l.Settings()
-	for _, key := range slices.Sorted(maps.Keys(s.Settings)) {
-		if v, ok := is[key]; ok && v == s.Settings[key] {
+	is, want := l.Settings(), hostSettings(w)
+	maps.Copy(want, s.Settings)
+	for _, key := range slices.Sorted(maps.Keys(want)) {
+		if v, ok := is[key]; ok && v == want[key] {
 			continue
 		}
-		family, file, _ := strings.Cut(key, " ")
-		if _, err := w.Host.SetSysctls(kernel.Setting{
-			Key: "net/" + family + "/conf/" + name + "/" + file, Value: strconv.Itoa(int(s.Settings[key])), Optional: true,
-		}); err != nil {
+		if _, err := w.Host.SetSysctls(kernel.Setting{Key: settingKey(key, name), Value: strconv.Itoa(int(want[key])), Optional: true}); err != nil {
 			slog.Info("not put back", "device", s.Link, "error", err)
 		}
 	}

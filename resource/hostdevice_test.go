@@ -230,6 +230,29 @@ func TestHostDeviceVLAN(t *testing.T) {
 	}
 }
 
+// TestHostDeviceForwarding: a host that began to forward while a device was away forwards by that, too; one by which it
+// is not to forward stays so.
+func TestHostDeviceForwarding(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	host(t, w, "sysctl -qw net.ipv4.conf.all.forwarding=1 net.ipv4.conf.ens5.forwarding=0")
+	other := spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth5"}
+	four, five := aDevice(owner, "ens4"), aDevice(other, "ens5")
+	five.Name = "eth5"
+	must(t, w, four, five)
+	host(t, w, "sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.forwarding=0 net.ipv4.conf.all.forwarding=1")
+	for _, h := range []HostDevice{four, five} {
+		if err := h.Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for key, want := range map[string]string{"ipv4/conf/ens4": "1", "ipv6/conf/ens4": "1", "ipv4/conf/ens5": "0", "ipv6/conf/ens5": "1"} {
+		if got := sysctl(t, w.Host, "net/"+key+"/forwarding"); got != want {
+			t.Errorf("%s/forwarding is %s, want %s", key, got, want)
+		}
+	}
+}
+
 // TestHostDevicePortVLANs: a port of a bridge is in its VLANs again.
 func TestHostDevicePortVLANs(t *testing.T) {
 	needBridgeVLANs(t)
