@@ -6,8 +6,10 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -49,10 +51,15 @@ func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (r
 		if err != nil {
 			return nil, err
 		}
+		if q.ipam.IPv6 == dhcp.SLAAC {
+			return nil, spec.Errorf(spec.CodeConfig, "ipam.ipv6: %q: the reference's plugins take no address that the kernel has put on the link already; use fairlead's, or \"dhcpv6\"", q.ipam.IPv6)
+		}
 		res, err := d.add(ctx, q)
 		if err != nil {
 			return nil, err
 		}
+		// Nor do they take a route that is there already, as those that a router gave are.
+		res.Routes = slices.DeleteFunc(res.Routes, func(r spec.Route) bool { return r.Dst.Addr().Is6() })
 		return rpc.NewResult(res), nil
 	case rpc.Release:
 		var a rpc.Args

@@ -162,6 +162,9 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 const giveBackLimit = 3 * time.Second
 
 func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r record) error {
+	if !link.up {
+		return fmt.Errorf("link %s is down", link.Name)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), giveBackLimit)
 	defer cancel()
 	if taken(link, r.Lease) {
