@@ -40,6 +40,7 @@ type Ask struct {
 	Options     map[uint16][]byte `json:"options,omitempty"`   // sent as they are; they win over what the protocol says itself
 	Request     []uint16          `json:"request,omitempty"`   // the codes of the options asked for
 	Broadcast   bool              `json:"broadcast,omitempty"` // answers shall be broadcast (DHCPv4)
+	Probe       bool              `json:"probe,omitempty"`     // look whether somebody else has the address before it is taken (DHCPv4; DHCPv6 always does)
 	Delegate    int               `json:"delegate,omitempty"`  // length of a prefix to be delegated (DHCPv6)
 	Metric      int               `json:"metric,omitempty"`    // of a default route that the kernel makes as routers say (IPv6)
 }

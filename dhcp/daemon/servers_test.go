@@ -199,3 +199,19 @@ func coded(t *testing.T, err error, code int, words string) {
 		t.Errorf("got code %d, %v; want %d, %q", e.Code, err, code, words)
 	}
 }
+
+// An address that somebody on the link has is declined, and the container gets another one.
+func TestDecline(t *testing.T) {
+	l := newLAN(t)
+	nstest.RunIn(t, l.server, "ip", "addr", "add", "10.9.0.100/32", "dev", "eth0") // of whom Kea does not know
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.101", 3600, 1000, 2000)
+	startDaemon(t)
+	a := newAttachment(t, "c1", `"type":"bridge","bridge":"cni0","conflictDetection":"probe","ipam":{"type":"dhcp"}`)
+	a.must(t, "ADD")
+	if a.ip(t) != "10.9.0.101/24" {
+		t.Errorf("got %s", a.ip(t))
+	}
+	srv.says(t, "DHCP4_DECLINE", 1, limit)
+	a.must(t, "CHECK")
+	a.must(t, "DEL")
+}

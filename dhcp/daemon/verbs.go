@@ -41,6 +41,13 @@ func ask(a rpc.Args, verb string) (q question, err error) {
 	return q, nil
 }
 
+// probes reports whether the interface plugin looks for conflicts. One that it finds costs the container its address, so
+// that a server is to be told before.
+func (q question) probes() bool {
+	raw, ok := q.conf.Object.Get("conflictDetection")
+	return ok && string(raw) == `"probe"`
+}
+
 // add gives an owner its leases. What it has already is answered again.
 func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 	wanted, err := q.ipam.Wanted(q.owner, q.Args.Args)
@@ -96,6 +103,7 @@ func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, i
 	for i, w := range wanted {
 		group.Go(func() {
 			a := w.Ask
+			a.Probe = q.probes()
 			a.Broadcast = a.Broadcast || d.Broadcast || link.kind == "ipvlan" // all of whose links have one MAC
 			if got[i], errs[i] = d.lease(ctx, w.Protocol, a, q, id, link); errs[i] != nil {
 				cancel()

@@ -29,6 +29,9 @@ var _ dhcp.Protocol = Client{}
 // Name implements dhcp.Protocol.
 func (Client) Name() string { return "dhcpv4" }
 
+// attempts is how many addresses that somebody else has are declined before that is an error.
+const attempts = 4
+
 // Acquire implements dhcp.Protocol. Of several offers the first is taken.
 func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
 	s, err := c.open(l)
@@ -36,8 +39,31 @@ func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lea
 		return nil, err
 	}
 	defer s.Close()
+	for try := 1; ; try++ {
+		got, err := s.acquire(ctx, a)
+		if err != nil || !a.Probe {
+			return got, err
+		}
+		if err = free(ctx, l, address(got)); err == nil {
+			return got, nil
+		}
+		err = errors.Join(err, c.Decline(ctx, l, a, got))
+		if !errors.Is(err, errTaken) || try == attempts {
+			return nil, err
+		}
+		slog.Warn("an address is declined", "owner", a.Owner, "reason", err)
+		if perr := s.pause(ctx, c.first()); perr != nil {
+			return nil, errors.Join(err, perr)
+		}
+		a.Address = netip.Addr{}
+	}
+}
+
+// acquire is DISCOVER, OFFER, REQUEST, ACK.
+func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) {
 	var refusal error
 	for {
+		l := s.link
 		discover := request(dhcpv4.MessageTypeDiscover, l, a)
 		if a.Address.Is4() {
 			discover.Options[optAddress] = a.Address.AsSlice()
@@ -59,7 +85,7 @@ func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lea
 			return got.lease, nil
 		case errors.Is(err, dhcp.ErrRefused): // somebody else was faster: a new offer, but not at once
 			refusal = err
-			if err := s.pause(ctx, c.first()); err != nil {
+			if err := s.pause(ctx, s.c.first()); err != nil {
 				return nil, errors.Join(err, refusal)
 			}
 		case !errors.Is(err, dhcp.ErrNobody) || ctx.Err() != nil:

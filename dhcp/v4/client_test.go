@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
@@ -161,6 +162,47 @@ func noise(n int) []byte {
 		b[i] = byte(rand.Uint32())
 	}
 	return b
+}
+
+// An address that somebody else has is declined, where conflicts are looked for, and another one taken.
+func TestConflict(t *testing.T) {
+	w := newWire(t)
+	nstest.RunIn(t, w.serverPath, "ip", "addr", "add", leased.String()+"/24", "dev", "eth0") // whose kernel answers
+	a := owner()
+	a.Probe, a.Broadcast = true, true
+	c := do(t, 20*time.Second, func(ctx context.Context) (*dhcp.Lease, error) { return quick().Acquire(ctx, w.link, a) })
+	var seen []string
+	for range 10 {
+		q := w.next(t)
+		seen = append(seen, q.MessageType().String())
+		second := func(r *dhcpv4.DHCPv4) {
+			if len(seen) > 3 {
+				r.YourIPAddr = netip.MustParseAddr("10.9.0.78").AsSlice()
+			}
+		}
+		switch q.MessageType() {
+		case dhcpv4.MessageTypeDiscover:
+			if !q.IsBroadcast() {
+				t.Error("no broadcast is asked for")
+			}
+			w.send(t, answerTo(q, dhcpv4.MessageTypeOffer, second).ToBytes())
+		case dhcpv4.MessageTypeRequest:
+			w.send(t, answerTo(q, dhcpv4.MessageTypeAck, second).ToBytes())
+		case dhcpv4.MessageTypeDecline:
+			if string(q.Options[optAddress]) != string(leased.AsSlice()) || string(q.Options[optServer]) != string(own.AsSlice()) || !q.ClientIPAddr.IsUnspecified() || q.Options[optRequested] != nil {
+				t.Errorf("DECLINE %s", q.Summary())
+			}
+		}
+		if len(seen) == 5 {
+			break
+		}
+	}
+	if got := strings.Join(seen, " "); got != "DISCOVER REQUEST DECLINE DISCOVER REQUEST" {
+		t.Errorf("it says %s", got)
+	}
+	if g := <-c; g.err != nil || g.lease.Addresses[0].Prefix.String() != "10.9.0.78/24" {
+		t.Errorf("got %+v", g)
+	}
 }
 
 // A NAK to a REQUEST begins anew; one to a lease that is held ends it, but the word of its own server counts more.

@@ -23,6 +23,8 @@ type wire struct {
 	link   dhcp.Link
 	server *kernel.PacketConn
 	mac    net.HardwareAddr
+
+	serverPath string
 }
 
 var (
@@ -56,7 +58,7 @@ func newWire(t *testing.T) *wire {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	return &wire{link: dhcp.Link{NS: ns, Name: "eth0", Index: l.Index, MAC: l.MAC, MTU: l.MTU}, server: conn, mac: sl.MAC}
+	return &wire{link: dhcp.Link{NS: ns, Name: "eth0", Index: l.Index, MAC: l.MAC, MTU: l.MTU}, server: conn, mac: sl.MAC, serverPath: server}
 }
 
 // A question is what a server received.
