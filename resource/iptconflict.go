@@ -307,8 +307,10 @@ func cachedGone(w *kernel.World, o spec.Owner) bool {
 	for _, file := range files {
 		var c struct {
 			ContainerID string `json:"containerId"`
+			NetworkName string `json:"networkName"`
+			IfName      string `json:"ifName"`
 			Result      struct {
-				Interfaces []struct{ Name, Sandbox string } `json:"interfaces"`
+				Interfaces []struct{ Name, Sandbox, MAC string } `json:"interfaces"`
 			} `json:"result"`
 		}
 		b, err := os.ReadFile(file)
@@ -316,7 +318,8 @@ func cachedGone(w *kernel.World, o spec.Owner) bool {
 			continue
 		}
 		for _, i := range c.Result.Interfaces {
-			if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") {
+			ours := kernel.MAC("host", spec.Owner{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}).String() // whatever its name
+			if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") && i.MAC != ours {
 				continue
 			}
 			known = true

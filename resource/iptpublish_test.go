@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -317,8 +318,10 @@ func TestPublishTakesOverFromTheDead(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { os.Remove(cached) })
-		for _, r := range []plan.Remover{b, b.Publish} {
+		chosen := fmt.Sprintf(`"web0","mac":"%v"`, kernel.MAC("host", spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}))
+		for name, r := range map[string]plan.Remover{`"veth0"`: b, chosen: b.Publish} {
 			os.Remove(cached)
+			link, _, _ := strings.Cut(strings.Trim(name, `"`), `"`)
 			l.ensure(stale, l.w)
 			if err := l.w.Memory.Forget(iptPublished, stale.Owner); err != nil { // the reference remembers nothing
 				t.Fatal(err)
@@ -326,14 +329,14 @@ func TestPublishTakesOverFromTheDead(t *testing.T) {
 			if _, err := r.Ensure(t.Context(), l.world(l.b)); err == nil || !strings.Contains(err.Error(), "net/c1") {
 				t.Errorf("%v, of whom the cache knows nothing: %v", r, err)
 			}
-			host(t, l.w, "ip link add veth0 type veth peer name veth1")
-			if err := os.WriteFile(cached, []byte(`{"containerId":"c1","result":{"interfaces":[{"name":"br0"},{"name":"veth0"},{"name":"eth0","sandbox":"/x"}]}}`), 0o600); err != nil {
+			host(t, l.w, "ip link add %s type veth peer name veth1", link)
+			if err := os.WriteFile(cached, []byte(`{"containerId":"c1","networkName":"net","ifName":"eth0","result":{"interfaces":[{"name":"br0"},{"name":`+name+`},{"name":"eth0","sandbox":"/x"}]}}`), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := r.Ensure(t.Context(), l.world(l.b)); err == nil || !strings.Contains(err.Error(), "net/c1") {
 				t.Errorf("%v, of a living container: %v", r, err)
 			}
-			host(t, l.w, "ip link del veth0")
+			host(t, l.w, "ip link del %s", link)
 			l.ensure(r, l.world(l.b))
 			l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
 			if s := natState(t, l.w, v); strings.Contains(s, dnatChain(stale.Owner)) {
