@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -128,10 +130,14 @@ func TestSameAsTheReference(t *testing.T) {
 		"CHECK":                   {{"ADD", "a", "", `"ipam":{` + lone + `}`}, {"CHECK", "a", "", `"ipam":{` + lone + `},"prevResult":{"ips":[{"version":"4","address":"10.1.0.2/24"}]}`}},
 		"CHECK of nothing":        {{"ADD", "a", "", `"ipam":{` + lone + `}`}, {"CHECK", "b", "", `"ipam":{` + lone + `},"prevResult":{"ips":[{"version":"4","address":"10.1.0.2/24"}]}`}},
 	} {
-		for _, version := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0"} {
+		for _, version := range []string{"0.2.0", "0.3.1", "0.4.0", "1.0.0", "0.3.1 IPv6", "1.0.0 IPv6"} {
 			t.Run(name+" "+version, func(t *testing.T) {
 				dirs := [2]string{t.TempDir(), t.TempDir()}
+				version, six := strings.CutSuffix(version, " IPv6")
 				for i, s := range steps {
+					if six {
+						s.args, s.conf = asIPv6(s.args), asIPv6(s.conf)
+					}
 					var got [2]answer
 					for j, program := range []string{"/proc/self/exe", program} {
 						// Each has a folder of its own, and the first step of all makes it.
@@ -171,6 +177,19 @@ func TestSameAsTheReference(t *testing.T) {
 			})
 		}
 	}
+}
+
+// asIPv6 is a text whose IPv4 addresses are IPv6 ones, as long and as far apart.
+func asIPv6(s string) string {
+	s = regexp.MustCompile(`\b10\.(\d)\.0\.(\d+)/(\d+)`).ReplaceAllStringFunc(s, func(p string) string {
+		a := netip.MustParsePrefix(p)
+		return fmt.Sprintf("fd00:%d::%x/%d", a.Addr().As4()[1], a.Addr().As4()[3], a.Bits()+96)
+	})
+	s = regexp.MustCompile(`\b10\.(\d)\.0\.(\d+)`).ReplaceAllStringFunc(s, func(p string) string {
+		a := netip.MustParseAddr(p)
+		return fmt.Sprintf("fd00:%d::%x", a.As4()[1], a.As4()[3])
+	})
+	return strings.NewReplacer("0.0.0.0/0", "::/0", "192.168.0.0/16", "fd99::/16", `"version":"4"`, `"version":"6"`).Replace(s)
 }
 
 // A refusal is a document that names the path, the value and what would be right.
@@ -225,9 +244,26 @@ func TestRefusals(t *testing.T) {
 // A life, by the verbs that the reference does not have.
 // clause: P12 P13 P21 P22
 func TestLife(t *testing.T) {
+	for name, f := range map[string]struct{ ranges, full string }{
+		"IPv4": {`"subnet":"10.1.0.0/29"`, "10.1.0.1-10.1.0.6: 5 of 5 are in use"},
+		"IPv6": {`"subnet":"fd00::/125","rangeEnd":"fd00::6"`, "fd00::1-fd00::6: 5 of 5 are in use"},
+		"both": {`"ranges":[[{"subnet":"10.1.0.0/29"}],[{"subnet":"fd00::/64"}]]`, "10.1.0.1-10.1.0.6: 5 of 5 are in use"},
+	} {
+		t.Run(name, func(t *testing.T) { life(t, f.ranges, f.full, name) })
+	}
+}
+
+func life(t *testing.T, ranges, full, family string) {
 	dir := t.TempDir()
+	var addrs []string // without their ends
+	if family != "IPv6" {
+		addrs = append(addrs, "10.1.0.")
+	}
+	if family != "IPv4" {
+		addrs = append(addrs, "fd00::")
+	}
 	conf := func(extra string) string {
-		return `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"host-local","dataDir":"` + dir + `","subnet":"10.1.0.0/29"}` + extra + `}`
+		return `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"host-local","dataDir":"` + dir + `",` + ranges + `}` + extra + `}`
 	}
 	bare := `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"host-local","dataDir":"` + dir + `"},"cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"}]}`
 	silent := func(what string, a answer) {
@@ -240,8 +276,10 @@ func TestLife(t *testing.T) {
 	var first json.RawMessage
 	for i, id := range []string{"a", "b", "c", "d", "e"} {
 		got := ours(t, "ADD", id, "", conf(""))
-		if want := fmt.Sprintf(`"10.1.0.%d/29"`, i+2); got.status != 0 || !bytes.Contains(got.out, []byte(want)) {
-			t.Fatalf("ADD %s: %s", id, got)
+		for _, a := range addrs {
+			if want := fmt.Sprintf(`"%s%d/`, a, i+2); got.status != 0 || !bytes.Contains(got.out, []byte(want)) {
+				t.Fatalf("ADD %s: %s", id, got)
+			}
 		}
 		if id == "a" {
 			first = got.out
@@ -250,7 +288,7 @@ func TestLife(t *testing.T) {
 	silent("CHECK", ours(t, "CHECK", "a", "", conf(`,"prevResult":`+string(first))))
 	for verb, code := range map[string]string{"ADD": `"code": 11`, "STATUS": `"code": 50`} {
 		got := ours(t, verb, "f", "", conf(""))
-		if got.status == 0 || !bytes.Contains(got.out, []byte(code)) || !bytes.Contains(got.out, []byte("10.1.0.1-10.1.0.6: 5 of 5 are in use")) {
+		if got.status == 0 || !bytes.Contains(got.out, []byte(code)) || !bytes.Contains(got.out, []byte(full)) {
 			t.Errorf("%s of a full range: %s", verb, got)
 		}
 	}
@@ -258,21 +296,23 @@ func TestLife(t *testing.T) {
 	silent("DEL", ours(t, "DEL", "a", "MAC=x;nonsense", bare))
 	silent("DEL again", ours(t, "DEL", "a", "", bare))
 	silent("STATUS", ours(t, "STATUS", "", "", conf("")))
-	if got := ours(t, "CHECK", "a", "", conf(`,"prevResult":`+string(first))); got.status == 0 || !bytes.Contains(got.out, []byte("lease 10.1.0.2: is missing")) {
-		t.Errorf("CHECK after DEL: %s", got)
+	for _, a := range addrs {
+		if got := ours(t, "CHECK", "a", "", conf(`,"prevResult":`+string(first))); got.status == 0 || !bytes.Contains(got.out, []byte("lease "+a+"2: is missing")) {
+			t.Errorf("CHECK after DEL: %s", got)
+		}
 	}
 	silent("GC", ours(t, "GC", "", "", bare))
-	if got := leases(t, dir); len(got) != 3 || got["10.1.0.3"] != "b\r\neth0" {
+	if got := leases(t, dir); len(got) != 1+2*len(addrs) || got[addrs[0]+"3"] != "b\r\neth0" {
 		t.Errorf("after GC: %q", got)
 	}
 	if got := ours(t, "GC", "", "", conf("")); got.status == 0 || !bytes.Contains(got.out, []byte(`"code": 7`)) {
 		t.Errorf("GC without a list: %s", got)
 	}
 	// What a crash leaves is said.
-	if err := os.WriteFile(filepath.Join(dir, "net", "10.1.0.6"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "net", addrs[0]+"6"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := ours(t, "ADD", "f", "", conf("")); got.status != 0 || !strings.Contains(got.stderr, "net/10.1.0.6") {
+	if got := ours(t, "ADD", "f", "", conf("")); got.status != 0 || !strings.Contains(got.stderr, "net/"+addrs[0]+"6") {
 		t.Errorf("an empty lease file: %s", got)
 	}
 }
