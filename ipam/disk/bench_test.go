@@ -85,7 +85,7 @@ func filled(b *testing.B, n int) *Store {
 }
 
 // untouched signs the index anew, as if last_reserved_ip had been ours.
-func untouched(b *testing.B, s *Store) {
+func untouched(b testing.TB, s *Store) {
 	b.Helper()
 	path := filepath.Join(s.DataDir, "net")
 	d, err := openDirectory(context.Background(), path, false)

@@ -88,37 +88,25 @@ func TestCost(t *testing.T) {
 	} {
 		p := netip.MustParsePrefix(tc.subnet)
 		first := p.Addr().Next().Next()
-		dir := func(what string) string { return fmt.Sprintf("/var/lib/cni/cost%d%s", i, what) }
-		for what, prepare := range map[string]func() []string{
-			"ADD": func() []string {
-				occupied(t, dir("ADD"), tc.subnet, tc.n, ipam.Plus(first, uint64(max(tc.n, 1)-1)))
-				return []string{"add", dir("ADD"), tc.subnet, "a"}
-			},
-			"ADD past all leases": func() []string {
-				occupied(t, dir("PAST"), tc.subnet, tc.n, first)
-				return []string{"add", dir("PAST"), tc.subnet, "a"}
-			},
-			"DEL": func() []string {
-				add(t, occupied(t, dir("DEL"), tc.subnet, tc.n, ipam.Plus(first, uint64(max(tc.n, 1)-1))), "a")
-				return []string{"del", dir("DEL"), tc.subnet, "a"}
-			},
-			"ADD to a full range": func() []string {
-				n := 253
-				if tc.subnet != "10.1.0.0/24" && tc.n == million {
-					n = 1<<20 - 3
+		dir := fmt.Sprint("/var/lib/cni/cost", i)
+		s := occupied(t, dir, tc.subnet, tc.n, ipam.Plus(first, uint64(max(tc.n, 1)-1)))
+		for _, what := range []string{"ADD", "DEL", "ADD past all leases", "ADD to a full range"} {
+			args := []string{"add", dir, tc.subnet, "a"}
+			switch what {
+			case "DEL":
+				args[0] = "del"
+			case "ADD past all leases":
+				put(t, dir, "last_reserved_ip.0", first.String())
+				untouched(t, s)
+			case "ADD to a full range":
+				if tc.n == 0 || p.Bits() == 64 {
+					continue
 				}
-				if p.Bits() == 64 || tc.n == 0 {
-					return nil
-				}
-				occupied(t, dir("FULL"), tc.subnet, n+p.Addr().BitLen()/128, first) // IPv6 has no broadcast address
-				return []string{"add", dir("FULL"), tc.subnet, "a"}
-			},
-		} {
-			args := prepare()
-			if args == nil {
-				continue
+				n := 1<<(p.Addr().BitLen()-p.Bits()) - 3 + p.Addr().BitLen()/128 // IPv6 has no broadcast address
+				args[1] = dir + "full"
+				occupied(t, args[1], tc.subnet, n, first)
 			}
-			got := calls(dir(""), args...)
+			got := calls(dir, args...)
 			rows = append(rows, fmt.Sprintf("%s with %d leases, %s: %v", tc.subnet, tc.n, what, got))
 			if base[what] == nil {
 				base[what] = got

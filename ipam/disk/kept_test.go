@@ -404,7 +404,7 @@ func FuzzRecord(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29", "fd00::/64"), Log: slog.New(slog.DiscardHandler)}
+		s := &Store{DataDir: inMemory(t), Sets: sets(t, "10.1.0.0/29", "fd00::/64"), Log: slog.New(slog.DiscardHandler)}
 		web := s.keyed("web", time.Hour)
 		add(t, web, "a")
 		for _, a := range []string{"10.1.0.2", "10.1.0.3", "fd00::3"} {

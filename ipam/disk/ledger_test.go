@@ -33,7 +33,7 @@ func TestReclaim(t *testing.T) {
 	ctx := context.Background()
 	for name, f := range families {
 		t.Run(name, func(t *testing.T) {
-			s := &Store{DataDir: t.TempDir(), Sets: small(t, f.subnets...), Log: testLog(t)}
+			s := &Store{DataDir: inMemory(t), Sets: small(t, f.subnets...), Log: testLog(t)}
 			if gone, err := s.Reclaim(ctx, "net", false); err != nil || len(gone) > 0 {
 				t.Errorf("of nothing: %v, %v", gone, err)
 			}
@@ -82,7 +82,7 @@ func TestReclaim(t *testing.T) {
 func TestLook(t *testing.T) {
 	for name, f := range families {
 		t.Run(name, func(t *testing.T) {
-			s := &Store{DataDir: t.TempDir(), Sets: small(t, f.subnets...), Log: testLog(t), Cooldown: time.Hour}
+			s := &Store{DataDir: inMemory(t), Sets: small(t, f.subnets...), Log: testLog(t), Cooldown: time.Hour}
 			if b := look(t, s); len(b.Uses) != len(f.subnets) || b.Uses[0].Available != ipam.CountOf(5) {
 				t.Errorf("before the first: %+v", b)
 			}
@@ -132,14 +132,14 @@ func TestImport(t *testing.T) {
 	ctx := context.Background()
 	for name, f := range families {
 		t.Run(name, func(t *testing.T) {
-			from := &Store{DataDir: t.TempDir(), Sets: small(t, f.subnets...), Log: testLog(t)}
+			from := &Store{DataDir: inMemory(t), Sets: small(t, f.subnets...), Log: testLog(t)}
 			add(t, from.keyed("web", time.Hour), "w")
 			add(t, from, "a")
 			del(t, from, "w")
 			one := addr(f.addrs(5)[0])
 			reserveNow(t, from, []ipam.Reservation{{Prefix: netip.PrefixFrom(one, one.BitLen())}})
 			b := look(t, from)
-			to := &Store{DataDir: t.TempDir(), Sets: from.Sets, Log: testLog(t)}
+			to := &Store{DataDir: inMemory(t), Sets: from.Sets, Log: testLog(t)}
 			for _, dry := range []bool{true, false, false} {
 				had := len(leases(t, to.DataDir))
 				added, err := to.Import(ctx, "net", b, false, dry)

@@ -21,7 +21,7 @@ import (
 func TestReserved(t *testing.T) {
 	for name, f := range families {
 		t.Run(name, func(t *testing.T) {
-			s := &Store{DataDir: t.TempDir(), Sets: small(t, f.subnets...), Log: testLog(t)}
+			s := &Store{DataDir: inMemory(t), Sets: small(t, f.subnets...), Log: testLog(t)}
 			for _, end := range []int{2, 4, 5} {
 				for _, a := range f.addrs(end) {
 					s.Reserved = append(s.Reserved, netip.PrefixFrom(addr(a), addr(a).BitLen()))
@@ -54,7 +54,7 @@ func TestReservedForAKey(t *testing.T) {
 	for name, f := range families {
 		t.Run(name, func(t *testing.T) {
 			var log said
-			s := &Store{DataDir: t.TempDir(), Sets: small(t, f.subnets...), Log: log.log()}
+			s := &Store{DataDir: inMemory(t), Sets: small(t, f.subnets...), Log: log.log()}
 			web, other := s.keyed("web", time.Hour), s.keyed("other", time.Hour)
 			add(t, web, "w1") // has another one so far
 			del(t, web, "w1")
@@ -115,7 +115,7 @@ func reserveNow(t testing.TB, s *Store, list []ipam.Reservation) {
 // clause: P12 P21
 func TestReservedGarbage(t *testing.T) {
 	for _, content := range []string{"", "{", "{}", "null", `{"reserved":[{}]}`, `{"reserved":[{"prefix":"10.1.0.5/24"}]}`, "\x00"} {
-		s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+		s := &Store{DataDir: inMemory(t), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
 		add(t, s, "a")
 		reserveNow(t, s, nil)
 		path := filepath.Join(s.DataDir, keptDir, "net", "reserved")
