@@ -153,7 +153,11 @@ func byReference(a *attachment, r *runner, verb string) error {
 	if err := json.Unmarshal([]byte(conf), &typ); err != nil {
 		return err
 	}
-	cmd := exec.Command("/usr/lib/cni/" + typ.Type)
+	argv := []string{"/usr/lib/cni/" + typ.Type}
+	if r.host != "" {
+		argv = append([]string{"nsenter", "--net=" + r.host}, argv...)
+	}
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(conf)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni"}
 	out, err := cmd.Output()
@@ -193,6 +197,54 @@ func TestVRFAndSourceRouting(t *testing.T) {
 			}
 			r.must("del", r.del(a))
 			if out := nstest.RunIn(t, a.netns, "sh", "-c", "ip -br link; ip rule; ip -6 rule"); strings.Contains(out, "blue") || strings.Contains(out, "10.77") || strings.Contains(out, "fd00") {
+				t.Errorf("left: %s", out)
+			}
+		})
+	}
+}
+
+// TestChainedTraffic sends packets by interfaces that the reference's plugins made, on a host that forwards nothing by
+// itself: they are let through, published and limited by ours.
+//
+// clause: P18 P23
+func TestChainedTraffic(t *testing.T) {
+	for name, conf := range map[string]string{
+		"bridge": `"type":"bridge","bridge":"br-a","isGateway":true,"ipMasq":true`,
+		"ptp":    `"type":"ptp","ipMasq":true`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSite(t)
+			s.restore("nft", dropRules)
+			s.sh("outside", "ip route del default; ip -6 route del default") // masqueraded, or nowhere
+			r := s.network("a", published, `"type":"firewall"`, `"type":"bandwidth","ingressRate":100000000,"egressRate":100000000`, `"type":"tuning","mtu":1400`)
+			r.chain.plugins[0] = conf + `,"ipam":{"type":"host-local","dataDir":"` + t.TempDir() + `","subnet":"10.81.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}`
+			a := &attachment{id: "a1", netns: nstest.NewNS(t), network: r.network()}
+			r.must("the reference's add", byReference(a, r, "ADD"))
+			made := a.prev
+			for i := 1; i < len(r.chain.plugins); i++ {
+				out, err := r.run(i, "ADD", a, "")
+				r.must("add", err)
+				a.prev = out
+			}
+			for i := 1; i < len(r.chain.plugins); i++ {
+				_, err := r.run(i, "CHECK", a, "")
+				r.must("check", err)
+			}
+			s.open("a1", a.netns)
+			s.serve("a1")
+			s.expect("to the outside", "a1", "192.0.2.2:80", "outside")
+			s.expect("from outside, published", "outside", "192.0.2.1:8080", "a1")
+			s.expect("from the host", "host", a.text("IP4:80"), "a1")
+			for i := len(r.chain.plugins) - 1; i > 0; i-- {
+				_, err := r.run(i, "DEL", a, "")
+				r.must("del", err)
+			}
+			s.expect("from outside, not published any more", "outside", "192.0.2.1:8080", "")
+			s.expect("to the outside, without a way", "a1", "192.0.2.2:80", "")
+			a.prev = made
+			r.must("the reference's del", byReference(a, r, "DEL"))
+			if out := s.sh("host", "ip -br link; iptables-save"); strings.Contains(out, "veth") || strings.Contains(out, "10.81") {
 				t.Errorf("left: %s", out)
 			}
 		})
