@@ -35,17 +35,24 @@ func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed b
 	if err != nil {
 		return false, err
 	}
-	if changed, err = t.ensure(w); err == nil {
-		var l *kernel.Link
-		if l, err = bridge(w, t.Name); err == nil && t.ours(l) && l.Alias == "" {
-			changed, err = true, w.Host.SetLink(t.Name, kernel.LinkChange{Alias: t.tag()})
-		}
-	}
+	changed, err = t.ensure(w)
 	unlock()
 	if err != nil && changed {
 		return false, errors.Join(err, t.Remove(ctx, w))
 	}
 	return changed, err
+}
+
+// ensure leaves on an error what it has changed, and says so.
+func (t TransientBridge) ensure(w *kernel.World) (changed bool, err error) {
+	if changed, err = t.Bridge.ensure(w); err != nil {
+		return changed, err
+	}
+	l, err := bridge(w, t.Name)
+	if err != nil || !t.ours(l) || l.Alias != "" {
+		return changed, err
+	}
+	return true, w.Host.SetLink(t.Name, kernel.LinkChange{Alias: t.tag()})
 }
 
 // Verify implements plan.Resource.
@@ -143,8 +150,10 @@ func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource,
 	}
 	defer unlock()
 	br, err := bridge(w, name)
-	if anew != nil && (errors.Is(err, kernel.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
-		if _, err := anew.Ensure(ctx, w); err != nil {
+	// Not by its Ensure, which has the lock alone while it takes back what failed.
+	maker, ok := plan.Unwrap(anew).(interface{ ensure(*kernel.World) (bool, error) })
+	if ok && (errors.Is(err, kernel.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
+		if _, err := maker.ensure(w); err != nil {
 			return err
 		}
 		br, err = bridge(w, name)
