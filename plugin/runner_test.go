@@ -179,7 +179,7 @@ var volatile = regexp.MustCompile(`last_reserved_ip|/lock$|\.lock$|fairlead/ipam
 func state(t *testing.T) string {
 	t.Helper()
 	s := nstest.Run(t, "sh", "-c", `
-		ip -br link | sed 's/@.*//; s/ .*//'; ip -o link | grep -o ' \(alias\|altname\) .*' || true; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route
+		{ ip -br link | sed 's/@.*//; s/ .*//'; ip -o link | grep -o ' \(alias\|altname\) .*' || true; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route; } | sort
 		for p in iptables ip6tables; do $p-save -t nat 2>/dev/null | grep -- 'CNI-[0-9a-f]\{8\}\|CNI-DN-' || true; done
 		nft -a list ruleset 2>/dev/null | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
