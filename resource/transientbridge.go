@@ -151,7 +151,9 @@ func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource,
 	defer unlock()
 	br, err := bridge(w, name)
 	// Not by its Ensure, which has the lock alone while it takes back what failed.
-	maker, ok := plan.Unwrap(anew).(interface{ ensure(*kernel.World) (bool, error) })
+	maker, ok := plan.Unwrap(anew).(interface {
+		ensure(*kernel.World) (bool, error)
+	})
 	if ok && (errors.Is(err, kernel.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
 		if _, err := maker.ensure(w); err != nil {
 			return err
