@@ -69,6 +69,8 @@ func explain(err error) (exit int, hint string) {
 		return exitFailure, "Correct the file; `fairlead net ls` reads all of them again."
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY):
 		return exitTryAgain, "Try again in a moment."
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
+		return exitFailure, hintPrivilege
 	case errors.As(err, &doc):
 		if strings.Contains(doc.Msg, "runtimeConfig.") || strings.Contains(doc.Msg, "publish another port") {
 			return exitFailure, "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS; see `fairlead help environment`."
@@ -76,8 +78,6 @@ func explain(err error) (exit int, hint string) {
 		return explainCode(doc.Code)
 	case errors.As(err, &ran):
 		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " + ran.Path
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
-		return exitFailure, hintPrivilege
 	}
 	return exitFailure, "If it stays when tried again, report it with this line and what `fairlead version` says."
 }

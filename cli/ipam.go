@@ -31,7 +31,7 @@ runtime on this host makes, by fairlead's host-local and by the reference's.`,
 type pool struct {
 	network string
 	ledger  ipam.Ledger
-	warning string // what of its configuration is not known
+	wrong   string // what is wrong with its configuration, so that its ranges are not known
 }
 
 // leftovers is the ledger of networks that no file defines: where leases are by default.
@@ -48,8 +48,9 @@ func leftovers(network string) (ipam.Ledger, error) {
 	return nil, errors.New("there is no plugin host-local")
 }
 
-// pool finds the network's ledger. A network that nobody defines has one where leases are left of it.
-func (a *app) pool(ctx context.Context, name string) (pool, error) {
+// pool finds the network's ledger. A network that nobody defines has one where leases are left of it. Where lax is set,
+// so has one whose configuration is wrong.
+func (a *app) pool(ctx context.Context, name string, lax bool) (pool, error) {
 	a.orphans = true
 	n, err := a.network(name)
 	if errors.Is(err, spec.ErrNotFound) {
@@ -58,16 +59,17 @@ func (a *app) pool(ctx context.Context, name string) (pool, error) {
 			return pool{}, lerr
 		}
 		if names, lerr := l.Networks(ctx); lerr == nil && slices.Contains(names, name) {
-			return pool{name, l, "no file defines network " + name + ", so its ranges are not known"}, nil
+			a.note("warning: no file defines network %s, so its ranges are not known", name)
+			return pool{name, l, ""}, nil
 		}
 	}
 	if err != nil {
 		return pool{}, err
 	}
-	return poolOf(n.List)
+	return poolOf(n.List, lax)
 }
 
-func poolOf(l *spec.List) (pool, error) {
+func poolOf(l *spec.List, lax bool) (pool, error) {
 	var others []string
 	for _, conf := range l.Plugins {
 		if conf.IPAMType == "" {
@@ -76,11 +78,16 @@ func poolOf(l *spec.List) (pool, error) {
 		others = append(others, conf.IPAMType)
 		for _, p := range plugin.All() {
 			ledger, err := p.Ledger(conf, false)
+			wrong := ""
+			if err != nil && lax {
+				wrong = fmt.Sprintf("network %s: %v; its ranges are not known", l.Name, err)
+				ledger, err = p.Ledger(conf, true)
+			}
 			if err != nil {
 				return pool{}, fmt.Errorf("network %s: %w", l.Name, err)
 			}
 			if ledger != nil {
-				return pool{l.Name, ledger, ""}, nil
+				return pool{l.Name, ledger, wrong}, nil
 			}
 		}
 	}
@@ -94,8 +101,11 @@ func poolOf(l *spec.List) (pool, error) {
 // leases are passed over.
 func (a *app) pools(ctx context.Context, name string) (all []pool, problems []string, err error) {
 	if name != "" {
-		p, err := a.pool(ctx, name)
-		return []pool{p}, nil, err
+		p, err := a.pool(ctx, name, true)
+		if p.wrong != "" {
+			problems = append(problems, p.wrong)
+		}
+		return []pool{p}, problems, err
 	}
 	lists, bad := spec.LoadDir(confDir())
 	for _, err := range bad {
@@ -108,7 +118,10 @@ func (a *app) pools(ctx context.Context, name string) (all []pool, problems []st
 	}
 	var known []string
 	for _, l := range lists {
-		p, err := poolOf(l)
+		p, err := poolOf(l, true)
+		if p.wrong != "" {
+			problems = append(problems, p.wrong)
+		}
 		if err == nil {
 			all = append(all, p)
 		} else if !errors.As(err, new(*failure)) {
@@ -128,7 +141,7 @@ func (a *app) pools(ctx context.Context, name string) (all []pool, problems []st
 		if slices.Contains(known, name) {
 			continue
 		}
-		p, err := a.pool(ctx, name)
+		p, err := a.pool(ctx, name, true)
 		if err != nil && !errors.As(err, new(*failure)) {
 			problems = append(problems, err.Error())
 		} else if err == nil {
@@ -291,12 +304,12 @@ out last.`,
 					problems = append(problems, err.Error())
 					continue
 				}
-				if p.warning != "" {
-					problems = append(problems, p.warning)
-				}
 				for _, u := range b.Uses {
 					all = append(all, rangeUse{p.network, u.Range, u.Size.String(), u.Used.String(), u.Available.String(), u.Held.String(), u.Resting.String(), u.Reserved.String()})
 				}
+			}
+			if len(problems) > 0 {
+				a.status = exitFailure
 			}
 			if a.json() {
 				return printJSON(a.stdout, struct {

@@ -13,7 +13,7 @@ import (
 
 // book is the network's pool, and what is kept of it.
 func (a *app) book(ctx context.Context, network string) (pool, *ipam.Book, error) {
-	p, err := a.pool(ctx, network)
+	p, err := a.pool(ctx, network, false)
 	if err != nil {
 		return p, nil, err
 	}

@@ -52,12 +52,9 @@ func (a *app) ipamImportCommand() *cobra.Command {
 input. What is there already stays. Where an address is another's, or of none of the ranges of NET, nothing is imported and
 each is named; --force takes addresses outside the ranges. FROM stays as it is.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			p, err := a.pool(c.Context(), args[0])
+			p, err := a.pool(c.Context(), args[0], false)
 			if err != nil {
 				return err
-			}
-			if p.warning != "" {
-				a.note("warning: %s", p.warning)
 			}
 			b, err := a.readBook(p, args[1])
 			if err != nil {

@@ -44,6 +44,8 @@ func child() {
 		key, _, _ := strings.Cut(id, "-")
 		s.Sticky = &Sticky{key, time.Hour}
 		add(id)
+	case "import":
+		_, err = s.Import(ctx, "net", importable(), false, false)
 	case "reserve":
 		d, e := s.open(ctx, "net", true)
 		if err = e; err == nil {

@@ -209,3 +209,43 @@ func TestImportFullDisk(t *testing.T) {
 	audit(t, s)
 	add(t, s, "b")
 }
+
+// importable is a little of everything.
+func importable() *ipam.Book {
+	b := &ipam.Book{Reserved: []ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.9/32")}, {Prefix: netip.MustParsePrefix("fd00::9/128")}}}
+	for _, a := range []string{"10.1.0.5", "fd00::5"} {
+		b.Leases = append(b.Leases, ipam.Lease{Address: addr(a), ContainerID: "i", IfName: "eth0"})
+		b.Sticky = append(b.Sticky, ipam.Binding{Address: addr(a).Next(), Key: "web", IfName: "eth0", Seconds: 3600, Since: time.Now()})
+	}
+	return b
+}
+
+// An import that is killed is finished by doing it again.
+// clause: P11
+func TestImportKilled(t *testing.T) {
+	for n := 1; ; n++ {
+		s := &Store{DataDir: inMemory(t), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+		add(t, s, "a")
+		killed, at := killAt(t, n, "import", s.DataDir, "10.1.0.0/24", "x")
+		remembered(t, s.DataDir)
+		audit(t, s)
+		if _, err := s.Import(context.Background(), "net", importable(), false, false); err != nil {
+			t.Errorf("killed at %s: %v", at, err)
+		}
+		b := look(t, s)
+		if len(b.Leases) != 4 || len(b.Sticky) != 2 || len(b.Reserved) != 2 || len(b.Problems) > 0 || !audit(t, s) {
+			t.Errorf("killed at %s: %+v", at, b)
+		}
+		if got := add(t, s.keyed("web", time.Hour), "w"); got[0] != "10.1.0.6" || got[1] != "fd00::6" {
+			t.Errorf("killed at %s: the key gets %s", at, got)
+		}
+		del(t, s, "i")
+		if left := leases(t, s.DataDir); len(left) != 4 || t.Failed() {
+			t.Fatalf("killed at point %d, %s: %v", n, at, left)
+		}
+		if !killed {
+			t.Logf("killed at %d points", n-1)
+			return
+		}
+	}
+}
