@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -93,9 +94,12 @@ func (a *advert) bytes() []byte {
 	return b
 }
 
-// server answers DHCPv6 messages as a test wants it; the answers it returns are sent in order.
-func (n lan) server(answer func(m *dhcpv6.Message) [][]byte) {
+// server answers DHCPv6 messages as a test wants it; the answers it returns are sent in order. Heard says how many there
+// were of a type.
+func (n lan) server(answer func(m *dhcpv6.Message) [][]byte) (heard func(dhcpv6.MessageType) int) {
 	n.t.Helper()
+	var mu sync.Mutex
+	count := map[dhcpv6.MessageType]int{}
 	ns, index := n.open()
 	var conn *net.UDPConn
 	err := ns.Do(func() (err error) {
@@ -124,6 +128,9 @@ func (n lan) server(answer func(m *dhcpv6.Message) [][]byte) {
 				n.t.Errorf("the client sent %x: %v", buf[:k], err)
 				continue
 			}
+			mu.Lock()
+			count[m.MessageType]++
+			mu.Unlock()
 			for _, b := range answer(m) {
 				if err := send.Send(b, netip.AddrPortFrom(from.Addr().WithZone(""), from.Port())); err != nil {
 					n.t.Error(err)
@@ -131,6 +138,11 @@ func (n lan) server(answer func(m *dhcpv6.Message) [][]byte) {
 			}
 		}
 	}()
+	return func(typ dhcpv6.MessageType) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return count[typ]
+	}
 }
 
 // reply is what a good server answers.
@@ -154,9 +166,7 @@ func TestHostileAnswers(t *testing.T) {
 	n := newLAN(t, "fd00:1::1/64")
 	l := n.host(false)
 	n.router(&advert{lifetime: time.Hour})
-	seen := map[dhcpv6.MessageType]int{}
-	n.server(func(m *dhcpv6.Message) [][]byte {
-		seen[m.MessageType]++
+	heard := n.server(func(m *dhcpv6.Message) [][]byte {
 		wrong := func(change func(*dhcpv6.Message)) []byte {
 			r := reply(m, "fd00:1::bad")
 			change(r)
@@ -200,8 +210,8 @@ func TestHostileAnswers(t *testing.T) {
 	if got.Addresses[0].Prefix.String() != "fd00:1::900d/128" || !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53"}) || !slices.Equal(got.DNS.Search, []string{"a.example"}) {
 		t.Errorf("lease is %+v", got)
 	}
-	if seen[dhcpv6.MessageTypeSolicit] != 1 || seen[dhcpv6.MessageTypeRequest] != 1 {
-		t.Errorf("messages were %v", seen)
+	if s, r := heard(dhcpv6.MessageTypeSolicit), heard(dhcpv6.MessageTypeRequest); s != 1 || r != 1 {
+		t.Errorf("%d SOLICITs and %d REQUESTs", s, r)
 	}
 }
 
@@ -228,8 +238,8 @@ func TestServerChangesItsMind(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")
 	l := n.host(false)
-	requests := 0
-	n.server(func(m *dhcpv6.Message) [][]byte {
+	requests := 0 // the server's alone
+	heard := n.server(func(m *dhcpv6.Message) [][]byte {
 		r := reply(m, "fd00:1::5")
 		switch m.MessageType {
 		case dhcpv6.MessageTypeRequest:
@@ -250,7 +260,7 @@ func TestServerChangesItsMind(t *testing.T) {
 	})
 	a := owner("one")
 	got := acquire(t, l, a)
-	if requests != 3 || got.Addresses[0].Prefix.String() != "fd00:1::5/128" {
+	if requests := heard(dhcpv6.MessageTypeRequest); requests != 3 || got.Addresses[0].Prefix.String() != "fd00:1::5/128" {
 		t.Errorf("%d requests, lease %+v", requests, got)
 	}
 	_, err := Client{}.Renew(within(t, 5*time.Second), l, a, got)

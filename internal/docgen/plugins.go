@@ -128,7 +128,7 @@ func further(name string) string {
 	case "host-local", "static":
 		return "Who gets which address, what is kept, and how to put it right: [ipam.md](../ipam.md). "
 	case "dhcp":
-		return "IPv6, from servers and from routers: [dhcp6.md](../dhcp6.md). "
+		return "The daemon, and the life of a lease: [dhcp.md](../dhcp.md); IPv6, from servers and from routers: [dhcp6.md](../dhcp6.md). "
 	case "firewall", "portmap", "bridge", "ptp":
 		return "What it puts into the packet filter: [nftables.md](../nftables.md). "
 	}
