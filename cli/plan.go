@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -227,18 +228,15 @@ func (t *target) request(conf *spec.Conf, version spec.Version) ([]byte, error) 
 }
 
 // example is what the IPAM plugin of a configuration may answer, as far as that can be read off it.
-func example(conf *spec.Conf) (ips []spec.IP, routes []spec.Route) {
-	raw, ok := conf.Object.Get("ipam")
+func example(c *spec.Conf) (ips []spec.IP, routes []spec.Route) {
+	raw, ok := c.Object.Get("ipam")
 	if !ok {
 		return nil, nil
 	}
-	type pool struct {
-		Subnet  netip.Prefix
-		Gateway netip.Addr
-	}
-	var ipam struct {
-		pool
-		Ranges    [][]pool
+	var conf struct {
+		ipam.Range
+		Ranges    [][]ipam.Range
+		Reserved  []string
 		Addresses []struct {
 			Address netip.Prefix
 			Gateway netip.Addr
@@ -248,29 +246,46 @@ func example(conf *spec.Conf) (ips []spec.IP, routes []spec.Route) {
 			GW  netip.Addr
 		}
 	}
-	if json.Unmarshal(raw, &ipam) != nil {
+	if json.Unmarshal(raw, &conf) != nil {
 		return nil, nil // the plugin will say what is wrong
 	}
-	if ipam.Subnet.IsValid() {
-		ipam.Ranges = append([][]pool{{ipam.pool}}, ipam.Ranges...)
+	if conf.Range != (ipam.Range{}) {
+		conf.Ranges = append([][]ipam.Range{{conf.Range}}, conf.Ranges...)
 	}
-	for _, set := range ipam.Ranges {
-		if len(set) == 0 || !set[0].Subnet.IsValid() {
-			continue
+	var reserved []netip.Prefix
+	for _, r := range conf.Reserved {
+		if p, err := ipam.ParseReserved(r); err == nil {
+			reserved = append(reserved, p)
 		}
-		p := set[0]
-		if !p.Gateway.IsValid() {
-			p.Gateway = p.Subnet.Masked().Addr().Next()
-		}
-		ips = append(ips, spec.IP{Address: netip.PrefixFrom(p.Gateway.Next(), p.Subnet.Bits()), Gateway: p.Gateway})
 	}
-	for _, a := range ipam.Addresses {
+	for _, ranges := range conf.Ranges {
+		if sets, err := ipam.Complete([]ipam.Set{{Ranges: ranges}}); err == nil {
+			if ip, ok := first(sets[0], ipam.Union(reserved)); ok {
+				ips = append(ips, ip)
+			}
+		}
+	}
+	for _, a := range conf.Addresses {
 		ips = append(ips, spec.IP{Address: a.Address, Gateway: a.Gateway})
 	}
-	for _, r := range ipam.Routes {
+	for _, r := range conf.Routes {
 		routes = append(routes, spec.Route{Dst: r.Dst, GW: r.GW})
 	}
 	return ips, routes
+}
+
+// first is the address that s gives out where nobody has one yet.
+func first(s ipam.Set, reserved ipam.Reserved) (ip spec.IP, ok bool) {
+	for _, span := range reserved.Cut(s.After(netip.Addr{})) {
+		a := span.First
+		if a == span.Gateway {
+			a = a.Next()
+		}
+		if r, found := s.Find(a); found && !span.Last.Less(a) {
+			return spec.IP{Address: netip.PrefixFrom(a, r.Subnet.Bits()), Gateway: r.Gateway}, true
+		}
+	}
+	return spec.IP{}, false
 }
 
 // ours reports whether the program at path is of this project, whatever its name and version.
