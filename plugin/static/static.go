@@ -3,11 +3,13 @@
 //
 // Which addresses: those of `runtimeConfig.ips`, where it names any; else those of `args.cni.ips`, where it names any; else
 // `ipam.addresses` and, after them, those of `IP` in CNI_ARGS (`IP=192.0.2.5/24,2001:db8::5/64`). An address is
-// written with the length of its subnet. In the last three places it may be left out where the subnet of one of
-// `ipam.addresses` has the address in it: length and gateway are that one's then.
+// written with the length of its subnet. In `runtimeConfig.ips`, `args.cni.ips` and `IP` it may be left out where the subnet
+// of one of `ipam.addresses` has the address in it: length and gateway are that one's then. One that is written
+// with a length there has no gateway, as with the reference.
 //
 // `GATEWAY` in CNI_ARGS (`GATEWAY=192.0.2.1,2001:db8::1`) is, for each address of `IP` whose subnet has it in it, the
-// gateway, and for those of `ipam.addresses` that have none.
+// gateway, and for those of `ipam.addresses` that have none. The interface plugin gets the same CNI_ARGS, and some (bridge,
+// macvlan, macvtap, tap) refuse keys that are not theirs: add `IgnoreUnknown=1`.
 package static
 
 import (
