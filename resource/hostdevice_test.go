@@ -253,6 +253,41 @@ func TestHostDeviceForwarding(t *testing.T) {
 	}
 }
 
+// TestHostDeviceNameClash: the container has a link of the device's name, and the host one of the container's.
+func TestHostDeviceNameClash(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	cont(t, w, "ip link add ens4 type bridge")
+	host(t, w, "ip link add eth0 type bridge")
+	before := linkState(t, w)
+	h := aDevice(owner, "ens4")
+	for range 2 {
+		must(t, w, h)
+		if err := h.Verify(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if err := h.Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if after := linkState(t, w); after != before {
+			t.Fatal(difference(before, after))
+		}
+	}
+	// Somebody takes the device's name meanwhile: it keeps another one, and the rest is as it was.
+	must(t, w, h)
+	host(t, w, "ip link add ens4 type bridge")
+	if err := h.Remove(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	out := host(t, w, "ip -o link show rack7")
+	if !strings.Contains(out, ": dev") || !strings.Contains(out, "alias storage") || !strings.Contains(out, "mtu 1450") || !strings.Contains(out, "master br0") {
+		t.Errorf("it is %s", out)
+	}
+	if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) != 0 {
+		t.Errorf("records %v, %v", left, err)
+	}
+}
+
 // TestHostDevicePortVLANs: a port of a bridge is in its VLANs again.
 func TestHostDevicePortVLANs(t *testing.T) {
 	needBridgeVLANs(t)
