@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -73,6 +74,9 @@ func (ns *NS) AddLink(l NewLink) error {
 	err := ns.tell(req)
 	if is(err, unix.EEXIST) {
 		err = ErrLinkExists
+	}
+	if is(err, unix.EOPNOTSUPP) && ns.NoKind(l.Kind) != nil {
+		err = fmt.Errorf("%w: %w", noKind(l.Kind), err)
 	}
 	if err != nil {
 		return fmt.Errorf("add link %s type %s: %w", l.Name, l.Kind, err)
@@ -187,4 +191,27 @@ func (l *Link) parseData(b []byte) {
 			}
 		}
 	})
+}
+
+// NoKind is nil if the kernel has links of a kind, be it in a module that it loads for this. Otherwise it says how such
+// kernels are configured. Nothing is made: the link that is asked for has a name that none can have.
+func (ns *NS) NoKind(kind string) error {
+	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(attrText(unix.IFLA_IFNAME, "/"))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(kind))
+	req.AddData(info)
+	if err := ns.tell(req); is(err, unix.EOPNOTSUPP) {
+		return noKind(kind)
+	}
+	return nil
+}
+
+func noKind(kind string) error {
+	option := map[string]string{"vlan": "VLAN_8021Q", "vrf": "NET_VRF"}[kind]
+	if option == "" {
+		option = strings.ToUpper(kind)
+	}
+	return fmt.Errorf("this kernel has no links of type %s (its option CONFIG_%s)", kind, option)
 }

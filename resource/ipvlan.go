@@ -38,6 +38,9 @@ func (i IPvlan) flag() string {
 
 func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.flag()) }
 
+// LinkKind implements Kinder.
+func (IPvlan) LinkKind() string { return "ipvlan" }
+
 // Ensure implements plan.Resource.
 func (i IPvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err := i.make(w, "ipvlan", kernel.IPvlanData(IPvlanModes()[i.mode()], IPvlanFlags()[i.flag()])); err != nil {

@@ -76,6 +76,9 @@ func (m Macvlan) Describe(w *kernel.World, f *spec.Interface) error {
 	return err
 }
 
+// LinkKind implements Kinder.
+func (m Macvlan) LinkKind() string { return m.kind() }
+
 // Ensure implements plan.Resource.
 func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	s := m.Stacked

@@ -58,6 +58,9 @@ type Describer interface {
 // A Linkless is a Linker whose interface the kernel has no link for: a program in user space drives its device.
 type Linkless interface{ Linkless() }
 
+// A Kinder is a resource that makes a link of a kind that a kernel may lack.
+type Kinder interface{ LinkKind() string }
+
 // A Clearer is a resource that may make nothing, and only take away what an earlier configuration wanted. A plan need
 // not name it then.
 type Clearer interface{ Clears() bool }

@@ -39,6 +39,9 @@ func (v VLAN) String() string {
 // and the container that is started again wants its VLAN at once.
 const vlanLimit = time.Second
 
+// LinkKind implements Kinder.
+func (VLAN) LinkKind() string { return "vlan" }
+
 // Ensure implements plan.Resource.
 func (v VLAN) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	err := v.add(w)

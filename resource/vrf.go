@@ -56,6 +56,9 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 	return m, true, false, err
 }
 
+// LinkKind implements Kinder.
+func (VRF) LinkKind() string { return "vrf" }
+
 // Ensure implements plan.Resource.
 func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	ns, err := Container.ns(w)
