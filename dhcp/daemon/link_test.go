@@ -177,3 +177,25 @@ func TestHoldsNothing(t *testing.T) {
 	}
 	d.says(t, "a lease is dropped", n, limit)
 }
+
+// The links of an ipvlan have one MAC, so servers broadcast their answers, and tell the containers apart by their identifiers.
+func TestIPVLAN(t *testing.T) {
+	nstest.Need(t, "ipvlan")
+	l := newLAN(t)
+	srv := l.dnsmasq(t)
+	nstest.Run(t, "sh", "-ec", "ip link add ens3 type veth peer name port3; ip link set port3 master cni0 up; ip link set ens3 up")
+	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "ens3") })
+	startDaemon(t)
+	const conf = `"type":"ipvlan","master":"ens3","ipam":{"type":"dhcp"}`
+	a, b := newAttachment(t, "c1", conf), newAttachment(t, "c2", conf)
+	a.must(t, "ADD")
+	b.must(t, "ADD")
+	if a.ip(t) == b.ip(t) {
+		t.Errorf("both have %s", a.ip(t))
+	}
+	a.must(t, "CHECK")
+	b.must(t, "CHECK")
+	a.must(t, "DEL")
+	b.must(t, "DEL")
+	srv.says(t, "DHCPRELEASE", 2, limit)
+}
