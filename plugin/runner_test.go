@@ -78,16 +78,12 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 		return nil, err
 	}
 	argv := append(slices.Clone(wrap), filepath.Join(r.dir, typ.Type))
-	if r.host != "" {
-		argv = append([]string{"nsenter", "--net=" + r.host}, argv...)
-	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(conf)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME="+r.ifName, "CNI_PATH="+r.dir)
-	err := cmd.Run()
-	if err != nil {
+	if err := nstest.In(r.host, cmd.Run); err != nil {
 		var e spec.Error
 		if json.Unmarshal(out.Bytes(), &e) == nil && e.Msg != "" {
 			return nil, &e

@@ -1,10 +1,12 @@
 package resource
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -177,17 +179,21 @@ func linkState(t testing.TB, w *kernel.World) string {
 	t.Helper()
 	var b strings.Builder
 	for _, ns := range []*kernel.NS{w.Host, w.Container} {
-		for _, what := range []string{"link", "addr", "-4 route show table all", "-6 route show table all"} {
-			out := nstest.RunIn(t, ns.Path, "ip", append([]string{"-j"}, strings.Fields(what)...)...)
+		batch := exec.Command("ip", "-j", "-batch", "-")
+		batch.Stdin = strings.NewReader("link show\naddr show\nroute show table all\n")
+		out, err := nstest.Output(ns.Path, batch)
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		lists := json.NewDecoder(bytes.NewReader(out))
+		for _, what := range []string{"link", "addr", "route"} {
 			var list []map[string]any
-			if strings.TrimSpace(out) != "" {
-				if err := json.Unmarshal([]byte(out), &list); err != nil {
-					t.Fatal(err)
-				}
+			if err := lists.Decode(&list); err != nil {
+				t.Fatalf("%v: %s", err, out)
 			}
 			for _, m := range list {
 				dst, _ := m["dst"].(string)
-				own := what[:2] == "-6" && m["table"] == "local" // made and deleted by a worker of the kernel
+				own := what == "route" && strings.Contains(dst, ":") && m["table"] == "local" // made and deleted by a worker of the kernel
 				if len(m) == 0 || own || strings.HasPrefix(dst, "fe80") || strings.HasPrefix(dst, "multicast") {
 					continue
 				}

@@ -18,8 +18,8 @@ func Need(t testing.TB, kind string, args ...string) {
 	t.Helper()
 	ns := NewNS(t)
 	RunIn(t, ns, "ip", "link", "add", "need0", "type", "veth", "peer", "name", "need1")
-	args = append([]string{"--net=" + ns, "ip", "link", "add", "link", "need0", "name", "need2", "type", kind}, args...)
-	if out, err := exec.Command("nsenter", args...).CombinedOutput(); err != nil {
+	args = append([]string{"link", "add", "link", "need0", "name", "need2", "type", kind}, args...)
+	if out, err := Output(ns, exec.Command("ip", args...)); err != nil {
 		Skip(t, fmt.Sprintf("type %s: %s", kind, out))
 	}
 }
