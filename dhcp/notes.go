@@ -32,17 +32,17 @@ func LeaseFile(dir string, o spec.Owner, protocol string) string {
 }
 
 // LeaveNote says, for the next daemon to read, that an owner whose lease nobody could give back was deleted. Where there is
-// no lease there is nothing to say.
-func LeaveNote(dir string, o spec.Owner) error {
+// no lease there is nothing to say, and left is false.
+func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	files, err := filepath.Glob(stem(dir, o) + ".*" + LeaseSuffix)
 	if err != nil || len(files) == 0 {
-		return err
+		return false, err
 	}
 	b, err := json.Marshal(o)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return os.WriteFile(stem(dir, o)+NoteSuffix, b, 0o600)
+	return true, os.WriteFile(stem(dir, o)+NoteSuffix, b, 0o600)
 }
 
 // TakeNotes are the owners that were deleted while there was no daemon. Take is called with each, and then its note goes.

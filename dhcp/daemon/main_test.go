@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,18 +25,53 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // The test binary is the daemon and the plugins too, each in a process of its own.
 func TestMain(m *testing.M) {
 	name := filepath.Base(os.Args[0])
 	if name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
+		if os.Getenv("NOTIFY_SOCKET") != "" {
+			endWith(grandparent())
+		}
 		os.Exit(daemon.Main(os.Args[2:], os.Stderr))
 	}
 	if os.Getenv("CNI_COMMAND") != "" {
 		os.Exit(sdk.Serve(plugin.All(), name, "test"))
 	}
 	nstest.Main(m)
+}
+
+// grandparent is the test that called the plugin that started this daemon on demand, by a descriptor; the plugin waits for
+// the daemon's word, and so is there.
+func grandparent() (pidfd int, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", os.Getppid()))
+	if err != nil {
+		return -1, err
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	pid, err := strconv.Atoi(fields[1])
+	if err != nil {
+		return -1, err
+	}
+	return unix.PidfdOpen(pid, 0)
+}
+
+// endWith ends this process when that one ends, however it does: a daemon that is nobody's child would outlive a test that
+// is killed, or out of time, and runs no clean-up.
+func endWith(pidfd int, err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "whose test is this?", err)
+		os.Exit(1)
+	}
+	go func() {
+		for {
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1); err != unix.EINTR {
+				os.Exit(1)
+			}
+		}
+	}()
 }
 
 // limit is how long a test waits for what should come at once, on a machine that has other things to do.

@@ -161,9 +161,17 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	if k.number, err = d.host.Number(link.NS); err != nil {
 		slog.Warn("the link is not watched", "owner", q.owner, "error", err)
 	}
-	slog.Info("a lease", "owner", q.owner, "protocol", name, "addresses", l.Prefixes(), "server", l.Server.Addr, "for", l.Valid)
+	slog.Info("a lease", "owner", q.owner, "protocol", name, "addresses", l.Prefixes(), "server", l.Server.Addr, "for", lasting(l.Valid))
 	d.start(k, time.Time{})
 	return l, nil
+}
+
+// lasting is how long a lease lasts, in words.
+func lasting(d time.Duration) string {
+	if d == dhcp.Forever {
+		return "ever"
+	}
+	return d.String()
 }
 
 // giveBackLimit is how long a RELEASE may take, which has an answer in DHCPv6 only.

@@ -129,6 +129,9 @@ func Serve(ctx context.Context, conn net.Conn, handle Handler) error {
 	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	conn.SetDeadline(time.Now().Add(Idle))
 	r := bufio.NewReader(conn)
+	if _, err := r.Peek(1); errors.Is(err, io.EOF) {
+		return nil // somebody looked whether anybody listens
+	}
 	first, err := header(r)
 	if err != nil {
 		return err

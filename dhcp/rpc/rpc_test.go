@@ -3,6 +3,7 @@ package rpc
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/gob"
 	"net"
 	"reflect"
@@ -59,6 +60,24 @@ func TestSameAsGob(t *testing.T) {
 		fill(reflect.ValueOf(&got).Elem(), tree)
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("we read %+v of gob's, want %+v", got, want)
+		}
+	}
+}
+
+// Who connects and goes says nothing, and looked whether anybody listens. Who goes in the middle of the first words is another matter.
+func TestEmptyConnection(t *testing.T) {
+	for _, c := range []struct {
+		said string
+		bad  bool
+	}{{"", false}, {"CONNECT", true}} {
+		here, there := net.Pipe()
+		go func() {
+			here.Write([]byte(c.said))
+			here.Close()
+		}()
+		err := Serve(t.Context(), there, func(context.Context, string, func(any)) (any, error) { return nil, nil })
+		if (err != nil) != c.bad {
+			t.Errorf("after %q: %v", c.said, err)
 		}
 	}
 }

@@ -84,6 +84,9 @@ const advice = "start the daemon that keeps leases: systemctl start cni-dhcp.soc
 
 func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
 	_, err := l.ask(ctx, askLimit, "CHECK")
+	if absent(err) { // which says nothing of the container
+		return spec.Errorf(spec.CodeUnavailable, "%w; %s", err, advice)
+	}
 	if !unknown(err) {
 		return err
 	}
@@ -109,10 +112,15 @@ func (l leases) Release(ctx context.Context, o spec.Owner) error {
 		err = rpc.Call(ctx, l.socket(), rpc.Release, l.args, &struct{}{})
 	}
 	if absent(err) { // nobody can be told; the next daemon will be
-		slog.Warn("the lease is not given back now", "owner", o, "reason", err)
-		if err = dhcp.LeaveNote(dhcp.StateDir, o); err != nil {
-			err = spec.Errorf(spec.CodeIO, "leave a note for the DHCP daemon: %w", err)
+		reason := err
+		left, err := dhcp.LeaveNote(dhcp.StateDir, o)
+		if err != nil {
+			return spec.Errorf(spec.CodeIO, "leave a note for the DHCP daemon: %w", err)
 		}
+		if left {
+			slog.Warn("the lease is not given back: the server has it until it ends", "owner", o, "reason", reason)
+		}
+		return nil
 	}
 	return err
 }
