@@ -94,7 +94,11 @@ func poolOf(l *spec.List, lax bool) (pool, error) {
 	if len(others) == 0 {
 		return pool{}, fail(exitFailure, "Its configuration has no ipam.", "network %s gives no addresses", l.Name)
 	}
-	return pool{}, fail(exitFailure, "These commands are about host-local.", "network %s has its addresses from %s, which keeps no leases that can be looked at here", l.Name, strings.Join(others, ", "))
+	hint := "These commands are about host-local."
+	if slices.Contains(others, "dhcp") {
+		hint = "These commands are about host-local; `fairlead dhcp ls` lists the leases of servers."
+	}
+	return pool{}, fail(exitFailure, hint, "network %s has its addresses from %s, which keeps no leases that can be looked at here", l.Name, strings.Join(others, ", "))
 }
 
 // pools are those of one network, or of all that are configured or have left leases behind. Of all, those that keep no
@@ -290,7 +294,7 @@ func (a *app) ipamStatsCommand() *cobra.Command {
 		Use: "stats [NET]", Args: operands("[NET]"),
 		Short: "Count the addresses of each range",
 		Long: `Count the addresses of each range: those that are in use, those that are available to whoever comes, and those that
-are reserved. Available ones may be held for a sticky key, or rest for a while since their release: they are given
+are reserved. One that was asked for by name may be reserved and in use. Available ones may be held for a sticky key, or rest for a while since their release: they are given
 out last.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))

@@ -77,8 +77,18 @@ each is named; --force takes addresses outside the ranges. FROM stays as it is.`
 					Reserved int    `json:"reserved"`
 				}{p.network, dry, len(added.Leases), len(added.Sticky), len(added.Reserved)})
 			}
-			fmt.Fprintf(a.stdout, "imported to %s: %d of %d leases, %d of %d sticky addresses, %d of %d reservations; the others were there\n", p.network,
-				len(added.Leases), len(b.Leases), len(added.Sticky), len(b.Sticky), len(added.Reserved), len(b.Reserved))
+			what, rest := "imported to", ""
+			if dry {
+				what = "would import to"
+			}
+			if len(added.Leases)+len(added.Sticky)+len(added.Reserved) < len(b.Leases)+len(b.Sticky)+len(b.Reserved) {
+				rest = "; the others were there"
+				if dry {
+					rest = "; the others are there"
+				}
+			}
+			fmt.Fprintf(a.stdout, "%s %s: %d of %d leases, %d of %d sticky addresses, %d of %d reservations%s\n", what, p.network,
+				len(added.Leases), len(b.Leases), len(added.Sticky), len(b.Sticky), len(added.Reserved), len(b.Reserved), rest)
 			if dry {
 				a.note("nothing was changed")
 			}
