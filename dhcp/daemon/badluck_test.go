@@ -27,7 +27,7 @@ import (
 // clause: P8 P12
 func TestNoDaemon(t *testing.T) {
 	l := newLAN(t)
-	srv := l.dnsmasq(t)
+	l.dnsmasq(t)
 	os.Remove(rpc.DefaultSocket)
 	a := newAttachment(t, "c1", overBridge)
 	for verb, code := range map[string]int{"ADD": 11, "STATUS": 50} {
@@ -52,7 +52,6 @@ func TestNoDaemon(t *testing.T) {
 	if left, _ := filepath.Glob(dhcp.StateDir + "/*.*.*"); len(entries(t)) != 0 || len(left) != 0 {
 		t.Errorf("it keeps %+v, and there is %q", entries(t), left)
 	}
-	_ = srv
 }
 
 // A device of the host's that is given back lives on: what was deleted without a daemon is released by the next one.
@@ -66,7 +65,7 @@ func TestNoteAndLink(t *testing.T) {
 	if left, err := dhcp.LeaveNote(dhcp.StateDir, spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}); err != nil || !left {
 		t.Fatal(err)
 	}
-	d = startDaemon(t)
+	startDaemon(t)
 	srv.says(t, "DHCPRELEASE", 1, limit)
 	if len(entries(t)) != 0 || len(files(t)) != 0 {
 		t.Errorf("it keeps %+v", entries(t))

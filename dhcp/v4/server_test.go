@@ -71,17 +71,15 @@ type question struct {
 func (w *wire) next(t *testing.T) question {
 	t.Helper()
 	buf := make([]byte, 2048)
-	for {
-		n, _, _, err := w.server.Receive(t.Context(), time.Now().Add(20*time.Second), buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := dhcpv4.FromBytes(buf[28:n])
-		if err != nil {
-			t.Fatal(err)
-		}
-		return question{m, netip.AddrFrom4([4]byte(buf[16:20]))}
+	n, _, _, err := w.server.Receive(t.Context(), time.Now().Add(20*time.Second), buf)
+	if err != nil {
+		t.Fatal(err)
 	}
+	m, err := dhcpv4.FromBytes(buf[28:n])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return question{m, netip.AddrFrom4([4]byte(buf[16:20]))}
 }
 
 // answer is a server's to q, which change may spoil.
