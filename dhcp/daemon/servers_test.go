@@ -41,8 +41,8 @@ func TestRenewal(t *testing.T) {
 	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 6, 1, 4)
 	startDaemon(t)
 	a := newAttachment(t, "c1", overBridge)
-	a.must(t, "ADD")
 	began := time.Now()
+	a.must(t, "ADD")
 	srv.says(t, "DHCP4_LEASE_ALLOC", 8, time.Minute)
 	if since := time.Since(began); since < 6*time.Second {
 		t.Errorf("seven renewals within %v: it was to be asked after a second each", since)
