@@ -41,9 +41,11 @@ func TestGatewayFromRouter(t *testing.T) {
 	}
 	third := owner("three") // unless it has a metric of its own
 	third.Metric = 2000
-	acquire(t, second, third)
+	got = acquire(t, second, third)
 	if out := show(t, second, "route"); !strings.Contains(out, "default via "+router.String()+" dev eth0 proto ra metric 2000") {
-		t.Errorf("the kernel's routes are %s", out)
+		take, _ := second.NS.Sysctl("net/ipv6/conf/eth0/accept_ra_defrtr")
+		metric, _ := second.NS.Sysctl("net/ipv6/conf/eth0/ra_defrtr_metric")
+		t.Errorf("accept_ra_defrtr is %s, ra_defrtr_metric %s, the lease %+v, and the kernel's routes are %s", take, metric, got, out)
 	}
 }
 
