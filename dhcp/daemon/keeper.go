@@ -69,7 +69,8 @@ func (k *keeper) next(now time.Time) (p phase, begin, end time.Time) {
 	case !now.Before(at(l.T2)):
 		return rebinding, at(l.T2), at(l.Valid)
 	}
-	return renewing, at(l.T1), at(l.T2)
+	// A server may want not to be asked, and yet the lease ends.
+	return renewing, at(min(l.T1, l.Valid)), at(min(l.T2, l.Valid))
 }
 
 // pause is how long to wait after a try in vain: half of what is left of the phase (RFC 2131, 4.4.5), but neither for a

@@ -215,3 +215,26 @@ func TestDecline(t *testing.T) {
 	a.must(t, "CHECK")
 	a.must(t, "DEL")
 }
+
+// When a lease's server is gone for good, another one of the same pool takes the lease over, once any may be asked.
+func TestRebind(t *testing.T) {
+	l := newLAN(t)
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 12, 1, 4)
+	startDaemon(t, "-timeout", "1s")
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	srv.end(syscall.SIGKILL)
+	nstest.RunIn(t, l.server, "ip", "addr", "del", serverAddr+"/24", "dev", "eth0")
+	nstest.RunIn(t, l.server, "ip", "addr", "add", "10.9.0.2/24", "dev", "eth0")
+	srv = l.kea(t, "10.9.0.100 - 10.9.0.110", 3600, 1000, 2000)
+	srv.says(t, "DHCP4_LEASE_ALLOC", 1, time.Minute)
+	late := time.Now().Add(limit)
+	for entries(t)[0].Lease.Server.Addr.String() != "10.9.0.2" && time.Now().Before(late) {
+	}
+	if e := entries(t)[0]; e.State != "bound" || e.Lease.Server.Addr.String() != "10.9.0.2" || e.Lease.Addresses[0].Prefix.String() != a.ip(t) {
+		t.Errorf("it keeps %+v of %v", e, e.Lease)
+	}
+	a.must(t, "CHECK")
+	a.must(t, "DEL")
+	srv.says(t, "DHCP4_RELEASE ", 1, limit)
+}
