@@ -72,7 +72,7 @@ func explain(err error) (exit int, hint string) {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
 		return exitFailure, hintPrivilege
 	case errors.As(err, &doc):
-		if strings.Contains(doc.Msg, "runtimeConfig.") || strings.Contains(doc.Msg, "publish another port") {
+		if strings.Contains(doc.Msg, "runtimeConfig.") && !strings.Contains(doc.Msg, "or runtimeConfig.") || strings.Contains(doc.Msg, "publish another port") {
 			return exitFailure, "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS; see `fairlead help environment`."
 		}
 		return explainCode(doc.Code)
@@ -87,7 +87,7 @@ const hintPrivilege = "Use sudo; or, to try it without, a throw-away host of you
 func explainCode(c spec.Code) (exit int, hint string) {
 	switch c {
 	case spec.CodeTryAgain:
-		return exitTryAgain, "This passes: try again. `fairlead status NET` says when the network can serve."
+		return exitTryAgain, "This passes: try again. `fairlead status`, with the network's name, says whether it can serve."
 	case spec.CodeUnknown:
 		return exitNotFound, "`fairlead ls` lists what is attached."
 	case spec.CodeVersion:
@@ -101,7 +101,7 @@ func explainCode(c spec.Code) (exit int, hint string) {
 	case spec.CodeUnavailable, spec.CodeLimited:
 		return exitFailure, "The network serves no new attachment until that is mended."
 	}
-	return exitFailure, "The plugin's own words are all that is known; its stderr is above."
+	return exitFailure, "The plugin's own words are all that is known, and what it wrote to stderr, if anything."
 }
 
 // A report is an error as -o json prints it.
