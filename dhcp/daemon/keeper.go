@@ -28,6 +28,7 @@ type keeper struct {
 	up      bool  // the link carried packets when it was last heard of
 	confirm bool  // ask whether the lease still holds
 	look    bool  // the namespace or the link may be gone
+	died    bool  // the namespace is, says the kernel
 	trouble error // why the last try failed
 	lost    error // why there is no valid lease; nil: there is
 	tries   int   // in vain, since the lease was lost
@@ -112,7 +113,7 @@ func (k *keeper) run(ctx context.Context, retry time.Time) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errGone):
+		case errors.Is(err, errGone), errors.Is(err, errHidden) && (p == expiring || p == acquiring): // there is nothing left to keep
 			k.d.drop(k, err)
 			return
 		}
@@ -273,7 +274,7 @@ func (k *keeper) hear(ev kernel.NamespaceEvent) {
 		k.mu.Unlock()
 		return
 	case ev.Died:
-		k.look = true
+		k.look, k.died = true, true
 	case ev.Link != nil && ev.Link.Index == k.rec.Index:
 		k.look = k.look || ev.Deleted
 		if ev.Link.Operational && !k.up && !ev.Deleted {

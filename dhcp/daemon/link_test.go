@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -128,6 +129,40 @@ func TestGoneMeanwhile(t *testing.T) {
 	}
 	stays.must(t, "CHECK")
 	stays.must(t, "DEL")
+}
+
+// A namespace that this daemon cannot see, because its mounts are others, is not taken for dead.
+func TestHidden(t *testing.T) {
+	l := newLAN(t)
+	srv := l.dnsmasq(t)
+	d := startDaemon(t)
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	d.end(syscall.SIGKILL)
+	self, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "dhcp")
+	if err := os.Symlink(self, program); err != nil {
+		t.Fatal(err)
+	}
+	for _, hide := range []string{"umount " + a.netns, "umount -R /run/netns || true; mount --bind /mnt /run"} {
+		prefix := ""
+		if strings.Contains(hide, "/mnt") {
+			prefix = " -socketpath " + filepath.Join(t.TempDir(), "s")
+		}
+		d = start(t, exec.Command("unshare", "-m", "sh", "-c", hide+"; exec "+program+" daemon"+prefix))
+		d.says(t, "not to be seen from here", 1, limit)
+		d.end(syscall.SIGKILL)
+		if len(files(t)) != 1 {
+			t.Fatal("the lease is forgotten")
+		}
+	}
+	startDaemon(t)
+	a.must(t, "CHECK")
+	a.must(t, "DEL")
+	srv.says(t, "DHCPRELEASE", 1, limit)
 }
 
 // The daemon holds no descriptor and no thread of a container's namespace between its doings.

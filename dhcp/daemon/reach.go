@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
@@ -16,8 +18,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// errGone says that what a lease was for is not there any more.
-var errGone = errors.New("gone")
+var (
+	// errGone says that what a lease was for is not there any more.
+	errGone = errors.New("gone")
+	// errHidden says that it may be there, and that this process cannot see it.
+	errHidden = errors.New("not to be seen from here (is the directory mounted where the daemon runs, with what is mounted in it?)")
+)
 
 // A reached is a link in a namespace that is open for as long as something is done there.
 type reached struct {
@@ -38,7 +44,7 @@ func (k *keeper) reach() (reached, error) {
 	k.mu.Unlock()
 	ns, err := k.d.open(rec.Netns)
 	if errors.Is(err, kernel.ErrNoNamespace) || errors.Is(err, kernel.ErrNotNamespace) {
-		return reached{}, fmt.Errorf("the namespace %s is %w", rec.Netns, errGone)
+		return reached{}, fmt.Errorf("the namespace %s is %w", rec.Netns, k.missing(err, rec.Netns))
 	}
 	if err != nil {
 		return reached{}, err
@@ -65,6 +71,21 @@ func (k *keeper) reach() (reached, error) {
 	k.number, k.up = number, l.Operational
 	k.mu.Unlock()
 	return reachedLink(ns, l), nil
+}
+
+// missing says what it means that a path does not lead to a namespace. It is no proof that the namespace died where mounts
+// are not all seen, as in a container of the daemon's own: a file that nothing is mounted on, or no directory even.
+func (k *keeper) missing(err error, netns string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, derr := os.Stat(filepath.Dir(filepath.Join(k.d.HostPrefix, netns)))
+	switch {
+	case k.died, strings.HasPrefix(netns, "/proc/"):
+		return errGone
+	case errors.Is(err, kernel.ErrNotNamespace), derr != nil:
+		return errHidden
+	}
+	return errGone
 }
 
 func reachedLink(ns *kernel.NS, l *kernel.Link) reached {
