@@ -78,6 +78,15 @@ func TestRemoveWhenEmpty(t *testing.T) {
 
 			a = fresh("a")
 			r.must("add", r.add(a))
+			sh("ip link set br7 alias ''")
+			if err := nstest.RemoveNS(a.netns); err != nil {
+				t.Fatal(err)
+			}
+			r.must("gc", r.gc())
+			left("gc of a bridge that is not marked yet")
+
+			a = fresh("a")
+			r.must("add", r.add(a))
 			sh("ip link add ens3 type veth peer name wire; ip link set ens3 master br7")
 			r.must("del", r.del(a))
 			there("it has somebody else's port")

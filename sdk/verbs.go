@@ -321,6 +321,13 @@ func (c *call) gc(ctx context.Context) error {
 		return err
 	}
 	errs := []error{resource.Sweep(ctx, c.w, c.conf.Name, c.valid())}
+	if want, err := c.want(); err == nil { // what was made and not yet marked when its ADD was killed, the configuration knows
+		for _, r := range want {
+			if t, ok := plan.Unwrap(r).(resource.TransientBridge); ok {
+				errs = append(errs, t.Remove(ctx, c.w))
+			}
+		}
+	}
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.gc(ctx))
 	}
