@@ -208,7 +208,7 @@ func (c closed) part(t *kernel.NFTTable) *part {
 
 // Ensure implements plan.Resource.
 func (c Closed) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	want, known, o, err := c.on(w)
+	want, known, _, err := c.on(w)
 	if err != nil || want.Link == "" && known.Link == "" {
 		return false, err
 	}
@@ -217,7 +217,8 @@ func (c Closed) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		return false, err
 	}
 	defer unlock()
-	if want, known, o, err = c.on(w); err != nil { // with what another attachment has added meanwhile
+	want, known, o, err := c.on(w) // with what another attachment has added meanwhile
+	if err != nil {
 		return false, err
 	}
 	if want.Link == "" {
