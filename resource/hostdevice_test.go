@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -300,14 +301,19 @@ func TestHostDevicePortVLANs(t *testing.T) {
 		ip link set ens5 master br0`, "\n") {
 		host(t, w, "%s", l)
 	}
-	before := bridgeVLANState(w)(t)
+	state := func() string { // ports are in the order in which they came
+		lines := strings.Split(bridgeVLANState(w)(t)+host(t, w, "bridge vlan show dev ens4")+host(t, w, "bridge vlan show dev ens5"), "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	before := state()
 	for _, name := range []string{"ens4", "ens5"} {
 		h := aDevice(owner, name)
 		must(t, w, h)
 		if err := h.Remove(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if after := bridgeVLANState(w)(t); after != before {
+		if after := state(); after != before {
 			t.Errorf("%s:%s", name, difference(before, after))
 		}
 	}
