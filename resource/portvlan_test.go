@@ -197,7 +197,8 @@ func TestVLANGateway(t *testing.T) {
 	)
 	t.Run("of somebody else", func(t *testing.T) {
 		host(t, w, "ip link add cni0.7 type bridge")
-		host(t, w, "ip link add cni0.8 type veth peer name x8 master other")
+		host(t, w, "ip link add cni0.8 type veth peer name x8")
+		host(t, w, "ip link set x8 master other")
 		before := bridgeVLANState(w)(t)
 		for _, id := range []uint16{7, 8} {
 			_, err := VLANGateway{Bridge: "cni0", VLAN: id}.Ensure(t.Context(), w)
@@ -211,7 +212,8 @@ func TestVLANGateway(t *testing.T) {
 		}
 	})
 	t.Run("of the reference", func(t *testing.T) {
-		host(t, w, "ip link add cni0.9 up type veth peer name veth9 master cni0")
+		host(t, w, "ip link add cni0.9 up type veth peer name veth9")
+		host(t, w, "ip link set veth9 up master cni0")
 		must(t, w, VLANGateway{Bridge: "cni0", VLAN: 9})
 		if out := host(t, w, "bridge vlan show dev veth9"); !strings.Contains(out, "9 PVID Egress Untagged") || strings.Contains(out, " 1 ") {
 			t.Error(out)
