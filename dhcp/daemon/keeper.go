@@ -1,15 +1,18 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A keeper keeps one lease: it renews it, puts another address on the link where the servers say so, and ends with the
@@ -32,6 +35,7 @@ type keeper struct {
 	trouble error // why the last try failed
 	lost    error // why there is no valid lease; nil: there is
 	tries   int   // in vain, since the lease was lost
+	puts    int   // of the lease on the link, in vain
 }
 
 // A phase is what a keeper does next.
@@ -43,10 +47,14 @@ const (
 	rebinding
 	expiring
 	acquiring
+	placing
 )
 
+// maxPuts is how often a lease that cannot be put on the link is tried again before it is renewed.
+const maxPuts = 5
+
 func (p phase) String() string {
-	return [...]string{"confirm", "renew", "rebind", "expire", "acquire"}[p]
+	return [...]string{"confirm", "renew", "rebind", "expire", "acquire", "place"}[p]
 }
 
 // next is the phase and when it begins, which may be past, and when it ends.
@@ -69,6 +77,8 @@ func (k *keeper) next(now time.Time) (p phase, begin, end time.Time) {
 		return confirming, now, at(l.Valid)
 	case !now.Before(at(l.T2)):
 		return rebinding, at(l.T2), at(l.Valid)
+	case k.rec.Was != nil && k.puts < maxPuts && now.Before(at(min(l.T1, l.Valid))):
+		return placing, now, at(min(l.T1, l.Valid)) // whose answer has it tried again
 	}
 	// A server may want not to be asked, and yet the lease ends.
 	return renewing, at(min(l.T1, l.Valid)), at(min(l.T2, l.Valid))
@@ -152,12 +162,20 @@ func (k *keeper) step(ctx context.Context, p phase, end time.Time) error {
 		return err
 	}
 	defer link.NS.Close()
+	if !rec.Placed && rec.Protocol != dhcp.SLAAC && on(link, rec.Lease) {
+		k.mu.Lock()
+		k.rec.Placed = true
+		k.mu.Unlock()
+	}
 	if p == expiring {
 		k.lose(link, errors.New("nobody renewed the lease in time"))
 		return nil
 	}
 	if !link.up {
 		return fmt.Errorf("link %s is down", link.Name)
+	}
+	if p == placing {
+		return k.place(link)
 	}
 	limit := k.d.Timeout
 	if !end.IsZero() {
@@ -201,6 +219,10 @@ func (k *keeper) after(p phase, end time.Time, err error) time.Time {
 		k.tries = 0
 		return time.Time{}
 	}
+	if p == placing {
+		k.puts++
+		return time.Now().Add(again(k.puts))
+	}
 	if changed {
 		slog.Warn("no answer about a lease", "to", p, "owner", k.rec.Ask.Owner, "protocol", k.rec.Protocol, "reason", err)
 	}
@@ -211,31 +233,75 @@ func (k *keeper) after(p phase, end time.Time, err error) time.Time {
 	return time.Now().Add(pause(time.Until(end), k.rec.Lease.Valid))
 }
 
-// bind takes a lease over.
+// bind takes a lease over. One that cannot be put on the link is ours all the same, and is put there later.
 func (k *keeper) bind(link reached, l *dhcp.Lease) error {
 	k.mu.Lock()
 	rec := k.rec
 	k.mu.Unlock()
-	old := rec.Lease
-	changed := rec.Off || !old.SameConfiguration(l)
-	if changed {
-		if err := exchange(link, old, l, rec.Off); err != nil {
-			slog.Error("put a changed lease on the link", "owner", rec.Ask.Owner, "link", link.Name, "error", err)
-		}
-	}
-	rec.Lease, rec.Off = l, false
-	rec.stamp()
-	err := k.d.store.save(rec)
+	k.put(link, rec, l)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.rec, k.lost, k.confirm = rec, nil, false
+	k.lost, k.confirm, k.puts = nil, false, 0
+	return nil
+}
+
+// place puts the lease on the link, which failed before.
+func (k *keeper) place(link reached) error {
+	k.mu.Lock()
+	rec := k.rec
+	k.mu.Unlock()
+	return k.put(link, rec, rec.Lease)
+}
+
+// put has l in the place of the record's lease, on the link and on the disk. The error is the link's.
+func (k *keeper) put(link reached, rec record, l *dhcp.Lease) (err error) {
+	old, from := rec.Lease, cmp.Or(rec.Was, rec.Lease)
+	changed := rec.Off || rec.Was != nil || !old.SameConfiguration(l)
+	rec.Lease = l
 	if changed {
-		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", old.Prefixes(), "is", l.Prefixes())
+		must := rec.Off || rec.Was != nil || rec.Placed
+		if err = exchange(link, from, l, rec.Metric, must); err != nil {
+			slog.Error("put a changed lease on the link", "owner", rec.Ask.Owner, "link", link.Name, "error", err)
+			if must {
+				rec.Was = either(from, l)
+			}
+		} else {
+			rec.Was, rec.Off = nil, false
+			slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", from.Prefixes(), "is", l.Prefixes())
+		}
 	}
-	if err != nil { // it is kept in memory, and the file has the times of the one before: nothing is lost but time
+	rec.Off = false
+	rec.stamp()
+	if err := k.d.store.save(rec); err != nil { // it is kept in memory, and the file has the times of the one before: nothing is lost but time
 		slog.Error("a renewed lease is not on the disk", "owner", rec.Ask.Owner, "error", err)
 	}
-	return nil
+	k.mu.Lock()
+	k.rec = rec
+	k.mu.Unlock()
+	return err
+}
+
+// either is what may be on a link that has the one lease or the other, or something of both; the newest of it, for servers
+// that change their minds may go on for ever.
+func either(a, b *dhcp.Lease) *dhcp.Lease {
+	const most = 64
+	l := *b
+	l.Addresses, l.Routes = nil, nil
+	for _, of := range []*dhcp.Lease{a, b} {
+		for _, x := range of.Addresses {
+			if !slices.ContainsFunc(l.Addresses, func(have dhcp.Address) bool { return have.Prefix == x.Prefix }) {
+				l.Addresses = append(l.Addresses, x)
+			}
+		}
+		for _, x := range of.Routes {
+			if !slices.ContainsFunc(l.Routes, func(have spec.Route) bool { return have.Dst == x.Dst && have.GW == x.GW }) {
+				l.Routes = append(l.Routes, x)
+			}
+		}
+	}
+	l.Addresses = l.Addresses[max(0, len(l.Addresses)-most):]
+	l.Routes = l.Routes[max(0, len(l.Routes)-most):]
+	return &l
 }
 
 // lose takes the addresses off the link, for they are not ours any more.
@@ -245,12 +311,12 @@ func (k *keeper) lose(link reached, why error) {
 	k.mu.Unlock()
 	slog.Error("a lease is over, and its addresses are taken off the link", "owner", rec.Ask.Owner, "protocol", rec.Protocol,
 		"link", link.Name, "addresses", rec.Lease.Prefixes(), "reason", why)
-	was, err := takeOff(link, rec.Lease)
+	was, err := takeOff(link, rec.Lease, rec.Was)
 	if err != nil {
 		slog.Error("take addresses off", "link", link.Name, "error", err)
 	}
-	rec.Off = rec.Off || was
-	if err := k.d.store.save(rec); err != nil { // the file is that of a lease that is over, which its times say
+	rec.Off = rec.Off || was || rec.Placed || rec.Was != nil // somebody else may have taken them off before
+	if err := k.d.store.save(rec); err != nil {              // the file is that of a lease that is over, which its times say
 		slog.Error("that a lease is over is not on the disk", "owner", rec.Ask.Owner, "error", err)
 	}
 	k.mu.Lock()

@@ -4,17 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -120,90 +116,4 @@ func ready(ctx context.Context, ns *kernel.NS, name string) (reached, error) {
 		return reached{}, spec.Errorf(spec.CodeConfig, "link %s has no Ethernet address, and DHCP needs one", name)
 	}
 	return reachedLink(ns, l), nil
-}
-
-// taken reports whether the kernel has found out that somebody else has one of a lease's addresses, as it does with IPv6's
-// when the interface plugin puts them on the link.
-func taken(link reached, l *dhcp.Lease) bool {
-	have, _ := link.NS.Addrs(link.Index)
-	return slices.ContainsFunc(have, func(a kernel.Addr) bool { return a.DADFailed && slices.Contains(l.Prefixes(), a.Prefix) })
-}
-
-// takeOff removes a lease's addresses from the link, and reports whether they were there.
-func takeOff(link reached, l *dhcp.Lease) (was bool, err error) {
-	have, err := link.NS.Addrs(link.Index)
-	for _, a := range have {
-		if slices.Contains(l.Prefixes(), a.Prefix) {
-			was = true
-			err = errors.Join(err, link.NS.DelAddr(link.Index, a))
-		}
-	}
-	return was, err
-}
-
-// exchange puts a lease on the link in the place of another one, as that one was there: what the interface plugin did not
-// put on the link, as where a virtual machine has the address, is none of ours to put there.
-func exchange(link reached, old, l *dhcp.Lease, off bool) error {
-	have, err := link.NS.Addrs(link.Index)
-	if err != nil {
-		return err
-	}
-	like := kernel.Addr{}
-	there := off
-	for _, a := range have {
-		if slices.Contains(old.Prefixes(), a.Prefix) {
-			there, like = true, a
-		}
-	}
-	if !there {
-		return nil
-	}
-	w := &kernel.World{Container: link.NS}
-	var errs []error
-	for _, p := range l.Prefixes() {
-		a := like
-		a.Prefix = p
-		if err := link.NS.AddAddr(link.Index, a); err != nil && !errors.Is(err, fs.ErrExist) {
-			errs = append(errs, err)
-		}
-	}
-	ctx := context.Background()
-	for _, r := range old.Routes {
-		k := route(link.Name, r)
-		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n) == k }) || r.Dst.Addr().Is6() {
-			continue // IPv6's are a router's, and end when that says so, whatever a server gives
-		}
-		if there, err := k.Present(ctx, w); err == nil && there {
-			errs = append(errs, link.NS.DelRoute(kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope), Table: kernel.MainTable}))
-		}
-	}
-	for _, a := range have {
-		if slices.Contains(old.Prefixes(), a.Prefix) && !slices.Contains(l.Prefixes(), a.Prefix) {
-			errs = append(errs, link.NS.DelAddr(link.Index, a))
-		}
-	}
-	for _, r := range l.Routes {
-		_, err := route(link.Name, r).Ensure(ctx, w)
-		errs = append(errs, err)
-	}
-	_, err = resource.Announce{Link: link.Name, Addrs: l.Prefixes()}.Ensure(ctx, w)
-	return errors.Join(append(errs, err)...)
-}
-
-func route(link string, r spec.Route) resource.Route {
-	k := resource.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, Priority: r.Priority}
-	if k.Via.IsValid() && k.Via.IsUnspecified() { // on the link
-		k.Via = netip.Addr{}
-	}
-	if r.Scope != nil {
-		if k.Via.IsValid() {
-			k.OnLink = true
-		} else {
-			k.Scope, k.HasScope = *r.Scope, true
-		}
-	}
-	if k.Via == (netip.Addr{}) && !k.HasScope && r.Dst.Addr().Is4() {
-		k.Scope, k.HasScope = 253, true
-	}
-	return k
 }

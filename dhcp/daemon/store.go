@@ -25,14 +25,17 @@ type record struct {
 	Format   int             `json:"format"`
 	Protocol string          `json:"protocol"`
 	Ask      dhcp.Ask        `json:"ask"`
-	Netns    string          `json:"netns"`    // path, as the runtime gave it
-	Identity kernel.Identity `json:"identity"` // of the namespace, for a path may lead to another one later
-	Index    int             `json:"index"`    // of the link
-	Metric   int             `json:"metric,omitempty"`
+	Netns    string          `json:"netns"`            // path, as the runtime gave it
+	Identity kernel.Identity `json:"identity"`         // of the namespace, for a path may lead to another one later
+	Index    int             `json:"index"`            // of the link
+	Metric   int             `json:"metric,omitempty"` // of the lease's routes; zero is the kernel's choice
 	Boot     string          `json:"boot"`
 	Uptime   time.Duration   `json:"uptime"`        // when Lease.Asked was; the wall clock may be set
 	Off      bool            `json:"off,omitempty"` // the addresses were taken off the link
 	Lease    *dhcp.Lease     `json:"lease"`
+
+	Placed bool        `json:"placed,omitempty"` // the addresses were seen on the link once, so they are to be there
+	Was    *dhcp.Lease `json:"was,omitempty"`    // what may be on the link yet, for Lease could not be put there; nil: it could
 }
 
 // A store is the directory of the lease files. They are synced: a lease outlives its daemon, and so a crash.

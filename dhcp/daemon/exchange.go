@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// taken reports whether the kernel has found out that somebody else has one of a lease's addresses, as it does with IPv6's
+// when the interface plugin puts them on the link.
+func taken(link reached, l *dhcp.Lease) bool {
+	have, _ := link.NS.Addrs(link.Index)
+	return slices.ContainsFunc(have, func(a kernel.Addr) bool { return a.DADFailed && slices.Contains(l.Prefixes(), a.Prefix) })
+}
+
+// takeOff removes leases' addresses from the link, and reports whether they were there.
+func takeOff(link reached, of ...*dhcp.Lease) (was bool, err error) {
+	have, err := link.NS.Addrs(link.Index)
+	for _, a := range have {
+		if slices.ContainsFunc(of, func(l *dhcp.Lease) bool { return l != nil && slices.Contains(l.Prefixes(), a.Prefix) }) {
+			was = true
+			err = errors.Join(err, link.NS.DelAddr(link.Index, a))
+		}
+	}
+	return was, err
+}
+
+// on reports whether any of a lease's addresses is on the link.
+func on(link reached, l *dhcp.Lease) bool {
+	have, _ := link.NS.Addrs(link.Index)
+	return slices.ContainsFunc(have, func(a kernel.Addr) bool { return slices.Contains(l.Prefixes(), a.Prefix) })
+}
+
+// exchange puts a lease on the link in the place of another one, as that one was there: what the interface plugin did not
+// put on the link, as where a virtual machine has the address, is none of ours to put there, unless must says that it is.
+func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
+	have, err := link.NS.Addrs(link.Index)
+	if err != nil {
+		return err
+	}
+	like, there := kernel.Addr{}, must
+	for _, a := range have {
+		if slices.Contains(old.Prefixes(), a.Prefix) {
+			there, like = true, a
+		}
+	}
+	if !there {
+		return nil
+	}
+	before, err := link.NS.Routes(kernel.RouteFilter{Family: kernel.IPv4, Link: link.Index})
+	if err != nil {
+		return err
+	}
+	var stay []kernel.Addr
+	for _, p := range l.Prefixes() {
+		a := like
+		a.Prefix = p
+		stay = append(stay, a)
+	}
+	// Before the old ones go, so that what is by the link stays where the kernel lets it. One that fails is tried again below.
+	ensureAddrs(link, nil, stay)
+	w := &kernel.World{Container: link.NS}
+	var errs []error
+	ctx := context.Background()
+	for _, r := range old.Routes {
+		k := route(link.Name, r, metric)
+		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n, metric) == k }) || r.Dst.Addr().Is6() {
+			continue // IPv6's are a router's, and end when that says so, whatever a server gives
+		}
+		gone := kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope), Table: kernel.MainTable}
+		before = slices.DeleteFunc(before, func(b kernel.Route) bool {
+			return b.Dst == gone.Dst && b.Via == gone.Via && b.Priority == gone.Priority && b.Table == gone.Table
+		})
+		if there, err := k.Present(ctx, w); err == nil && there {
+			errs = append(errs, link.NS.DelRoute(gone))
+		}
+	}
+	for _, a := range have {
+		switch {
+		case !slices.Contains(old.Prefixes(), a.Prefix):
+			stay = append(stay, a)
+		case !slices.Contains(l.Prefixes(), a.Prefix):
+			errs = append(errs, link.NS.DelAddr(link.Index, a))
+		}
+	}
+	// With an address the kernel deletes the others of its subnet that came later (unless promote_secondaries is set), and
+	// with the last address all routes by the link.
+	now, err := link.NS.Addrs(link.Index)
+	errs = append(errs, err, ensureAddrs(link, now, stay))
+	for _, r := range l.Routes {
+		_, err := route(link.Name, r, metric).Ensure(ctx, w)
+		errs = append(errs, err)
+	}
+	restore(link, before)
+	_, err = resource.Announce{Link: link.Name, Addrs: l.Prefixes()}.Ensure(ctx, w)
+	return errors.Join(append(errs, err)...)
+}
+
+// ensureAddrs adds the addresses that are not there.
+func ensureAddrs(link reached, there, want []kernel.Addr) (err error) {
+	for _, a := range want {
+		if slices.ContainsFunc(there, func(b kernel.Addr) bool { return a.Prefix == b.Prefix }) {
+			continue
+		}
+		if e := link.NS.AddAddr(link.Index, a); e != nil && !errors.Is(e, fs.ErrExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+// restore adds what others put by the link and the kernel deleted. One by a router that is out of reach now is said and no more.
+func restore(link reached, before []kernel.Route) {
+	now, err := link.NS.Routes(kernel.RouteFilter{Family: kernel.IPv4, Link: link.Index})
+	if err != nil {
+		slog.Warn("read routes", "link", link.Name, "error", err)
+		return
+	}
+	for _, r := range before {
+		if r.Protocol == unix.RTPROT_KERNEL || r.Type != kernel.Unicast || slices.Contains(now, r) {
+			continue
+		}
+		if err := link.NS.AddRoute(r, true); err != nil && !errors.Is(err, fs.ErrExist) {
+			slog.Warn("a route went with a lease's address, and cannot be put back", "link", link.Name, "to", r.Dst, "via", r.Via, "error", err)
+		}
+	}
+}
+
+// route is a lease's, with the metric that ADD answered it with; zero is the kernel's choice.
+func route(link string, r spec.Route, metric int) resource.Route {
+	k := resource.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, Priority: cmp.Or(metric, r.Priority)}
+	if k.Via.IsValid() && k.Via.IsUnspecified() { // on the link
+		k.Via = netip.Addr{}
+	}
+	if r.Scope != nil {
+		if k.Via.IsValid() {
+			k.OnLink = true
+		} else {
+			k.Scope, k.HasScope = *r.Scope, true
+		}
+	}
+	if k.Via == (netip.Addr{}) && !k.HasScope && r.Dst.Addr().Is4() {
+		k.Scope, k.HasScope = 253, true
+	}
+	return k
+}
