@@ -23,16 +23,23 @@ func (a *app) dhcpCommand() *cobra.Command {
 		Long: `Look at the leases that the DHCP daemon keeps for networks whose IPAM plugin is dhcp, give one back, or be that
 daemon. It is started by systemd where cni-dhcp.socket is enabled.`,
 	}
-	c.AddCommand(a.dhcpLsCommand(), a.dhcpReleaseCommand(), a.dhcpDaemonCommand())
+	c.AddCommand(a.dhcpLsCommand(), a.dhcpReleaseCommand(), a.dhcpAdoptCommand(), a.dhcpDaemonCommand())
 	return c
 }
 
-// askLimit is how long the daemon may take for an answer that it has at hand.
-const askLimit = 10 * time.Second
+// How long the daemon may take: for an answer that it has at hand, and for one that a server has to give.
+const (
+	askLimit   = 10 * time.Second
+	adoptLimit = time.Minute
+)
 
 // askDaemon asks the daemon that keeps leases.
 func askDaemon(ctx context.Context, socket string, q rpc.Question) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	return askDaemonWithin(ctx, askLimit, socket, q)
+}
+
+func askDaemonWithin(ctx context.Context, limit time.Duration, socket string, q rpc.Question) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var r rpc.Reply
 	err := rpc.Call(ctx, socket, rpc.Ask, q, &r)

@@ -123,6 +123,8 @@ func (d *Daemon) answer(ctx context.Context, asked rpc.Question) ([]byte, error)
 		return nil, d.sweep(ctx, q.conf.Name, q.conf.ValidAttachments)
 	case "STATUS":
 		return nil, d.status()
+	case Adopt:
+		return nil, d.adopt(ctx, q)
 	}
 	return nil, spec.Errorf(spec.CodeUnsupported, "the daemon does not know the verb %q", asked.Verb)
 }

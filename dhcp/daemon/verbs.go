@@ -102,9 +102,8 @@ func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, i
 	var group sync.WaitGroup
 	for i, w := range wanted {
 		group.Go(func() {
-			a := w.Ask
+			a := d.broadcast(w.Ask, link)
 			a.Probe = q.probes()
-			a.Broadcast = a.Broadcast || d.Broadcast || link.kind == "ipvlan" // all of whose links have one MAC
 			if got[i], errs[i] = d.lease(ctx, w.Protocol, a, q, id, link); errs[i] != nil {
 				cancel()
 			}
@@ -117,6 +116,12 @@ func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, i
 		rest = errs
 	}
 	return got, errors.Join(rest...)
+}
+
+// broadcast has servers broadcast their answers where that is needed, as on an ipvlan, all of whose links have one MAC.
+func (d *Daemon) broadcast(a dhcp.Ask, link reached) dhcp.Ask {
+	a.Broadcast = a.Broadcast || d.Broadcast || link.kind == "ipvlan"
+	return a
 }
 
 // lease gets a lease of one protocol, and keeps it.
@@ -146,24 +151,32 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	case errors.Is(err, dhcp.ErrRefused), errors.Is(err, dhcp.ErrEmpty):
 		return nil, spec.Errorf(spec.CodeTryAgain, "%w", err)
 	}
-	r := record{Format: format, Protocol: name, Ask: a, Netns: q.Netns, Identity: id, Index: link.Index, Metric: q.ipam.Priority, Lease: l}
 	if err == nil {
-		r.stamp()
-		err = d.store.save(r)
+		err = d.keep(proto, a, q, id, link, l)
+	} else if l != nil { // the caller is gone: nobody will know of it
+		err = errors.Join(err, d.giveBack(proto, link, record{Ask: a, Lease: l}))
 	}
 	if err != nil {
-		if l != nil { // the caller is gone, or the disk is full: nobody will know of it
-			err = errors.Join(err, d.giveBack(proto, link, r))
-		}
 		return nil, err
 	}
+	return l, nil
+}
+
+// keep writes a lease down and keeps it from now on. What cannot be written is given back.
+func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Identity, link reached, l *dhcp.Lease) error {
+	r := record{Format: format, Protocol: proto.Name(), Ask: a, Netns: q.Netns, Identity: id, Index: link.Index, Metric: q.ipam.Priority, Lease: l}
+	r.stamp()
+	if err := d.store.save(r); err != nil {
+		return errors.Join(err, d.giveBack(proto, link, r))
+	}
 	k := d.newKeeper(proto, r)
+	var err error
 	if k.number, err = d.host.Number(link.NS); err != nil {
 		slog.Warn("the link is not watched", "owner", q.owner, "error", err)
 	}
-	slog.Info("a lease", "owner", q.owner, "protocol", name, "addresses", l.Prefixes(), "server", l.Server.Addr, "for", lasting(l.Valid))
+	slog.Info("a lease", "owner", q.owner, "protocol", proto.Name(), "addresses", l.Prefixes(), "server", l.Server.Addr, "for", lasting(l.Valid))
 	d.start(k, time.Time{})
-	return l, nil
+	return nil
 }
 
 // lasting is how long a lease lasts, in words.

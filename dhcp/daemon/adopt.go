@@ -1,0 +1,96 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Adopt is the verb, beside CNI's, by which the daemon takes a container over that another daemon got an address for.
+const Adopt = "ADOPT"
+
+// adopt asks the servers whether a container's lease of DHCPv4 holds, as after a restart (INIT-REBOOT), and keeps it. What is
+// kept already is. It changes nothing on the link.
+func (d *Daemon) adopt(ctx context.Context, q question) error {
+	wanted, err := q.ipam.Wanted(q.owner, q.Args.Args)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(wanted, func(w dhcp.Wanted) bool { return w.Protocol == dhcp.DHCPv4 })
+	if i < 0 {
+		return spec.Errorf(spec.CodeConfig, "its configuration asks for no address by DHCPv4")
+	}
+	have := held(q)
+	if !have.IsValid() {
+		return spec.Errorf(spec.CodeConfig, "its result has no IPv4 address")
+	}
+	done, err := d.alone(ctx, q.owner)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if slices.ContainsFunc(d.of(q.owner), func(k *keeper) bool { return k.proto.Name() == dhcp.DHCPv4 }) {
+		return nil
+	}
+	ns, err := d.open(q.Netns)
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	id, err := ns.Identity()
+	if err != nil {
+		return err
+	}
+	l, err := ns.Link(q.IfName)
+	if err != nil {
+		return err
+	}
+	link := reachedLink(ns, l)
+	on, err := ns.Addrs(l.Index)
+	switch {
+	case err != nil:
+		return err
+	case !link.up:
+		return spec.Errorf(spec.CodeTryAgain, "link %s is down", link.Name)
+	case !slices.ContainsFunc(on, func(a kernel.Addr) bool { return a.Prefix == have }):
+		return fmt.Errorf("link %s does not have %v, which is in the result", link.Name, have)
+	}
+	proto, err := d.protocol(dhcp.DHCPv4)
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, d.Timeout)
+	defer cancel()
+	a := d.broadcast(wanted[i].Ask, link)
+	got, err := proto.Confirm(limited, link.Link, a, &dhcp.Lease{Addresses: []dhcp.Address{{Prefix: have}}})
+	if errors.Is(err, dhcp.ErrNobody) {
+		return spec.Errorf(spec.CodeTryAgain, "%w within %v whether %v may stay", err, d.Timeout, have.Addr())
+	}
+	if err != nil {
+		return err
+	}
+	if got.Addresses[0].Prefix.Addr() != have.Addr() {
+		return errors.Join(fmt.Errorf("the server gives %v, and the container has %v", got.Addresses[0].Prefix, have), d.giveBack(proto, link, record{Ask: a, Lease: got}))
+	}
+	return d.keep(proto, a, q, id, link, got)
+}
+
+// held is the IPv4 address of the interface that a result says.
+func held(q question) netip.Prefix {
+	prev := q.conf.PrevResult
+	if prev == nil {
+		return netip.Prefix{}
+	}
+	for _, ip := range prev.IPs {
+		if f := prev.InterfaceOf(ip); ip.Address.Addr().Is4() && (f == nil || f.Name == q.IfName && f.Sandbox != "") {
+			return ip.Address
+		}
+	}
+	return netip.Prefix{}
+}
