@@ -26,6 +26,9 @@ func stem(dir string, o spec.Owner) string {
 	return filepath.Join(dir, hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:]))
 }
 
+// MaxFile is more than any lease or note has, in bytes.
+const MaxFile = 1 << 20
+
 // LeaseFile is the file of an owner's lease of one protocol.
 func LeaseFile(dir string, o spec.Owner, protocol string) string {
 	return stem(dir, o) + "." + protocol + LeaseSuffix
@@ -49,7 +52,7 @@ func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 func TakeNotes(dir string, take func(spec.Owner)) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+NoteSuffix))
 	for _, f := range files {
-		b, rerr := os.ReadFile(f)
+		b, rerr := kernel.ReadPlain(f, MaxFile)
 		var o spec.Owner
 		if rerr == nil {
 			rerr = json.Unmarshal(b, &o)

@@ -153,7 +153,8 @@ func (k *keeper) heard(ctx context.Context) bool {
 }
 
 // step does what the phase is, once.
-func (k *keeper) step(ctx context.Context, p phase, end time.Time) error {
+func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
+	defer guard(p.String()+" a lease", &err)
 	k.mu.Lock()
 	rec := k.rec
 	k.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -35,14 +36,27 @@ func (d *Daemon) Serve(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		d.group.Go(func() {
-			if err := rpc.Serve(d.ctx, conn, d.handle); err != nil && d.ctx.Err() == nil {
+			serve := func() (err error) {
+				defer guard("read a call", &err)
+				return rpc.Serve(d.ctx, conn, d.handle)
+			}
+			if err := serve(); err != nil && d.ctx.Err() == nil {
 				slog.Warn("a caller was turned away", "reason", err)
 			}
 		})
 	}
 }
 
+// guard makes a panic an error, with where it was in the log: a mistake about one lease, or of one call, costs no other.
+func guard(doing string, err *error) {
+	if p := recover(); p != nil {
+		slog.Error("a mistake of the program", "doing", doing, "panic", p, "stack", string(debug.Stack()))
+		*err = spec.Errorf(spec.CodeInternal, "%s: a mistake of the daemon's, which its log has: %v", doing, p)
+	}
+}
+
 func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (reply any, err error) {
+	defer guard(method, &err)
 	switch method {
 	case rpc.Allocate:
 		var a rpc.Args

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,7 +141,7 @@ func (e *newerError) Error() string {
 }
 
 func (s store) read(path string) (r record, err error) {
-	b, err := os.ReadFile(path)
+	b, err := kernel.ReadPlain(path, dhcp.MaxFile)
 	if err != nil {
 		return r, err
 	}
@@ -163,7 +165,47 @@ func (s store) read(path string) (r record, err error) {
 	case path != s.path(r.Ask.Owner, r.Protocol):
 		return r, fmt.Errorf("it is that of %s and %s, by another's name", r.Ask.Owner, r.Protocol)
 	}
-	return r, nil
+	return r, r.possible()
+}
+
+// possible says what of a record no server can have given: who handles the lease counts on that.
+func (r *record) possible() error {
+	var own func(netip.Addr) bool
+	switch r.Protocol {
+	case dhcp.DHCPv4:
+		own = netip.Addr.Is4
+	case dhcp.DHCPv6, dhcp.SLAAC:
+		own = func(a netip.Addr) bool { return a.Is6() && !a.Is4In6() }
+	default:
+		return nil // which resume leaves alone
+	}
+	for _, l := range []*dhcp.Lease{r.Lease, r.Was} {
+		if l == nil {
+			continue
+		}
+		if r.Protocol == dhcp.DHCPv4 && (l == r.Lease && len(l.Addresses) != 1 || len(l.Delegated) > 0) {
+			return errors.New("it has not one address")
+		}
+		for _, a := range slices.Concat(l.Addresses, l.Delegated) {
+			if !own(a.Prefix.Addr()) || a.Prefix.Bits() < 1 {
+				return fmt.Errorf("it has the address %q", a.Prefix)
+			}
+		}
+		for _, a := range append(slices.Clone(l.NTP), l.Gateway, l.Server.Addr) {
+			if a.IsValid() && !own(a) {
+				return fmt.Errorf("it has the address %q", a)
+			}
+		}
+		for _, rt := range l.Routes {
+			if !own(rt.Dst.Addr()) || rt.Dst.Bits() < 0 || rt.GW.IsValid() && !own(rt.GW) {
+				return fmt.Errorf("it has a route to %q by %q", rt.Dst, rt.GW)
+			}
+		}
+		if l.Valid <= 0 || l.T1 < 0 || l.T2 < 0 {
+			return fmt.Errorf("it has the times %v, %v, %v", l.T1, l.T2, l.Valid)
+		}
+	}
+	return nil
 }
 
 func (s store) putAside(path string) error {

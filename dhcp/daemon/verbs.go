@@ -125,7 +125,8 @@ func (d *Daemon) broadcast(a dhcp.Ask, link reached) dhcp.Ask {
 }
 
 // lease gets a lease of one protocol, and keeps it.
-func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question, id kernel.Identity, link reached) (*dhcp.Lease, error) {
+func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question, id kernel.Identity, link reached) (_ *dhcp.Lease, err error) {
+	defer guard("get a lease", &err)
 	for _, k := range d.of(q.owner) {
 		k.mu.Lock()
 		l, same := k.rec.Lease, k.rec.Protocol == name
@@ -190,7 +191,8 @@ func lasting(d time.Duration) string {
 // giveBackLimit is how long a RELEASE may take, which has an answer in DHCPv6 only.
 const giveBackLimit = 3 * time.Second
 
-func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r record) error {
+func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r record) (err error) {
+	defer guard("give a lease back", &err)
 	if !link.up {
 		return fmt.Errorf("link %s is down", link.Name)
 	}
