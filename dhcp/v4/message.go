@@ -156,7 +156,7 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 	if s := addrs(r.Options[optServer]); len(s) == 1 {
 		out.Server.Addr = s[0]
 	}
-	if routers := slices.DeleteFunc(addrs(r.Options[optRouter]), func(a netip.Addr) bool { return !ordinary(a) || a == addr }); len(routers) > 0 {
+	if routers := slices.DeleteFunc(addrs(r.Options[optRouter]), func(a netip.Addr) bool { return !router(a, out.Addresses[0].Prefix) }); len(routers) > 0 {
 		out.Gateway = routers[0]
 	}
 	if m := r.Options[optMTU]; len(m) == 2 {
@@ -222,7 +222,7 @@ func seconds(b []byte) (time.Duration, bool) {
 func routes(o dhcpv4.Options, l *dhcp.Lease, linkMTU int) (rs []spec.Route) {
 	subnet := l.Addresses[0].Prefix
 	add := func(dst netip.Prefix, gw netip.Addr) {
-		if !dst.IsValid() || gw.IsValid() && !gw.IsUnspecified() && !ordinary(gw) {
+		if !dst.IsValid() || gw.IsValid() && !gw.IsUnspecified() && !router(gw, subnet) {
 			return
 		}
 		r := spec.Route{Dst: dst.Masked(), GW: gw}
@@ -284,6 +284,11 @@ func ordinary(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && a.As4()[0] < 240
 }
 
+// router reports whether an address can be a router's for who has the prefix: it is neither that one itself nor its subnet's.
+func router(a netip.Addr, own netip.Prefix) bool {
+	return ordinary(a) && a != own.Addr() && (own.Bits() >= 31 || a != own.Masked().Addr() && a != last(own))
+}
+
 // last is a subnet's broadcast address.
 func last(p netip.Prefix) netip.Addr {
 	a := p.Addr().As4()
@@ -300,11 +305,19 @@ func addrs(b []byte) (as []netip.Addr) {
 
 func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
 
-// name reports whether a server's text may stand in a resolv.conf.
+// name reports whether a server's text may stand in a resolv.conf: labels of letters and digits, with hyphens inside.
 func name(s string) bool {
-	return s != "" && len(s) < 254 && !strings.ContainsFunc(s, func(r rune) bool {
-		return r != '.' && r != '-' && r != '_' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
-	})
+	if len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' || strings.ContainsFunc(label, func(r rune) bool {
+			return r != '-' && r != '_' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+		}) {
+			return false
+		}
+	}
+	return true
 }
 
 // said is the text that a server gives with a NAK.
