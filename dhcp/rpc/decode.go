@@ -10,10 +10,11 @@ import (
 
 // Bounds on what is read from a socket that anybody may write to who can open it.
 const (
-	maxMessage = 32 << 20 // a configuration has at most 16 MiB
-	maxTypes   = 1000
-	maxList    = 64 << 10
-	maxDepth   = 32
+	maxMessage  = 4 << 20   // a configuration is far below that
+	maxValues   = 32 << 10  // of a message; each costs many times its bytes here
+	maxDescribe = 256 << 10 // bytes of descriptions of types, which stay as long as the connection
+	maxTypes    = 1000
+	maxDepth    = 32
 )
 
 var errMalformed = errors.New("malformed gob")
@@ -72,11 +73,13 @@ func descriptions() map[int]wire {
 
 // A decoder reads values that encoding/gob wrote.
 type decoder struct {
-	r     *bufio.Reader
-	types map[int]wire
+	r         *bufio.Reader
+	types     map[int]wire
+	left      int // values that the message may have yet
+	described int // bytes
 }
 
-func newDecoder(r *bufio.Reader) *decoder { return &decoder{r, descriptions()} }
+func newDecoder(r *bufio.Reader) *decoder { return &decoder{r: r, types: descriptions()} }
 
 // value reads the next value: structs are map[string]any, lists []any, numbers int64 or uint64.
 func (d *decoder) value() (any, error) {
@@ -97,6 +100,7 @@ func (d *decoder) value() (any, error) {
 		if err != nil {
 			return nil, err
 		}
+		d.left = maxValues
 		if id >= 0 {
 			if _, ok := d.types[int(id)]; !ok || d.types[int(id)].kind != wireStruct {
 				if zero, err := b.uint(); err != nil || zero != 0 { // before anything but a struct
@@ -104,6 +108,9 @@ func (d *decoder) value() (any, error) {
 				}
 			}
 			return d.read(b, int(id), 0)
+		}
+		if d.described += n; d.described > maxDescribe {
+			return nil, fmt.Errorf("%w: types are described in more than %d bytes", errMalformed, maxDescribe)
 		}
 		if err := d.describe(int(-id), b); err != nil {
 			return nil, err
@@ -180,6 +187,9 @@ func (d *decoder) read(b *buffer, id, depth int) (any, error) {
 	if depth > maxDepth {
 		return nil, errMalformed
 	}
+	if d.left--; d.left < 0 {
+		return nil, fmt.Errorf("%w: a message of more than %d values", errMalformed, maxValues)
+	}
 	switch id {
 	case idBool:
 		v, err := b.uint()
@@ -221,7 +231,7 @@ func (d *decoder) read(b *buffer, id, depth int) (any, error) {
 		}
 	}
 	n, err := b.uint()
-	if err != nil || n > min(maxList, uint64(len(b.rest))) { // an element has a byte at least
+	if err != nil || n > uint64(len(b.rest)) { // an element has a byte at least
 		return nil, errMalformed
 	}
 	list := []any{}

@@ -7,6 +7,8 @@ import (
 	"encoding/gob"
 	"net"
 	"reflect"
+	"runtime"
+	"strings"
 	"testing"
 )
 
@@ -98,6 +100,46 @@ func TestAddresses(t *testing.T) {
 	fill(reflect.ValueOf(&got).Elem(), tree)
 	if net.IP(got.Address.IP).String() != "10.1.2.0" || net.IPMask(got.Address.Mask).String() != "ffffff00" {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// A message that would become many times its size is turned away before it does; a great configuration is not.
+func TestBounds(t *testing.T) {
+	type lists struct{ L [][]string }
+	wide := lists{L: make([][]string, 3000)}
+	for i := range wide.L {
+		wide.L[i] = make([]string, 1000)
+	}
+	for name, tc := range map[string]struct {
+		value any
+		bad   bool
+	}{
+		"a configuration of 3 MiB": {struct{ B []byte }{make([]byte, 3<<20)}, false},
+		"of 5 MiB":                 {struct{ B []byte }{make([]byte, 5<<20)}, true},
+		"few strings":              {struct{ L []string }{make([]string, 30000)}, false},
+		"many strings":             {struct{ L []string }{make([]string, 60000)}, true},
+		"lists of lists":           {wide, true},
+	} {
+		var b bytes.Buffer
+		if err := gob.NewEncoder(&b).Encode(tc.value); err != nil {
+			t.Fatal(err)
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := newDecoder(bufio.NewReader(&b)).value()
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; (err != nil) != tc.bad || took > 64<<20 {
+			t.Errorf("%s: %v, for %d bytes", name, err, took)
+		}
+	}
+	// Descriptions of types are bound together, for they stay.
+	var b bytes.Buffer
+	message := append([]byte{1}, make([]byte, 60<<10)...) // of type -1, with nothing to it
+	b.Write(append([]byte{0xfd, byte(len(message) >> 16), byte(len(message) >> 8), byte(len(message))}, message...))
+	d := newDecoder(bufio.NewReader(&b))
+	d.described = maxDescribe - 1
+	if _, err := d.value(); err == nil || !strings.Contains(err.Error(), "described in more than") {
+		t.Errorf("descriptions without an end: %v", err)
 	}
 }
 
