@@ -310,12 +310,12 @@ func (k *keeper) lose(link reached, why error) {
 	k.mu.Lock()
 	rec := k.rec
 	k.mu.Unlock()
-	slog.Error("a lease is over, and its addresses are taken off the link", "owner", rec.Ask.Owner, "protocol", rec.Protocol,
-		"link", link.Name, "addresses", rec.Lease.Prefixes(), "reason", why)
 	was, err := takeOff(link, rec.Lease, rec.Was)
 	if err != nil {
 		slog.Error("take addresses off", "link", link.Name, "error", err)
 	}
+	slog.Error("a lease is over, and its addresses are taken off the link", "owner", rec.Ask.Owner, "protocol", rec.Protocol,
+		"link", link.Name, "addresses", rec.Lease.Prefixes(), "reason", why)
 	rec.Off = rec.Off || was || rec.Placed || rec.Was != nil // somebody else may have taken them off before
 	if err := k.d.store.save(rec); err != nil {              // the file is that of a lease that is over, which its times say
 		slog.Error("that a lease is over is not on the disk", "owner", rec.Ask.Owner, "error", err)
