@@ -2,6 +2,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,6 +86,7 @@ func New(s Settings) (*Daemon, error) {
 		lock.Close()
 		return nil, err
 	}
+	_, _ = d.host.ID(d.host) // any question: the netlink library finds its byte order out at the first one, and not for several at once
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i, r := range records {
 		// Some hundreds a second, so that servers and this daemon keep up.
@@ -174,14 +176,14 @@ func (d *Daemon) resume(r record, when time.Time) {
 }
 
 func (d *Daemon) newKeeper(proto dhcp.Protocol, r record) *keeper {
-	return &keeper{d: d, proto: proto, rec: r, number: -1, up: true, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	return &keeper{d: d, proto: proto, at: key{r.Ask.Owner, r.Protocol}, rec: r, number: -1, up: true, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 func (d *Daemon) start(k *keeper, when time.Time) {
 	var ctx context.Context
 	ctx, k.cancel = context.WithCancel(d.ctx)
 	d.mu.Lock()
-	d.keepers[key{k.rec.Ask.Owner, k.rec.Protocol}] = k
+	d.keepers[k.at] = k
 	d.mu.Unlock()
 	d.group.Go(func() { k.run(ctx, when) })
 }
@@ -189,21 +191,19 @@ func (d *Daemon) start(k *keeper, when time.Time) {
 // drop forgets a lease that there is nothing to give back through. The file goes first: who deletes the owner meanwhile
 // waits for this keeper's end, and finds nothing.
 func (d *Daemon) drop(k *keeper, why error) {
-	at := key{k.rec.Ask.Owner, k.rec.Protocol}
-	slog.Info("a lease is dropped; its server has it until it ends", "owner", at.owner, "protocol", at.protocol, "reason", why)
-	if err := d.store.remove(at.owner, at.protocol); err != nil {
-		slog.Error("forget a lease", "owner", at.owner, "error", err)
+	slog.Info("a lease is dropped; its server has it until it ends", "owner", k.at.owner, "protocol", k.at.protocol, "reason", why)
+	if err := d.store.remove(k.at.owner, k.at.protocol); err != nil {
+		slog.Error("forget a lease", "owner", k.at.owner, "error", err)
 	}
 	d.forget(k)
 }
 
 // forget takes a keeper that has ended, or is about to, off the list.
 func (d *Daemon) forget(k *keeper) {
-	at := key{k.rec.Ask.Owner, k.rec.Protocol}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.keepers[at] == k {
-		delete(d.keepers, at)
+	if d.keepers[k.at] == k {
+		delete(d.keepers, k.at)
 	}
 }
 
@@ -217,10 +217,7 @@ func (d *Daemon) of(o spec.Owner) (ks []*keeper) {
 		}
 	}
 	slices.SortFunc(ks, func(a, b *keeper) int {
-		if a.rec.Protocol < b.rec.Protocol {
-			return -1
-		}
-		return 1
+		return cmp.Compare(a.at.protocol, b.at.protocol)
 	})
 	return ks
 }

@@ -20,6 +20,7 @@ import (
 type keeper struct {
 	d     *Daemon
 	proto dhcp.Protocol
+	at    key
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run has returned
