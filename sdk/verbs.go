@@ -358,13 +358,6 @@ func (c *call) status(ctx context.Context) error {
 	if err := want.Required().Verify(ctx, c.w); err != nil {
 		errs = append(errs, withCode(spec.CodeUnavailable, err))
 	}
-	for _, r := range want {
-		if k, ok := plan.Unwrap(r).(resource.Kinder); ok {
-			if err := c.w.Host.NoKind(k.LinkKind()); err != nil {
-				errs = append(errs, withCode(spec.CodeUnavailable, err))
-			}
-		}
-	}
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.status(ctx))
 	}
