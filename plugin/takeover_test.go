@@ -93,7 +93,7 @@ func TestTakeOver(t *testing.T) {
 					t.Errorf("%s: DEL left %s:\n%s", how, gone, s)
 				}
 			}
-			if s := state(t); strings.Contains(s, "veth") || strings.Contains(s, "10.77.0.2") {
+			if s := state(t); strings.Contains(s, "veth") || strings.Contains(s, "life-takeover/10.77.0.2") {
 				t.Errorf("%s: DEL left\n%s", how, s)
 			}
 		}
