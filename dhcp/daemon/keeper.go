@@ -269,7 +269,6 @@ func (k *keeper) put(link reached, rec record, l *dhcp.Lease) (err error) {
 			}
 		} else {
 			rec.Was, rec.Off = nil, false
-			slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", from.Prefixes(), "is", l.Prefixes())
 		}
 	}
 	rec.Off = false
@@ -280,6 +279,9 @@ func (k *keeper) put(link reached, rec record, l *dhcp.Lease) (err error) {
 	k.mu.Lock()
 	k.rec = rec
 	k.mu.Unlock()
+	if changed && err == nil { // said when it is so, on the link and on the disk
+		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", from.Prefixes(), "is", l.Prefixes())
+	}
 	return err
 }
 
