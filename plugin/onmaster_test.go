@@ -221,6 +221,14 @@ type refusal struct {
 	status spec.Code
 }
 
+// butKinds is what STATUS says, but that this kernel has no links of a kind: lives notice it where that is no truth.
+func butKinds(err error) error {
+	if err != nil && strings.Contains(err.Error(), "this kernel has no links of type") {
+		return nil
+	}
+	return err
+}
+
 // refuses expects them of the runner's first plugin. None leaves anything, nor does its DEL.
 func (r *runner) refuses(cases []refusal) {
 	t := r.t
@@ -236,7 +244,7 @@ func (r *runner) refuses(cases []refusal) {
 		_, err = r.run(0, "STATUS", &attachment{}, tt.extra)
 		if tt.status != 0 {
 			wantCode(t, "status with "+tt.extra, err, tt.status, tt.say)
-		} else if err != nil {
+		} else if err := butKinds(err); err != nil {
 			t.Errorf("status with %s: %v", tt.extra, err)
 		}
 		if _, err := r.run(0, "DEL", a, tt.extra); err != nil {
@@ -274,7 +282,7 @@ func TestMasterRefused(t *testing.T) {
 			a := &attachment{id: "a", netns: nstest.NewNS(t)}
 			_, err := r.run(0, "ADD", a, "")
 			wantCode(t, "add without a default route", err, spec.CodeConfig, "there is no default route")
-			if _, err := r.run(0, "STATUS", a, ""); (err != nil) != (kind != "ipvlan") {
+			if _, err := r.run(0, "STATUS", a, ""); (butKinds(err) != nil) != (kind != "ipvlan") {
 				t.Errorf("status without a default route: %v", err)
 			}
 		})

@@ -361,5 +361,15 @@ func (c *call) status(ctx context.Context) error {
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.status(ctx))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for _, r := range want {
+		if k, ok := plan.Unwrap(r).(resource.Kinder); ok {
+			if err := c.w.Host.NoKind(k.LinkKind()); err != nil {
+				return withCode(spec.CodeUnavailable, err)
+			}
+		}
+	}
+	return nil
 }
