@@ -19,8 +19,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A step is what one plugin of a list would do.
-type step struct {
+// A Step is what one plugin of a list would do.
+type Step struct {
 	Type      string   `json:"type"`
 	Path      string   `json:"path,omitempty"`   // of the program that would run
 	Opaque    string   `json:"opaque,omitempty"` // why what it would do cannot be said
@@ -38,7 +38,7 @@ func (a *app) planCommand() *cobra.Command {
 for the allocator is not asked. Plugins that are another program are opaque: nobody but they knows what they do.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				args = append(args, filepath.Join(netnsDir, "example"))
+				args = append(args, exampleAttachment().Netns)
 			}
 			t, err := a.target(f, args)
 			if err != nil {
@@ -54,7 +54,7 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 			if a.json() {
 				return printJSON(a.stdout, struct {
 					attached
-					Plugins []step `json:"plugins"`
+					Plugins []Step `json:"plugins"`
 				}{t.document(), steps})
 			}
 			s := a.style(a.stdout)
@@ -83,19 +83,32 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 	return c
 }
 
+// Plan is what `fairlead plan` says of l where a runtime gives these capability arguments, for the plugins' reference pages.
+func Plan(l *spec.List, capabilities map[string]any) ([]Step, error) {
+	t := &target{network: &network{List: l, builtIn: true}, Attachment: exampleAttachment()}
+	t.Capabilities = capabilities
+	return t.plan()
+}
+
+// exampleAttachment is of a container that there is not.
+func exampleAttachment() attach.Attachment {
+	path := filepath.Join(netnsDir, "example")
+	return attach.Attachment{ContainerID: containerID(path), Netns: path, IfName: "eth0"}
+}
+
 // plan asks each plugin of the list that is ours, in this process, for its plan.
-func (t *target) plan() ([]step, error) {
+func (t *target) plan() ([]Step, error) {
 	all := plugin.All()
 	var prev *spec.Result
 	var links []sdk.HostLink
-	var steps []step
+	var steps []Step
 	dirs, itself := search(t.network)
 	version, err := spec.Select(t.List)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range t.Plugins {
-		st := step{Type: p.Type, IPAM: p.IPAMType}
+		st := Step{Type: p.Type, IPAM: p.IPAMType}
 		i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.Type })
 		st.Path, err = invoke.Find(p.Type, dirs)
 		switch {
@@ -137,7 +150,7 @@ func (n *network) tried() (problems []error) {
 	bad := func(text string) {
 		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
 	}
-	t := &target{network: n, Attachment: attach.Attachment{ContainerID: "example", Netns: filepath.Join(netnsDir, "example"), IfName: "eth0"}}
+	t := &target{network: n, Attachment: exampleAttachment()}
 	dirs, itself := search(n)
 	certain := true // whether the addresses that a plan needs are known by their configuration
 	for i, p := range n.Plugins {

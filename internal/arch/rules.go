@@ -115,8 +115,8 @@ func rows() []row {
 		{"internal/plantest", []string{"sdk", "plan", "spec"}, map[string]string{
 			"*": "a golden is a configuration and a plan",
 		}},
-		{"internal/docgen", []string{"plugin", "sdk", "spec"}, map[string]string{
-			"*": "documents are made from the list of plugins and from source text",
+		{"internal/docgen", []string{"cli", "plugin", "sdk", "spec"}, map[string]string{
+			"*": "documents are made from the list of plugins, the command line and source text",
 		}},
 		{"internal/*", nil, map[string]string{
 			"*": "what watches over the tree is no part of it",

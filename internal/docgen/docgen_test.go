@@ -13,11 +13,19 @@ var update = flag.Bool("update", false, "write the generated documents anew")
 
 const root = "../.."
 
-func TestCurrent(t *testing.T) {
+// generated is all documents, made where no plugin is installed.
+func generated(t *testing.T) Files {
+	t.Helper()
+	t.Setenv("CNI_PATH", "")
 	files, err := Generate(root)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return files
+}
+
+func TestCurrent(t *testing.T) {
+	files := generated(t)
 	if *update {
 		if err := Write(root, files); err != nil {
 			t.Fatal(err)

@@ -10,15 +10,13 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Every configuration that the plugins' goldens accept is valid by the schema, and what is not of the right
 // type is not.
 func TestSchema(t *testing.T) {
-	files, err := Generate(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := generated(t)
 	compiler := jsonschema.NewCompiler()
 	for _, p := range plugin.All() {
 		t.Run(p.Name, func(t *testing.T) {
@@ -56,6 +54,23 @@ func TestSchema(t *testing.T) {
 				if err := valid(parts["conf"]); err != nil {
 					t.Errorf("%s: %v", filepath.Base(file), err)
 				}
+			}
+			list, err := spec.ParseList(files["docs/examples/"+p.Name+".conflist"])
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown := false
+			for _, conf := range list.Plugins {
+				raw, err := conf.Object.MarshalJSON()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if shown = shown || conf.Type == p.Name || conf.IPAMType == p.Name; conf.Type == p.Name && valid(string(raw)) != nil {
+					t.Errorf("the example: %v", valid(string(raw)))
+				}
+			}
+			if !shown {
+				t.Error("the example is about other plugins")
 			}
 			if err := valid(`{"type":"` + p.Name + `","ipam":{"type":"` + p.Name + `"},"unknown":1}`); err != nil {
 				t.Errorf("a minimal configuration: %v", err)
