@@ -48,6 +48,14 @@ type app struct {
 	ctx                   context.Context // of the command that runs
 }
 
+// Command is the command line, for who writes its manual pages.
+func Command() *cobra.Command {
+	c := (&app{}).root()
+	c.InitDefaultHelpCmd()
+	c.InitDefaultCompletionCmd()
+	return c
+}
+
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairlead",
@@ -65,7 +73,7 @@ Network Interface, and says what is attached and what would be done.
 	}
 	root.SetVersionTemplate("fairlead {{.Version}}\n")
 	root.SetFlagErrorFunc(misused)
-	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "how to answer: text or json")
+	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`FORMAT` of the answer: text or json")
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
 		if a.output == "table" { // other tools' word for it
 			a.output = "text"

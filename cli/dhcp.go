@@ -58,7 +58,7 @@ func askDaemonWithin(ctx context.Context, limit time.Duration, socket string, q 
 }
 
 func socketFlag(c *cobra.Command) *string {
-	return c.Flags().String("socket", rpc.DefaultSocket, "where the daemon listens")
+	return c.Flags().String("socket", rpc.DefaultSocket, "`PATH` where the daemon listens")
 }
 
 // A leased is a lease as ls and release print it.
@@ -229,8 +229,12 @@ that never comes. The address stays on the link if the container is still there:
 
 func (a *app) dhcpDaemonCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:                "daemon [FLAG...]",
-		Short:              "Keep the leases of containers, until it is ended (-help lists the flags)",
+		Use:   "daemon [FLAG...]",
+		Short: "Keep the leases of containers, until it is ended (-help lists the flags)",
+		Long: `Keep the leases that the IPAM plugin dhcp asks for, and give them back with the containers' DEL, until it is ended.
+The leases are on the disk, and the next daemon goes on with them. Its flags have one dash:
+
+` + daemon.Flags(),
 		DisableFlagParsing: true, // they are the reference's, with one dash
 		RunE: func(c *cobra.Command, args []string) error {
 			a.status = daemon.Main(args, a.stderr)

@@ -85,7 +85,7 @@ With --gone only those are removed that the cache remembers and whose network na
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
-	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: CONTAINERID/IFNAME (repeatable)")
+	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
 	c.Flags().BoolVar(&f.stdin, "from-stdin", false, "read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
 	c.Flags().BoolVar(&f.gone, "gone", false, "remove only the remembered attachments whose network namespace is gone")
 	c.Flags().BoolVar(&f.all, "all", false, "no attachment is valid: remove all of the network")

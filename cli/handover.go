@@ -68,8 +68,8 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 		},
 	}
 	c.Flags().BoolVar(&back, "to-reference", false, "the rules become the reference plugins'")
-	c.Flags().StringVar(&backend, "backend", "iptables", "by which the reference works on this host: iptables or nftables (from its version 1.6 on)")
-	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of this network")
+	c.Flags().StringVar(&backend, "backend", "iptables", "`BACKEND` by which the reference works on this host: iptables or nftables (from its version 1.6 on)")
+	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing")
 	c.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions([]string{"iptables", "nftables"}, cobra.ShellCompDirectiveNoFileComp))
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)

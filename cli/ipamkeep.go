@@ -75,8 +75,8 @@ for another key already; and all of a range.`,
 		},
 		ValidArgsFunction: a.completeNetworks,
 	}
-	c.Flags().StringVar(&key, "for", "", "the sticky key that gets them, such as default/web-0")
-	c.Flags().StringVar(&note, "note", "", "a note for people")
+	c.Flags().StringVar(&key, "for", "", "the sticky `KEY` that gets them, such as default/web-0")
+	c.Flags().StringVar(&note, "note", "", "a `NOTE` for people")
 	c.Flags().BoolVar(&force, "force", false, "reserve what looks like a slip too")
 	return c
 }

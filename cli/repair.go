@@ -87,7 +87,7 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 		},
 	}
 	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only what belongs to the packet filter")
-	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of this network")
+	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
 	c.Flags().BoolVar(&watch, "watch", false, "repair now and whenever somebody flushes or reloads the packet filter, until a signal")
 	c.Flags().BoolVar(&shut, "shut", false, "before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")

@@ -54,11 +54,11 @@ forwarded; COMMAND stays in the terminal's foreground, with its standard input, 
 	}
 	flags := c.Flags()
 	flags.SetInterspersed(false) // what follows COMMAND is COMMAND's
-	flags.StringArrayVar(&f.nets, "net", nil, "attach to this network, instead of the default one (repeatable)")
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish a port, or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
-	flags.StringArrayVar(&f.dns, "dns", nil, "name server for COMMAND, instead of the networks' (repeatable)")
-	flags.StringArrayVar(&f.search, "dns-search", nil, "domain to complete names with, instead of the networks' (repeatable)")
-	flags.StringVar(&f.name, "name", "", "ID of the container and name of its network namespace (default: made up)")
+	flags.StringArrayVar(&f.nets, "net", nil, "attach to the network `NET`, instead of the default one (repeatable)")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish `PORTS`, one or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
+	flags.StringArrayVar(&f.dns, "dns", nil, "`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
+	flags.StringArrayVar(&f.search, "dns-search", nil, "`DOMAIN` to complete names with, instead of the networks' (repeatable)")
+	flags.StringVar(&f.name, "name", "", "`ID` of the container and name of its network namespace (default: made up)")
 	c.RegisterFlagCompletionFunc("net", a.completeNetworks)
 	return c
 }

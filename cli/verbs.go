@@ -35,8 +35,8 @@ type target struct {
 type attachmentFlags struct{ ifName, containerID string }
 
 func (f *attachmentFlags) register(c *cobra.Command) {
-	c.Flags().StringVarP(&f.ifName, "ifname", "i", "", "name of the interface in the namespace (default $CNI_IFNAME, else eth0)")
-	c.Flags().StringVar(&f.containerID, "container-id", "", "container ID (default: cnitool's, made from the path of NETNS)")
+	c.Flags().StringVarP(&f.ifName, "ifname", "i", "", "`NAME` of the interface in the namespace (default $CNI_IFNAME, else eth0)")
+	c.Flags().StringVar(&f.containerID, "container-id", "", "container `ID` (default: cnitool's, made from the path of NETNS)")
 }
 
 // containerID is the ID that cnitool makes from the absolute path of a network namespace.

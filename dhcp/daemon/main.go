@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -21,19 +22,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main is `dhcp daemon`, with the reference's flags and some of ours, and returns the exit status.
-func Main(args []string, stderr io.Writer) int {
+// options are what flags set.
+type options struct {
+	Settings
+	pidfile, socket string
+}
+
+// flags are the reference's and some of ours.
+func flags(o *options) *flag.FlagSet {
 	fl := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
+	fl.StringVar(&o.pidfile, "pidfile", "", "`file` to write the process ID to; an absolute path")
+	fl.StringVar(&o.socket, "socketpath", rpc.DefaultSocket, "`path` of the socket to listen on; the hostprefix comes before it")
+	fl.StringVar(&o.HostPrefix, "hostprefix", "", "`directory` that the host's files are in, where the daemon runs in a container")
+	fl.StringVar(&o.StateDir, "statedir", dhcp.StateDir, "`directory` to keep the leases in; the hostprefix comes before it")
+	fl.BoolVar(&o.Broadcast, "broadcast", false, "have servers broadcast their answers, for links that take in nothing else")
+	fl.DurationVar(&o.Timeout, "timeout", 10*time.Second, "how long one try to renew a lease takes")
+	fl.DurationVar(&o.Resend, "resendmax", 16*time.Second, "the longest pause before a message is sent again")
+	fl.DurationVar(&o.Patience, "resendtimeout", 60*time.Second, "how long ADD tries to get a lease")
+	return fl
+}
+
+// Flags says which flags Main takes.
+func Flags() string {
+	var b strings.Builder
+	fl := flags(new(options))
+	fl.SetOutput(&b)
+	fl.PrintDefaults()
+	return b.String()
+}
+
+// Main is `dhcp daemon` and returns the exit status.
+func Main(args []string, stderr io.Writer) int {
+	var o options
+	fl := flags(&o)
 	fl.SetOutput(stderr)
-	var s Settings
-	pidfile := fl.String("pidfile", "", "`file` to write the process ID to; an absolute path")
-	socket := fl.String("socketpath", rpc.DefaultSocket, "`path` of the socket to listen on; the hostprefix comes before it")
-	fl.StringVar(&s.HostPrefix, "hostprefix", "", "`directory` that the host's files are in, where the daemon runs in a container")
-	fl.StringVar(&s.StateDir, "statedir", dhcp.StateDir, "`directory` to keep the leases in; the hostprefix comes before it")
-	fl.BoolVar(&s.Broadcast, "broadcast", false, "have servers broadcast their answers, for links that take in nothing else")
-	fl.DurationVar(&s.Timeout, "timeout", 10*time.Second, "how long one try to renew a lease takes")
-	fl.DurationVar(&s.Resend, "resendmax", 16*time.Second, "the longest pause before a message is sent again")
-	fl.DurationVar(&s.Patience, "resendtimeout", 60*time.Second, "how long ADD tries to get a lease")
 	fl.Usage = func() {
 		fmt.Fprintln(stderr, "dhcp daemon keeps the leases that the IPAM plugin dhcp asks for.")
 		fl.PrintDefaults()
@@ -45,11 +67,11 @@ func Main(args []string, stderr io.Writer) int {
 		return 2
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(stderr, nil)))
-	err := usage(fl, *pidfile, s)
+	err := usage(fl, o.pidfile, o.Settings)
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
-		err = serve(ctx, s, *socket, *pidfile)
+		err = serve(ctx, o.Settings, o.socket, o.pidfile)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "dhcp daemon:", err)

@@ -150,7 +150,8 @@ func outside() []restriction {
 			"internal/**", // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
-		{"github.com/spf13/cobra", []string{"cli"}, "only the command has a command line"},
+		{"github.com/spf13/cobra", []string{"cli", "internal/docgen"}, "only the command has a command line"},
+		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
 		{"github.com/rogpeppe/go-internal", []string{"internal/**"}, "scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
 		{"testing", []string{"internal/nstest", "internal/plantest", "conformance"}, "a product has no tests in it"},

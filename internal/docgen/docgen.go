@@ -20,7 +20,7 @@ type Files map[string][]byte
 // Generate makes every document from the tree at root.
 func Generate(root string) (Files, error) {
 	files := Files{}
-	for _, generate := range []func(string, Files) error{clauses, plugins} {
+	for _, generate := range []func(string, Files) error{clauses, plugins, manuals} {
 		if err := generate(root, files); err != nil {
 			return nil, err
 		}
@@ -29,7 +29,7 @@ func Generate(root string) (Files, error) {
 }
 
 // owned are the directories in which every file is generated, so that one with no source is stale.
-func owned() []string { return []string{"docs/plugins", "docs/schema"} }
+func owned() []string { return []string{"docs/man", "docs/plugins", "docs/schema"} }
 
 // Stale is what differs between the tree and files, a line each.
 func Stale(root string, files Files) (stale []string, err error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// plugins writes a reference page, a JSON Schema and an example for each plugin, and the index of the
+// plugins writes a reference page, a manual page, a JSON Schema and an example for each plugin, and the index of the
 // pages.
 func plugins(root string, files Files) error {
 	r := &reader{root: root}
@@ -24,6 +24,7 @@ func plugins(root string, files Files) error {
 			return fmt.Errorf("plugin %s: %w", p.Name, err)
 		}
 		files["docs/plugins/"+p.Name+".md"] = ref.page()
+		files["docs/man/cni-"+p.Name+".5"] = ref.manual()
 		files["docs/examples/"+p.Name+".conflist"] = []byte(ref.example.conflist)
 		if files["docs/schema/"+p.Name+".schema.json"], err = schemaFile(p, ref.fields); err != nil {
 			return err
