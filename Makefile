@@ -28,11 +28,17 @@ build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copi
 	  rm -r $(BIN)/tmp && echo "$(BIN)/cni:" $$names
 
 # Plugins are new files, never written into. What others have in the directory stays.
-install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), the units; below DESTDIR
+install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, manual pages and documents; below DESTDIR
 	@test -x $(BIN)/fairlead && test -d $(BIN)/cni || { echo 'make build comes first'; exit 1; }
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(CNIDIR)
 	install -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/
 	cp --remove-destination -a $(BIN)/cni/. $(DESTDIR)$(CNIDIR)/
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man7
+	@for m in docs/man/*.[157]; do install -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/ || exit; done
+	install -d $(DESTDIR)$(PREFIX)/share/doc/fairlead/plugins $(DESTDIR)$(PREFIX)/share/doc/fairlead/examples
+	install -m 644 CHANGELOG.md LICENSE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/fairlead/
+	install -m 644 docs/plugins/*.md $(DESTDIR)$(PREFIX)/share/doc/fairlead/plugins/
+	install -m 644 docs/examples/*.conflist $(DESTDIR)$(PREFIX)/share/doc/fairlead/examples/
 	@for u in packaging/systemd/*.*; do \
 	  sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#; s#=/opt/cni/bin/#=$(CNIDIR)/#' $$u > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit; \
 	  chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/}; done
@@ -69,7 +75,7 @@ lint: ## gofmt, go vet, staticcheck and the architecture
 	$(GO) tool staticcheck ./...
 	$(GO) test ./internal/arch
 
-generate: ## docs/clauses.md, docs/plugins/ and docs/schema/ anew, from the code
+generate: ## docs/clauses.md, docs/plugins/, docs/schema/, docs/man/ and docs/examples/ anew, from the code
 	$(GO) test ./internal/docgen -count=1 -update
 
 clean: ## remove what was built

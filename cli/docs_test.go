@@ -4,9 +4,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/spf13/cobra"
 )
 
@@ -31,6 +33,52 @@ func TestDocs(t *testing.T) {
 	visit((&app{}).root())
 }
 
+// README.md lists every plugin, each once and with its page, and no other.
+func TestReadmePlugins(t *testing.T) {
+	page, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := plugin.All()
+	for _, p := range all {
+		if n := strings.Count(string(page), "["+p.Name+"](docs/plugins/"+p.Name+".md)"); n != 1 {
+			t.Errorf("README.md has %s %d times", p.Name, n)
+		}
+	}
+	if n := strings.Count(string(page), "](docs/plugins/"); n != len(all)+1 { // and the index
+		t.Errorf("README.md has %d links to plugins' pages, for %d plugins", n, len(all))
+	}
+}
+
+// Every link in our documents leads to a file that is there.
+func TestDocLinks(t *testing.T) {
+	links := 0
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/plugins/*.md"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range regexp.MustCompile(`\]\(([^)# ]+)[^)]*\)`).FindAllStringSubmatch(string(text), -1) {
+				if strings.Contains(m[1], "://") {
+					continue
+				}
+				links++
+				if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
+					t.Errorf("%s: %v", strings.TrimPrefix(file, "../"), err)
+				}
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("%d links: the test does not see them", links)
+	}
+}
+
 // What the units start is where `make install` puts it, as the documents say.
 func TestInstall(t *testing.T) {
 	bin, dest := t.TempDir(), t.TempDir()
@@ -46,6 +94,12 @@ func TestInstall(t *testing.T) {
 		out, err := exec.Command("make", "-C", "..", "install", "BIN="+bin, "DESTDIR="+dest, "PREFIX="+prefix).CombinedOutput()
 		if err != nil {
 			t.Fatalf("make install: %v\n%s", err, out)
+		}
+		for _, file := range []string{"man/man1/fairlead.1", "man/man1/fairlead-run.1", "man/man5/cni-bridge.5", "man/man7/fairlead-environment.7",
+			"doc/fairlead/CHANGELOG.md", "doc/fairlead/cli.md", "doc/fairlead/plugins/bridge.md", "doc/fairlead/examples/bridge.conflist"} {
+			if st, err := os.Stat(filepath.Join(dest, prefix, "share", file)); err != nil || st.Mode() != 0o644 {
+				t.Errorf("%s/share/%s: %v", prefix, file, err)
+			}
 		}
 		units, _ := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.*"))
 		if len(units) != 4 {
