@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -14,11 +17,23 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// An exported is a network's book as export writes and import reads it.
+// An exported is a network's book as export writes it.
 type exported struct {
-	Version int    `json:"version"`
-	Network string `json:"network"`
+	Version int            `json:"version"`
+	Network string         `json:"network"`
+	Subnets []netip.Prefix `json:"subnets"` // of its ranges
 	*ipam.Book
+}
+
+func subnets(b *ipam.Book) []netip.Prefix {
+	all := []netip.Prefix{}
+	for _, set := range b.Sets {
+		for _, r := range set.Ranges {
+			all = append(all, r.Subnet)
+		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
 }
 
 func (a *app) ipamExportCommand() *cobra.Command {
@@ -36,7 +51,7 @@ func (a *app) ipamExportCommand() *cobra.Command {
 			b.Leases = append([]ipam.Lease{}, b.Leases...) // lists, not null
 			b.Sticky = append([]ipam.Binding{}, b.Sticky...)
 			b.Reserved = append([]ipam.Reservation{}, b.Reserved...)
-			return printJSON(a.stdout, exported{1, p.network, b})
+			return printJSON(a.stdout, exported{1, p.network, subnets(b), b})
 		},
 		ValidArgsFunction: a.completeNetworks,
 	}
@@ -49,21 +64,23 @@ func (a *app) ipamImportCommand() *cobra.Command {
 		Short: "Add the leases of a directory, or of an exported document, to a network's",
 		Long: `Add leases to those of NET. FROM is a directory with leases of host-local, fairlead's or the reference's, such as podman's
 /var/lib/cni/networks/podman or one of another dataDir; or a file that fairlead ipam export wrote, or - for standard
-input. What is there already stays. Where an address is another's, or of none of the ranges of NET, nothing is imported and
-each is named; --force takes addresses outside the ranges. FROM stays as it is.`,
+input. What is there already stays. Where an address is another's, or of none of the ranges of NET, or the document
+contradicts itself, or is one of another network, nothing is imported and each such thing is named. --force takes addresses
+outside the ranges, two of a range for one owner, and another network's. FROM stays as it is. An import that was cut
+short is finished by doing it again.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.pool(c.Context(), args[0], false)
 			if err != nil {
 				return err
 			}
-			b, err := a.readBook(p, args[1])
+			b, err := a.readBook(c.Context(), p, args[1], force)
 			if err != nil {
 				return err
 			}
 			added, err := p.ledger.Import(c.Context(), p.network, b, force, dry)
 			var doc *spec.Error
 			if errors.As(err, &doc) && doc.Code == spec.CodeConfig {
-				return fail(exitFailure, "What is another's has to be released first; --force takes what is of none of the ranges.", "%w", err)
+				return fail(exitFailure, "What is another's has to be released first; --force takes what is of none of the ranges, and two addresses of one.", "%w", err)
 			}
 			if err != nil {
 				return err
@@ -101,13 +118,13 @@ each is named; --force takes addresses outside the ranges. FROM stays as it is.`
 			return nil, cobra.ShellCompDirectiveDefault
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "import addresses too that are of none of the network's ranges")
+	c.Flags().BoolVar(&force, "force", false, "import another network's too, and addresses that are of none of the ranges, or two of one range for one owner")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only say what would be imported")
 	return c
 }
 
 // readBook reads what is to be imported.
-func (a *app) readBook(p pool, from string) (*ipam.Book, error) {
+func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*ipam.Book, error) {
 	if st, err := os.Stat(from); from != "-" && err == nil && st.IsDir() {
 		b, err := p.ledger.Read(from)
 		switch {
@@ -129,20 +146,61 @@ func (a *app) readBook(p pool, from string) (*ipam.Book, error) {
 		defer f.Close()
 		in = f
 	}
-	doc := exported{Book: &ipam.Book{}}
-	d := json.NewDecoder(in)
-	d.DisallowUnknownFields()
-	err := d.Decode(&doc)
-	if err == nil && d.More() {
-		err = errors.New("more than one document")
-	}
+	doc, err := parseBook(in)
 	switch {
 	case err != nil:
 		return nil, usage("%s: want a document of `fairlead ipam export`: %w", from, err)
 	case doc.Version != 1:
-		return nil, fail(exitFailure, "A newer fairlead wrote it, or it is something else.", "%s: its version is %d, and this fairlead reads version 1", from, doc.Version)
-	case slices.ContainsFunc(doc.Leases, func(l ipam.Lease) bool { return !l.Address.IsValid() || l.ContainerID == "" }):
-		return nil, usage("%s: a lease has no address or no containerID", from)
+		return nil, fail(exitFailure, "A newer fairlead wrote it, or it is something else.", "%s: version: %d: this fairlead reads version 1", from, doc.Version)
+	case force:
+		return doc.Book, nil
+	case doc.Network != p.network:
+		return nil, fail(exitFailure, "--force imports it all the same.", "nothing is imported: network: %q: the document is of that network, and not of %s", doc.Network, p.network)
+	}
+	here, err := p.ledger.Look(ctx, p.network)
+	if err != nil {
+		return nil, err
+	}
+	if want := subnets(here); doc.Subnets != nil && len(want) > 0 && !slices.Equal(doc.Subnets, want) {
+		return nil, fail(exitFailure, "--force imports what there is room for in the ranges, and outside of them.", "nothing is imported: subnets: %v: the network %s has %v here", doc.Subnets, p.network, want)
 	}
 	return doc.Book, nil
+}
+
+// parseBook reads a document. What is wrong in it is named by its path.
+func parseBook(in io.Reader) (*exported, error) {
+	var doc struct {
+		Version  int
+		Network  string
+		Subnets  []netip.Prefix
+		Leases   []json.RawMessage
+		Sticky   []json.RawMessage
+		Reserved []json.RawMessage
+	}
+	d := json.NewDecoder(in)
+	d.DisallowUnknownFields()
+	if err := d.Decode(&doc); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("more than one document")
+	}
+	b := &ipam.Book{}
+	err := errors.Join(each("leases", doc.Leases, &b.Leases), each("sticky", doc.Sticky, &b.Sticky), each("reserved", doc.Reserved, &b.Reserved))
+	return &exported{doc.Version, doc.Network, doc.Subnets, b}, err
+}
+
+// each reads the items of a list.
+func each[T any](path string, list []json.RawMessage, into *[]T) error {
+	var errs []error
+	for i, raw := range list {
+		var item T
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&item); err != nil {
+			errs = append(errs, fmt.Errorf("%s[%d]: %.200s: %w", path, i, bytes.Join(bytes.Fields(raw), []byte(" ")), err))
+		}
+		*into = append(*into, item)
+	}
+	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package ipam
 import (
 	"context"
 	"net/netip"
+	"strconv"
 	"time"
 )
 
@@ -50,6 +51,18 @@ type Book struct {
 	Configured []netip.Prefix `json:"-"` // reserved by the configuration
 	Keyed      bool           `json:"-"` // the configuration has sticky keys
 	Problems   []string       `json:"-"` // what could not be read
+	From       string         `json:"-"` // the directory that it was read from; empty: a document
+}
+
+// Path is where the document, or the directory, has one of its leases, sticky or reserved addresses.
+func (b *Book) Path(list string, i int, name string) string {
+	if b.From == "" {
+		return list + "[" + strconv.Itoa(i) + "]"
+	}
+	if list == "leases" {
+		return b.From + "/" + name
+	}
+	return b.From + ": " + list + " " + name
 }
 
 // The states of a lease.

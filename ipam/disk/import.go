@@ -3,14 +3,10 @@ package disk
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,7 +19,7 @@ func (s *Store) Read(path string) (*ipam.Book, error) {
 	}
 	defer unix.Close(d.fd)
 	d.x = newIndex("", 0, 0)
-	b := &ipam.Book{}
+	b := &ipam.Book{From: path}
 	if b.Leases, err = s.leases(d, "", &b.Problems); err != nil {
 		return nil, err
 	}
@@ -52,28 +48,25 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 			return failed
 		}
 		d.unsign()
+		done := ipam.Book{}
 		defer func() {
-			for _, l := range added.Leases {
-				if failed != nil {
-					failed = errors.Join(failed, d.drop(slot{key: keyOf("lease", leaseText(l)), addr: l.Address}, 0))
-				}
+			if failed != nil {
+				failed = errors.Join(failed, d.undo(done))
 			}
 		}()
-		for i, l := range added.Leases {
+		for _, l := range added.Leases {
 			if err := d.lodge(l); err != nil {
-				added.Leases = added.Leases[:i] // which go again
 				return err
 			}
+			done.Leases = append(done.Leases, l)
 		}
 		var list []kept
 		for _, k := range added.Sticky {
 			list = append(list, kept{k.Address, record{Key: k.Key, IfName: k.IfName, TTL: k.Seconds, Since: k.Since.Unix()}, 0})
 		}
-		if err := d.keep(list...); err != nil {
+		done.Sticky = added.Sticky // some of which may be there where not all are
+		if err := d.keep(list...); err != nil || len(added.Reserved) == 0 {
 			return err
-		}
-		if len(added.Reserved) == 0 {
-			return nil
 		}
 		have, err := d.reservations()
 		if err == nil {
@@ -87,82 +80,15 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 	return added, nil
 }
 
-// missing is what of b is not there. What contradicts what is there is an error.
-func (s *Store) missing(d *directory, b *ipam.Book, force bool) (*ipam.Book, error) {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
-	add := &ipam.Book{}
-	within := func(a netip.Addr) {
-		r, ok := s.find(a)
-		switch {
-		case force || len(s.Sets) == 0:
-		case !ok:
-			bad("%s is of none of the network's ranges (%s)", a, describe(s.Sets))
-		case a == r.Gateway:
-			bad("%s is the gateway of %s", a, r.Subnet)
-		}
+// undo removes what an import that failed has added.
+func (d *directory) undo(done ipam.Book) (err error) {
+	for _, l := range done.Leases {
+		err = errors.Join(err, d.drop(slot{key: keyOf("lease", leaseText(l)), addr: l.Address}, 0))
 	}
-	seen := map[netip.Addr]string{}
-	for _, l := range b.Leases {
-		text := leaseText(l)
-		if !l.Address.IsValid() || l.Address.Zone() != "" || l.Address.Is4In6() || garbage(text) || len(text) > 1<<16 {
-			bad("lease %s of %q: no address, or no owner", l.Address, holder(text))
-			continue
-		}
-		if was, ok := seen[l.Address]; ok && was != text {
-			bad("%s is there for %s and for %s", l.Address, holder(was), holder(text))
-		}
-		if seen[l.Address] == text {
-			continue
-		}
-		seen[l.Address] = text
-		within(l.Address)
-		have, err := d.read(l.Address)
-		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EBADF), errors.Is(err, errGarbage):
-			add.Leases = append(add.Leases, l)
-		case err != nil:
-			bad("%w", err)
-		case have.text != text:
-			bad("%s is in use by %s, and not by %s", l.Address, holder(have.text), holder(text))
-		}
+	for _, k := range done.Sticky {
+		err = errors.Join(err, d.forget(k.Address, record{Key: k.Key, IfName: k.IfName}))
 	}
-	for _, k := range b.Sticky {
-		r := record{Key: k.Key, IfName: k.IfName}
-		if !k.Address.IsValid() || k.Address.Zone() != "" || k.Address.Is4In6() || k.Key == "" || k.Seconds < 0 || k.Seconds > century || k.Since.Unix() < 0 {
-			bad("sticky address %s of %q: is not whole", k.Address, k.Key)
-			continue
-		}
-		within(k.Address)
-		if have, _, err := d.readRecord(k.Address); err != nil {
-			add.Sticky = append(add.Sticky, k)
-		} else if have.stickyKey() != r.stickyKey() {
-			bad("%s is held for %s, and not for %s", k.Address, have.Key, k.Key)
-		}
-	}
-	have, err := d.reservations()
-	if err != nil {
-		errs = append(errs, err)
-	}
-	for _, r := range b.Reserved {
-		if !r.Prefix.IsValid() || r.Prefix != r.Prefix.Masked() {
-			bad("reserved %q: is no subnet", r.Prefix)
-			continue
-		}
-		if !force && len(s.Sets) > 0 && !slices.ContainsFunc(s.Sets, func(set ipam.Set) bool { return len(ipam.Clip(set.After(netip.Addr{}), r.Prefix)) > 0 }) {
-			bad("reserved %s is of none of the network's ranges (%s)", r.Prefix, describe(s.Sets))
-		}
-		i := slices.IndexFunc(have, func(was ipam.Reservation) bool { return was.Prefix == r.Prefix })
-		if i < 0 {
-			add.Reserved = append(add.Reserved, r)
-		} else if have[i].For != r.For {
-			bad("%s is reserved for %q, and not for %q", r.Prefix, have[i].For, r.For)
-		}
-	}
-	if len(errs) > 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "nothing is imported: %w", errors.Join(errs...))
-	}
-	return add, nil
+	return err
 }
 
 // lodge makes the lease file of somebody who got the address elsewhere. In which boot is not known.

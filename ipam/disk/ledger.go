@@ -143,7 +143,7 @@ func (d *directory) bindings(problems *[]string) []ipam.Binding {
 			continue
 		}
 		all = append(all, ipam.Binding{Address: a, Key: r.Key, IfName: r.IfName, Seconds: r.TTL,
-			Since: time.Unix(r.Since, 0), Until: time.Unix(d.wall, 0).Add(r.left(d))})
+			Since: time.Unix(r.Since, 0).UTC(), Until: time.Unix(d.wall, 0).Add(r.left(d))})
 	}
 	slices.SortFunc(all, func(a, b ipam.Binding) int { return a.Address.Compare(b.Address) })
 	return all

@@ -249,3 +249,43 @@ func TestImportKilled(t *testing.T) {
 		}
 	}
 }
+
+// What is on a second machine, and in a second document, is not contradicted by what is held there either; and an import
+// that cannot write down its reservations leaves neither leases nor holds.
+func TestImportAllOrNothing(t *testing.T) {
+	ctx := context.Background()
+	for name, f := range families {
+		t.Run(name, func(t *testing.T) {
+			s := &Store{DataDir: inMemory(t), Sets: small(t, f.subnets...), Log: testLog(t)}
+			add(t, s, "a")
+			b := &ipam.Book{Reserved: []ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.4/32")}, {Prefix: netip.MustParsePrefix("fd00::4/128")}}}
+			b.Reserved = slices.DeleteFunc(b.Reserved, func(r ipam.Reservation) bool { _, ok := s.find(r.Prefix.Addr()); return !ok })
+			for i := range f.subnets {
+				b.Leases = append(b.Leases, ipam.Lease{Address: addr(f.addrs(5)[i]), ContainerID: "i", IfName: "eth0"})
+				b.Sticky = append(b.Sticky, ipam.Binding{Address: addr(f.addrs(5)[i]), Key: "web", IfName: "eth0", Seconds: 60, Since: time.Now()},
+					ipam.Binding{Address: addr(f.addrs(6)[i]), Key: "db", IfName: "eth0", Seconds: 60, Since: time.Now()})
+			}
+			before := fmt.Sprint(look(t, s))
+			taken := *b
+			taken.Sticky = append(slices.Clone(b.Sticky), ipam.Binding{Address: addr(f.addrs(2)[0]), Key: "x", IfName: "eth0", Since: time.Now()})
+			if _, err := s.Import(ctx, "net", &taken, true, false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("sticky[%d]: %s is in use by a eth0, and cannot be held for x", 2*len(f.subnets), f.addrs(2)[0])) {
+				t.Errorf("what another has is held: %v", err)
+			}
+			if err := os.MkdirAll(filepath.Join(s.DataDir, keptDir, "net", newPrefix+"reserved"), 0o700); err != nil { // in the way of the last file
+				t.Fatal(err)
+			}
+			if _, err := s.Import(ctx, "net", b, false, false); err == nil || spec.AsError(err, 0).Code != spec.CodeIO {
+				t.Errorf("with a folder in the way: %v", err)
+			}
+			if after := fmt.Sprint(look(t, s)); after != before || !audit(t, s) {
+				t.Errorf("a failed import left\n%s\nbefore it was\n%s", after, before)
+			}
+			if err := os.Remove(filepath.Join(s.DataDir, keptDir, "net", newPrefix+"reserved")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Import(ctx, "net", b, false, false); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

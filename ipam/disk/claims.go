@@ -1,0 +1,176 @@
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// missing is what of b is not there. What contradicts what is there, or another part of b, is an error.
+func (s *Store) missing(d *directory, b *ipam.Book, force bool) (*ipam.Book, error) {
+	c := claims{s: s, d: d, b: b, force: force, had: map[string]string{}}
+	add := &ipam.Book{}
+	for i, l := range b.Leases {
+		if c.lease(b.Path("leases", i, l.Address.String()), l) {
+			add.Leases = append(add.Leases, l)
+		}
+	}
+	for i, k := range b.Sticky {
+		if c.binding(b.Path("sticky", i, k.Address.String()), k) {
+			add.Sticky = append(add.Sticky, k)
+		}
+	}
+	have, err := d.reservations()
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+	for i, r := range b.Reserved {
+		if c.reservation(b.Path("reserved", i, r.Prefix.String()), r, have) {
+			add.Reserved = append(add.Reserved, r)
+		}
+	}
+	if len(c.errs) > 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "nothing is imported: %w", errors.Join(c.errs...))
+	}
+	return add, nil
+}
+
+// claims are those of a book to what it names, one after the other.
+type claims struct {
+	s     *Store
+	d     *directory
+	b     *ipam.Book
+	force bool
+	had   map[string]string // who or what was claimed → where, and as what
+	errs  []error
+}
+
+func (c *claims) bad(path, format string, args ...any) bool {
+	c.errs = append(c.errs, fmt.Errorf("%s: "+format, append([]any{path}, args...)...))
+	return false
+}
+
+// within reports whether an address is one that the network gives out.
+func (c *claims) within(path string, a netip.Addr) bool {
+	r, ok := c.s.find(a)
+	switch {
+	case c.force || len(c.s.Sets) == 0:
+	case !ok:
+		return c.bad(path, "%s is of none of the network's ranges (%s)", a, describe(c.s.Sets))
+	case a == r.Gateway:
+		return c.bad(path, "%s is the gateway of %s", a, r.Subnet)
+	}
+	return true
+}
+
+// alone reports whether who has no other address of the set that a is of. Force does not look.
+func (c *claims) alone(path, who, name string, a netip.Addr) bool {
+	i := slices.IndexFunc(c.s.Sets, func(set ipam.Set) bool { _, ok := set.Find(a); return ok })
+	return c.force || i < 0 || c.once(path, fmt.Sprint(who, " in set ", i), a.String(), func(at string) string {
+		return fmt.Sprintf("%s is a second address of %s for %s, whose first is in %s: want one; --force takes both", a, c.s.Sets[i], name, at)
+	})
+}
+
+// once reports whether what is claimed by who for the first time; what it was claimed by before is an error if it is
+// somebody else, and nothing to do if it is not.
+func (c *claims) once(path, what, who string, contradiction func(before string) string) bool {
+	before, ok := c.had[what]
+	if !ok {
+		c.had[what] = path + "\x00" + who
+		return true
+	}
+	at, was, _ := strings.Cut(before, "\x00")
+	if was != who {
+		c.bad(path, "%s", contradiction(at))
+	}
+	return false
+}
+
+func possible(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
+
+// lease reports whether a lease is to be added.
+func (c *claims) lease(path string, l ipam.Lease) bool {
+	text := leaseText(l)
+	if !possible(l.Address) || garbage(text) || len(text) > 1<<16 || strings.ContainsAny(l.ContainerID+l.IfName, "\r\n\x00") || l.ContainerID == "" {
+		return c.bad(path, "lease %s of %q: no address, or no owner", l.Address, holder(text))
+	}
+	if !c.once(path, "address "+l.Address.String(), text, func(at string) string {
+		return fmt.Sprintf("%s is %s's, and another's in %s: want one owner", l.Address, holder(text), at)
+	}) || !c.within(path, l.Address) {
+		return false
+	}
+	// Files of former versions do not say the interface, of which a container may have several.
+	if l.IfName != "" && !c.alone(path, "owner "+text, holder(text), l.Address) {
+		return false
+	}
+	have, err := c.d.read(l.Address)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EBADF), errors.Is(err, errGarbage):
+		return true
+	case err != nil:
+		return c.bad(path, "%w", err)
+	case have.text != text:
+		return c.bad(path, "%s is in use by %s, and not by %s", l.Address, holder(have.text), holder(text))
+	}
+	return false
+}
+
+// binding reports whether what a sticky key had is to be added. The leases come before.
+func (c *claims) binding(path string, k ipam.Binding) bool {
+	r := record{Key: k.Key, IfName: k.IfName}
+	if !possible(k.Address) || k.Key == "" || k.Seconds < 0 || k.Seconds > century || k.Since.Unix() < 0 || k.Since.Unix() > 1<<40 {
+		return c.bad(path, "sticky address %s of %q: is not whole", k.Address, k.Key)
+	}
+	who := k.Key + "\r\n" + k.IfName
+	if !c.once(path, "sticky "+k.Address.String(), who, func(at string) string {
+		return fmt.Sprintf("%s is held for %s, and for another in %s: want one key and interface", k.Address, k.Key, at)
+	}) || !c.within(path, k.Address) {
+		return false
+	}
+	if !c.alone(path, "key "+who, "the key "+k.Key, k.Address) {
+		return false
+	}
+	have, _, err := c.d.readRecord(k.Address)
+	if err == nil && have.stickyKey() != r.stickyKey() {
+		return c.bad(path, "%s is held for %s, and not for %s", k.Address, have.Key, k.Key)
+	}
+	i := slices.IndexFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == k.Address })
+	if i >= 0 && c.b.Leases[i].IfName != "" && c.b.Leases[i].IfName != k.IfName && !c.force {
+		l := c.b.Leases[i]
+		return c.bad(path, "%s is held for interface %q of %s, and %s is the lease of %s; --force takes both", k.Address, k.IfName, k.Key, c.b.Path("leases", i, l.Address.String()), holder(leaseText(l)))
+	}
+	if err == nil {
+		return false
+	}
+	if f, err := c.d.read(k.Address); err == nil && i < 0 {
+		return c.bad(path, "%s is in use by %s, and cannot be held for %s", k.Address, holder(f.text), k.Key)
+	}
+	return true
+}
+
+// reservation reports whether a reservation is to be added to those that there are.
+func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reservation) bool {
+	if !r.Prefix.IsValid() || r.Prefix != r.Prefix.Masked() || r.Prefix.Addr().Is4In6() {
+		return c.bad(path, "reserved %q: is no subnet", r.Prefix)
+	}
+	if !c.once(path, "reserved "+r.Prefix.String(), r.For, func(at string) string {
+		return fmt.Sprintf("%s is reserved for %q, and in %s for another: want one key, or none", r.Prefix, r.For, at)
+	}) {
+		return false
+	}
+	if !c.force && len(c.s.Sets) > 0 && !slices.ContainsFunc(c.s.Sets, func(set ipam.Set) bool { return len(ipam.Clip(set.After(netip.Addr{}), r.Prefix)) > 0 }) {
+		return c.bad(path, "reserved %s is of none of the network's ranges (%s)", r.Prefix, describe(c.s.Sets))
+	}
+	i := slices.IndexFunc(have, func(was ipam.Reservation) bool { return was.Prefix == r.Prefix })
+	if i >= 0 && have[i].For != r.For {
+		return c.bad(path, "%s is reserved for %q, and not for %q", r.Prefix, have[i].For, r.For)
+	}
+	return i < 0
+}
