@@ -42,7 +42,7 @@ func child() {
 		err = s.Release(ctx, owner(id))
 	case "key": // of the owner: its name up to the dash
 		key, _, _ := strings.Cut(id, "-")
-		s.Sticky = &Sticky{key, time.Hour}
+		s.Sticky = &Sticky{Key: key, TTL: time.Hour}
 		add(id)
 	case "import":
 		_, err = s.Import(ctx, "net", importable(), false, false)

@@ -15,8 +15,14 @@ import (
 
 // A Sticky has owners that come under one key, one after the other, get the same addresses.
 type Sticky struct {
-	Key string        // the owner's; empty: it has none
-	TTL time.Duration // for how long after its release an address goes to others only where nothing else is free
+	Key    string        // the owner's; empty: it has none
+	TTL    time.Duration // for how long after its release an address goes to others only where nothing else is free
+	Former string        // what Key was in former days, and nobody's Key is now; empty: the same
+}
+
+// has reports whether a reservation is for c's owner by its key.
+func (c *call) has(r ipam.Reservation) bool {
+	return c.key() != "" && (r.For == c.key() || c.Sticky.Former != "" && r.For == c.Sticky.Former)
 }
 
 // key is what o comes under; empty where it has no key.
@@ -30,7 +36,7 @@ func (c *call) key() string {
 // barred reports why c's owner cannot have an address that it asks for, or had: it is somebody else's by reservation.
 func (c *call) barred(a netip.Addr) error {
 	for _, r := range c.reserved {
-		if r.For != "" && r.For != c.key() && r.Prefix.Contains(a) {
+		if r.For != "" && !c.has(r) && r.Prefix.Contains(a) {
 			return spec.Errorf(spec.CodeConfig, "address %s is reserved for %s", a, r.For)
 		}
 	}
@@ -45,7 +51,7 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 	c.promise = true
 	defer func() { c.promise = false }()
 	for _, r := range c.reserved {
-		if r.For != c.key() {
+		if !c.has(r) {
 			continue
 		}
 		if order := ipam.Clip(set.After(c.d.last(i)), r.Prefix); len(order) > 0 {
@@ -56,7 +62,11 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 			c.d.log.Warn("what is reserved for the key is in use", "owner", c.o.String(), "key", r.For, "reserved", r.Prefix)
 		}
 	}
-	for _, s := range c.d.bound(c.key(), c.o.IfName) {
+	found := c.d.bound(c.key(), c.o.IfName)
+	if c.Sticky.Former != "" {
+		found = append(found, c.d.bound(c.Sticky.Former, c.o.IfName)...)
+	}
+	for _, s := range found {
 		if r, ok := set.Find(s.addr); !ok || s.addr == r.Gateway {
 			continue
 		}

@@ -52,7 +52,7 @@ func small(t testing.TB, subnets ...string) []ipam.Set {
 // keyed is s for an owner with that key.
 func (s *Store) keyed(key string, ttl time.Duration) *Store {
 	c := *s
-	c.Sticky = &Sticky{key, ttl}
+	c.Sticky = &Sticky{Key: key, TTL: ttl}
 	return &c
 }
 

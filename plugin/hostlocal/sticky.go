@@ -13,7 +13,7 @@ import (
 
 // A sticky says who gets the address that who had before.
 type sticky struct {
-	Key []string `json:"key"` // what the key is made of: names of strings in args.cni or CNI_ARGS, such as K8S_POD_NAMESPACE and K8S_POD_NAME, and labels.NAME, a label of args.cni.labels. A container without one of them has no key
+	Key []string `json:"key"` // what the key is made of: names of strings in args.cni or CNI_ARGS, such as K8S_POD_NAMESPACE and K8S_POD_NAME, and labels.NAME, a label of args.cni.labels. A container without one of them has no key. Of several there is a / between them, as in default/web-0; a / inside of one is %2F, and a % is %25
 	TTL duration `json:"ttl"` // how long an address is held after its release: "30m", or a number of seconds; 0: not at all, but its key gets it again if it is free; default 24h
 }
 
@@ -44,9 +44,29 @@ func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
 	}
 	out := &disk.Sticky{TTL: s.TTL.or(24 * time.Hour)}
 	if len(parts) == len(s.Key) {
-		out.Key = strings.Join(parts, "/")
+		out.Key, out.Former = joined(parts)
 	}
 	return out, nil
+}
+
+// joined is a key of parts, no two lists of which have the same one: "/" is between them, and inside of one it is "%2F", "%"
+// being "%25". Former is what the key was before that was so, where that is another one; empty where it could be some
+// others' key today.
+func joined(parts []string) (key, former string) {
+	if len(parts) == 1 {
+		return parts[0], ""
+	}
+	escape := strings.NewReplacer("%", "%25", "/", "%2F")
+	escaped := make([]string, len(parts))
+	for i, p := range parts {
+		escaped[i] = escape.Replace(p)
+	}
+	key, former = strings.Join(escaped, "/"), strings.Join(parts, "/")
+	percents := strings.Count(former, "%") - strings.Count(former, "%25") - strings.Count(former, "%2F")
+	if former == key || strings.Count(former, "/") == len(parts)-1 && percents == 0 {
+		return key, ""
+	}
+	return key, former
 }
 
 // stickyArgs are the keys of CNI_ARGS that the configuration names.

@@ -105,3 +105,47 @@ func TestReserved(t *testing.T) {
 		})
 	}
 }
+
+// Two containers whose names have the separator in different places are two; and who had an address under the key of former
+// days has it still, by a record as by a reservation.
+func TestStickyKeyOfParts(t *testing.T) {
+	for family, ranges := range subnets {
+		t.Run(family, func(t *testing.T) {
+			dir := t.TempDir()
+			conf := func(key string) string {
+				return `{"cniVersion":"1.1.0","name":"net","type":"x","ipam":{"type":"host-local","dataDir":"` + dir + `",` + ranges + `,"sticky":{"key":` + key + `,"ttl":"1h"}}}`
+			}
+			for _, c := range []struct{ key, args, want string }{
+				{`["A"]`, "A=old/name/x", "2"}, {`["A"]`, "A=50%/x", "3"}, // as the keys of two parts were
+				{`["A","B"]`, "A=old/name;B=x", "2"}, {`["A","B"]`, "A=old;B=name/x", "4"}, {`["A","B"]`, "A=old/name;B=x", "2"}, {`["A","B"]`, "A=old;B=name/x", "4"},
+				{`["A","B"]`, "A=50%;B=x", "3"}, {`["A","B"]`, "A=50%25;B=x", "5"}, {`["A","B"]`, "A=50%;B=x", "3"}, {`["A","B"]`, "A=50%25;B=x", "5"},
+				{`["A","B"]`, "A=a/b;B=c", "6"}, {`["A","B"]`, "A=a%2Fb;B=c", "7"}, {`["A","B"]`, "A=a;B=b/c", "8"}, {`["A","B"]`, "A=a/b;B=c", "6"},
+				{`["A","B"]`, "A=default;B=web-0", "9"}, {`["A"]`, "A=default/web-0", "9"}, // an ordinary one is as it was
+			} {
+				got := ours(t, "ADD", "c", c.args, conf(c.key))
+				if end := given(t, got); end != c.want {
+					t.Errorf("%s: %s: got one that ends in %s, want %s", c.key, c.args, end, c.want)
+				}
+				if got := ours(t, "DEL", "c", c.args, conf(c.key)); got.status != 0 {
+					t.Errorf("DEL: %s", got)
+				}
+			}
+		})
+	}
+}
+
+func TestJoined(t *testing.T) {
+	for _, c := range []struct {
+		parts       []string
+		key, former string
+	}{
+		{[]string{"a/b%"}, "a/b%", ""}, {[]string{"a", "b"}, "a/b", ""}, {[]string{"a/b", "c"}, "a%2Fb/c", "a/b/c"},
+		{[]string{"a", "/"}, "a/%2F", "a//"}, {[]string{"%", "b"}, "%25/b", "%/b"},
+		{[]string{"a%2Fb", "c"}, "a%252Fb/c", ""}, // what it was is (a/b, c)'s now
+		{[]string{"a%2fb", "c"}, "a%252fb/c", "a%2fb/c"},
+	} {
+		if key, former := joined(c.parts); key != c.key || former != c.former {
+			t.Errorf("%q: %q, %q", c.parts, key, former)
+		}
+	}
+}
