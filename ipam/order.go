@@ -34,34 +34,66 @@ func (s Set) After(last netip.Addr) []Span {
 	return spans
 }
 
+// NoHost says why no container can have an address in its subnet, as the end of a sentence; empty where one can.
+// What is odd but works on Linux, such as 240.0.0.5 and both ends of a /31, one can.
+func NoHost(p netip.Prefix) string {
+	const has4 = ": want an address of a subnet, such as 192.0.2.5/24, that is neither its first nor its last"
+	a, subnet := p.Addr(), p.Masked()
+	switch {
+	case a.IsUnspecified():
+		return "is no address, but stands for none" + ofFamily(a)
+	case a.IsLoopback():
+		return "is the host's itself, on every host" + ofFamily(a)
+	case a.IsMulticast():
+		return "is a group's (multicast), and no single host's" + ofFamily(a)
+	case a.Is4In6():
+		return "is an IPv4 address in the clothes of IPv6: write " + a.Unmap().String() + " with the length of its IPv4 subnet"
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "is everybody's (broadcast)" + ofFamily(a)
+	case a.Is6() || p.Bits() > 30 || p.Bits() < 0:
+	case a == subnet.Addr():
+		return "is the address of the subnet " + subnet.String() + " itself" + has4
+	case a == last(subnet):
+		return "is the broadcast address of " + subnet.String() + has4
+	}
+	return ""
+}
+
+func ofFamily(a netip.Addr) string {
+	if a.Is4() {
+		return ": want a container's own address, such as 192.0.2.5/24"
+	}
+	return ": want a container's own address, such as 2001:db8::5/64"
+}
+
 // ParseRequest reads an address that somebody asks for: an address, or an address with a prefix, which
-// says nothing, for the range's counts.
-func ParseRequest(s string) (netip.Addr, error) {
+// says nothing, for the range's counts. Path is where it is said.
+func ParseRequest(path, s string) (netip.Addr, error) {
 	text, _, _ := strings.Cut(s, "/")
 	a, err := netip.ParseAddr(text)
 	if err == nil && text != s {
 		_, err = netip.ParsePrefix(s)
 	}
 	if err != nil || a.Zone() != "" {
-		return netip.Addr{}, spec.Errorf(spec.CodeConfig, "requested address %q: want an address such as 10.1.0.5 or 10.1.0.5/24", s)
+		return netip.Addr{}, bad(path, "requested address %q: want an address such as 10.1.0.5 or 10.1.0.5/24", s)
 	}
-	return a.Unmap(), nil
+	a = a.Unmap()
+	if why := NoHost(netip.PrefixFrom(a, a.BitLen())); why != "" {
+		return netip.Addr{}, bad(path, "requested address %s %s", a, why)
+	}
+	return a, nil
 }
 
-// ParseRequests reads a list of them. Empty ones ask for nothing.
-func ParseRequests(list []string) ([]netip.Addr, error) {
-	var asked []netip.Addr
-	for _, s := range list {
-		if s == "" {
-			continue
+// Requestable is nil where a container can have a in each subnet of sets that it is of.
+func Requestable(path string, a netip.Addr, sets []Set) error {
+	for _, s := range sets {
+		for _, r := range s.Ranges {
+			if why := NoHost(netip.PrefixFrom(a, r.Subnet.Bits())); why != "" && r.Subnet.Contains(a) {
+				return bad(path, "requested address %s %s", a, why)
+			}
 		}
-		a, err := ParseRequest(s)
-		if err != nil {
-			return nil, err
-		}
-		asked = append(asked, a)
 	}
-	return asked, nil
+	return nil
 }
 
 // Assign says which of the requested addresses each set is to give: the first that is of it, or none. It

@@ -101,7 +101,7 @@ func TestAssign(t *testing.T) {
 	} {
 		var ask []netip.Addr
 		for _, s := range tc.ask {
-			a, err := ParseRequest(s)
+			a, err := ParseRequest("x", s)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -126,11 +126,11 @@ func FuzzParseRequest(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		a, err := ParseRequest(s)
+		a, err := ParseRequest("x", s)
 		if err != nil {
 			return
 		}
-		if again, err := ParseRequest(a.String()); err != nil || again != a || a.Zone() != "" || a.Is4In6() {
+		if again, err := ParseRequest("x", a.String()); err != nil || again != a || a.Zone() != "" || a.Is4In6() {
 			t.Errorf("%q is %s, which is %s, %v", s, a, again, err)
 		}
 	})

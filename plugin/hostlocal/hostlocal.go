@@ -69,7 +69,7 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 	if l.Sticky, err = c.sticky(r); err != nil {
 		return nil, err
 	}
-	l.Requested, err = c.requested(r)
+	l.Requested, err = c.requested(r, l.Sets)
 	return &l, err
 }
 
@@ -114,14 +114,36 @@ func (c conf) reserved() ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// requested are the addresses that somebody asks for, in any of three ways.
-func (c conf) requested(r *sdk.Request) ([]netip.Addr, error) {
-	asked := append(c.RuntimeConfig.IPs, c.Args.CNI.IPs...)
-	if ip, ok := r.Arg("IP"); ok && len(c.Args.CNI.IPs) == 0 { // args beats CNI_ARGS (clause K11)
-		asked = append(asked, ip)
+// requested are the addresses that somebody asks for, in any of three ways. Empty ones ask for nothing.
+func (c conf) requested(r *sdk.Request, sets []ipam.Set) (asked []netip.Addr, err error) {
+	read := func(path string, list ...string) {
+		for i, s := range list {
+			at := path
+			if path != inArgs {
+				at += "[" + strconv.Itoa(i) + "]"
+			}
+			if s == "" || err != nil {
+				continue
+			}
+			var a netip.Addr
+			if a, err = ipam.ParseRequest(at, s); err == nil {
+				err = ipam.Requestable(at, a, sets)
+			}
+			asked = append(asked, a)
+		}
 	}
-	return ipam.ParseRequests(asked)
+	read("runtimeConfig.ips", c.RuntimeConfig.IPs...)
+	read("args.cni.ips", c.Args.CNI.IPs...)
+	if ip, ok := r.Arg("IP"); ok && len(c.Args.CNI.IPs) == 0 { // args beats CNI_ARGS (clause K11)
+		read(inArgs, ip)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return asked, nil
 }
+
+const inArgs = "CNI_ARGS: IP"
 
 // local is the store, and what the result has beside addresses.
 type local struct {

@@ -218,6 +218,12 @@ func TestRefusals(t *testing.T) {
 		{"", `"ipam":{"subnet":"10.0.0.0/24","sticky":{"key":["NAME"],"ttl":"-1h"}}`, 7, `ipam.sticky.ttl: "-1h": want a duration`},
 		{"NAME=x;OTHER=y", `"ipam":{"subnet":"10.0.0.0/24","sticky":{"key":["NAME"]}}`, 4, `["OTHER"]`},
 		{"IP=10.0.0.1", `"ipam":{"subnet":"10.0.0.0/24"}`, 7, "requested address 10.0.0.1 is the gateway"},
+		{"IP=10.0.0.255", `"ipam":{"subnet":"10.0.0.0/24","rangeEnd":"10.0.0.255"}`, 7, "CNI_ARGS: IP: requested address 10.0.0.255 is the broadcast address of 10.0.0.0/24: want an address"},
+		{"", `"ipam":{"subnet":"10.0.0.0/24"},"runtimeConfig":{"ips":["10.0.0.5","10.0.0.0/16"]}`, 7, "runtimeConfig.ips[1]: requested address 10.0.0.0 is the address of the subnet 10.0.0.0/24 itself"},
+		{"", `"ipam":{"subnet":"fd00::/64"},"args":{"cni":{"ips":["::1"]}}`, 7, "args.cni.ips[0]: requested address ::1 is the host's itself"},
+		{"", `"ipam":{"subnet":"fd00::/64"},"runtimeConfig":{"ips":["::"]}`, 7, "runtimeConfig.ips[0]: requested address :: is no address"},
+		{"IP=127.0.0.5", `"ipam":{"subnet":"127.0.0.0/8"}`, 7, "CNI_ARGS: IP: requested address 127.0.0.5 is the host's itself"},
+		{"IP=224.0.0.5/24", `"ipam":{"subnet":"224.0.0.0/24"}`, 7, "CNI_ARGS: IP: requested address 224.0.0.5 is a group's"},
 		{"MAC=02:00:00:00:00:01", `"ipam":{"subnet":"10.0.0.0/24"}`, 4, "MAC"},
 		{"IP=10.7.0.1", `"ipam":{"subnet":"10.0.0.0/24"}`, 7, "requested address 10.7.0.1 is in no range; there is 10.0.0.1-10.0.0.254"},
 	} {

@@ -145,8 +145,8 @@ func usable(path string, p netip.Prefix) (netip.Prefix, error) {
 	if a := p.Addr(); a.Is4In6() && p.Bits() >= 96 {
 		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 	}
-	if a := p.Addr(); a.IsUnspecified() || a.IsMulticast() {
-		return p, bad(path, "%s is no address that a container can have", p)
+	if why := ipam.NoHost(p); why != "" {
+		return p, bad(path, "%s %s", p, why)
 	}
 	return p, nil
 }

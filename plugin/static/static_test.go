@@ -174,8 +174,8 @@ func TestRefusals(t *testing.T) {
 		{"", with("", `{"gateway":"10.1.0.1"}`), 7, `ipam.addresses[0].address: is missing`},
 		{"", with("", `{"address":"10.1.0.5/24","gateway":"fd00::1"}`), 7, `ipam.addresses[0].gateway: fd00::1 is not of the family of 10.1.0.5/24`},
 		{"", with("", `{"address":"fd00::5/64","gateway":"10.1.0.1"}`), 7, `ipam.addresses[0].gateway: 10.1.0.1 is not of the family of fd00::5/64`},
-		{"", with("", `{"address":"0.0.0.0/24"}`), 7, `ipam.addresses[0].address: 0.0.0.0/24 is no address that a container can have`},
-		{"", with("", `{"address":"ff02::1/64"}`), 7, `ipam.addresses[0].address: ff02::1/64 is no address that a container can have`},
+		{"", with("", `{"address":"0.0.0.0/24"}`), 7, `ipam.addresses[0].address: 0.0.0.0/24 is no address`},
+		{"", with("", `{"address":"ff02::1/64"}`), 7, `ipam.addresses[0].address: ff02::1/64 is a group's (multicast)`},
 		{"", with(`,"runtimeConfig":{"ips":["10.1.0.9/24","10.9.0.9"]}`, four), 7, `runtimeConfig.ips[1]: "10.9.0.9" has no length, and is in the subnet of no address in ipam.addresses: write it as 10.9.0.9/24`},
 		{"", with(`,"args":{"cni":{"ips":["fd09::9"]}}`, six), 7, `args.cni.ips[0]: "fd09::9" has no length, and is in the subnet of no address in ipam.addresses: write it as fd09::9/96`},
 		{"IP=fd00::9%eth0", with("", six), 7, `CNI_ARGS: IP: "fd00::9%eth0": want an address`},
@@ -193,6 +193,29 @@ func TestRefusals(t *testing.T) {
 		}
 		if err := json.Unmarshal(got.out, &doc); err != nil || got.status == 0 || doc.Code != tc.code || !strings.Contains(doc.Msg, tc.msg) {
 			t.Errorf("%s %s:\ngot  %d %q\nwant %d %q", tc.args, tc.conf, doc.Code, doc.Msg, tc.code, tc.msg)
+		}
+	}
+	for channel, tc := range map[string]struct{ args, conf string }{
+		"ipam.addresses[0].address": {"", with("", `{"address":"%s"}`)},
+		"runtimeConfig.ips[0]":      {"", with(`,"runtimeConfig":{"ips":["%s"]}`)},
+		"args.cni.ips[0]":           {"", with(`,"args":{"cni":{"ips":["%s"]}}`)},
+		"CNI_ARGS: IP":              {"IP=%s", with("")},
+	} {
+		for address, want := range map[string]string{
+			"127.0.0.5/8": "is the host's", "127.255.255.255/32": "is the host's", "0.0.0.0/0": "stands for none", "10.1.0.0/24": "is the address of the subnet 10.1.0.0/24 itself",
+			"10.1.0.255/24": "is the broadcast address of 10.1.0.0/24", "10.1.0.7/30": "is the broadcast address of 10.1.0.4/30", "255.255.255.255/32": "is everybody's", "224.0.0.5/24": "is a group's",
+			"::/64": "stands for none", "::1/128": "is the host's", "ff02::1/64": "is a group's", "::ffff:10.1.0.5/64": "write 10.1.0.5", "::ffff:10.1.0.255/120": "is the broadcast address",
+			"10.1.0.5/32": "", "10.1.0.4/31": "", "10.1.0.5/31": "", "0.0.0.5/24": "", "240.0.0.5/24": "", "169.254.1.1/16": "", "fe80::5/64": "", "fd00::/64": "", "fd00::/127": "", "::ffff:10.1.0.5/120": "", // as the reference, and Linux, takes them
+		} {
+			got := call(t, "/proc/self/exe", "ADD", strings.Replace(tc.args, "%s", address, 1), `{"cniVersion":"1.1.0","name":"net","type":"x",`+strings.Replace(tc.conf, "%s", address, 1)+`}`)
+			var doc struct {
+				Code int
+				Msg  string
+			}
+			err := json.Unmarshal(got.out, &doc)
+			if want == "" && got.status != 0 || want != "" && (err != nil || doc.Code != 7 || !strings.HasPrefix(doc.Msg, channel+": ") || !strings.Contains(doc.Msg, want) || !strings.Contains(doc.Msg, ": want a") && !strings.Contains(doc.Msg, ": write ")) {
+				t.Errorf("%s %s: %s, want %q", channel, address, got, want)
+			}
 		}
 	}
 	old := call(t, "/proc/self/exe", "ADD", "", `{"cniVersion":"0.2.0","name":"net","type":"x",`+with("", six, `{"address":"fd00::6/64"}`)+`}`)
