@@ -64,7 +64,7 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 	var refusal error
 	for {
 		l := s.link
-		discover := request(dhcpv4.MessageTypeDiscover, l, a)
+		discover := request(dhcpv4.MessageTypeDiscover, l, a, nil)
 		if a.Address.Is4() {
 			discover.Options[optAddress] = a.Address.AsSlice()
 		}
@@ -72,7 +72,7 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 		if err != nil {
 			return nil, errors.Join(err, refusal)
 		}
-		m := request(dhcpv4.MessageTypeRequest, l, a)
+		m := request(dhcpv4.MessageTypeRequest, l, a, nil)
 		m.TransactionID = discover.TransactionID
 		m.Options[optServer] = offer.lease.Server.Addr.AsSlice()
 		m.Options[optAddress] = offer.addr().AsSlice()
@@ -82,6 +82,7 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 		}
 		switch {
 		case err == nil:
+			remember(got.lease, a.Owner)
 			return got.lease, nil
 		case errors.Is(err, dhcp.ErrRefused): // somebody else was faster: a new offer, but not at once
 			refusal = err
@@ -96,21 +97,21 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 
 // Confirm implements dhcp.Protocol: the state INIT-REBOOT.
 func (c Client) Confirm(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) (*dhcp.Lease, error) {
-	m := request(dhcpv4.MessageTypeRequest, l, a)
+	m := request(dhcpv4.MessageTypeRequest, l, a, have)
 	m.Options[optAddress] = address(have).AsSlice()
 	return c.extend(ctx, l, m, everywhere(), have)
 }
 
 // Renew implements dhcp.Protocol.
 func (c Client) Renew(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) (*dhcp.Lease, error) {
-	m := request(dhcpv4.MessageTypeRequest, l, a)
+	m := request(dhcpv4.MessageTypeRequest, l, a, have)
 	m.ClientIPAddr = address(have).AsSlice()
 	return c.extend(ctx, l, m, have.Server.Addr, have)
 }
 
 // Rebind implements dhcp.Protocol.
 func (c Client) Rebind(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) (*dhcp.Lease, error) {
-	m := request(dhcpv4.MessageTypeRequest, l, a)
+	m := request(dhcpv4.MessageTypeRequest, l, a, have)
 	m.ClientIPAddr = address(have).AsSlice()
 	return c.extend(ctx, l, m, everywhere(), have)
 }
@@ -132,13 +133,14 @@ func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv4.DHCPv4, to ne
 	if !got.lease.Server.Addr.IsValid() {
 		got.lease.Server.Addr = have.Server.Addr
 	}
+	got.lease.State = have.State
 	return got.lease, nil
 }
 
 // Release implements dhcp.Protocol. Nobody answers it, so it goes straight to where the server's answers came from: in a
 // queue behind a question for the neighbour it would be lost with the link, which is deleted next.
 func (c Client) Release(_ context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) error {
-	m := request(dhcpv4.MessageTypeRelease, l, a)
+	m := request(dhcpv4.MessageTypeRelease, l, a, have)
 	m.ClientIPAddr = address(have).AsSlice()
 	m.Options[optServer] = have.Server.Addr.AsSlice()
 	return c.tell(l, m, have.Server.Addr, have)
@@ -146,7 +148,7 @@ func (c Client) Release(_ context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.L
 
 // Decline implements dhcp.Protocol.
 func (c Client) Decline(_ context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) error {
-	m := request(dhcpv4.MessageTypeDecline, l, a)
+	m := request(dhcpv4.MessageTypeDecline, l, a, have)
 	m.Options[optAddress] = address(have).AsSlice()
 	m.Options[optServer] = have.Server.Addr.AsSlice()
 	return c.tell(l, m, everywhere(), have)

@@ -1,9 +1,12 @@
 package v4
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -43,8 +46,8 @@ const (
 	optClassless   = 121 // RFC 3442
 )
 
-// request is a message to servers, of that type.
-func request(typ dhcpv4.MessageType, l dhcp.Link, a dhcp.Ask) *dhcpv4.DHCPv4 {
+// request is a message to servers, of that type, about a lease, or nil.
+func request(typ dhcpv4.MessageType, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) *dhcpv4.DHCPv4 {
 	m := &dhcpv4.DHCPv4{OpCode: dhcpv4.OpcodeBootRequest, HWType: 1, ClientHWAddr: l.MAC,
 		ClientIPAddr: net.IPv4zero, YourIPAddr: net.IPv4zero, ServerIPAddr: net.IPv4zero, GatewayIPAddr: net.IPv4zero,
 		Options: dhcpv4.Options{}}
@@ -60,7 +63,7 @@ func request(typ dhcpv4.MessageType, l dhcp.Link, a dhcp.Ask) *dhcpv4.DHCPv4 {
 	if a.Hostname != "" && !gives {
 		m.Options[optHostname] = []byte(a.Hostname)
 	}
-	m.Options[optClientID] = ClientID(a.Owner)
+	m.Options[optClientID] = identity(a.Owner, have)
 	if !gives {
 		size := 1500
 		if l.MTU >= 576 && l.MTU < size { // fragments would be lost
@@ -87,9 +90,46 @@ func request(typ dhcpv4.MessageType, l dhcp.Link, a dhcp.Ask) *dhcpv4.DHCPv4 {
 
 // ClientID is what servers know an owner by (option 61): a byte 0, that is no kind of link address, and text. It is the
 // reference's, so that leases stay when its daemon is replaced.
+// A longer one than an option has room for ends in a hash of it all: the reference cuts it, and two containers that begin alike
+// are one client to servers then, and have one address.
 func ClientID(o spec.Owner) []byte {
+	id := cut(o)
+	if text := o.ContainerID + "/" + o.Network + "/" + o.IfName; len(text) > longestID {
+		sum := sha256.Sum256([]byte(text))
+		id = append(id[:1+longestID-33], "#"+hex.EncodeToString(sum[:16])...)
+	}
+	return id
+}
+
+// longestID is how long the text of a client identifier can be: a byte of length, less the byte 0.
+const longestID = 254
+
+// cut is what the reference has as a client identifier.
+func cut(o spec.Owner) []byte {
 	id := o.ContainerID + "/" + o.Network + "/" + o.IfName
-	return append([]byte{0}, id[:min(len(id), 254)]...)
+	return append([]byte{0}, id[:min(len(id), longestID)]...)
+}
+
+// idState is where a lease keeps the client identifier that it was got with, where that is not what the reference has.
+const idState = "clientID"
+
+// identity is what the servers of a lease know its owner by. One that says nothing of that was got with the reference's: by its
+// daemon, or by ours of former days.
+func identity(o spec.Owner, have *dhcp.Lease) []byte {
+	if have == nil {
+		return ClientID(o)
+	}
+	if id, err := hex.DecodeString(have.State[idState]); err == nil && len(id) > 0 && len(id) <= 1+longestID {
+		return id
+	}
+	return cut(o)
+}
+
+// remember has a new lease know what it was got with.
+func remember(l *dhcp.Lease, o spec.Owner) {
+	if id := ClientID(o); !bytes.Equal(id, cut(o)) {
+		l.State = map[string]string{idState: hex.EncodeToString(id)}
+	}
 }
 
 // parse reads a server's answer to m.

@@ -23,7 +23,7 @@ func neighbour(t *testing.T, w *wire, a netip.Addr) {
 
 // What a server says is what the lease has.
 func TestLease(t *testing.T) {
-	discover := request(dhcpv4.MessageTypeDiscover, dhcp.Link{MAC: []byte{2, 0, 0, 0, 0, 9}, MTU: 1500}, owner())
+	discover := request(dhcpv4.MessageTypeDiscover, dhcp.Link{MAC: []byte{2, 0, 0, 0, 0, 9}, MTU: 1500}, owner(), nil)
 	for name, tc := range map[string]struct {
 		options map[byte][]byte
 		want    string
@@ -126,7 +126,7 @@ func TestTimes(t *testing.T) {
 
 // Options may go on in two old fields of a message.
 func TestOverload(t *testing.T) {
-	m := request(dhcpv4.MessageTypeDiscover, dhcp.Link{MAC: []byte{2, 0, 0, 0, 0, 9}}, owner())
+	m := request(dhcpv4.MessageTypeDiscover, dhcp.Link{MAC: []byte{2, 0, 0, 0, 0, 9}}, owner(), nil)
 	b := answerTo(question{DHCPv4: m}, dhcpv4.MessageTypeOffer, func(r *dhcpv4.DHCPv4) { r.Options[optOverload] = []byte{3} }).ToBytes()
 	copy(b[108:], []byte{optRouter, 4, 10, 9, 0, 254, 255})
 	copy(b[44:], []byte{optDNS, 4, 10, 9, 0, 53, 255})
@@ -139,7 +139,7 @@ func TestOverload(t *testing.T) {
 // Whatever comes in a packet, it is a lease that could be put on a link, or an error.
 func FuzzAnswer(f *testing.F) {
 	l := dhcp.Link{Name: "eth0", MAC: []byte{2, 0, 0, 0, 0, 9}, MTU: 1500}
-	m := request(dhcpv4.MessageTypeDiscover, l, owner())
+	m := request(dhcpv4.MessageTypeDiscover, l, owner(), nil)
 	m.TransactionID = [4]byte{1, 2, 3, 4}
 	b := answerTo(question{DHCPv4: m}, dhcpv4.MessageTypeOffer, func(r *dhcpv4.DHCPv4) {
 		r.Options[optClassless] = []byte{22, 172, 16, 4, 10, 9, 0, 3}
