@@ -99,7 +99,13 @@ func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error
 	if !c.Up && c.Promisc == nil {
 		return changed, nil
 	}
-	return true, w.Host.SetLink(b.Name, c)
+	if err := w.Host.SetLink(b.Name, c); err != nil {
+		return true, err
+	}
+	if c.Up && bytes.Equal(l.MAC, b.mac()) {
+		linkLocal(w.Host, l.Index, l.MAC)
+	}
+	return true, nil
 }
 
 // Verify implements plan.Resource. Its MTU is not compared: the kernel changes it with the ports'.

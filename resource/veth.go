@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -66,7 +67,7 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := v.settle(w); err != nil {
+	if err := v.settle(w, pair.HostMAC); err != nil {
 		return false, errors.Join(err, v.Remove(ctx, w))
 	}
 	return true, nil
@@ -128,7 +129,7 @@ func (v Veth) drop(w *kernel.World, old *kernel.Link) error {
 }
 
 // settle does what the creating message cannot, and sets the container's end up at last.
-func (v Veth) settle(w *kernel.World) error {
+func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner)}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
 		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
@@ -146,6 +147,12 @@ func (v Veth) settle(w *kernel.World) error {
 		if _, err := v.VLANs.ensure(w, v.Host); err != nil {
 			return err
 		}
+	} else {
+		index, err := w.Host.Index(v.Host)
+		if err != nil {
+			return err
+		}
+		linkLocal(w.Host, index, hostMAC)
 	}
 	if v.Down {
 		return nil

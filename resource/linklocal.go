@@ -1,0 +1,28 @@
+package resource
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// linkLocal gives a link that we made its link-local address, the one that the kernel would make of its MAC, without asking
+// whether somebody else has it: the MAC is of this machine and this link alone. The kernel's own comes a second or two after
+// the link first carries packets, and until then it asks for no neighbour there on behalf of a packet that it forwards:
+// what others send to a new container would be lost. It has to be there before the link carries anything, and the kernel then
+// makes none. A link without IPv6 needs none.
+func linkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
+	if len(mac) != 6 {
+		return
+	}
+	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
+	err := ns.AddAddr(index, kernel.Addr{Prefix: netip.PrefixFrom(a, 64), Scope: unix.RT_SCOPE_LINK, NoDAD: true})
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		slog.Debug("the kernel makes the link-local address, or there is none", "link", index, "error", err)
+	}
+}
