@@ -36,7 +36,8 @@ var errMore = errors.New("more are awaited")
 const attempts = 4
 
 // Acquire implements dhcp.Protocol. Servers have a second to answer, as RFC 8415 demands; the one that prefers itself most
-// is taken. A lease whose address somebody on the link has is declined, and another one asked for.
+// is taken, unless one gives a lease at once (Rapid Commit). A lease whose address somebody on the link has is declined, and
+// another one asked for.
 func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
 	if err := turnOn(ctx, l, false, a.Metric); err != nil {
 		return nil, err
@@ -51,11 +52,16 @@ func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lea
 		return nil, err
 	}
 	defer heard.Close()
+	p, err := s.probe()
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
 	var last error
 	for range attempts {
-		got, err := s.acquire(ctx, a)
+		got, err := s.acquire(ctx, a, p)
 		if err == nil {
-			if err = free(ctx, s, got); err == nil {
+			if err = p.free(ctx, got); err == nil {
 				heard.gateway(ctx, got)
 				return got, nil
 			}
@@ -77,14 +83,18 @@ func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lea
 // errLost says that the server whose offer was taken did not keep to it.
 var errLost = errors.New("the server's offer was gone")
 
-// acquire is SOLICIT, ADVERTISE, REQUEST, REPLY.
-func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) {
+// acquire is SOLICIT, ADVERTISE, REQUEST, REPLY; or SOLICIT and REPLY, with a server that does that (RFC 8415, 18.2.1). Neighbours
+// are asked about an address as soon as it is offered.
+func (s *session) acquire(ctx context.Context, a dhcp.Ask, p *probe) (*dhcp.Lease, error) {
 	m := message(dhcpv6.MessageTypeSolicit, a, nil)
+	if a.Delegate == 0 { // else who has no prefix would commit the address alone
+		put(m, dhcpv6.OptionRapidCommit, nil)
+	}
 	associations(m, a, nil, true, true)
-	var best *dhcp.Lease
+	var best, committed *dhcp.Lease
 	var refused error
 	most, late := -1, false
-	_, err := s.exchange(ctx, m, func(r *answer) error {
+	asked, err := s.exchange(ctx, m, func(r *answer) error {
 		offer, err := lease(r.Message, s.link, a, nil, true)
 		switch {
 		case decides(err):
@@ -92,6 +102,11 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 			return errMore
 		case err != nil:
 			return err
+		}
+		p.offered(offer)
+		if r.MessageType == dhcpv6.MessageTypeReply {
+			committed, offer.Server.Addr = offer, r.from
+			return nil
 		}
 		if p := preference(r.Message); p > most {
 			best, most = offer, p
@@ -109,6 +124,10 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 	})
 	if err != nil {
 		return nil, err
+	}
+	if committed != nil {
+		committed.Asked = asked
+		return committed, nil
 	}
 	m = message(dhcpv6.MessageTypeRequest, a, nil)
 	put(m, optServerID, best.Server.ID)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 // errTaken says that somebody else has an address that a server gave.
@@ -27,34 +28,70 @@ const (
 // link lets the kernel ask once more, and for longer.
 const probeLimit = 400 * time.Millisecond
 
-// free asks whether somebody has an address of the lease, and is errTaken where somebody does. The server has to be told
-// of that by DECLINE, which the kernel, when it finds out, cannot.
-func free(ctx context.Context, s *session, got *dhcp.Lease) error {
-	l := s.link
-	c, err := l.NS.ListenICMP6(l.Index, l.Name, neighbourAdvertisement)
+// A probe asks whether somebody has an address that is offered.
+type probe struct {
+	*kernel.Inet6Conn
+	s     *session
+	asked map[netip.Addr]time.Time
+	err   error // why some address could not be asked about
+}
+
+func (s *session) probe() (*probe, error) {
+	c, err := s.link.NS.ListenICMP6(s.link.Index, s.link.Name, neighbourAdvertisement)
 	if err != nil {
-		return fmt.Errorf("link %s: %w", l.Name, err)
+		return nil, fmt.Errorf("link %s: %w", s.link.Name, err)
 	}
-	defer c.Close()
-	for _, a := range got.Addresses {
-		if err := c.Send(solicitation(a.Prefix.Addr(), l.MAC), netip.AddrPortFrom(solicitedNode(a.Prefix.Addr()), 0)); err != nil {
-			return fmt.Errorf("link %s: %w", l.Name, err)
+	return &probe{Inet6Conn: c, s: s, asked: map[netip.Addr]time.Time{}}, nil
+}
+
+// ask asks about the addresses of a lease that have not been asked about.
+func (p *probe) ask(l *dhcp.Lease) {
+	for _, a := range l.Addresses {
+		addr := a.Prefix.Addr()
+		if _, done := p.asked[addr]; done {
+			continue
+		}
+		if p.err = p.Send(solicitation(addr, p.s.link.MAC), netip.AddrPortFrom(solicitedNode(addr), 0)); p.err == nil {
+			p.asked[addr] = time.Now()
 		}
 	}
-	deadline := time.Now().Add(probeLimit)
+}
+
+// offered asks about what is offered, which may be anything, as far as that is bearable.
+func (p *probe) offered(l *dhcp.Lease) {
+	if len(p.asked) < most {
+		p.ask(l)
+	}
+}
+
+// free is errTaken where somebody has an address of the lease. The server has to be told of that by DECLINE, which the kernel,
+// when it finds out, cannot.
+func (p *probe) free(ctx context.Context, got *dhcp.Lease) error {
+	defer clear(p.asked) // what was said of others is read away
+	p.err = nil
+	p.ask(got)
+	if p.err != nil {
+		return fmt.Errorf("link %s: %w", p.s.link.Name, p.err)
+	}
+	deadline := time.Now().Add(50 * time.Millisecond) // what has come is read
+	for _, a := range got.Addresses {
+		if until := p.asked[a.Prefix.Addr()].Add(probeLimit); until.After(deadline) {
+			deadline = until
+		}
+	}
 	var buf [1500]byte
 	for {
-		n, from, hops, err := c.Receive(ctx, deadline, buf[:])
+		n, from, hops, err := p.Receive(ctx, deadline, buf[:])
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil
 		case err != nil:
-			return fmt.Errorf("link %s: %w", l.Name, err)
+			return fmt.Errorf("link %s: %w", p.s.link.Name, err)
 		}
 		target, ok := advertised(buf[:n], hops)
 		mine := ok && slices.ContainsFunc(got.Addresses, func(a dhcp.Address) bool { return a.Prefix.Addr() == target })
-		if mine && from.Addr() != s.self {
-			return fmt.Errorf("link %s: address %v, that a server gave: %w", l.Name, target, errTaken)
+		if mine && from.Addr() != p.s.self {
+			return fmt.Errorf("link %s: address %v, that a server gave: %w", p.s.link.Name, target, errTaken)
 		}
 	}
 }

@@ -11,10 +11,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
@@ -178,7 +180,9 @@ func TestHostileAnswers(t *testing.T) {
 		put(good, optDNS, append(net.ParseIP("ff02::1"), append(net.ParseIP("fd00:1::53"), 1, 2, 3)...))
 		put(good, optSearch, []byte("\x01a\x07example\x00\x05e;vil\x00\x3fcut"))
 		if m.MessageType == dhcpv6.MessageTypeSolicit {
-			return [][]byte{good.ToBytes()[:len(good.ToBytes())-3], wrong(func(r *dhcpv6.Message) { put(r, optServerID, nil) }), good.ToBytes()}
+			return [][]byte{good.ToBytes()[:len(good.ToBytes())-3], wrong(func(r *dhcpv6.Message) { put(r, optServerID, nil) }),
+				wrong(func(r *dhcpv6.Message) { r.MessageType = dhcpv6.MessageTypeReply }), // that does not say that it commits
+				good.ToBytes()}
 		}
 		return [][]byte{
 			wrong(func(r *dhcpv6.Message) { put(r, optServerID, []byte{0, 3, 0, 1, 6, 6, 6, 6, 6, 6}) }),
@@ -268,5 +272,37 @@ func TestServerChangesItsMind(t *testing.T) {
 	next, err := Client{}.Rebind(within(t, 5*time.Second), l, a, got)
 	if err != nil || len(next.Addresses) != 1 || next.Addresses[0].Prefix.String() != "fd00:1::6/128" {
 		t.Errorf("%+v, %v", next, err)
+	}
+}
+
+// The neighbours are asked while servers have their second, so that nobody waits for both; and one who has what is offered
+// is heard.
+func TestAskedEarly(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	n.router(&advert{managed: true, lifetime: time.Hour})
+	l, squatter := n.host(false), n.host(false)
+	show(t, squatter, "addr", "add", "fd00:1::5/64", "dev", "eth0", "nodad")
+	nstest.RunIn(t, n.path, "busybox", "ping", "-q", "-c", "1", "-W", "5", "fd00:1::5") // it can be heard
+	var requested atomic.Int64
+	solicits := 0
+	heard := n.server(func(m *dhcpv6.Message) [][]byte {
+		if m.MessageType == dhcpv6.MessageTypeSolicit {
+			solicits++
+		}
+		if m.MessageType == dhcpv6.MessageTypeRequest {
+			requested.Store(time.Now().UnixNano())
+		}
+		r := reply(m, []string{"fd00:1::5", "fd00:1::6"}[min(max(solicits-1, 0), 1)])
+		r.Options.Del(dhcpv6.OptionPreference)
+		return [][]byte{r.ToBytes()}
+	})
+	got := acquire(t, l, owner("one"))
+	took := time.Since(time.Unix(0, requested.Load()))
+	if got.Addresses[0].Prefix.String() != "fd00:1::6/128" || heard(dhcpv6.MessageTypeDecline) != 1 {
+		t.Errorf("%d DECLINEs, lease %+v", heard(dhcpv6.MessageTypeDecline), got)
+	}
+	if took > probeLimit*3/4 {
+		t.Errorf("the lease took %v more once it was granted", took)
 	}
 }

@@ -221,3 +221,36 @@ func TestConflict(t *testing.T) {
 		t.Errorf("the client put addresses on the link: %s", out)
 	}
 }
+
+// A server that commits at once is not kept waiting for others, nor is the container; one that does so unasked, as for a
+// prefix, is not believed.
+func TestRapidCommit(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	n.router(&advert{managed: true, lifetime: time.Hour})
+	l, a := n.host(false), owner("one")
+	kea := n.kea("fd00:1::100-fd00:1::100", "", `, "rapid-commit": true, "pd-pools": [{"prefix": "fd00:100::", "prefix-len": 48, "delegated-len": 56}]`)
+	began := time.Now()
+	got := acquire(t, l, a)
+	took := time.Since(began)
+	t.Logf("it took %v", took)
+	if took > 900*time.Millisecond || got.Addresses[0].Prefix.String() != "fd00:1::100/128" || len(got.Server.ID) == 0 || got.Server.Addr.String() != n.linkLocal() || got.Asked.Before(began) || got.T1 != 2*time.Second {
+		t.Errorf("after %v: %+v", took, got)
+	}
+	if log := kea.log(); strings.Contains(log, "ADVERTISE") {
+		t.Error(kea.notable())
+	}
+	if next, err := (Client{}).Renew(within(t, 5*time.Second), l, a, got); err != nil || !next.SameConfiguration(got) {
+		t.Errorf("%+v, %v", next, err)
+	}
+	_, err := Client{}.Acquire(within(t, 20*time.Second), n.host(false), owner("two")) // the pool is empty
+	wantErr(t, err, dhcp.ErrEmpty)
+	if err := (Client{}).Release(within(t, 5*time.Second), l, a, got); err != nil {
+		t.Fatal(err)
+	}
+	b := owner("three")
+	b.Delegate = 56
+	if got := acquire(t, l, b); len(got.Delegated) != 1 || !strings.Contains(kea.log(), "ADVERTISE") {
+		t.Errorf("%+v\n%s", got, kea.notable())
+	}
+}

@@ -316,7 +316,7 @@ func add(list []dhcp.Address, p netip.Prefix, preferred, valid time.Duration) []
 	if preferred > valid || valid == 0 || known {
 		return list
 	}
-	return append(list, dhcp.Address{Prefix: p, Preferred: lifetime(preferred), Valid: lifetime(valid)})
+	return append(list, dhcp.Address{Prefix: p, Preferred: max(lifetime(preferred), 1), Valid: lifetime(valid)})
 }
 
 // lifetime is a time of a message, where all ones are without end.
@@ -332,7 +332,11 @@ func lifetime(d time.Duration) time.Duration {
 func times(out *dhcp.Lease, t1, t2 time.Duration, list []dhcp.Address) {
 	shortest, end := dhcp.Forever, dhcp.Forever
 	for _, x := range list {
-		shortest, end = min(shortest, cmp.Or(x.Preferred, x.Valid)), min(end, x.Valid)
+		if end = min(end, x.Valid); x.Preferred > 1 {
+			shortest = min(shortest, x.Preferred)
+		} else {
+			shortest = min(shortest, x.Valid)
+		}
 	}
 	if len(list) == 0 {
 		return

@@ -155,6 +155,12 @@ func jitter(d time.Duration, longer bool) time.Duration {
 	return d - tenth + rand.N(2*tenth)
 }
 
+// commits reports whether r is the end of what SOLICIT began.
+func commits(r, m *dhcpv6.Message) bool {
+	return m.MessageType == dhcpv6.MessageTypeSolicit && r.MessageType == dhcpv6.MessageTypeReply &&
+		option(m, dhcpv6.OptionRapidCommit) != nil && option(r, dhcpv6.OptionRapidCommit) != nil
+}
+
 // await reads until an answer that take wants, or that decides. It is ErrNobody at the deadline.
 func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv6.Message, take func(*answer) error) error {
 	want := dhcpv6.MessageTypeReply
@@ -171,7 +177,7 @@ func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv6.Messa
 			return fmt.Errorf("link %s: %w", s.link.Name, err)
 		}
 		r, err := parse(s.buf[:n], m)
-		if err == nil && r.MessageType != want {
+		if err == nil && r.MessageType != want && !commits(r, m) {
 			err = errors.New("an answer to another question")
 		}
 		if err != nil {
