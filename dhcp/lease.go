@@ -42,7 +42,7 @@ type Lease struct {
 // An Address is an address or a delegated prefix, with the length that it goes on the link with.
 type Address struct {
 	Prefix    netip.Prefix  `json:"prefix"`
-	Preferred time.Duration `json:"preferred,omitempty"` // zero: as long as it is valid
+	Preferred time.Duration `json:"preferred,omitempty"` // zero: as long as it is valid; not at all is a nanosecond
 	Valid     time.Duration `json:"valid"`
 }
 

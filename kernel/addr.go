@@ -1,8 +1,10 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -82,6 +84,28 @@ func parseAddr(m []byte) Addr {
 func (ns *NS) AddAddr(index int, a Addr) error {
 	if err := ns.tell(ns.addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a)); err != nil {
 		return fmt.Errorf("add address %v: %w", a.Prefix, err)
+	}
+	return nil
+}
+
+// PreferAddr says for how long an IPv6 address that is there is still chosen for what is new; negative: for ever. What has begun with it goes
+// on, and it stays where it is: for the kernel it has no end, or a link that goes down would lose it.
+func (ns *NS) PreferAddr(index int, a Addr, left time.Duration) error {
+	const forever = 0xffffffff
+	preferred := uint32(forever)
+	if left >= 0 {
+		preferred = uint32(min(left/time.Second, forever-1))
+	}
+	req := ns.addrRequest(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, index, a)
+	var times [4]uint32 // struct ifa_cacheinfo
+	times[0], times[1] = preferred, forever
+	b := make([]byte, 0, 16)
+	for _, t := range times {
+		b = binary.NativeEndian.AppendUint32(b, t)
+	}
+	req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, b))
+	if err := ns.tell(req); err != nil {
+		return fmt.Errorf("prefer address %v for %v: %w", a.Prefix, left, err)
 	}
 	return nil
 }

@@ -37,6 +37,7 @@ type keeper struct {
 	lost    error // why there is no valid lease; nil: there is
 	tries   int   // in vain, since the lease was lost
 	puts    int   // of the lease on the link, in vain
+	told    bool  // the kernel was told for how long the addresses are preferred, while nothing else is to be done
 }
 
 // A phase is what a keeper does next.
@@ -49,13 +50,14 @@ const (
 	expiring
 	acquiring
 	placing
+	deprecating
 )
 
 // maxPuts is how often a lease that cannot be put on the link is tried again before it is renewed.
 const maxPuts = 5
 
 func (p phase) String() string {
-	return [...]string{"confirm", "renew", "rebind", "expire", "acquire", "place"}[p]
+	return [...]string{"confirm", "renew", "rebind", "expire", "acquire", "place", "deprecate"}[p]
 }
 
 // next is the phase and when it begins, which may be past, and when it ends.
@@ -81,8 +83,12 @@ func (k *keeper) next(now time.Time) (p phase, begin, end time.Time) {
 	case k.rec.Was != nil && k.puts < maxPuts && now.Before(at(min(l.T1, l.Valid))):
 		return placing, now, at(min(l.T1, l.Valid)) // whose answer has it tried again
 	}
+	renew := min(l.T1, l.Valid)
+	if p := preferred(l); p < renew && !k.told { // once the interface plugin has put them on the link
+		return deprecating, at(max(p/2, settling)), at(renew)
+	}
 	// A server may want not to be asked, and yet the lease ends.
-	return renewing, at(min(l.T1, l.Valid)), at(min(l.T2, l.Valid))
+	return renewing, at(renew), at(min(l.T2, l.Valid))
 }
 
 // pause is how long to wait after a try in vain: half of what is left of the phase (RFC 2131, 4.4.5), but neither for a
@@ -169,6 +175,13 @@ func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
 		k.rec.Placed = true
 		k.mu.Unlock()
 	}
+	prefer(link, rec, rec.Lease)
+	if p == deprecating {
+		k.mu.Lock()
+		k.told = true
+		k.mu.Unlock()
+		return nil
+	}
 	if p == expiring {
 		k.lose(link, errors.New("nobody renewed the lease in time"))
 		return nil
@@ -243,7 +256,7 @@ func (k *keeper) bind(link reached, l *dhcp.Lease) error {
 	k.put(link, rec, l)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.lost, k.confirm, k.puts = nil, false, 0
+	k.lost, k.confirm, k.puts, k.told = nil, false, 0, false
 	return nil
 }
 
@@ -273,6 +286,7 @@ func (k *keeper) put(link reached, rec record, l *dhcp.Lease) (err error) {
 	}
 	rec.Off = false
 	rec.stamp()
+	prefer(link, rec, old)
 	if err := k.d.store.save(rec); err != nil { // it is kept in memory, and the file has the times of the one before: nothing is lost but time
 		slog.Error("a renewed lease is not on the disk", "owner", rec.Ask.Owner, "error", err)
 	}
