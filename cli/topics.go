@@ -19,7 +19,8 @@ func (a *app) environmentTopic() *cobra.Command {
                /usr/libexec/cni, /usr/local/lib/cni and /usr/local/libexec/cni that exist, then fairlead itself
   CNI_IFNAME   name of the interface in the namespace (default eth0; -i is stronger)
   CNI_ARGS     arguments for the plugins: K=V;K=V
-  CAP_ARGS     capability arguments, a JSON object: {"portMappings": [{"hostPort": 8080, "containerPort": 80}]}
+  CAP_ARGS     capability arguments, a JSON object:
+               {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}
   NO_COLOR     no colours, not even on a terminal
 
 The network "` + defaultNetwork + `" is there without a file.

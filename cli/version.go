@@ -50,19 +50,23 @@ func (a *app) versionCommand() *cobra.Command {
 				doc.Plugins = append(doc.Plugins, spoken{p.Type, path, speak[p.Type]})
 				all = append(all, speak[p.Type])
 			}
-			if doc.Version, err = spec.Select(n.List, all...); err != nil {
+			doc.Version, err = spec.Select(n.List, all...)
+			switch {
+			case err != nil && a.json():
 				return err
-			}
-			if a.json() {
+			case err != nil: // the table is what tells which plugin it is
+				err = fail(exitFailure, "Change cniVersion in the network's configuration, or the plugins for newer ones.", "%w", err)
+			case a.json():
 				return printJSON(a.stdout, doc)
+			default:
+				fmt.Fprintf(a.stdout, "%s runs in %s\n", doc.Network, doc.Version)
 			}
-			fmt.Fprintf(a.stdout, "%s runs in %s\n", doc.Network, doc.Version)
 			t := table{{"PLUGIN", "SPEAKS", "FILE"}}
 			for _, p := range doc.Plugins {
 				t = append(t, []string{p.Type, join(p.Versions), p.Path})
 			}
 			t.print(a.stdout, a.style(a.stdout))
-			return nil
+			return err
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
