@@ -110,6 +110,7 @@ func (d *document) list() (*List, *FileError) {
 	}
 	for _, m := range d.root.members {
 		l.warnRuntime(d, m, "")
+		l.warnArgs(d, m)
 	}
 	m, ok := d.root.exact("plugins")
 	switch {
@@ -201,6 +202,15 @@ func (l *List) warnRuntime(d *document, m member, path string) {
 	key := strings.ToLower(m.key)
 	if key == "runtimeconfig" || key == "prevresult" || strings.HasPrefix(key, "cni.dev/") {
 		l.warn(d, m.at, join(path, m.key), "is for the runtime to set, not for a file: what the runtime says wins")
+	}
+}
+
+// warnArgs warns of args beside the plugins, which nobody is given (conventions, "args"). What podman keeps for itself
+// there is its own.
+func (l *List) warnArgs(d *document, m member) {
+	own := func(kept member) bool { return strings.HasPrefix(kept.key, "podman_") }
+	if strings.EqualFold(m.key, "args") && (m.node.kind != '{' || slices.ContainsFunc(m.node.members, func(k member) bool { return !own(k) })) {
+		l.warn(d, m.at, m.key, "is not read here: is it meant to be in a plugin, plugins[0].args?")
 	}
 }
 

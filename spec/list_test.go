@@ -28,6 +28,9 @@ func TestParseList(t *testing.T) {
 			[]string{"line 1, column 13: cni.dev/x: is for the runtime", "plugins[0].runtimeConfig: is for", "plugins[1].prevResult: is for", "plugins[1].CNI.dev/valid-attachments: is for"}},
 		{"misspelt", `{"name":"n","cniVersoin":"1.0.0","disablecheck":true,"_comment":"x","plugins":[{"type":"a","capabilites":{"ips":true}}]}`, "",
 			[]string{`line 1, column 13: cniVersoin: is not read: is it meant to be "cniVersion"?`, `disablecheck: is not read: is it meant to be "disableCheck"?`, `plugins[0].capabilites: is not read: is it meant to be "capabilities"?`}},
+		{"args beside the plugins", `{"name":"n","args":{"cni":{"ips":["10.1.0.5"]}},` + bridgeOnly + `}`, "",
+			[]string{`line 1, column 13: args: is not read here: is it meant to be in a plugin, plugins[0].args?`}},
+		{"what podman keeps beside them", `{"name":"n","args":{"podman_labels":{"a":"b"},"podman_options":{}},` + bridgeOnly + `}`, "", nil},
 		{"misspelt beside the right one", `{"name":"n","names":1,"plugins":[{"type":"a","capabilities":{}, "Capabilities":{}}]}`, "", nil},
 
 		{"not JSON", "{\n\"name\" \"n\"}", `line 2, column 8: "n" where the colon after the key "name" is expected`, nil},
