@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -37,6 +38,7 @@ type ExecError struct {
 	Stderr      []byte // the first KiB
 
 	causes []error
+	heard  bool // the caller has had Stderr
 	doc    *spec.Error
 	ended  error // of the context
 }
@@ -54,6 +56,7 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 		Ran:         time.Since(x.start),
 		Stdout:      x.stdout.kept[:min(len(x.stdout.kept), excerpt)],
 		Stderr:      x.stderr.kept,
+		heard:       c.Stderr != nil,
 	}
 	if c.Command == "VERSION" { // it is about no container, whatever the environment pretends
 		e.ContainerID, e.IfName = "", ""
@@ -113,15 +116,24 @@ func (e *ExecError) Error() string {
 		b.WriteString(": " + cause.Error())
 	}
 	if e.doc == nil && len(e.Stdout) > 0 {
-		fmt.Fprintf(&b, "; stdout %q", bytes.TrimSpace(e.Stdout))
+		b.WriteString("; stdout " + quoted(e.Stdout))
 	}
-	if len(e.Stderr) > 0 {
-		fmt.Fprintf(&b, "; stderr %q", bytes.TrimSpace(e.Stderr))
+	if len(e.Stderr) > 0 && !(e.heard && e.doc != nil) { // what the document says, and the caller has seen the rest
+		b.WriteString("; stderr " + quoted(e.Stderr))
 	}
 	if e.Status >= 0 && e.doc == nil && len(e.Stdout)+len(e.Stderr) == 0 {
 		b.WriteString(", and printed nothing")
 	}
 	return b.String()
+}
+
+// quoted is output on one line. What has quotes already, as logs have, is not quoted in them again.
+func quoted(out []byte) string {
+	text := strings.ReplaceAll(string(bytes.TrimSpace(out)), "\n", "; ")
+	if strings.Contains(text, `"`) {
+		return fmt.Sprintf("%#q", text)
+	}
+	return strconv.Quote(text)
 }
 
 // end is how it ended and when.

@@ -103,7 +103,7 @@ func TestRunFails(t *testing.T) {
 		{name: "refuses", status: 1, doc: &spec.Error{CNIVersion: spec.V100, Code: 11, Msg: "no address left", Details: "10.1.0.0/24"},
 			says: []string{"exit status 1", "no address left", "10.1.0.0/24", "looked everywhere"}},
 		{name: "twice", status: 1, doc: &spec.Error{Code: 8, Msg: "the namespace is the host's"}},
-		{name: "liar", status: 1, says: []string{"exit status 1", `stdout "{\"cniVersion`}},
+		{name: "liar", status: 1, says: []string{"exit status 1", "stdout `{\"cniVersion"}},
 		{name: "garbage", status: 0, says: []string{"not one JSON document", "Segmentation fault, nearly"}},
 		{name: "mute", status: 0, says: []string{"stdout is empty", "printed nothing"}},
 		{name: "silent", status: 3, says: []string{"exit status 3", "printed nothing"}},
@@ -165,7 +165,7 @@ func TestRunSilence(t *testing.T) {
 //
 // clause: I1
 func TestStderr(t *testing.T) {
-	dir := plugin(t, "chatty", "fine")
+	dir := plugin(t, "chatty", "fine", "refuses", "talker")
 	var logs bytes.Buffer
 	c := call()
 	c.Stderr = &logs
@@ -175,6 +175,15 @@ func TestStderr(t *testing.T) {
 	logs.Reset()
 	if _, err := invoke.Run(bounded(t), filepath.Join(dir, "chatty"), c); err == nil || logs.Len() != 4<<20 {
 		t.Errorf("%d bytes of stderr, %v, want all of them and an error", logs.Len(), err)
+	}
+	// Whoever has seen it, and is told why by the plugin, is not shown it again.
+	logs.Reset()
+	if _, err := invoke.Run(bounded(t), filepath.Join(dir, "refuses"), c); err == nil || strings.Contains(err.Error(), "looked everywhere") || logs.String() != "looked everywhere\n" {
+		t.Errorf("stderr %q, %v", logs.String(), err)
+	}
+	logs.Reset()
+	if _, err := invoke.Run(bounded(t), filepath.Join(dir, "talker"), c); err == nil || !strings.Contains(err.Error(), "panic: something") {
+		t.Errorf("stderr %q, %v", logs.String(), err)
 	}
 	// A log that cannot be written must not kill the plugin.
 	c.Stderr = broken{}

@@ -238,8 +238,12 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 		return c.allocator(ctx)
 	case p.shape == makesLinks && conf.IPAMType != "":
 		if c.ipam, err = c.newDelegate(all); err != nil && (e.Command == "DEL" || e.Command == "GC") {
-			// All else goes, and then the address is said to have stayed.
+			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
+			// reason, and so got none.
 			c.ipam, err = lost{err}, nil
+			if e.Command == "DEL" && r.Prev == nil && !Made(c.w, o) {
+				c.ipam = nil
+			}
 		}
 		if err != nil {
 			return nil, err

@@ -184,6 +184,43 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestSaidOnce: the plugin is asked for its plan twice in an ADD, and says once which key it does not know.
+func TestSaidOnce(t *testing.T) {
+	more := `,"lable":1,"ipam":{"type":"toyipam"}`
+	a := ask(t, "toy", conf("1.1.0", more), env("ADD", "CNI_NETNS="+nstest.NewNS(t))...)
+	if a.status != 0 || strings.Count(a.stderr, "unknown key") != 1 {
+		t.Errorf("status %d, %s%s", a.status, a.stdout, a.stderr)
+	}
+	ask(t, "toy", conf("1.1.0", more), env("DEL")...)
+}
+
+// TestNoIPAMPlugin: an ADD that was refused because there is no such IPAM plugin has got no address, so the DEL after it has
+// nothing to say. Where there was an ADD, the address has stayed.
+//
+// clause: P12
+func TestNoIPAMPlugin(t *testing.T) {
+	ns := "CNI_NETNS=" + nstest.NewNS(t)
+	bad := `,"ipam":{"type":"nope"}`
+	if a := ask(t, "toy", conf("1.1.0", bad), env("ADD", ns)...); a.status == 0 {
+		t.Errorf("ADD: %+v", a)
+	}
+	if a := ask(t, "toy", conf("1.1.0", bad), env("DEL", ns)...); a.status != 0 {
+		t.Errorf("DEL after a refused ADD: %+v", a)
+	}
+	if a := ask(t, "toy", conf("1.1.0", bad+prev), env("DEL", ns)...); a.status == 0 || !strings.Contains(a.stdout, "nope") {
+		t.Errorf("DEL with a result: %+v", a)
+	}
+	if a := ask(t, "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("ADD", ns)...); a.status != 0 {
+		t.Fatalf("ADD: %+v", a)
+	}
+	if a := ask(t, "toy", conf("1.1.0", bad), env("DEL", ns)...); a.status == 0 || !strings.Contains(a.stdout, "nope") {
+		t.Errorf("DEL after an ADD: %+v", a)
+	}
+	if a := ask(t, "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("DEL", ns)...); a.status != 0 {
+		t.Errorf("DEL: %+v", a)
+	}
+}
+
 // clause: V1 V2
 func TestVersion(t *testing.T) {
 	for stdin, want := range map[string]string{"": "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0", "garbage": "1.1.0"} {

@@ -24,14 +24,17 @@ type call struct {
 	ipam delegate // nil: no IPAM is configured
 	w    *kernel.World
 	dns  spec.DNS
+
+	warned bool // of unknown keys
 }
 
-// want asks the plugin for its plan and reports the keys that it does not know.
+// want asks the plugin for its plan and reports the keys that it does not know, once.
 func (c *call) want() (plan.Plan, error) {
 	p, unknown, err := c.p.plan(c.conf, c.r)
-	if err != nil {
-		return nil, err
+	if err != nil || c.warned {
+		return p, err
 	}
+	c.warned = true
 	return p, report(c.conf, c.r.Verb, unknown)
 }
 
