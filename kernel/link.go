@@ -12,6 +12,12 @@ import (
 // ErrNoLink says that there is no link of that name.
 var ErrNoLink = errors.New("link does not exist")
 
+// A NoLink is the ErrNoLink of a name.
+type NoLink struct{ Name string }
+
+func (e NoLink) Error() string { return "link " + e.Name + ": " + ErrNoLink.Error() }
+func (e NoLink) Unwrap() error { return ErrNoLink }
+
 // A Link is what the kernel says of a link.
 type Link struct {
 	Index       int
@@ -83,7 +89,7 @@ func (ns *NS) Index(name string) (int, error) {
 		return 0, err
 	}
 	if err = unix.IoctlIfreq(c.fd, unix.SIOCGIFINDEX, ifr); is(err, unix.ENODEV) {
-		err = ErrNoLink
+		return 0, NoLink{name}
 	}
 	if err != nil {
 		return 0, fmt.Errorf("link %s: %w", name, err)
@@ -107,7 +113,7 @@ func (ns *NS) getLink(what string, index int, by ...*nl.RtAttr) (*Link, error) {
 	}
 	msgs, err := ns.Call(req, unix.RTM_NEWLINK)
 	if is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
-		err = ErrNoLink
+		return nil, NoLink{what}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", what, err)

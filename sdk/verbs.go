@@ -283,7 +283,7 @@ func (c *call) check(ctx context.Context) error {
 	if c.p.shape == makesLinks && !c.p.observe && c.r.prevInterface() < 0 {
 		errs = append(errs, fmt.Errorf("prevResult has no interface %s with a sandbox", c.r.IfName))
 	}
-	errs = append(errs, want.Verify(ctx, c.w))
+	errs = append(errs, verify(ctx, want, c.w))
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.check(ctx))
 	}

@@ -1,0 +1,71 @@
+package sdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+)
+
+// A drifted is a resource that is not as it should be.
+type drifted struct {
+	plan.Resource
+	what error
+	with []string // what misses the same link
+}
+
+func (d drifted) err() error {
+	err := fmt.Errorf("%v: %w", d.Resource, d.what)
+	if len(d.with) > 0 {
+		err = fmt.Errorf("%w; it is needed by %s", err, strings.Join(d.with, ", "))
+	}
+	return err
+}
+
+// verify joins all that drifted. That a link is gone is said by the first resource that misses it, which is the one that
+// made it if any of the plan did; of the others that miss it is no more to be known.
+func verify(ctx context.Context, want plan.Plan, w *kernel.World) error {
+	var all []*drifted
+	missing := map[string]*drifted{} // by the name of the link
+	for _, r := range want {
+		err := r.Verify(ctx, w)
+		if err == nil {
+			continue
+		}
+		is := &drifted{Resource: r, what: err}
+		lacks := missed(err)
+		if i := slices.IndexFunc(lacks, func(name string) bool { return missing[name] != nil }); i >= 0 {
+			first := missing[lacks[i]]
+			first.with = append(first.with, r.String())
+			continue
+		}
+		for _, name := range lacks {
+			missing[name] = is
+		}
+		all = append(all, is)
+	}
+	var errs []error
+	for _, is := range all {
+		errs = append(errs, is.err())
+	}
+	return errors.Join(errs...)
+}
+
+// missed are the links that an error says are not there.
+func missed(err error) (names []string) {
+	switch e := err.(type) {
+	case kernel.NoLink:
+		return []string{e.Name}
+	case interface{ Unwrap() error }:
+		return missed(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range e.Unwrap() {
+			names = append(names, missed(e)...)
+		}
+	}
+	return names
+}
