@@ -1,7 +1,10 @@
 package plugin_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -68,6 +71,35 @@ func TestHostInterfaceName(t *testing.T) {
 				t.Errorf("after GC: %s", out)
 			}
 		})
+	}
+}
+
+// TestHostInterfaceNameRace: of many who want one name at once one gets it, and the others are told who.
+//
+// clause: P20
+func TestHostInterfaceNameRace(t *testing.T) {
+	r := newRunner(t, chain{name: "name", plugins: []string{`"type":"ptp","hostInterfaceName":"web",` + hostLocal4}})
+	for range 4 {
+		var all [6]attachment
+		var errs [6]error
+		var wg sync.WaitGroup
+		for i := range all {
+			all[i] = attachment{id: fmt.Sprint("r", i), netns: nstest.NewNS(t)}
+			wg.Go(func() { errs[i] = r.add(&all[i]) })
+		}
+		wg.Wait()
+		winner := slices.Index(errs[:], nil)
+		if winner < 0 {
+			t.Fatal("nobody got it:", errs)
+		}
+		for i := range all {
+			if i != winner {
+				wantCode(t, all[i].id, errs[i], spec.CodeConfig, `hostInterfaceName: "web": `+r.network()+"/"+all[winner].id+"/eth0 has it; a name is for one link at a time")
+				r.must("del of who did not get it", r.del(&all[i]))
+			}
+		}
+		r.must("check", r.check(&all[winner]))
+		r.must("del", r.del(&all[winner]))
 	}
 }
 

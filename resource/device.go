@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -178,9 +177,12 @@ func (d Device) is(r deviceRecord) bool {
 	return err == nil && below(dir, r.Dir)
 }
 
-// KnownDevice is the fact that a device is on the host, or was moved from it into a container, or is in user space's
-// hands: what STATUS asks.
-type KnownDevice struct{ Device }
+// KnownDevice is the fact that a device is on the host, or in the hands of a container of the network, or in user space's:
+// what STATUS asks.
+type KnownDevice struct {
+	Device
+	Network string
+}
 
 // String is "device host/ens4".
 func (k KnownDevice) String() string { return "device " + k.Device.String() }
@@ -200,7 +202,9 @@ func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
 		return err
 	}
 	records, err := deviceRecords(w)
-	if err != nil || slices.ContainsFunc(records, k.is) {
+	if i := slices.IndexFunc(records, k.is); i >= 0 && err == nil && records[i].Owner.Network != k.Network {
+		return records[i].held(w, k.Device)
+	} else if i >= 0 || err != nil {
 		return err
 	}
 	if k.ID != "" && UserspaceDriver(k.ID) != "" {
@@ -220,9 +224,7 @@ func ValidDevice(d Device) error {
 			return spec.Errorf(spec.CodeConfig, "%s: \"lo\": stays where it is; name a network device", d.Key)
 		}
 	case d.MAC != "":
-		if m, err := net.ParseMAC(d.MAC); err != nil || len(m) != 6 {
-			return spec.Errorf(spec.CodeConfig, "%s: %q: want 6 bytes, such as 02:00:5e:10:00:01", d.Key, d.MAC)
-		}
+		return ValidMAC(d.Key, d.MAC)
 	case d.Path != "":
 		if filepath.Clean(d.Path) != strings.TrimSuffix(d.Path, "/") || !strings.HasPrefix(d.Path, "/sys/devices/") {
 			return spec.Errorf(spec.CodeConfig, "%s: %q: want a path below /sys/devices/, such as /sys/devices/pci0000:00/0000:00:1f.6", d.Key, d.Path)

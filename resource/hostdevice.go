@@ -112,24 +112,34 @@ func (h HostDevice) take(ctx context.Context, w *kernel.World) (*kernel.Link, er
 	return l, err
 }
 
+// held says who has the device; nil if its container is gone, or has lost it.
+func (r deviceRecord) held(w *kernel.World, d Device) error {
+	in := r.container(w)
+	if in == nil {
+		return nil
+	}
+	if in != w.Container {
+		defer in.Close()
+	}
+	links, err := in.Links()
+	if err != nil {
+		return err
+	}
+	l := r.inContainer(links)
+	if l == nil && !r.Userspace {
+		return nil
+	}
+	as := ""
+	if l != nil {
+		as = ", as " + l.Name
+	}
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(), r.who(), as, r.Netns)
+}
+
 // yield releases the device of a container that is gone, or says who has it.
 func (r deviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) error {
-	in := r.container(w)
-	if in != nil {
-		if in != w.Container {
-			defer in.Close()
-		}
-		name := ""
-		links, err := in.Links()
-		if err != nil {
-			return err
-		}
-		if l := r.inContainer(links); l != nil {
-			name = l.Name
-		}
-		if name != "" || r.Userspace {
-			return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", h.Device.Key, h.Device.value(), r.who(), flag(", as "+name, name != ""), r.Netns)
-		}
+	if err := r.held(w, h.Device); err != nil {
+		return err
 	}
 	away, err := r.release(ctx, w)
 	if err == nil && away {

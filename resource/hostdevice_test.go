@@ -118,8 +118,11 @@ func TestHostDeviceTaken(t *testing.T) {
 		if err := h.Remove(t.Context(), second); err != nil {
 			t.Error(err)
 		}
-		if err := (KnownDevice{d}).Verify(t.Context(), second); err != nil {
+		if err := (KnownDevice{d, owner.Network}).Verify(t.Context(), second); err != nil {
 			t.Errorf("STATUS: %v", err)
+		}
+		if err := (KnownDevice{d, "other"}).Verify(t.Context(), second); err == nil || !strings.Contains(err.Error(), "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
+			t.Errorf("STATUS of another network: %v", err)
 		}
 	}
 	if err := aDevice(owner, "ens4").Verify(t.Context(), w); err != nil {

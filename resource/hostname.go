@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A HostName is a name that somebody chose for the host's end of an attachment's pair: nobody else has it. An owner
-// without a container, as STATUS has it, asks whether any attachment could have it.
+// without a container, as STATUS has it, asks whether any attachment of its network could have it: one of them may.
 type HostName struct {
 	Owner spec.Owner
 	Name  string
@@ -25,19 +26,50 @@ func (h HostName) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 }
 
 // Verify implements plan.Resource.
-func (h HostName) Verify(_ context.Context, w *kernel.World) error {
+func (h HostName) Verify(ctx context.Context, w *kernel.World) error {
 	l, err := w.Host.Link(h.Name)
 	switch {
 	case err != nil:
 		return gone(err)
-	case h.Owner.ContainerID == "" && marked(l), (Veth{Owner: h.Owner}).ours(l):
+	case h.Owner.ContainerID == "" && markedFor(l, h.Owner.Network), (Veth{Owner: h.Owner}).ours(l):
 		return nil
 	}
-	who := kind(l) + " of the host's"
-	if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
-		who = text + " has it"
+	return h.taken(ctx, w)
+}
+
+// markLimit is how long somebody's link may be without his mark, which he gives it after its birth.
+const markLimit = time.Second
+
+// taken says who has the name.
+func (h HostName) taken(ctx context.Context, w *kernel.World) error {
+	who := ""
+	err := w.Host.Await(ctx, markLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+		l, err := w.Host.Link(h.Name)
+		if err != nil {
+			who = "somebody had it a moment ago"
+			return true, gone(err)
+		}
+		_, _, text, tagged := kernel.ParseTag(l.Alias)
+		switch who = kind(l) + " of the host's"; {
+		case tagged:
+			who = text + " has it"
+		case kernel.OfGroup(l.Group):
+			who = "an attachment that is being made has it"
+		}
+		return tagged || !kernel.OfGroup(l.Group), nil
+	})
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
 	return spec.Errorf(spec.CodeConfig, "%s: %q: %s; a name is for one link at a time", h.Key, h.Name, who)
+}
+
+// markedFor reports whether a link was made for an attachment of a network.
+func markedFor(l *kernel.Link, network string) bool {
+	if n, _, _, tagged := kernel.ParseTag(l.Alias); tagged {
+		return n == kernel.NetworkHash(network)
+	}
+	return l.Group == kernel.LinkGroup(network)
 }
 
 // hostNameRecord is the Memory of which name was chosen: DEL may not be told any more.

@@ -23,7 +23,7 @@ func TestChosenName(t *testing.T) {
 		}
 		must(t, w, v)
 	}}.hold(t, w, v,
-		breaker{"renamed", on(w, "ip link set web0 down", "ip link set web0 name web1 up"), "link web0: link does not exist"},
+		breaker{"renamed", on(w, "ip link set web0 down", "ip link set web0 name web1 up"), "link web0: link does not exist; it is called web1 now"},
 		breaker{"host end down", on(w, "ip link set web0 down"), "host state is down"},
 	)
 
@@ -151,6 +151,7 @@ func TestHostName(t *testing.T) {
 		{HostName{status, "web1", "hostInterfaceName"}, ""},
 		{HostName{v.Owner, "web9", "hostInterfaceName"}, ""},
 		{HostName{status, "web9", "hostInterfaceName"}, ""},
+		{HostName{spec.Owner{Network: "other"}, "web9", "hostInterfaceName"}, `hostInterfaceName: "web9": net/c9/eth0 has it; a name is for one link at a time`},
 		{HostName{owner, "web9", "args.cni.hostInterfaceName"}, `args.cni.hostInterfaceName: "web9": net/c9/eth0 has it; a name is for one link at a time`},
 		{HostName{owner, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
 		{HostName{status, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
@@ -163,7 +164,7 @@ func TestHostName(t *testing.T) {
 	}
 	n := testVeth(owner, "")
 	n.Name, n.Host = "eth7", "web0" // past the check: somebody was faster
-	if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "link web0 already exists on the host and is not ours") {
+	if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), `hostInterfaceName: "web0": a bridge of the host's; a name is for one link at a time`) {
 		t.Error(err)
 	}
 	if known, err := w.Memory.Recall(hostNameRecord, owner, new(string)); known || err != nil {

@@ -57,11 +57,11 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	if v.Master == "" {
-		err = v.add(w, pair)
+		err = v.add(ctx, w, pair)
 	} else {
 		err = plug(ctx, w, v.Master, v.Anew, func(br *kernel.Link) error {
 			pair.Master = br.Index
-			return v.add(w, pair)
+			return v.add(ctx, w, pair)
 		})
 	}
 	if err != nil {
@@ -73,13 +73,13 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-func (v Veth) add(w *kernel.World, pair kernel.VethPair) error {
+func (v Veth) add(ctx context.Context, w *kernel.World, pair kernel.VethPair) error {
 	if err := v.nameHost(w); err != nil {
 		return err
 	}
 	err := w.Host.AddVeth(pair)
 	if errors.Is(err, fs.ErrExist) {
-		if err = v.clear(w); err == nil {
+		if err = v.clear(ctx, w); err == nil {
 			err = w.Host.AddVeth(pair)
 		}
 	}
@@ -94,13 +94,16 @@ func (v Veth) add(w *kernel.World, pair kernel.VethPair) error {
 }
 
 // clear makes room after "file exists", which does not say which of the two ends exists.
-func (v Veth) clear(w *kernel.World) error {
+func (v Veth) clear(ctx context.Context, w *kernel.World) error {
 	if err := v.free(w); err != nil {
 		return err
 	}
 	old, err := w.Host.Link(v.Host)
 	if err != nil {
 		return gone(err)
+	}
+	if !v.ours(old) && v.chosen() {
+		return HostName{v.Owner, v.Host, "hostInterfaceName"}.taken(ctx, w)
 	}
 	if !v.ours(old) {
 		return fmt.Errorf("link %s already exists on the host and is not ours: %w", v.Host, fs.ErrExist)
@@ -184,7 +187,7 @@ func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	h, err := w.Host.Link(v.Host)
 	if err != nil {
-		d.add(err)
+		d.add(v.missing(w, c, err))
 		return d.err()
 	}
 	d.want("host type", "veth", h.Kind)
@@ -202,6 +205,25 @@ func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 	d.port(w, h, v.Master, v.Hairpin, v.Isolated)
 	d.vlans(w, h, v.VLANs)
 	return d.err()
+}
+
+// missing is err, that the host's end is not there, with the name that it has now. The two ends go together, so without
+// the container's there is nothing more to say.
+func (v Veth) missing(w *kernel.World, cont *kernel.Link, err error) error {
+	if !errors.Is(err, kernel.ErrNoLink) {
+		return err
+	}
+	if links, lerr := w.Host.Links(); lerr == nil {
+		for _, l := range links {
+			if v.ours(l) {
+				return fmt.Errorf("%w; it is called %s now", err, l.Name)
+			}
+		}
+	}
+	if cont == nil {
+		return nil
+	}
+	return err
 }
 
 // Remove implements plan.Remover. It finds the pair by the name of the host's end, whatever became of the

@@ -10,7 +10,7 @@ import (
 
 // Cable are the keys of plugins that give a container a cable to the host, beside what kind of cable it is.
 type Cable struct {
-	HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host that leads to the container: up to 15 bytes, and for one container at a time, so a network of several is told it by runtimeConfig or args; default: veth and 11 characters that derive from the attachment. NetworkManager leaves names alone that begin with veth
+	HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host that leads to the container: up to 15 bytes, and for one container at a time, so a network of several is told it by runtimeConfig or args (STATUS is code 50 while a link has it that no container of the network has); default: veth and 11 characters that derive from the attachment. NetworkManager leaves names alone that begin with veth
 
 	MTU  resource.MTU `json:"mtu"`  // bytes, or "auto": the least of the links that default routes use
 	IPv6 string       `json:"ipv6"` // "off" closes IPv6 in the container's interface
