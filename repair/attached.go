@@ -28,6 +28,8 @@ type attached struct {
 	refuse []string // for what the reference's DEL will fail
 	want   plan.Plan
 	rules  bool // want has some
+
+	guarded bool // it has rules, as far as that is known
 }
 
 // plan finds out what should exist.
@@ -44,7 +46,9 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 			a.State = Handed
 			return a
 		}
-		a.broken(a.plugins(ctx, lists))
+		err := a.plugins(ctx, lists)
+		a.broken(err)
+		a.guarded = err != nil && a.made || slices.ContainsFunc(a.want, resource.NeedsGuard)
 	}
 	return a
 }

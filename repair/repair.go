@@ -150,12 +150,6 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		report.Guard = append(report.Guard, did...)
 		return unguarded(err)
 	}
-	made := slices.ContainsFunc(list, func(c attach.Cached) bool { return sdk.Made(host, c.Owner()) })
-	if made && !r.DryRun {
-		if err := guard(); err != nil {
-			return false, err
-		}
-	}
 	// As they came: what a network's attachments share is as the last one configured it.
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
 	all := make([]*attached, len(list))
@@ -168,15 +162,17 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		all[i] = r.plan(ctx, host, lists, &list[i])
 		close(planned[i])
 	})
-	if !made && !r.DryRun { // then there may be nothing that is ours
-		ours := false
+	if !r.DryRun { // our tables are for rules: where nobody has any, none is made
+		if err := resource.Reconsider(host); err != nil {
+			return false, err
+		}
 		for i := range all {
 			<-planned[i]
-			ours = ours || len(all[i].want) > 0
-		}
-		if ours {
-			if err := guard(); err != nil {
-				return false, err
+			if all[i].guarded {
+				if err := guard(); err != nil {
+					return false, err
+				}
+				break
 			}
 		}
 	}

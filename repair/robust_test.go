@@ -329,3 +329,25 @@ func TestKillRepair(t *testing.T) {
 	}
 	s.whole("repaired", all...)
 }
+
+// Our tables are for rules: a repair makes none where nobody has any in them.
+func TestRepairMakesNoTable(t *testing.T) {
+	s := newSite(t)
+	bare := s.list(`{"cniVersion":"1.1.0","name":"bare","plugins":[{"type":"bridge","bridge":"bare","ipam":{"type":"host-local","subnet":"10.9.2.0/24"}}]}`)
+	b := s.add(bare, "a")
+	for _, r := range []repair.Repairer{{}, {Firewall: true}} {
+		if report := s.run(&r); !report.OK() || len(report.Guard) > 0 {
+			t.Errorf("%+v", report)
+		}
+		if tables := nstest.Run(t, "nft", "list", "tables"); tables != "" {
+			t.Errorf("there is %s", tables)
+		}
+	}
+	s.whole("repaired", b)
+	c := s.add(s.network("lan", "10.9.0.0/24"), "c", "8080:80")
+	nstest.Run(t, "nft", "flush", "ruleset")
+	if report := s.repair(); !report.OK() || len(report.Guard) == 0 {
+		t.Errorf("%+v", report)
+	}
+	s.whole("repaired", b, c)
+}

@@ -6,20 +6,34 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Guard is a repair's first act. It makes what always stands in our tables, in which nothing lets a packet in by
+// Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it.
+func Reconsider(w *kernel.World) error { return w.Memory.Forget(wayRecord, spec.Owner{}) }
+
+// NeedsGuard reports whether a resource has something in our tables: others' are no concern of Guard's.
+func NeedsGuard(r plan.Resource) bool {
+	switch r := plan.Unwrap(r).(type) {
+	case Forward, IPTIngress:
+		return false
+	case Clearer:
+		_, rule := r.(PacketRule)
+		return rule && !r.Clears()
+	case PacketRule:
+		return true
+	}
+	return false
+}
+
+// Guard is a repair's first act where anybody needs it. It makes what always stands in our tables, in which nothing lets a packet in by
 // itself, and which keeps 127.0.0.0/8 out. Where that cannot be made, the links that containers are behind have no
 // route_localnet until it can.
 //
 // Did says what had to be made. Stand tells later whether all of it stood the while, see Guarded.
 func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, err error) {
 	stand = Standing{}
-	// Where the accepts belong is looked at anew: what is restored may be what decided it.
-	if err := w.Memory.Forget(wayRecord, spec.Owner{}); err != nil {
-		return nil, nil, err
-	}
 	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
 		err = withFilter(ctx, w, t, func(f filter) error {
 			handle, there, err := f.Handle(t)
