@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +25,9 @@ func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	if err := root.ExecuteContext(a.ctx); err != nil {
+	c, err := root.ExecuteContextC(a.ctx)
+	a.doing = c.CommandPath()
+	if err != nil {
 		var sig interrupted
 		switch {
 		case !a.ran && !errors.As(err, new(*failure)):
@@ -45,6 +48,7 @@ type app struct {
 	ran                   bool            // the command line was understood
 	orphans               bool            // a network counts that only its attachments remember
 	status                int             // exit status where there is no error
+	doing                 string          // the command that ran, as it is called
 	ctx                   context.Context // of the command that runs
 }
 
@@ -81,7 +85,7 @@ Network Interface, and says what is attached and what would be done.
 		if a.output != "text" && a.output != "json" {
 			return fmt.Errorf("-o %s: want text or json", a.output)
 		}
-		a.ran = true
+		a.ran, a.doing = true, c.CommandPath()
 		if c.GroupID == "attach" {
 			a.ctx = interruptible(c.Context())
 			c.SetContext(a.ctx)
@@ -101,7 +105,49 @@ Network Interface, and says what is attached and what would be done.
 		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.repairCommand(), a.firewallCommand(), a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.planCommand(),
 		a.environmentTopic(), a.pluginsCommand())
+	for _, c := range append(root.Commands(), root) {
+		if c.HasSubCommands() {
+			group(c)
+		}
+	}
 	return root
+}
+
+// group makes a command of commands refuse one that it does not have, and say what it is about where none is named.
+func group(c *cobra.Command) {
+	c.DisableFlagsInUseLine = true
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		_, name, sub := strings.Cut(c.CommandPath(), " ")
+		where := ""
+		if sub {
+			where = name + ": "
+		}
+		return fail(exitUsage, "`"+strings.TrimSpace("fairlead help "+name)+"` lists the commands.", "%sunknown command %q%s", where, args[0], meant(c, args[0]))
+	}
+}
+
+// meant are the commands of c that word may have been meant for.
+func meant(c *cobra.Command, word string) string {
+	var all, begin []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			all = append(all, sub.Name())
+			if strings.HasPrefix(sub.Name(), word) {
+				begin = append(begin, fmt.Sprintf("%q", sub.Name()))
+			}
+		}
+	}
+	if near, ok := spec.Nearest(word, all); ok && len(begin) == 0 {
+		begin = []string{fmt.Sprintf("%q", near)}
+	}
+	if len(begin) == 0 {
+		return ""
+	}
+	return ", did you mean " + strings.Join(begin, " or ") + "?"
 }
 
 // json reports whether the answer is to be a document.
@@ -115,11 +161,6 @@ func (a *app) style(f *os.File) style {
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
-}
-
-// note says something on stderr that is no failure.
-func (a *app) note(format string, args ...any) {
-	fmt.Fprintf(a.stderr, "fairlead: "+format+"\n", args...)
 }
 
 // interrupted is why a context ended: a signal asked this program to.

@@ -25,7 +25,7 @@ func (d *demo) picture(took time.Duration) {
 		bridges[b] = root.add("%s  %s", d.bold(b), texts(addrs))
 	}
 	for _, m := range d.members {
-		at, note := bridges[defaultBridge], ""
+		at, note := bridges[defaultBridge], shown("")
 		switch m.name {
 		case "web":
 			note = "  " + d.dim("port 8080 of the host is its port 80")
@@ -47,9 +47,9 @@ func (d *demo) table() {
 	for _, f := range d.answers {
 		result := d.good("ok")
 		if f.bad() != "" {
-			result = d.bad("FAILED ") + f.bad()
+			result = d.bad("FAILED ") + printable(f.bad())
 		}
-		t = append(t, []string{f.From, f.URL, d.dim(f.Way), f.Seen, round(f.Took).String(), result})
+		t = append(t, []any{f.From, f.URL, d.dim(f.Way), f.Seen, round(f.Took).String(), result})
 	}
 	if !d.json() {
 		t.print(d.stdout, d.style)
@@ -105,12 +105,12 @@ func (d *demo) verdict(before, during, after hostCounts, took time.Duration) err
 	rows := tallies(before, during, after)
 	t := table{{"", "BEFORE", "MEANWHILE", "AFTER"}}
 	for _, r := range rows {
-		left := fmt.Sprint(r.After)
+		left := sprintf("%d", r.After)
 		if r.After != r.Before {
 			errs = append(errs, fmt.Errorf("%s: %d before and %d after", r.What, r.Before, r.After))
-			left = d.bad(left)
+			left = d.bad(string(left))
 		}
-		t = append(t, []string{r.What, fmt.Sprint(r.Before), fmt.Sprint(r.During), left})
+		t = append(t, []any{r.What, r.Before, r.During, left})
 	}
 	if extra := slices.DeleteFunc(slices.Clone(after.names), func(n string) bool { return slices.Contains(before.names, n) }); len(extra) > 0 {
 		errs = append(errs, fmt.Errorf("left: %s", strings.Join(extra, ", ")))

@@ -160,7 +160,7 @@ over, its addresses are off the link, and the daemon goes on asking for another.
 			}{list})
 		}
 		if len(list) == 0 {
-			fmt.Fprintln(a.stdout, "no lease is kept")
+			a.print("no lease is kept\n")
 			return nil
 		}
 		s := a.style(a.stdout)
@@ -177,7 +177,7 @@ over, its addresses are off the link, and the daemon goes on asking for another.
 			if l.Ends != nil {
 				ends = "in " + max(time.Until(*l.Ends), 0).Round(time.Second).String()
 			}
-			t = append(t, []string{l.Network, l.ContainerID, l.IfName, l.Protocol, l.what(), l.Server, state, ends, l.Reason})
+			t = append(t, []any{l.Network, l.ContainerID, l.IfName, l.Protocol, l.what(), l.Server, state, ends, l.Reason})
 		}
 		t.print(a.stdout, s)
 		return nil
@@ -220,7 +220,7 @@ that never comes. The address stays on the link if the container is still there:
 			}{released})
 		}
 		for _, l := range released {
-			fmt.Fprintf(a.stdout, "%s: %s is given back\n", o, l.what())
+			a.print("%s: %s is given back\n", o, l.what())
 		}
 		return nil
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -76,16 +75,16 @@ going on. Which containers these are is known from the cache that runtimes keep,
 			}{*dry, all, texts})
 		}
 		if len(all) == 0 {
-			fmt.Fprintln(a.stdout, "no container has an address by DHCP")
+			a.print("no container has an address by DHCP\n")
 		}
 		s := a.style(a.stdout)
 		for _, one := range all {
 			o := spec.Owner{Network: one.Network, ContainerID: one.ContainerID, IfName: one.IfName}
 			state := s.good(one.State)
 			if one.State == "failed" {
-				state = s.bad(one.State) + ": " + one.Reason
+				state = s.bad(one.State) + ": " + printable(one.Reason)
 			}
-			fmt.Fprintf(a.stdout, "%s: %s\n", o, state)
+			a.print("%s: %s\n", o, state)
 		}
 		for _, t := range texts {
 			a.note("%s", t)

@@ -1,11 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -41,8 +41,9 @@ func fail(exit int, hint, format string, args ...any) error {
 	return &failure{exit, hint, fmt.Errorf(format, args...)}
 }
 
+// usage is an error in what the command was given; the hint is where that is described.
 func usage(format string, args ...any) error {
-	return fail(exitUsage, "`fairlead help` lists the commands, `fairlead COMMAND --help` says what one takes.", format, args...)
+	return fail(exitUsage, "", format, args...)
 }
 
 // explain is the exit status for err and what to do next. This is the one place that knows.
@@ -72,10 +73,9 @@ func explain(err error) (exit int, hint string) {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
 		return exitFailure, hintPrivilege
 	case errors.As(err, &doc):
-		if strings.Contains(doc.Msg, "runtimeConfig.") && !strings.Contains(doc.Msg, "or runtimeConfig.") || strings.Contains(doc.Msg, "publish another port") {
-			return exitFailure, "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS; see `fairlead help environment`."
-		}
-		return explainCode(doc.Code)
+		attached, _ := (&attach.Runtime{}).List("")
+		exit, hint = explainCode(doc.Code)
+		return exit, cmp.Or(advice(doc, attached), hint)
 	case errors.As(err, &ran):
 		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " + ran.Path
 	}
@@ -95,7 +95,7 @@ func explainCode(c spec.Code) (exit int, hint string) {
 	case spec.CodeUnsupported, spec.CodeConfig, spec.CodeDecode:
 		return exitFailure, "Correct the network's configuration; `fairlead net ls` says in which file it is."
 	case spec.CodeEnvironment:
-		return exitFailure, "Look at the arguments, CNI_ARGS and CAP_ARGS; see `fairlead help environment`."
+		return exitFailure, "Look at the arguments, CNI_ARGS and CAP_ARGS. " + hintEnvironment
 	case spec.CodeNetns:
 		return exitFailure, "Give a network namespace of its own: `ip netns add NAME`, then NAME."
 	case spec.CodeUnavailable, spec.CodeLimited:
@@ -115,6 +115,9 @@ type report struct {
 // report says err and what to do next on stderr, and returns the exit status.
 func (a *app) report(err error) int {
 	exit, hint := explain(err)
+	if exit == exitUsage {
+		hint = cmp.Or(hint, "`"+a.doing+" --help` says what it takes.")
+	}
 	if a.json() {
 		r := report{Error: err.Error(), Hint: hint, Exit: exit}
 		var doc *spec.Error
@@ -125,14 +128,9 @@ func (a *app) report(err error) int {
 		return exit
 	}
 	s := a.style(a.stderr)
-	fmt.Fprintf(a.stderr, "%s %s\n", s.bad("fairlead:"), indent(err.Error()))
+	fmt.Fprintln(a.stderr, s.bad("fairlead:")+" "+lines(err))
 	if hint != "" {
-		fmt.Fprintf(a.stderr, "  %s\n", hint)
+		fmt.Fprintln(a.stderr, "  "+printable(hint))
 	}
 	return exit
-}
-
-// indent sets off all lines but the first, as joined errors have them.
-func indent(text string) string {
-	return strings.ReplaceAll(strings.TrimRight(text, "\n"), "\n", "\n          ")
 }

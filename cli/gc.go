@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -79,7 +78,7 @@ With --gone only those are removed that the cache remembers and whose network na
 				return errors.Join(err, printJSON(a.stdout, removed))
 			}
 			for _, r := range removed.Removed {
-				fmt.Fprintf(a.stdout, "removed %s/%s\n", r.ContainerID, r.IfName)
+				a.print("removed %s/%s\n", r.ContainerID, r.IfName)
 			}
 			return err
 		},

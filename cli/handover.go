@@ -51,7 +51,7 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 			case r.Network != "" && spec.ValidName(r.Network) != nil:
 				return usage("--network %q: %w", r.Network, spec.ValidName(r.Network))
 			}
-			r.Runtime, r.Plugins = &attach.Runtime{Stderr: a.stderr}, plugin.All()
+			r.Runtime, r.Plugins = &attach.Runtime{Stderr: screen{a.stderr}}, plugin.All()
 			r.Now, r.Foreign = configured, foreign()
 			if err := a.known(r.Network); err != nil {
 				return err
@@ -97,7 +97,7 @@ func (a *app) printHandover(report *repair.Report, dry bool) error {
 		case repair.Broken:
 			state = s.bad(string(f.State))
 		}
-		node := &tree{text: fmt.Sprintf("%s/%s/%s %s", f.Network, f.ContainerID, f.IfName, state)}
+		node := &tree{text: sprintf("%s/%s/%s %s", f.Network, f.ContainerID, f.IfName, state)}
 		for _, line := range f.Made {
 			node.add("%s", line)
 		}
@@ -113,7 +113,7 @@ func (a *app) printHandover(report *repair.Report, dry bool) error {
 		node.print(a.stdout, s)
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(a.stdout, "nothing is attached")
+		a.print("nothing is attached\n")
 	}
 	for _, p := range report.Problems {
 		a.note("%s", p)

@@ -208,7 +208,7 @@ func prefixText(p netip.Prefix) string {
 	return p.String()
 }
 
-func (s style) state(state string) string {
+func (s style) state(state string) shown {
 	switch state {
 	case ipam.Alive, free:
 		return s.good(state)
@@ -217,7 +217,7 @@ func (s style) state(state string) string {
 	case ipam.Unknown:
 		return s.doubt(state)
 	}
-	return state
+	return printable(state)
 }
 
 func (a *app) ipamLsCommand() *cobra.Command {
@@ -260,12 +260,12 @@ boot, or if that namespace is no more: fairlead ipam reclaim removes such a leas
 				if d.Until != nil {
 					note = "for " + time.Until(*d.Until).Round(time.Second).String()
 				}
-				t = append(t, []string{d.Network, d.Address, s.state(d.State), d.ContainerID, d.IfName, d.Key, note})
+				t = append(t, []any{d.Network, d.Address, s.state(d.State), d.ContainerID, d.IfName, d.Key, note})
 			}
 			if len(t) > 1 {
 				t.print(a.stdout, s)
 			} else if len(problems) == 0 {
-				fmt.Fprintln(a.stdout, "no address is given out")
+				a.print("no address is given out\n")
 			}
 			for _, p := range problems {
 				a.note("%s", p)
@@ -323,7 +323,7 @@ out last.`,
 			}
 			t := table{{"NETWORK", "RANGE", "SIZE", "USED", "AVAILABLE", "HELD", "RESTING", "RESERVED"}}
 			for _, u := range all {
-				t = append(t, []string{u.Network, u.Range, u.Size, u.Used, u.Available, u.Held, u.Resting, u.Reserved})
+				t = append(t, []any{u.Network, u.Range, u.Size, u.Used, u.Available, u.Held, u.Resting, u.Reserved})
 			}
 			t.print(a.stdout, a.style(a.stdout))
 			for _, p := range problems {

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -69,7 +68,7 @@ for another key already; and all of a range.`,
 				return printJSON(a.stdout, doc)
 			}
 			for _, r := range doc.Reserved {
-				fmt.Fprintln(a.stdout, "reserved", prefixText(r.Prefix))
+				a.print("reserved %s\n", prefixText(r.Prefix))
 			}
 			return nil
 		},
@@ -167,7 +166,7 @@ still, and the next one may be given it.`,
 			if a.json() {
 				return printJSON(a.stdout, done)
 			}
-			fmt.Fprintf(a.stdout, "released %s, which was %s\n", done.Address, done.Was)
+			a.print("released %s, which was %s\n", done.Address, done.Was)
 			return nil
 		},
 		ValidArgsFunction: a.completeNetworks,
@@ -247,10 +246,10 @@ such a container left is removed by fairlead gc NET --gone.`,
 				}{dry, all, problems})
 			}
 			for _, d := range all {
-				fmt.Fprintf(a.stdout, "%s of %s, which %s had: %s\n", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
+				a.print("%s of %s, which %s had: %s\n", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
 			}
 			if len(all) == 0 && len(problems) == 0 {
-				fmt.Fprintln(a.stdout, "nothing to reclaim")
+				a.print("nothing to reclaim\n")
 			}
 			for _, p := range problems {
 				a.note("%s", p)

@@ -80,7 +80,7 @@ short is finished by doing it again.`,
 			added, err := p.ledger.Import(c.Context(), p.network, b, force, dry)
 			var doc *spec.Error
 			if errors.As(err, &doc) && doc.Code == spec.CodeConfig {
-				return fail(exitFailure, "What is another's has to be released first; --force takes what is of none of the ranges, and two addresses of one.", "%w", err)
+				return fail(exitFailure, importing(err), "%w", err)
 			}
 			if err != nil {
 				return err
@@ -104,7 +104,7 @@ short is finished by doing it again.`,
 					rest = "; the others are there"
 				}
 			}
-			fmt.Fprintf(a.stdout, "%s %s: %d of %d leases, %d of %d sticky addresses, %d of %d reservations%s\n", what, p.network,
+			a.print("%s %s: %d of %d leases, %d of %d sticky addresses, %d of %d reservations%s\n", what, p.network,
 				len(added.Leases), len(b.Leases), len(added.Sticky), len(b.Sticky), len(added.Reserved), len(b.Reserved), rest)
 			if dry {
 				a.note("nothing was changed")
@@ -122,6 +122,22 @@ short is finished by doing it again.`,
 	c.Flags().BoolVar(&dry, "dry-run", false, "only say what would be imported")
 	return c
 }
+
+// importing says how to import all the same.
+func importing(err error) string {
+	taken, outside := errors.Is(err, ipam.ErrTaken), errors.Is(err, ipam.ErrOutside)
+	switch {
+	case taken && outside:
+		return "`fairlead ipam release` lets go of what is another's; --force takes what is of none of the ranges."
+	case taken:
+		return "`fairlead ipam release` lets go of what is another's, if its container is gone."
+	case outside:
+		return "--force takes what is of none of the ranges."
+	}
+	return "Take it out of FROM."
+}
+
+const hintFrom = "Name a directory of leases, a document that `fairlead ipam export` wrote, or - for standard input."
 
 // readBook reads what is to be imported.
 func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*ipam.Book, error) {
@@ -141,7 +157,7 @@ func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*i
 	if from != "-" {
 		f, err := os.Open(from)
 		if err != nil {
-			return nil, fail(exitNotFound, "Name a directory of leases, a document that `fairlead ipam export` wrote, or - for standard input.", "%w", err)
+			return nil, fail(exitNotFound, hintFrom, "%w", err)
 		}
 		defer f.Close()
 		in = f
@@ -149,7 +165,7 @@ func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*i
 	doc, err := parseBook(in)
 	switch {
 	case err != nil:
-		return nil, usage("%s: want a document of `fairlead ipam export`: %w", from, err)
+		return nil, fail(exitUsage, hintFrom, "%s: want a document of `fairlead ipam export`: %w", from, err)
 	case doc.Version != 1:
 		return nil, fail(exitFailure, "A newer fairlead wrote it, or it is something else.", "%s: version: %d: this fairlead reads version 1", from, doc.Version)
 	case force:

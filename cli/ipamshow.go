@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
 	"time"
@@ -45,7 +44,7 @@ func (a *app) ipamShowCommand() *cobra.Command {
 			}
 			s := a.style(a.stdout)
 			for _, d := range found {
-				node := &tree{text: fmt.Sprintf("%s of %s: %s", d.Address, d.Network, s.state(d.State))}
+				node := &tree{text: sprintf("%s of %s: %s", d.Address, d.Network, s.state(d.State))}
 				for _, line := range [][2]string{{"range", d.Range}, {"container", strings.TrimSpace(d.ContainerID + " " + d.IfName)}, {"sticky key", d.Key}, {"note", d.Note}} {
 					if line[1] != "" {
 						node.add("%s %s", line[0], line[1])

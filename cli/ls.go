@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -60,12 +59,12 @@ attached it has not recorded the namespace.`,
 				for _, p := range l.Addresses {
 					addrs = append(addrs, p.String())
 				}
-				t = append(t, []string{l.Network, l.ContainerID, l.IfName, strings.Join(addrs, " "), l.Netns, state})
+				t = append(t, []any{l.Network, l.ContainerID, l.IfName, strings.Join(addrs, " "), l.Netns, state})
 			}
 			if len(t) > 1 {
 				t.print(a.stdout, s)
 			} else if len(problems) == 0 { // what cannot be read may well be attached
-				fmt.Fprintln(a.stdout, "nothing is attached")
+				a.print("nothing is attached\n")
 			}
 			for _, p := range doc.Problems {
 				a.note("%s", p)
@@ -188,7 +187,7 @@ func (a *app) netCommand() *cobra.Command {
 				if n.File != "" {
 					file = filepath.Clean(n.File)
 				}
-				t = append(t, []string{n.Name, string(n.CNIVersion), (&network{List: lists[i]}).types(), fmt.Sprint(n.Attached), file})
+				t = append(t, []any{n.Name, n.CNIVersion, (&network{List: lists[i]}).types(), n.Attached, file})
 			}
 			t.print(a.stdout, a.style(a.stdout))
 			for _, n := range doc.Networks {
@@ -197,7 +196,7 @@ func (a *app) netCommand() *cobra.Command {
 				}
 			}
 			for _, p := range problems {
-				a.note("%s", indent(p.Error()))
+				a.note("%s", lines(p))
 			}
 			return nil
 		},

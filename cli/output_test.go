@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -27,5 +30,38 @@ func TestTree(t *testing.T) {
 	want := "host\n├─ lan\n│  ├─ a\n│  │  └─ b\n│  └─ c\n└─ wan\n"
 	if b.String() != want {
 		t.Errorf("%s, want %s", b.String(), want)
+	}
+}
+
+// What comes from files is shown as text, whatever a terminal would make of it; colours are ours alone.
+func TestPrintable(t *testing.T) {
+	const evil = "a\x1b[2Jb\r\n\u009b1mc\u202ed\xff größe"
+	const want = `a\x1b[2Jb\r\n\u009b1mc\u202ed\xff größe`
+	s := style{on: true}
+	if got := sprintf("%s %v %q %d", evil, errors.New(evil), "x", 7); got != want+" "+want+` "x" 7` {
+		t.Errorf("%s", got)
+	}
+	if got := sprintf("%s", s.bad(evil)); got != "\x1b[31m"+want+"\x1b[0m" {
+		t.Errorf("%q", got)
+	}
+	if got := lines(errors.Join(errors.New("a\x1bb"), errors.New("c"))); got != "a\\x1bb\n          c" {
+		t.Errorf("%q", got)
+	}
+	var b strings.Builder
+	table{{"A", "B"}, {evil, s.good("yes")}}.print(&b, style{})
+	root := &tree{text: "host"}
+	root.add("%s", evil)
+	root.print(&b, style{})
+	fmt.Fprint(screen{&b}, evil, "\n\tmore\n")
+	if got := strings.ReplaceAll(b.String(), "\x1b[32myes\x1b[0m", ""); strings.ContainsAny(got, "\x1b\r\u009b\u202e\xff") || strings.Count(got, want) != 2 {
+		t.Errorf("%q", got)
+	}
+	b.Reset()
+	if err := printJSON(&b, evil); err != nil {
+		t.Fatal(err)
+	}
+	var back string
+	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back != strings.ToValidUTF8(evil, "\ufffd") || strings.ContainsAny(b.String(), "\x1b\u009b\u202e") {
+		t.Errorf("%s: %q, %v", b.String(), back, err)
 	}
 }

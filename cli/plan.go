@@ -58,7 +58,7 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 				}{t.document(), steps})
 			}
 			s := a.style(a.stdout)
-			root := &tree{text: fmt.Sprintf("%s %s", s.bold(t.Name), s.dim("attaches "+t.IfName+" of "+t.Netns))}
+			root := &tree{text: sprintf("%s %s", s.bold(t.Name), s.dim("attaches "+t.IfName+" of "+t.Netns))}
 			for _, st := range steps {
 				node := root.add("%s %s", s.bold(st.Type), s.dim(st.Path))
 				if st.Opaque != "" {

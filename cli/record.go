@@ -133,7 +133,7 @@ func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 			errs = append(errs, err)
 			continue
 		}
-		rt := &attach.Runtime{PluginDirs: at.PluginDirs, Stderr: stderr}
+		rt := &attach.Runtime{PluginDirs: at.PluginDirs, Stderr: screen{stderr}}
 		a := r.attachment(i)
 		if !mine {
 			a.Netns = ""
@@ -173,7 +173,7 @@ func (a *app) takeDownDead(ctx context.Context) {
 		}
 		a.note("taking down %s, which a killed run left", r.ID)
 		if err := r.takeDown(ctx, a.stderr); err != nil {
-			a.note("%s\n  The next run tries again, as long as there is %s.", indent(err.Error()), path)
+			a.note("%s\n  The next run tries again, as long as there is %s.", lines(err), path)
 		}
 		r.lock.Close()
 	}

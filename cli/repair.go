@@ -51,7 +51,7 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
   fairlead repair --dry-run              say what is missing, and change nothing`,
 		RunE: func(c *cobra.Command, args []string) error {
-			r.Runtime, r.Plugins = &attach.Runtime{Stderr: a.stderr}, plugin.All()
+			r.Runtime, r.Plugins = &attach.Runtime{Stderr: screen{a.stderr}}, plugin.All()
 			r.Foreign = foreign()
 			r.Now = configured
 			if r.Network != "" {
@@ -145,7 +145,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	}
 	s := a.style(a.stdout)
 	for _, line := range doc.Tables {
-		fmt.Fprintln(a.stdout, s.good("repaired:"), strings.ReplaceAll(line, " is missing", " was missing"))
+		a.print("%s %s\n", s.good("repaired:"), strings.ReplaceAll(line, " is missing", " was missing"))
 	}
 	count, changed := map[repair.State]int{}, []string{}
 	for _, f := range report.Findings {
@@ -167,7 +167,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	if len(sum) == 0 {
 		sum = []string{"nothing is attached"}
 	}
-	fmt.Fprintln(a.stdout, strings.Join(sum, ", "))
+	a.print("%s\n", strings.Join(sum, ", "))
 	for _, p := range doc.Problems {
 		a.note("%s", p)
 	}
@@ -195,7 +195,7 @@ func (a *app) finding(f repair.Finding, s style) *tree {
 	case repair.Broken:
 		state = s.bad(string(f.State))
 	}
-	node := &tree{text: fmt.Sprintf("%s/%s/%s %s", f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, state)}
+	node := &tree{text: sprintf("%s/%s/%s %s", f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, state)}
 	for _, line := range f.Repaired {
 		node.add("%s", line)
 	}

@@ -77,7 +77,7 @@ func TestColour(t *testing.T) {
 		t.Setenv("NO_COLOR", c.noColor)
 		t.Setenv("TERM", c.term)
 		text := (&app{}).style(c.to).good("ok")
-		if strings.Contains(text, "\x1b[") != c.want {
+		if strings.Contains(string(text), "\x1b[") != c.want {
 			t.Errorf("NO_COLOR=%s TERM=%s: %q", c.noColor, c.term, text)
 		}
 	}

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"fmt"
-
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -60,7 +58,7 @@ func (a *app) pluginsCommand() *cobra.Command {
 				return printJSON(a.stdout, doc)
 			}
 			for _, p := range all {
-				fmt.Fprintln(a.stdout, p.Name)
+				a.print("%s\n", p.Name)
 			}
 			return nil
 		},

@@ -65,14 +65,14 @@ func (a *app) target(f attachmentFlags, args []string) (*target, error) {
 	}
 	if s := os.Getenv("CNI_ARGS"); s != "" {
 		if t.Args, err = spec.ParseArgs(s); err != nil {
-			return nil, usage("CNI_ARGS=%s: %w", s, err)
+			return nil, fail(exitUsage, hintEnvironment, "%w", err)
 		}
 	}
 	if s := os.Getenv("CAP_ARGS"); s != "" {
 		d := json.NewDecoder(strings.NewReader(s))
 		d.UseNumber() // they go to plugins as they came
 		if err := d.Decode(&t.Capabilities); err != nil {
-			return nil, usage("CAP_ARGS: want a JSON object: %w", err)
+			return nil, fail(exitUsage, hintEnvironment, "CAP_ARGS: want a JSON object, such as {\"ips\": [\"10.1.0.5\"]}: %w", err)
 		}
 	}
 	return t, nil
@@ -187,7 +187,7 @@ func (a *app) addCommand() *cobra.Command {
 			if err := json.Indent(&out, bytes.TrimSpace(b), "", "    "); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(a.stdout, out.String())
+			_, err = a.stdout.Write(append(printableJSON(out.Bytes()), '\n'))
 			return err
 		},
 	}
@@ -356,9 +356,9 @@ func (a *app) statusCommand() *cobra.Command {
 			if !n.CNIVersion.AtLeast(spec.V110) {
 				a.note("the plugins of %s were not asked: STATUS came with CNI 1.1.0, and its cniVersion is %s", n.Name, n.CNIVersion.Or010())
 			}
-			fmt.Fprintln(a.stdout, n.Name, "is", a.style(a.stdout).good("ready"))
+			a.print("%s is %s\n", n.Name, a.style(a.stdout).good("ready"))
 			for _, r := range left {
-				fmt.Fprintf(a.stdout, "%s has %s of %s addresses left\n", r.IPAM, r.Free, r.Size)
+				a.print("%s has %s of %s addresses left\n", r.IPAM, r.Free, r.Size)
 			}
 			return nil
 		},

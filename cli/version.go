@@ -59,11 +59,11 @@ func (a *app) versionCommand() *cobra.Command {
 			case a.json():
 				return printJSON(a.stdout, doc)
 			default:
-				fmt.Fprintf(a.stdout, "%s runs in %s\n", doc.Network, doc.Version)
+				a.print("%s runs in %s\n", doc.Network, doc.Version)
 			}
 			t := table{{"PLUGIN", "SPEAKS", "FILE"}}
 			for _, p := range doc.Plugins {
-				t = append(t, []string{p.Type, join(p.Versions), p.Path})
+				t = append(t, []any{p.Type, join(p.Versions), p.Path})
 			}
 			t.print(a.stdout, a.style(a.stdout))
 			return err

@@ -13,6 +13,12 @@ import (
 // answers it with code 11 (try again later).
 var ErrExhausted = errors.New("no address is left")
 
+// ErrTaken and ErrOutside are wrapped by the error of Import: an address is another's, or of no range.
+var (
+	ErrTaken   = errors.New("is in use")
+	ErrOutside = errors.New("is of none of the network's ranges")
+)
+
 // ErrHeld is wrapped by the error of Verify where somebody else holds an address.
 var ErrHeld = errors.New("is held")
 

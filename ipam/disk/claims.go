@@ -63,7 +63,7 @@ func (c *claims) within(path string, a netip.Addr) bool {
 	switch {
 	case c.force || len(c.s.Sets) == 0:
 	case !ok:
-		return c.bad(path, "%s is of none of the network's ranges (%s)", a, describe(c.s.Sets))
+		return c.bad(path, "%s %w (%s)", a, ipam.ErrOutside, describe(c.s.Sets))
 	case a == r.Gateway:
 		return c.bad(path, "%s is the gateway of %s", a, r.Subnet)
 	}
@@ -117,7 +117,7 @@ func (c *claims) lease(path string, l ipam.Lease) bool {
 	case err != nil:
 		return c.bad(path, "%w", err)
 	case have.text != text:
-		return c.bad(path, "%s is in use by %s, and not by %s", l.Address, holder(have.text), holder(text))
+		return c.bad(path, "%s %w by %s, and not by %s", l.Address, ipam.ErrTaken, holder(have.text), holder(text))
 	}
 	return false
 }
@@ -150,7 +150,7 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 		return false
 	}
 	if f, err := c.d.read(k.Address); err == nil && i < 0 {
-		return c.bad(path, "%s is in use by %s, and cannot be held for %s", k.Address, holder(f.text), k.Key)
+		return c.bad(path, "%s %w by %s, and cannot be held for %s", k.Address, ipam.ErrTaken, holder(f.text), k.Key)
 	}
 	return true
 }
@@ -166,7 +166,7 @@ func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reserv
 		return false
 	}
 	if !c.force && len(c.s.Sets) > 0 && !slices.ContainsFunc(c.s.Sets, func(set ipam.Set) bool { return len(ipam.Clip(set.After(netip.Addr{}), r.Prefix)) > 0 }) {
-		return c.bad(path, "reserved %s is of none of the network's ranges (%s)", r.Prefix, describe(c.s.Sets))
+		return c.bad(path, "reserved %s %w (%s)", r.Prefix, ipam.ErrOutside, describe(c.s.Sets))
 	}
 	i := slices.IndexFunc(have, func(was ipam.Reservation) bool { return was.Prefix == r.Prefix })
 	if i >= 0 && have[i].For != r.For {

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A plugin is another process: what it knows of its error is a code and a text. So advice that a code alone cannot give
+// goes by what the text names: who has what was asked for, and where a value comes from.
+
+// advice is what to do about a plugin's error, or nothing where its code says enough.
+func advice(doc *spec.Error, attached []attach.Cached) string {
+	from, who := source(doc.Msg), owner(doc.Msg, attached)
+	switch {
+	case from != "" && who != "":
+		return from + " " + who
+	case from != "":
+		return from + " " + hintEnvironment
+	case who != "":
+		return who
+	case strings.Contains(doc.Msg, " on the link ") || strings.Contains(doc.Msg, " itself, "):
+		return "Something on that segment uses the address: find it by its MAC, or use another. `fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out."
+	case strings.Contains(doc.Msg, "requested address "):
+		return "It was asked for by IP of CNI_ARGS, by ips of CAP_ARGS, or by the network's args; without them the next free one is given."
+	}
+	return ""
+}
+
+// source says where a value comes from that no file has.
+func source(msg string) string {
+	switch {
+	case names(msg, "CNI_ARGS"):
+		return "No file says that: it comes from CNI_ARGS."
+	case names(msg, "runtimeConfig."), strings.Contains(msg, "publish another port"):
+		return "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS."
+	}
+	return ""
+}
+
+// owner says how whoever has what was asked for gives it back, if the error names somebody.
+func owner(msg string, attached []attach.Cached) string {
+	for _, c := range attached {
+		o := c.Owner()
+		for _, text := range []string{o.String() + " has it", o.String() + " had it", "by " + o.String() + " ", "by container " + o.ContainerID + " ", "in use by " + o.ContainerID + " " + o.IfName + " "} {
+			if strings.Contains(msg+" ", text) {
+				return letGo(c)
+			}
+		}
+	}
+	if who, _, ok := strings.Cut(msg, " has it"); ok {
+		if o := strings.Split(who[strings.LastIndexByte(who, ' ')+1:], "/"); len(o) == 3 {
+			return fmt.Sprintf("`fairlead ls` knows nothing of that one. If its container is gone, `fairlead del %s gone --container-id %s -i %s` gives back what it holds.", o[0], o[1], o[2])
+		}
+	}
+	if strings.Contains(msg, " is in use by ") {
+		return "`fairlead ls` knows nothing of that container. If it is gone, `fairlead ipam release NET ADDRESS --force` ends its lease; `fairlead ipam show ADDRESS` says what is known."
+	}
+	return ""
+}
+
+const hintEnvironment = "`fairlead help environment` says what is understood."
+
+// names reports whether an error is about a value that begins so: its path stands at the beginning of what is said.
+func names(msg, path string) bool {
+	return strings.HasPrefix(msg, path) || strings.Contains(msg, ": "+path) || strings.Contains(msg, "; "+path)
+}
+
+// letGo says how an attachment gives back what it has.
+func letGo(c attach.Cached) string {
+	if describe(c).State == gone {
+		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.", c.Owner(), c.Network)
+	}
+	del := fmt.Sprintf("`fairlead del %s %s", c.Network, cmp.Or(c.Netns, "NETNS"))
+	if c.ContainerID != containerID(c.Netns) {
+		del += " --container-id " + c.ContainerID
+	}
+	if c.IfName != "eth0" {
+		del += " -i " + c.IfName
+	}
+	del += "`"
+	switch {
+	case strings.HasPrefix(c.ContainerID, "cnitool-"):
+		return del + " detaches who has it."
+	case strings.HasPrefix(c.ContainerID, "run-"):
+		return fmt.Sprintf("%s is a `fairlead run`: it is free when that ends.", c.ContainerID)
+	}
+	return fmt.Sprintf("It is free when %s is removed by the runtime that made it; where none does that any more, %s detaches it.", c.ContainerID, del)
+}
