@@ -39,19 +39,19 @@ const attempts = 4
 // is taken, unless one gives a lease at once (Rapid Commit). A lease whose address somebody on the link has is declined, and
 // another one asked for.
 func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
-	if err := turnOn(ctx, l, false, a.Metric); err != nil {
+	if err := turnOn(l, false, a.Metric); err != nil {
 		return nil, err
 	}
-	s, err := c.open(ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
 	heard, err := listen(ctx, l)
 	if err != nil {
 		return nil, err
 	}
 	defer heard.Close()
+	s, err := c.open(ctx, l)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
 	p, err := s.probe()
 	if err != nil {
 		return nil, err

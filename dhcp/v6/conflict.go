@@ -32,8 +32,7 @@ const probeLimit = 400 * time.Millisecond
 type probe struct {
 	*kernel.Inet6Conn
 	s     *session
-	asked map[netip.Addr]time.Time
-	err   error // why some address could not be asked about
+	asked map[netip.Addr]time.Time // the first time
 }
 
 func (s *session) probe() (*probe, error) {
@@ -44,36 +43,35 @@ func (s *session) probe() (*probe, error) {
 	return &probe{Inet6Conn: c, s: s, asked: map[netip.Addr]time.Time{}}, nil
 }
 
-// ask asks about the addresses of a lease that have not been asked about.
-func (p *probe) ask(l *dhcp.Lease) {
+// ask asks about the addresses of a lease.
+func (p *probe) ask(l *dhcp.Lease) error {
 	for _, a := range l.Addresses {
 		addr := a.Prefix.Addr()
-		if _, done := p.asked[addr]; done {
-			continue
+		if err := p.Send(solicitation(addr, p.s.link.MAC), netip.AddrPortFrom(solicitedNode(addr), 0)); err != nil {
+			return fmt.Errorf("link %s: %w", p.s.link.Name, err)
 		}
-		if p.err = p.Send(solicitation(addr, p.s.link.MAC), netip.AddrPortFrom(solicitedNode(addr), 0)); p.err == nil {
+		if _, done := p.asked[addr]; !done {
 			p.asked[addr] = time.Now()
 		}
 	}
+	return nil
 }
 
-// offered asks about what is offered, which may be anything, as far as that is bearable.
+// offered asks about what is offered, which may be anything, as far as that is bearable. What cannot be asked is said by free.
 func (p *probe) offered(l *dhcp.Lease) {
 	if len(p.asked) < most {
-		p.ask(l)
+		_ = p.ask(l)
 	}
 }
 
 // free is errTaken where somebody has an address of the lease. The server has to be told of that by DECLINE, which the kernel,
 // when it finds out, cannot.
 func (p *probe) free(ctx context.Context, got *dhcp.Lease) error {
-	defer clear(p.asked) // what was said of others is read away
-	p.err = nil
-	p.ask(got)
-	if p.err != nil {
-		return fmt.Errorf("link %s: %w", p.s.link.Name, p.err)
+	defer clear(p.asked)               // what was said of others is read away
+	if err := p.ask(got); err != nil { // those that were offered once more, for a message may be lost
+		return err
 	}
-	deadline := time.Now().Add(50 * time.Millisecond) // what has come is read
+	deadline := time.Now().Add(50 * time.Millisecond)
 	for _, a := range got.Addresses {
 		if until := p.asked[a.Prefix.Addr()].Add(probeLimit); until.After(deadline) {
 			deadline = until

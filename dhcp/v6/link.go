@@ -18,8 +18,8 @@ import (
 const linkLocalLimit = 8 * time.Second
 
 // turnOn turns IPv6 on on a link: routers are listened to, for they alone say what is on the link and who leads off it, and
-// where auto is set give addresses. A metric of zero is the kernel's own. It waits for the link-local address.
-func turnOn(ctx context.Context, l dhcp.Link, auto bool, metric int) error {
+// where auto is set give addresses. A metric of zero is the kernel's own.
+func turnOn(l dhcp.Link, auto bool, metric int) error {
 	conf := "net/ipv6/conf/" + l.Name + "/"
 	get := func(key string) string {
 		v, _ := l.NS.Sysctl(conf + key)
@@ -68,8 +68,7 @@ func turnOn(ctx context.Context, l dhcp.Link, auto bool, metric int) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
-	_, err = linkLocal(ctx, l)
-	return err
+	return nil
 }
 
 func digit(on bool) string {

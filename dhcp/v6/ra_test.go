@@ -1,6 +1,7 @@
 package v6
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -165,5 +166,36 @@ func TestIPv6Off(t *testing.T) {
 	}
 	if out := show(t, l, "addr", "show", "scope", "global"); strings.TrimSpace(out) != "" {
 		t.Errorf("the link has %s", out)
+	}
+}
+
+// Routers are asked, and answer, while the kernel makes sure of the link-local address; so that it makes sure of what it makes of
+// their prefixes at the same time.
+func TestAskedFromNowhere(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}})
+	ns, index := n.open()
+	c, err := ns.ListenICMP6(index, "br0", routerSolicitation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	l := n.host(true)
+	done := make(chan error, 1)
+	go func() {
+		got, err := SLAAC{}.Acquire(within(t, 20*time.Second), l, owner("one"))
+		if err == nil && (len(got.Addresses) != 1 || got.Gateway.String() != n.linkLocal()) {
+			err = fmt.Errorf("lease %+v", got)
+		}
+		done <- err
+	}()
+	var buf [1500]byte
+	k, from, hops, err := c.Receive(t.Context(), time.Now().Add(15*time.Second), buf[:])
+	if err != nil || !from.Addr().IsUnspecified() || hops != 255 || k != 8 { // without a link address (RFC 4861, 4.1)
+		t.Errorf("%d bytes from %v, hop limit %d, %v", k, from, hops, err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }

@@ -31,7 +31,8 @@ type routers struct {
 // routerLimit is how long one may take from the first time that it is asked: it may wait half a second (RFC 4861, 6.2.6), a message may be lost.
 const routerLimit = 2500 * time.Millisecond
 
-// listen asks routers to say what they are, again and again, and keeps what they say until Close.
+// listen asks routers to say what they are, again and again, and keeps what they say until Close. That goes on while the kernel
+// makes sure of the link-local address, as RFC 4862 (4) has it: the first question comes from nobody's address then.
 func listen(ctx context.Context, l dhcp.Link) (*routers, error) {
 	conn, err := l.NS.ListenICMP6(l.Index, l.Name, routerAdvertisement)
 	if err != nil {
@@ -59,7 +60,11 @@ func (r *routers) run(ctx context.Context) {
 	all := netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xff, 1: 2, 15: 2}), 0)
 	var buf [9216]byte
 	for pause := time.Second; ctx.Err() == nil; pause = min(2*pause, 16*time.Second) {
-		if err := r.conn.Send(ask, all); err != nil {
+		err := r.conn.Send(ask, all)
+		if err != nil {
+			err = r.link.NS.SolicitRouters(r.link.Index)
+		}
+		if err != nil {
 			slog.Debug("routers were not asked", "link", r.link.Name, "error", err)
 		}
 		for deadline := time.Now().Add(jitter(pause, false)); ; {

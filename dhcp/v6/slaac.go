@@ -39,7 +39,7 @@ func (s *silence) Is(target error) bool { return target == dhcp.ErrNobody }
 
 // Acquire implements dhcp.Protocol.
 func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
-	if err := turnOn(ctx, l, true, a.Metric); err != nil {
+	if err := turnOn(l, true, a.Metric); err != nil {
 		return nil, err
 	}
 	heard, err := listen(ctx, l)
@@ -48,6 +48,9 @@ func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Leas
 	}
 	defer heard.Close()
 	asked := time.Now()
+	if _, err := linkLocal(ctx, l); err != nil { // meanwhile routers are heard, and the kernel makes addresses
+		return nil, err
+	}
 	list := heard.await(ctx, time.Hour, func(list []*advert) bool { return len(prefixes(list)) > 0 })
 	if len(prefixes(list)) == 0 {
 		return nil, nothing(l.Name, list)
