@@ -105,7 +105,12 @@ Network Interface, and says what is attached and what would be done.
 		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.repairCommand(), a.firewallCommand(), a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.planCommand(),
 		a.environmentTopic(), a.pluginsCommand())
+	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {
+		if c.Name() == "help" {
+			c.Run, c.RunE = nil, help
+		}
 		if c.HasSubCommands() {
 			group(c)
 		}
@@ -128,6 +133,21 @@ func group(c *cobra.Command) {
 		}
 		return fail(exitUsage, "`"+strings.TrimSpace("fairlead help "+name)+"` lists the commands.", "%sunknown command %q%s", where, args[0], meant(c, args[0]))
 	}
+}
+
+// help says what a command is about; the arguments are its name.
+func help(c *cobra.Command, args []string) error {
+	about, rest, err := c.Root().Find(args)
+	if err != nil {
+		return err
+	}
+	if about.HasSubCommands() {
+		if err := about.Args(about, rest); err != nil {
+			return err
+		}
+	}
+	about.InitDefaultHelpFlag()
+	return about.Help()
 }
 
 // meant are the commands of c that word may have been meant for.

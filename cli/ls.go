@@ -169,7 +169,7 @@ func (a *app) netCommand() *cobra.Command {
 						i.Attached++
 					}
 				}
-				for _, w := range append(l.Warnings, (&network{List: l}).tried()...) {
+				for _, w := range append((&network{List: l}).warnings(), (&network{List: l}).tried()...) {
 					i.Warnings = append(i.Warnings, problem(w))
 				}
 				doc.Networks = append(doc.Networks, i)

@@ -53,10 +53,11 @@ func (a *app) network(name string) (*network, error) {
 	l, err := spec.Load(confDir(), name)
 	switch {
 	case err == nil:
-		for _, w := range l.Warnings {
+		n := &network{List: l}
+		for _, w := range n.warnings() {
 			a.note("warning: %v", w)
 		}
-		return &network{List: l}, nil
+		return n, nil
 	case name == defaultNetwork && errors.Is(err, spec.ErrNotFound):
 		l, err := spec.ParseList(defaultList(ipv6Here()))
 		return &network{List: l, builtIn: true}, err

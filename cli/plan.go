@@ -3,6 +3,7 @@ package cli
 import (
 	"debug/buildinfo"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -144,6 +145,22 @@ func (t *target) plan() ([]Step, error) {
 	return steps, nil
 }
 
+// ours reports whether all plugins of n are, as they would be found.
+func (n *network) ours() bool {
+	dirs, itself := search(n)
+	for _, p := range n.Plugins {
+		if path, err := invoke.Find(p.Type, dirs); err == nil && !ours(path) || err != nil && !itself {
+			return false
+		}
+	}
+	return true
+}
+
+// warnings are what is odd in n's file, without what our plugins say of their keys.
+func (n *network) warnings() []error {
+	return slices.DeleteFunc(slices.Clone(n.Warnings), func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.ours() })
+}
+
 // tried is what our plugins have against a network's configuration, and which of its keys they do not know. Where others
 // would run, they are to be asked.
 func (n *network) tried() (problems []error) {
@@ -151,12 +168,11 @@ func (n *network) tried() (problems []error) {
 		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
 	}
 	t := &target{network: n, Attachment: exampleAttachment()}
-	dirs, itself := search(n)
+	if !n.ours() {
+		return nil
+	}
 	certain := true // whether the addresses that a plan needs are known by their configuration
 	for i, p := range n.Plugins {
-		if path, err := invoke.Find(p.Type, dirs); err == nil && !ours(path) || err != nil && !itself {
-			return nil
-		}
 		ips, _ := example(p)
 		certain = certain && (p.IPAMType == "" || len(ips) > 0)
 		if i == 0 && slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {

@@ -85,7 +85,7 @@ func notFound(typ string, dirs, odd []string) error {
 	if near, ok := spec.Nearest(typ, there); ok {
 		fmt.Fprintf(&b, "; did you mean %q?", near)
 	}
-	return fmt.Errorf("find plugin %q%s: %w", typ, b.String(), ErrNotFound)
+	return fmt.Errorf("find plugin %q: %w%s", typ, ErrNotFound, b.String())
 }
 
 // List is every plugin that Find would find in dirs, sorted by type.

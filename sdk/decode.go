@@ -155,7 +155,11 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 			}
 		}
 		if !known {
-			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, members[k], sorted(fields)})
+			know := sorted(fields)
+			if path == "" {
+				know = append(know, "capabilities", "ipam", "dns")
+			}
+			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, members[k], know})
 			continue
 		}
 		if err := d.value(join(path, k), members[k], fields[name]); err != nil && !d.lax {

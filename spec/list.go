@@ -3,6 +3,7 @@ package spec
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 )
@@ -20,6 +21,9 @@ type List struct {
 	File     string  // where it was read; empty if nowhere
 	Warnings []error // *FileError: what is odd, and no error
 }
+
+// ErrUnread is wrapped by a warning of a plugin's key that is the runtime's, misspelt. Plugins may say so themselves.
+var ErrUnread = errors.New("is not read")
 
 // listKeys are the keys of a list that the protocol defines.
 func listKeys() []string {
@@ -145,7 +149,7 @@ func (l *List) add(d *document, n node, path string) *FileError {
 	for _, m := range n.members {
 		l.warnRuntime(d, m, path)
 		if near, ok := Nearest(m.key, []string{"capabilities"}); ok && c.Capabilities == nil && m.key != near {
-			l.warn(d, m.at, join(path, m.key), "is not read: is it meant to be %q?", near)
+			l.warn(d, m.at, join(path, m.key), "%w: is it meant to be %q?", ErrUnread, near)
 		}
 	}
 	return nil
