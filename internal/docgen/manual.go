@@ -70,7 +70,7 @@ func commandManual(c *cobra.Command) []byte {
 
 // synopsis is the usage line, the command bold. A command that only has others takes one.
 func synopsis(c *cobra.Command) string {
-	if !c.Runnable() {
+	if c.HasSubCommands() { // by itself it only says what they are
 		return bold(c.CommandPath()) + " " + italic("COMMAND") + " [" + italic("option") + "...]"
 	}
 	_, rest, _ := strings.Cut(c.UseLine(), c.CommandPath())
