@@ -39,7 +39,7 @@ func TestIPvlanBesideMacvlan(t *testing.T) {
 	m.Name = "eth1"
 	must(t, w, m)
 	i := IPvlan{Stacked: stacked(owner, "ipvlan", "ens3")}
-	if _, err := i.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "ens3 is in use") {
+	if _, err := i.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), `master: "ens3": is in use`) {
 		t.Errorf("an ipvlan beside a macvlan: %v", err)
 	}
 }
