@@ -47,12 +47,12 @@ test: ## all tests, in throw-away hosts of their own; as root or as an ordinary 
 	@.ci/packages
 	$(GO) test -timeout 20m $(TESTFLAGS) ./...
 
-# make test-vm VMFLAGS='-v -run TestVLAN'; all takes half an hour. With SKIPPED=FILE, what skipped for want of something in
+# make test-vm VMFLAGS='-v -run TestVLAN'; all takes most of an hour. With SKIPPED=FILE, what skipped for want of something in
 # `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment.
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
-	$(BIN)/vm $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) test,test ./kernel ./resource ./plugin/...)
+	$(BIN)/vm $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) test,test ./kernel ./resource ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
 
 demo: build ## two containers, the host and a published port talk to each other, in a throw-away host
 	$(BIN)/fairlead demo

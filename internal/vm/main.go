@@ -46,7 +46,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.kernel, "kernel", "", "directory with boot/vmlinuz-* and lib/modules, of which the newest is taken (default bin/kernel if there, else /)")
 	flag.StringVar(&o.from, "from", "", "with test: only the tests that the file has, a package and a test in a line")
-	flag.DurationVar(&o.timeout, "timeout", 20*time.Minute, "how long the machine may run")
+	flag.DurationVar(&o.timeout, "timeout", time.Hour, "how long the machine may run")
 	flag.IntVar(&o.memory, "memory", 1536, "megabytes; what the programs write is in it too")
 	flag.IntVar(&o.cpus, "cpus", 2, "processors")
 	flag.StringVar(&o.nic, "nic", "virtio-net-pci", "model of the two PCI network cards, at 0000:00:10.0 and 0000:00:11.0")
