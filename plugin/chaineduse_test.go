@@ -3,7 +3,9 @@ package plugin_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -170,33 +172,39 @@ func byReference(a *attachment, r *runner, verb string) error {
 	return nil
 }
 
-// TestVRFAndSourceRouting has both in a chain, in either order: neither waits for addresses that are where it does not
-// look, and each goes as it came.
+// TestVRFAndSourceRouting has both in a chain, in either order, as the reference takes them: neither waits for addresses
+// that are where it does not look, the second says what the first takes from it, no route is lost, and each goes as it came.
 //
-// clause: P17 P18 P23
+// clause: P9 P17 P18 P23
 func TestVRFAndSourceRouting(t *testing.T) {
 	nstest.Need(t, "vrf", "table", "7")
 	withoutBridges(t)
 	vrf, sbr := `"type":"vrf","vrfname":"blue"`, `"type":"sbr"`
-	for name, order := range map[string][]string{"vrf first": {vrf, sbr}, "sbr first": {sbr, vrf}} {
+	for name, order := range map[string][]string{"vrf-first": {vrf, sbr}, "sbr-first": {sbr, vrf}} {
 		t.Run(name, func(t *testing.T) {
-			r := newRunner(t, chain{name: "both", plugins: append([]string{`"type":"bridge","bridge":"br-both","isGateway":true,` + hostLocal}, order...)})
+			r := newRunner(t, chain{name: name, plugins: append([]string{`"type":"bridge","bridge":"br-both","isGateway":true,` + hostLocal}, order...)})
 			a := &attachment{id: "c1", netns: nstest.NewNS(t), network: r.network()}
+			stderr := filepath.Join(t.TempDir(), "stderr")
 			for i := range r.chain.plugins {
 				begin := time.Now()
-				out, err := r.run(i, "ADD", a, "")
+				out, err := r.run(i, "ADD", a, "", "sh", "-c", `exec "$@" 2>`+stderr, "sh")
 				r.must("add", err)
 				a.prev = out
+				if b, err := os.ReadFile(stderr); err != nil || (i == 2) != strings.Contains(string(b), "has a route in the VRF's table") {
+					t.Errorf("plugin %d prints %s, %v", i, b, err)
+				}
 				if took := time.Since(begin); took > 4*time.Second { // the wait for an address is 5 s
 					t.Errorf("plugin %d took %v", i, took)
 				}
 			}
 			r.must("check", r.check(a))
+			nstest.RunIn(t, a.netns, "sh", "-ec", `ip route show table 100 | grep 'default via 10.77.0.1 dev eth0'; ip route show table 100 | grep 10.77.0.0/24
+				ip -6 route show table 101 | grep 'default via fd00:77::1 dev eth0'; ip -6 route show table 101 | grep fd00:77::/64`)
 			for _, gw := range []string{"10.77.0.1", "fd00:77::1"} {
 				nstest.RunIn(t, a.netns, "busybox", "ping", "-q", "-c", "1", "-W", "3", "-I", "blue", gw)
 			}
 			r.must("del", r.del(a))
-			if out := nstest.RunIn(t, a.netns, "sh", "-c", "ip -br link; ip rule; ip -6 rule"); strings.Contains(out, "blue") || strings.Contains(out, "10.77") || strings.Contains(out, "fd00") {
+			if out := nstest.RunIn(t, a.netns, "sh", "-c", "ip -br link; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all"); strings.Contains(out, "blue") || strings.Contains(out, "10.77") || strings.Contains(out, "fd00") {
 				t.Errorf("left: %s", out)
 			}
 		})

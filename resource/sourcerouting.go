@@ -105,6 +105,10 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 	if err != nil {
 		return false, err
 	}
+	vrf, err := vrfOf(ns, index)
+	if err != nil {
+		return false, err
+	}
 	unlock, err := lockSources(ctx, ns)
 	if err != nil {
 		return false, err
@@ -122,9 +126,14 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 			return false, err
 		}
 	}
+	s.Hints = s.Hints && vrf == "" // nobody looks for the link in the main table then
 	now, err := s.compose(ns, index, sure)
 	if err != nil {
 		return false, err
+	}
+	if vrf != "" {
+		slog.Warn("source routing has no effect on what has a route in the VRF's table, which is asked first", "link", s.Owner.IfName, "vrf", vrf)
+		now.Made = withoutSources(now.Made)
 	}
 	rec.By[s.Table] = now
 	if err := w.Memory.Remember(sourceRecord, s.Owner, rec); err != nil {
@@ -165,6 +174,31 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 		}
 	}
 	return l.Operational, nil
+}
+
+// vrfOf is the name of the VRF that a link is in, or none.
+func vrfOf(ns *kernel.NS, index int) (string, error) {
+	l, err := ns.LinkAt(index)
+	if err != nil || l.Master == 0 {
+		return "", err
+	}
+	m, err := ns.LinkAt(l.Master)
+	if err != nil || m.Kind != "vrf" {
+		return "", err
+	}
+	return m.Name, nil
+}
+
+// withoutSources is the routes as the kernel takes them of a link in a VRF: in no table but the VRF's may one name an
+// IPv4 address of the link for its packets, for that is where the address is.
+func withoutSources(list []kernel.Route) []kernel.Route {
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].Src.Is4() {
+			list[i].Src = netip.Addr{}
+		}
+	}
+	return list
 }
 
 // apply first makes the new way and then closes the old one, so that nothing is without a way.
@@ -251,6 +285,10 @@ func (s SourceRouting) Verify(ctx context.Context, w *kernel.World) error {
 
 func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.NS, index int, rec sourced) error {
 	var d drift
+	vrf, err := vrfOf(ns, index)
+	if err != nil {
+		return err
+	}
 	for _, src := range s.Sources {
 		table, err := s.tableOf(ns, src, rec)
 		if err != nil {
@@ -265,11 +303,11 @@ func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.N
 			d.add(fmt.Errorf("%v: %w", rule, err))
 		}
 		if s.Table == 0 {
-			d.add(s.verifyTable(ns, index, src, table, rec))
+			d.add(s.verifyTable(ns, index, src, table, rec, vrf != ""))
 		}
 	}
 	if s.Table == 0 {
-		d.add(s.verifyMain(ns, index, rec))
+		d.add(s.verifyMain(ns, index, rec, vrf != ""))
 	}
 	return d.err()
 }

@@ -154,7 +154,7 @@ func (s SourceRouting) hints(family uint8, main []kernel.Route, index int) (list
 
 // verifyTable compares the source's table with what was put into it. Where that was lost, there is what has to be
 // there at least.
-func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table int, rec sourced) error {
+func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table int, rec sourced, inVRF bool) error {
 	have, err := ns.Routes(kernel.RouteFilter{Family: familyOf(src.Prefix.Addr()), Table: table, Link: index})
 	if err != nil {
 		return err
@@ -163,11 +163,14 @@ func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table i
 	if len(want) == 0 {
 		want = s.table(src, nil, index, table)
 	}
+	if inVRF {
+		want = withoutSources(want)
+	}
 	return missing(ns, want, have)
 }
 
-// verifyMain is about what was taken out of the main table, and the hints in it.
-func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced) error {
+// verifyMain is about what was taken out of the main table, and the hints in it, which a VRF takes away.
+func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF bool) error {
 	var d drift
 	for _, family := range families() {
 		have, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable, Link: index})
@@ -175,7 +178,7 @@ func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced) error {
 			return err
 		}
 		hints := slices.DeleteFunc(slices.Clone(rec.Made), func(r kernel.Route) bool {
-			return r.Table != kernel.MainTable || familyOf(r.Dst.Addr()) != family
+			return inVRF || r.Table != kernel.MainTable || familyOf(r.Dst.Addr()) != family
 		})
 		d.add(missing(ns, hints, have))
 		for _, r := range rec.Moved {

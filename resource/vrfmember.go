@@ -39,7 +39,8 @@ func movable(ns *kernel.NS, index int) (list []kernel.Route, err error) {
 }
 
 // join makes a link a member, and brings its routes of the main table into the VRF's. Those of other tables, which
-// rules lead to, stay where they are.
+// rules lead to, stay where they are, but do not name the link's addresses any more: the kernel does not find these
+// there (see withoutSources).
 func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) error {
 	if err := rehome(ctx, ns, l, vrf.Index, m.Table); err != nil {
 		return err
@@ -49,9 +50,21 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) e
 			return err
 		}
 	}
+	addrs, err := ns.Addrs(l.Index)
+	if err != nil {
+		return err
+	}
+	told := false
 	for _, r := range m.Was {
 		if r.Table == kernel.MainTable {
 			r.Table = m.Table
+		}
+		if r.Table != m.Table && slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == r.Src }) {
+			r = withoutSources([]kernel.Route{r})[0]
+		}
+		if r.Table != m.Table && !told {
+			told = true
+			slog.Warn("what has a route in the VRF's table does not get to the link's routes in other tables", "link", l.Name, "vrf", vrf.Name, "table", r.Table)
 		}
 		r, err := beside(ns, r)
 		if err != nil {

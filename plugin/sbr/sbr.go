@@ -1,4 +1,5 @@
-// Package sbr routes by source: what comes from an interface's addresses leaves by that interface.
+// Package sbr routes by source: what comes from an interface's addresses leaves by that interface. Of an interface that is in
+// a VRF this holds for what has no route in the VRF's table, for that is asked first; the plugin says so on stderr.
 package sbr
 
 import (
