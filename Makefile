@@ -54,7 +54,7 @@ test-vm: ## the tests that touch the kernel, again in a virtual machine whose ke
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
 	$(BIN)/vm $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) test,test ./kernel ./resource ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
 
-demo: build ## two containers, the host and a published port talk to each other, in a throw-away host
+demo: build ## three containers, the host and a published port talk to each other, in a throw-away host
 	$(BIN)/fairlead demo
 
 # Real-time scheduling, where it is allowed, keeps other load out of the figures of both sides.

@@ -31,7 +31,7 @@ func (m *manual) text(s string) {
 		literal = false
 	}
 	for line := range strings.Lines(s) {
-		line = strings.TrimRight(line, " \n")
+		line = strings.TrimPrefix(strings.TrimRight(line, " \n"), "#### ") // cobra's help of completion has headings
 		indented := strings.HasPrefix(line, "  ") || strings.HasPrefix(line, "\t")
 		switch {
 		case line == "":
