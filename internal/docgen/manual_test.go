@@ -39,6 +39,9 @@ func TestCommandManuals(t *testing.T) {
 		if section == ".1" && !strings.Contains(page, c.CommandPath()) {
 			t.Errorf("%s is missing, or says nothing of %q", name, c.CommandPath())
 		}
+		if c.HasAvailableSubCommands() && !strings.Contains(page, c.CommandPath()+" COMMAND") {
+			t.Errorf("%s does not say that it takes a command", name)
+		}
 		pages++
 		c.Flags().VisitAll(func(f *pflag.Flag) {
 			if !c.DisableFlagParsing && !strings.Contains(page, "\n--"+f.Name) && !strings.Contains(page, ", --"+f.Name) {
