@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -96,7 +97,7 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 // rivals are the dead who have what is wanted. The living are errors, as many as one can read.
 func (m claimants) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[[8]byte]bool, err error) {
 	dead = map[[8]byte]bool{}
-	var conflicts []error
+	var found []conflict
 	for _, want := range all {
 		mine := want.claim
 		for _, c := range m.near(want) {
@@ -110,15 +111,20 @@ func (m claimants) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[[
 				case vanished(w, d.link):
 					dead[d.owner] = true
 				default:
-					conflicts = append(conflicts, conflict(want, d))
+					found = conflictOf(want, d).among(found)
 				}
 			}
 		}
 	}
-	if more := len(conflicts) - 8; more > 0 {
-		conflicts = append(conflicts[:8], fmt.Errorf("and %d more", more))
+	var errs []error
+	for i, c := range found {
+		if i == 8 {
+			errs = append(errs, fmt.Errorf("and %d more", len(found)-i))
+			break
+		}
+		errs = append(errs, c.err())
 	}
-	return dead, errors.Join(conflicts...)
+	return dead, errors.Join(errs...)
 }
 
 // near are the slots where claims stand that may have a port in common with what is wanted.
@@ -137,7 +143,33 @@ func (m claimants) near(want wanted) (all []*claimed) {
 	return all
 }
 
-func conflict(c wanted, d claim) error {
+// A conflict is a port that somebody else has published. He may lead it to an address of each family, and has it once.
+type conflict struct {
+	what string
+	to   []string // empty: the same container
+	want string
+}
+
+// among adds c to others, or to the one that says the same.
+func (c conflict) among(others []conflict) []conflict {
+	for i, o := range others {
+		if o.what == c.what && o.want == c.want {
+			others[i].to = append(o.to, c.to...)
+			return others
+		}
+	}
+	return append(others, c)
+}
+
+func (c conflict) err() error {
+	leads := ""
+	if len(c.to) > 0 {
+		leads = " and leads to " + strings.Join(c.to, " and ")
+	}
+	return spec.Errorf(spec.CodeConfig, "%s%s: %s", c.what, leads, c.want)
+}
+
+func conflictOf(c wanted, d claim) conflict {
 	_, _, who, _ := kernel.ParseTag(d.comment)
 	first, last := max(c.first, d.first), min(c.last, d.last)
 	what, is, part, to := "port", "is", "", netip.AddrPortFrom(d.to, d.toPort).String()
@@ -153,10 +185,9 @@ func conflict(c wanted, d claim) error {
 	}
 	what = fmt.Sprintf("%s %s %s %s", kernel.ProtoName(c.proto), what, portsText(first, last), is)
 	if d.container == c.container {
-		return spec.Errorf(spec.CodeConfig, "%s published%s by another attachment of this container, %s: want the same range for both, or none in common", what, part, who)
+		return conflict{what + " published" + part + " by another attachment of this container, " + who, nil, "want the same range for both, or none in common"}
 	}
-	return spec.Errorf(spec.CodeConfig, "%s published%s by %s and leads to %s: publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
-		what, part, who, to)
+	return conflict{what + " published" + part + " by " + who, []string{to}, "publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)"}
 }
 
 func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error) {
