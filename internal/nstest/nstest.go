@@ -6,6 +6,7 @@ package nstest
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -87,7 +88,17 @@ func furnish() error {
 	// A sysfs of this network namespace; a user namespace may not be allowed one, and nothing here
 	// depends on it.
 	_ = unix.Mount("sysfs", "/sys", "sysfs", 0, "")
-	return up()
+	return errors.Join(up(), probe())
+}
+
+// probe has package net find out here which families there are. It asks once in a process, wherever that is; in a
+// namespace whose lo is down, it would find no IPv6, and listen to IPv4 only from then on.
+func probe() error {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // up sets lo up by the oldest ioctl there is, so that this package depends on none that it tests.
