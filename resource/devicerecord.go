@@ -175,11 +175,12 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		return true, err
 	}
 	if l == nil {
-		if _, err := os.Lstat(r.Dir); r.Dir != "" && err == nil {
+		// There is such a directory while a driver has a link for the device, in whichever namespace.
+		if _, err := os.Lstat(filepath.Join(r.Dir, "net")); r.Dir != "" && err == nil {
 			slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
 			return true, nil
 		}
-		return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or was pulled out
+		return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
 	}
 	if err := r.restore(w, l); err != nil {
 		return true, err
