@@ -101,6 +101,7 @@ func machineArgs(o options, share, image, initrd, console string) []string {
 	)
 	for i := range 2 { // each on a hub of its own: a link that is up, and nobody there
 		args = append(args, "-netdev", fmt.Sprintf("hubport,id=n%d,hubid=%d", i, i),
+			"-netdev", fmt.Sprintf("hubport,id=end%d,hubid=%d", i, i), // without a second port nothing leaves the card's queue
 			"-device", fmt.Sprintf("%s,netdev=n%d,mac=52:54:00:00:00:0%d,addr=0x%d", o.nic, i, i, 10+i))
 	}
 	return args
