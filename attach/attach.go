@@ -40,6 +40,10 @@ type Runtime struct {
 	// DefaultRollback.
 	Rollback time.Duration
 
+	// Vanished is asked whether the namespace of an attachment is gone whose path leads to one: the inode of a dead
+	// namespace comes back as another's, and who knows the kernel knows that. nil is nobody.
+	Vanished func(*Cached) bool
+
 	waiting queue
 }
 

@@ -25,8 +25,13 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{st.Ino, st.Mtim}
 }
 
-// Gone tells whether the namespace that was attached is certainly not there any more.
+// Gone tells whether the namespace that was attached is certainly not there any more, as far as the cache knows.
 func (c *Cached) Gone() bool { return c.stale() }
+
+// Gone tells whether the namespace that was attached is certainly not there any more. It is what Add goes by.
+func (r *Runtime) Gone(c *Cached) bool {
+	return c.stale() || c.Netns != "" && r.Vanished != nil && r.Vanished(c)
+}
 
 // Hold keeps every other operation of this package away from an attachment that List told of, until release is
 // called. Still is false where it was deleted, or made anew, in the meantime; then nothing is held.

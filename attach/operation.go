@@ -98,7 +98,7 @@ func (op *operation) makeRoom(ctx context.Context) error {
 	if cached == nil || err != nil {
 		return err
 	}
-	if !cached.stale() {
+	if !op.r.Gone(cached) {
 		return fmt.Errorf("%w (%s): delete it first, or choose another interface name", ErrAttached, cached.File)
 	}
 	if err := op.former(cached).detach(ctx, cached, true); err != nil {
@@ -194,6 +194,9 @@ func (op *operation) detach(ctx context.Context, cached *Cached, goOn bool) erro
 		prev, seen = cached.Result, cached.seen
 	}
 	netns := op.r.netnsForDel(op.a.Netns, seen)
+	if cached != nil && netns != "" && netns == cached.Netns && !cached.stale() && op.r.Gone(cached) { // what is there now is another's
+		netns = ""
+	}
 	err := op.del(ctx, prev, netns, goOn)
 	if op.older(ctx) {
 		err = op.del(ctx, prev, netns, goOn)

@@ -71,7 +71,7 @@ func names(msg, path string) bool {
 
 // letGo says how an attachment gives back what it has.
 func letGo(c attach.Cached) string {
-	if describe(c).State == gone {
+	if isGone(c) {
 		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.", c.Owner(), c.Network)
 	}
 	del := fmt.Sprintf("`fairlead del %s %s", c.Network, cmp.Or(c.Netns, "NETNS"))

@@ -43,7 +43,7 @@ going on. Which containers these are is known from the cache that runtimes keep,
 		all := []adopted{}
 		for _, at := range list {
 			q, netns, err := adoption(runtime, &at)
-			if q == nil && err == nil || at.Gone() {
+			if q == nil && err == nil || isGone(at) {
 				continue // its addresses are from elsewhere
 			}
 			one := adopted{attached{at.Network, at.ContainerID, at.IfName, netns}, "kept", ""}

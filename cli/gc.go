@@ -126,7 +126,7 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, listed bool) e
 func deleteGone(ctx context.Context, rt *attach.Runtime, l *spec.List, remembered []attach.Cached) error {
 	var errs []error
 	for _, c := range remembered {
-		if describe(c).State != gone {
+		if !isGone(c) {
 			continue
 		}
 		by := l

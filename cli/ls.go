@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -25,7 +26,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Short: "List what is attached, by whichever runtime",
 		Long: `List the attachments that the cache of this host remembers, of all networks or of NET: those of fairlead, and
 those of containerd, podman and every other program that uses the reference library. An attachment is gone
-when its network namespace is; fairlead gc removes what it left. Its state is unknown where the program that
+when its network namespace is, also where another one has its name by now; fairlead gc removes what it left. Its state is unknown where the program that
 attached it has not recorded the namespace.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.known(strings.Join(args, "")); err != nil {
@@ -86,7 +87,7 @@ func describe(c attach.Cached) listed {
 	switch {
 	case c.Netns == "":
 		l.State = unknown
-	case isNetns(c.Netns) != nil:
+	case isGone(c):
 		l.State = gone
 	}
 	if c.Result != nil {
@@ -98,6 +99,14 @@ func describe(c attach.Cached) listed {
 	}
 	return l
 }
+
+// isGone reports whether the namespace of an attachment is gone: no command of this program is of another opinion.
+func isGone(c attach.Cached) bool {
+	return (&attach.Runtime{Vanished: vanished}).Gone(&c)
+}
+
+// vanished is what the plugins of ours have written down of the namespace.
+func vanished(c *attach.Cached) bool { return sdk.Vanished(c.Owner(), c.Netns) != nil }
 
 // own reports whether an address of c's result is one of its interface, and not of a link on the host.
 func own(c attach.Cached, ip spec.IP) bool {

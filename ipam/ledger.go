@@ -5,11 +5,17 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A Ledger is an Allocator whose leases people can look at and put right.
 type Ledger interface {
 	Allocator
+
+	// Judge has vanished say why a container has no namespace at a path any more, or nothing: who knows the kernel knows
+	// more of that than whether the path is there.
+	Judge(vanished func(o spec.Owner, netns string) error)
 
 	// Networks are the networks that anything is kept of, by name.
 	Networks(ctx context.Context) ([]string, error)
@@ -68,7 +74,7 @@ func (b *Book) Path(list string, i int, name string) string {
 // The states of a lease.
 const (
 	Alive   = "alive"   // the runtime's cache knows the container's namespace, and it is there
-	Gone    = "gone"    // of an earlier boot, or the runtime's cache names a namespace that is no more
+	Gone    = "gone"    // of an earlier boot, or the namespace that the runtime's cache names is no more
 	Unknown = "unknown" // nobody knows
 )
 

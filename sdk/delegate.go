@@ -115,7 +115,10 @@ func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, _ := a.(ipam.Ledger)
+	l, ok := a.(ipam.Ledger)
+	if ok {
+		l.Judge(Vanished)
+	}
 	return l, nil
 }
 

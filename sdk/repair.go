@@ -29,20 +29,56 @@ func Inside(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, er
 	} else if err != nil {
 		return nil, err
 	}
-	var was kernel.Identity
-	known, err := host.Memory.Recall(netnsRecord, o, &was)
-	now, ierr := cont.Identity()
-	if err = errors.Join(err, ierr); err == nil && kernel.Same(host.Host, cont) {
+	if kernel.Same(host.Host, cont) {
 		err = fmt.Errorf("%s: %w", netns, kernel.ErrHostNamespace)
-	}
-	if err == nil && known && was != now {
-		err = fmt.Errorf("%s is another one than the one that was attached: %w", netns, kernel.ErrNoNamespace)
+	} else {
+		err = another(host.Memory, o, cont)
 	}
 	if err != nil {
 		cont.Close()
 		return nil, err
 	}
 	return &kernel.World{Host: host.Host, Container: cont, Memory: host.Memory}, nil
+}
+
+// Vanished is why the container of o has no namespace at netns any more: none is there, or another than the one that
+// ADD saw. It is nil where it may be there. The name of a namespace, and its inode, come back as another's: only an
+// interface plugin of ours has written down which it was, and what others attached is judged by the path alone.
+func Vanished(o spec.Owner, netns string) error {
+	if netns == "" {
+		return nil
+	}
+	cont, err := kernel.Open(netns)
+	switch {
+	case errors.Is(err, kernel.ErrNotNamespace):
+		return fmt.Errorf("%s: %w", netns, kernel.ErrNoNamespace)
+	case errors.Is(err, kernel.ErrNoNamespace):
+		return err
+	case err != nil:
+		return nil
+	}
+	defer cont.Close()
+	if err := another(newWorld().Memory, o, cont); errors.Is(err, kernel.ErrNoNamespace) {
+		return err
+	}
+	return nil
+}
+
+// another is kernel.ErrNoNamespace where cont is another than the one that ADD saw.
+func another(m kernel.Memory, o spec.Owner, cont *kernel.NS) error {
+	var was kernel.Identity
+	known, err := m.Recall(netnsRecord, o, &was)
+	now, ierr := cont.Identity()
+	if err = errors.Join(err, ierr); err != nil || !known {
+		return err
+	}
+	if was.Cookie == 0 || now.Cookie == 0 { // an old kernel, or one may not look inside
+		was.Cookie, now.Cookie = 0, 0
+	}
+	if was != now {
+		return fmt.Errorf("%s is another one than the one that was attached: %w", cont.Path, kernel.ErrNoNamespace)
+	}
+	return nil
 }
 
 // Made reports whether an interface plugin of ours has made o's link in this boot, and no DEL has removed it.

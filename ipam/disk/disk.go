@@ -37,6 +37,8 @@ type Store struct {
 	Netns     string         // the path of the owner's namespace, written down beside the lease
 	Results   string         // the runtime's cache of results; default: /var/lib/cni/results
 	Log       *slog.Logger   // default: slog.Default()
+
+	vanished func(o spec.Owner, netns string) error // of Judge
 }
 
 var _ ipam.Allocator = (*Store)(nil)

@@ -100,16 +100,30 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 		if e, ok := d.entry(a, f.text); ok && e.of(f.stamp) && e.boot != 0 && d.boot != 0 && e.boot != d.boot {
 			l.State, l.Why = ipam.Gone, "of an earlier boot"
 		} else if known {
-			switch _, err := os.Stat(netns); {
-			case err == nil:
-				l.State = ipam.Alive
-			case errors.Is(err, fs.ErrNotExist):
-				l.State, l.Why = ipam.Gone, "its namespace "+netns+" is no more"
-			}
+			l.State, l.Why = s.judge(spec.Owner{Network: network, ContainerID: l.ContainerID, IfName: l.IfName}, netns)
 		}
 		all = append(all, l)
 	}
 	return all, nil
+}
+
+// Judge keeps vanished for Look and Reclaim.
+func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanished = vanished }
+
+// judge is the state of a lease whose container, says the runtime's cache, lives in the namespace at netns.
+func (s *Store) judge(o spec.Owner, netns string) (state, why string) {
+	switch _, err := os.Stat(netns); {
+	case errors.Is(err, fs.ErrNotExist):
+		return ipam.Gone, "its namespace " + netns + " is no more"
+	case err != nil:
+		return ipam.Unknown, ""
+	}
+	if s.vanished != nil {
+		if err := s.vanished(o, netns); err != nil {
+			return ipam.Gone, "its namespace " + netns + " is no more, and another is there"
+		}
+	}
+	return ipam.Alive, ""
 }
 
 // addresses are the names in the directory that are addresses, in order.
