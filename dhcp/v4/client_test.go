@@ -253,7 +253,7 @@ func TestNobody(t *testing.T) {
 	c := ask(3 * time.Second)
 	for {
 		// The first ones are of the client that has given up, and who answers those answers nobody.
-		q := w.next(t)
+		q := w.hear(t)
 		w.send(t, answerTo(q, dhcpv4.MessageTypeOffer, func(r *dhcpv4.DHCPv4) { delete(r.Options, optMask) }).ToBytes())
 		if q.NumSeconds > 0 {
 			break
