@@ -66,6 +66,9 @@ func onDev(prefix, command string) func(*testing.T, *attachment) {
 	return host("sh", "-c", "dev=$(ip -br link | sed -n 's/^\\("+prefix+"[^@ ]*\\).*/\\1/p'); "+command)
 }
 
+// renamed is what whoever is root in a container may do with its link.
+var renamed = breaker{"renamed", in("sh", "-ec", "ip link set eth0 down; ip link set eth0 name net9 up"), `link eth0: link does not exist; it is called net9 now`}
+
 var chains = []chain{
 	{"loopback", []string{`"type":"loopback"`}, []breaker{
 		{"lo down", in("ip", "link", "set", "lo", "down"), "lo.*down"},
@@ -80,6 +83,11 @@ var chains = []chain{
 		{"bridge gone", host("ip", "link", "del", "cni0"), `cni0`},
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+		renamed,
+		{"both ends renamed", func(t *testing.T, a *attachment) {
+			renamed.run(t, a)
+			onDev("veth", "ip link set $dev down; ip link set $dev name foo0 up")(t, a)
+		}, `link eth0: link does not exist.*; it is called foo0 now`},
 	}},
 	{"bridge-l2", []string{`"type":"bridge","bridge":"br2"`}, []breaker{
 		{"not a port any more", host("sh", "-c", "ip link set $(ip -br link show master br2 | cut -d@ -f1) nomaster"), `master`},
@@ -115,6 +123,7 @@ var chains = []chain{
 		{"IPv6 forwarding off", host("sysctl", "-qw", "net.ipv6.conf.all.forwarding=0"), `ipv6/conf/all/forwarding`},
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+		renamed,
 	}},
 	{"ptp-chain", []string{`"type":"ptp","ipMasq":true,"ipMasqBackend":"iptables",` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`,
 		`"type":"firewall","backend":"nftables","ingressPolicy":"isolated"`, `"type":"bandwidth","ingressRate":100000000,"egressRate":20000000`,
@@ -141,6 +150,7 @@ var chains = []chain{
 		{"a tap of somebody else", in("sh", "-ec", "ip link del eth0; ip tuntap add eth0 mode tap"), `multi_queue is false.*owner is , want user 0.*group is , want group 0`},
 		{"a tun", in("sh", "-ec", "ip link del eth0; ip tuntap add eth0 mode tun"), `tap is false`},
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+		renamed,
 	}},
 	{"tap-chain", []string{`"type":"tap"`, `"type":"tuning","mtu":1300,"mac":"02:00:00:00:00:0b","sysctl":{"net.core.somaxconn":"501"}`}, []breaker{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1400"), `mtu is 1400, want 1300`},
@@ -180,6 +190,7 @@ var chains = []chain{
 		{"table flushed", in("ip", "route", "flush", "table", "100"), `route default via .*: is missing`},
 		{"back in the main table", in("sh", "-c", "ip route add $(ip route show default table 100 | sed 's/proto [0-9]*//')"), `back in the main table`},
 		{"hint gone", in("sh", "-c", "ip -6 route del $(ip -6 route show src IP6)"), `src IP6 metric 255`},
+		renamed,
 	}},
 	{"sbr-table", []string{`"type":"bridge","bridge":"br-sbr2","isGateway":true,"ipam":{"type":"host-local","subnet":"10.78.0.0/24","routes":[{"dst":"0.0.0.0/0","table":500}]}`,
 		`"type":"sbr","table":500`}, []breaker{
@@ -204,6 +215,7 @@ var chains = []chain{
 		{"sysctl changed", in("sysctl", "-qw", "net.core.somaxconn=7"), `net/core/somaxconn is "7", want "501"`},
 		{"the link's sysctl changed", in("sysctl", "-qw", "net.ipv4.conf.eth0.arp_accept=0"), `net/ipv4/conf/eth0/arp_accept is "0"`},
 		{"one of two fields changed", in("sysctl", "-qw", "net.ipv4.ip_local_port_range=2000 3001"), `want "2000 3000"`},
+		renamed,
 	}},
 	{"macvlan", []string{`"type":"macvlan","master":"ens3","mtu":1400,"bcqueuelen":0,` + hostLocal4}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
@@ -213,16 +225,19 @@ var chains = []chain{
 		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
 		{"mode changed", in("ip", "link", "set", "eth0", "type", "macvlan", "mode", "private"), `mode is private, want bridge`},
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+		renamed,
 	}},
 	{"macvlan-egress", []string{`"type":"macvlan","mode":"vepa","ipv6":"off"`}, []breaker{
 		{"IPv6 opened", in("sysctl", "-qw", "net.ipv6.conf.eth0.disable_ipv6=0"), `disable_ipv6 is 0`},
 		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01, want`},
+		renamed,
 	}},
 	{"macvlan-probe", []string{`"type":"macvlan","master":"ens3","conflictDetection":"probe",` + hostLocal4}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
 	}},
 	{"macvtap", []string{`"type":"macvtap","master":"ens3","mtu":1400`}, []breaker{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
+		renamed,
 	}},
 	{"ipvlan", []string{`"type":"ipvlan","master":"ens3","mode":"l3","mtu":1400,` + hostLocal}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
@@ -232,6 +247,7 @@ var chains = []chain{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
 		{"mode changed", in("ip", "link", "set", "eth0", "type", "ipvlan", "mode", "l2"), `mode is l2, want l3`},
 		{"flag changed", in("ip", "link", "set", "eth0", "type", "ipvlan", "mode", "l3", "private"), `flag is private, want bridge`},
+		renamed,
 	}},
 	{"vlan", []string{`"type":"vlan","master":"ens3","vlanId":100,"mtu":1400,` + hostLocal4}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
@@ -240,6 +256,7 @@ var chains = []chain{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
 		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
+		renamed,
 	}},
 	{"dummy", []string{`"type":"dummy","mtu":1400,` + hostLocal}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
@@ -249,6 +266,7 @@ var chains = []chain{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
 		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
 		{"gone", in("ip", "link", "del", "eth0"), `eth0: link does not exist`},
+		renamed,
 	}},
 	{"host-device", []string{`"type":"host-device","device":"ens9",` + hostLocal4}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
@@ -277,6 +295,7 @@ var chains = []chain{
 	{"static-macvlan", []string{`"type":"macvlan","master":"ens3","ipam":{"type":"static","addresses":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"}],"routes":[{"dst":"0.0.0.0/0"}]}`}, []breaker{
 		{"address gone", in("ip", "addr", "del", "10.77.0.9/24", "dev", "eth0"), `addr cont/eth0 10.77.0.9/24: is missing`},
 		{"default route gone", in("ip", "route", "del", "default"), `route default`},
+		renamed,
 	}},
 	{"host-device-mac", []string{`"type":"host-device","hwaddr":"02:00:00:00:09:09",` + hostLocal4, `"type":"tuning","mac":"02:00:00:00:00:0b","mtu":1300`}, []breaker{
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1200"), `mtu is 1200, want 1300`},
@@ -291,6 +310,7 @@ var chains = []chain{
 	{"dhcp-macvlan", []string{`"type":"macvlan","master":"ens3","ipam":{"type":"dhcp"}`}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
 		{"lease given back", giveBack, `there is no lease of NET/c1/eth0`},
+		renamed,
 	}},
 	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
 		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
@@ -299,6 +319,7 @@ var chains = []chain{
 		{"default route gone", in("ip", "route", "del", "default", "vrf", "blue"), `route default via .*: is missing`},
 		{"IPv6 default route gone", in("ip", "-6", "route", "del", "default", "vrf", "blue"), `route -6 default via .*: is missing`},
 		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64 nodad: is missing`},
+		renamed,
 	}},
 }
 
@@ -339,6 +360,9 @@ func TestLife(t *testing.T) {
 					t.Logf("%s: %v", b.what, err)
 				}
 				r.must(b.what+": del", r.del(a))
+				if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "net9") {
+					t.Errorf("%s: del left\n%s", b.what, out)
+				}
 				// What was shared is made again by the next ADD.
 				r.must(b.what+": add again", r.add(a))
 				r.must(b.what+": check again", r.check(a))

@@ -49,7 +49,7 @@ func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (d Dummy) Verify(ctx context.Context, w *kernel.World) error {
-	_, l, err := Container.link(w, d.Name)
+	l, err := own(w, d.Owner, d.Name, "dummy")
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		SweepForward(ctx, w, network, keep),
 		SweepIPTables(ctx, w, network, valid),
 		SweepLinks(ctx, w, network, keep, untagged),
+		sweepContained(w, network, keep),
 		sweepBridges(ctx, w, network),
 		sweepVRFs(ctx, w, network, keep),
 		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now

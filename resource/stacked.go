@@ -63,7 +63,7 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	case errors.Is(err, unix.EBUSY):
 		return spec.Errorf(spec.CodeConfig, "master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
 	case errors.Is(err, unix.EADDRINUSE):
-		return spec.Errorf(spec.CodeConfig, "mac: %q: %s, or another link on it, has that address: %w", s.MAC, master.Name, err)
+		return s.taken(w, kind, master, err)
 	case errors.Is(err, kernel.ErrLinkExists):
 		return fmt.Errorf("in the container: %w", err)
 	case err != nil || !s.Chosen:
@@ -75,9 +75,20 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	return nil
 }
 
+// taken says who has the address that the link is to have.
+func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err error) error {
+	if links, lerr := taggedIn(w.Container, kernel.OwnerHash(s.Owner), kind); lerr == nil && len(links) > 0 {
+		return fmt.Errorf("in the container: %w: it is called %s now", kernel.ErrLinkExists, links[0].Name)
+	}
+	if s.MAC == kernel.MAC("cont", s.Owner).String() { // nobody asked for it
+		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC, master.Name, err)
+	}
+	return spec.Errorf(spec.CodeConfig, "mac: %q: %s, or another link on it, has that address: %w", s.MAC, master.Name, err)
+}
+
 // verify compares what all kinds have. The link is nil where there is none to compare the rest of.
 func (s Stacked) verify(w *kernel.World, kind string) (l *kernel.Link, d drift) {
-	_, l, err := Container.link(w, s.Name)
+	l, err := own(w, s.Owner, s.Name, kind)
 	if err != nil {
 		return nil, drift{err}
 	}
@@ -147,23 +158,4 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 // remove forgets what make remembered, and deletes the link.
 func (s Stacked) remove(w *kernel.World, kind string) error {
 	return errors.Join(w.Memory.Forget(stackRecord, s.Owner), removeOwn(w, s.Owner, s.Name, kind))
-}
-
-// removeOwn deletes the link of that name and kind in the container, unless it is marked as somebody else's. One
-// without a mark was made by the reference's plugin.
-func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
-	if w.Container == nil {
-		return nil
-	}
-	l, err := w.Container.Link(name)
-	if err != nil || l.Kind != kind || !owned(l, o) && marked(l) {
-		return gone(err)
-	}
-	return w.Container.DelLink(l.Index)
-}
-
-// marked reports whether a link carries the mark of some attachment, or of some network.
-func marked(l *kernel.Link) bool {
-	_, _, _, tagged := kernel.ParseTag(l.Alias)
-	return tagged || kernel.OfGroup(l.Group)
 }

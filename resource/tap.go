@@ -108,7 +108,7 @@ func (t Tap) bridges(w *kernel.World) string {
 
 // Verify implements plan.Resource.
 func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
-	_, l, err := Container.link(w, t.Name)
+	l, err := own(w, t.Owner, t.Name, "tun")
 	if err != nil {
 		return err
 	}

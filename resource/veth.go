@@ -173,7 +173,7 @@ func altName(o spec.Owner) string {
 func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 	var d drift
 	_, c, err := Container.link(w, v.Name)
-	if d.add(err); err == nil {
+	if err == nil {
 		d.want("type", "veth", c.Kind)
 		if v.MAC != "" {
 			d.want("address", macText(v.MAC), c.MAC)
@@ -185,9 +185,12 @@ func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 			d.want("state", "up", state(c))
 		}
 	}
-	h, err := w.Host.Link(v.Host)
-	if err != nil {
-		d.add(v.missing(w, c, err))
+	h, herr := w.Host.Link(v.Host)
+	if herr == nil {
+		err = v.renamed(w, h, err)
+	}
+	if d.add(err); herr != nil {
+		d.add(v.missing(w, c, herr))
 		return d.err()
 	}
 	d.want("host type", "veth", h.Kind)
@@ -213,16 +216,22 @@ func (v Veth) missing(w *kernel.World, cont *kernel.Link, err error) error {
 	if !errors.Is(err, kernel.ErrNoLink) {
 		return err
 	}
-	if links, lerr := w.Host.Links(); lerr == nil {
-		for _, l := range links {
-			if v.ours(l) {
-				return fmt.Errorf("%w; it is called %s now", err, l.Name)
-			}
-		}
-	}
-	if cont == nil {
+	err, found := calledNow(w.Host, err, v.ours)
+	if cont == nil && !found {
 		return nil
 	}
+	return err
+}
+
+// renamed is err, that the container's end is not there, with the name that it has now: the other end of the host's.
+func (v Veth) renamed(w *kernel.World, h *kernel.Link, err error) error {
+	if !errors.Is(err, kernel.ErrNoLink) || !v.ours(h) || !h.PeerAway || h.PeerNS < 0 {
+		return err
+	}
+	if here, ierr := w.Host.ID(w.Container); ierr != nil || here != h.PeerNS {
+		return err
+	}
+	err, _ = calledNow(w.Container, err, func(l *kernel.Link) bool { return l.Index == h.Peer })
 	return err
 }
 
@@ -254,7 +263,29 @@ func (v Veth) find(w *kernel.World) (*kernel.Link, error) {
 			return l, err
 		}
 	}
-	return v.foreign(w)
+	if l, err := v.foreign(w); l != nil || err != nil {
+		return l, err
+	}
+	return v.bothRenamed(w)
+}
+
+// bothRenamed is the host's end of a pair neither of whose ends has its name any more, or nil: it has its mark, and
+// leads into the container.
+func (v Veth) bothRenamed(w *kernel.World) (*kernel.Link, error) {
+	if w.Container == nil {
+		return nil, nil
+	}
+	links, err := w.Host.Links()
+	if err != nil {
+		return nil, err
+	}
+	here, err := w.Host.ID(w.Container)
+	for _, l := range links {
+		if here >= 0 && l.PeerAway && l.PeerNS == here && v.ours(l) {
+			return l, nil
+		}
+	}
+	return nil, err
 }
 
 // foreign is the host's end of a pair that this attachment has though it does not bear its name: renamed, or

@@ -37,6 +37,7 @@ type member struct {
 	NS    kernel.Identity
 	Path  string
 	Link  string
+	Index int // of the link, which has it under every name; zero in the records of earlier versions
 	VRF   string
 	Table int
 	Found bool           // the VRF was there, and nobody's
@@ -84,7 +85,7 @@ func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err err
 		}
 		return false, v.taken(ns, l)
 	}
-	m = member{NS: m.NS, Path: m.Path, Link: l.Name, VRF: v.Name}
+	m = member{NS: m.NS, Path: m.Path, Link: l.Name, Index: l.Index, VRF: v.Name}
 	vrf, err := v.device(ns)
 	made := errors.Is(err, kernel.ErrNoLink)
 	if made {
@@ -190,13 +191,17 @@ func (v VRF) choose(ns *kernel.NS) (int, error) {
 
 // Verify implements plan.Resource.
 func (v VRF) Verify(ctx context.Context, w *kernel.World) error {
-	ns, l, err := Container.link(w, v.Owner.IfName)
-	if err != nil {
-		return err
+	ns, l, lerr := Container.link(w, v.Owner.IfName)
+	if gone(lerr) != nil {
+		return lerr
 	}
 	m, known, _, err := v.recall(w, ns)
 	if err != nil {
 		return err
+	}
+	if lerr != nil {
+		lerr, _ = calledNow(ns, lerr, func(l *kernel.Link) bool { return known && l.Index == m.Index })
+		return lerr
 	}
 	return v.verify(ns, l, m, known)
 }

@@ -185,7 +185,7 @@ func put(ns *kernel.NS, settings []kernel.Setting) (back func()) {
 // leave undoes join, or as much of it as was done, and removes the VRF if it is empty and somebody's who made it for a
 // member. Of what nobody remembers, the link's routes are as they are now.
 func (m member) leave(ctx context.Context, ns *kernel.NS, known bool) error {
-	l, err := ns.Link(m.Link)
+	l, err := m.find(ns)
 	if gone(err) != nil {
 		return err
 	}
@@ -216,6 +216,14 @@ func (m member) leave(ctx context.Context, ns *kernel.NS, known bool) error {
 		return err
 	}
 	return ns.DelLink(vrf.Index)
+}
+
+// find is the member's link, whatever it is called now.
+func (m member) find(ns *kernel.NS) (*kernel.Link, error) {
+	if m.Index != 0 {
+		return ns.LinkAt(m.Index)
+	}
+	return ns.Link(m.Link)
 }
 
 // back takes the link out of the VRF, and puts its routes where they were.

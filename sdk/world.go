@@ -40,7 +40,7 @@ const netnsRecord = resource.MadeRecord
 // remember keeps the container's namespace in mind for DEL. Restore takes that back: an ADD that is refused
 // because the attachment is there already must not forget the namespace that it is in.
 func (c *call) remember() (restore func() error, err error) {
-	var was kernel.Identity
+	var was resource.Made
 	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
 	if err != nil {
 		return c.forget, err
@@ -52,7 +52,7 @@ func (c *call) remember() (restore func() error, err error) {
 	if restore = c.forget; known {
 		restore = func() error { return c.w.Memory.Remember(netnsRecord, c.r.Owner, was) }
 	}
-	return restore, c.w.Memory.Remember(netnsRecord, c.r.Owner, id)
+	return restore, c.w.Memory.Remember(netnsRecord, c.r.Owner, resource.Made{Identity: id, Path: c.w.Container.Path})
 }
 
 func (c *call) forget() error {

@@ -1,0 +1,155 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// containedLinks are the links that stand in a container, by ip(8)'s type.
+func containedLinks(o spec.Owner) map[string]plan.Remover {
+	s := Stacked{Owner: o, Name: o.IfName, Master: Master{Where: Host, Link: "ens3", Kind: "x"}}
+	return map[string]plan.Remover{
+		"tun":     Tap{Owner: o, Name: o.IfName},
+		"dummy":   Dummy{Owner: o, Name: o.IfName},
+		"macvlan": Macvlan{Stacked: s},
+		"macvtap": Macvlan{Stacked: s, Tap: true},
+		"ipvlan":  IPvlan{Stacked: s},
+		"vlan":    VLAN{Stacked: s, ID: 7},
+	}
+}
+
+func needKind(t *testing.T, kind string) {
+	t.Helper()
+	switch kind {
+	case "tun":
+		needTap(t)
+	case "vlan":
+		nstest.Need(t, "vlan", "id", "7")
+	default:
+		nstest.Need(t, kind)
+	}
+}
+
+// A link that was renamed in its container is found by its mark, there and nowhere else, and what other owners have
+// there stays.
+//
+// clause: P11 P12 P22
+func TestRenamed(t *testing.T) {
+	for kind, r := range containedLinks(owner) {
+		t.Run(kind, func(t *testing.T) {
+			needKind(t, kind)
+			w := newWorld(t)
+			host(t, w, "ip link add ens3 up type veth peer name wire")
+			host(t, w, "ip link set wire up")
+			rename := func() {
+				t.Helper()
+				must(t, w, r)
+				cont(t, w, "ip link set eth0 down")
+				cont(t, w, "ip link set eth0 name net9 up")
+			}
+			there := func(ns *kernel.NS, name string) bool {
+				_, err := ns.Link(name)
+				if err != nil && !errors.Is(err, kernel.ErrNoLink) {
+					t.Fatal(err)
+				}
+				return err == nil
+			}
+			rename()
+			if err := r.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "eth0: link does not exist; it is called net9 now") {
+				t.Errorf("verify says %v", err)
+			}
+
+			// Another attachment's in the same container, and on the host what has this one's mark by whoever wrote it.
+			other := owner
+			other.IfName = "net1"
+			if kind != "vlan" { // of which a master has one
+				must(t, w, containedLinks(other)[kind])
+			}
+			host(t, w, "ip link add forged type veth peer name forged2")
+			if err := w.Host.SetLink("forged", kernel.LinkChange{Alias: kernel.Tag(owner)}); err != nil {
+				t.Fatal(err)
+			}
+			cont(t, w, "ip link add eth0 type bridge") // the container's own, and no link of the owner's
+			if err := r.Remove(t.Context(), w); err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case there(w.Container, "net9"):
+				t.Error("remove left net9")
+			case !there(w.Container, "eth0"):
+				t.Error("remove took the container's own eth0")
+			case kind != "vlan" && !there(w.Container, "net1"):
+				t.Error("remove took another owner's net1")
+			case !there(w.Host, "forged"):
+				t.Error("remove took a link of the host")
+			}
+			cont(t, w, "ip link del eth0")
+
+			rename()
+			id, err := w.Container.Identity()
+			if err == nil {
+				err = w.Memory.Remember(MadeRecord, owner, Made{Identity: id, Path: w.Container.Path})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			gc := &kernel.World{Host: w.Host, Memory: w.Memory}
+			keep := true
+			sweep := func() {
+				t.Helper()
+				if err := sweepContained(gc, owner.Network, func([8]byte) bool { return keep }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if sweep(); !there(w.Container, "net9") {
+				t.Error("GC took what is valid")
+			}
+			keep = false
+			wrong := id
+			wrong.Ino++
+			if err := w.Memory.Remember(MadeRecord, owner, Made{Identity: wrong, Path: w.Container.Path}); err != nil {
+				t.Fatal(err)
+			}
+			if sweep(); !there(w.Container, "net9") {
+				t.Error("GC acted in a namespace that only has the path")
+			}
+			if err := w.Memory.Remember(MadeRecord, owner, Made{Identity: id, Path: w.Container.Path}); err != nil {
+				t.Fatal(err)
+			}
+			if sweep(); there(w.Container, "net9") {
+				t.Error("GC left net9")
+			}
+			if kind != "vlan" && !there(w.Container, "net1") {
+				t.Error("GC took another owner's net1")
+			}
+		})
+	}
+}
+
+// A macvlan that is attached under another name is said to be there, not to have an address that somebody configured.
+//
+// clause: P10
+func TestRenamedAddedAgain(t *testing.T) {
+	nstest.Need(t, "macvlan")
+	w := newWorld(t)
+	host(t, w, "ip link add ens3 up type veth peer name wire")
+	m := containedLinks(owner)["macvlan"].(Macvlan)
+	m.MAC = kernel.MAC("cont", owner).String()
+	must(t, w, m)
+	cont(t, w, "ip link set eth0 down")
+	cont(t, w, "ip link set eth0 name net9 up")
+	if _, err := m.Ensure(context.Background(), w); !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), "it is called net9 now") {
+		t.Errorf("%v", err)
+	}
+	if err := m.Remove(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	must(t, w, m)
+}
