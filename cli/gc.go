@@ -41,6 +41,7 @@ nothing is removed, and so it is where --valid names what is not attached; --for
 With --gone only those are removed that the cache remembers and whose network namespace is gone.`,
 		Example: `  fairlead gc lan --gone                                      what dead containers left
   fairlead gc lan --valid web1/eth0 --valid web2/eth0
+  fairlead gc lan --all --force                               all there is, and what is alive too
   fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all that is remembered`,
 		RunE: func(c *cobra.Command, args []string) error {
 			a.orphans = true
@@ -53,8 +54,8 @@ With --gone only those are removed that the cache remembers and whose network na
 				return err
 			}
 			before, _ := rt.List(n.Name)
-			if !f.all && !f.gone && !f.force {
-				if err := doubtful(before, keep, f.stdin); err != nil {
+			if !f.gone && !f.force {
+				if err := doubtful(before, keep, f); err != nil {
 					return err
 				}
 			}
@@ -87,14 +88,14 @@ With --gone only those are removed that the cache remembers and whose network na
 	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
 	c.Flags().BoolVar(&f.stdin, "from-stdin", false, "read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
 	c.Flags().BoolVar(&f.gone, "gone", false, "remove only the remembered attachments whose network namespace is gone")
-	c.Flags().BoolVar(&f.all, "all", false, "no attachment is valid: remove all of the network")
+	c.Flags().BoolVar(&f.all, "all", false, "no attachment is valid: remove all of the network; what is alive only with --force")
 	c.Flags().BoolVar(&f.force, "force", false, "remove what is alive too, and let --valid name what is not attached")
 	return c
 }
 
 // doubtful refuses a list of valid attachments that looks like a slip: one that is not attached, or none for what is
 // alive. What another program lists may well be attached to what our cache does not know.
-func doubtful(remembered []attach.Cached, keep []spec.Attachment, listed bool) error {
+func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) error {
 	known := make([]string, 0, len(remembered))
 	var living []string
 	for _, c := range remembered {
@@ -106,7 +107,7 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, listed bool) e
 	}
 	for _, k := range keep {
 		name := k.ContainerID + "/" + k.IfName
-		if listed || slices.Contains(known, name) {
+		if f.stdin || slices.Contains(known, name) {
 			continue
 		}
 		hint := "`fairlead ls` lists what is attached. --force goes on all the same."
@@ -114,6 +115,9 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, listed bool) e
 			hint = "Did you mean " + near + "? " + hint
 		}
 		return fail(exitUsage, hint, "--valid %s: is not attached, so nothing is removed", name)
+	}
+	if len(living) > 0 && f.all {
+		return fail(exitUsage, "--force removes it all the same; --gone removes only what is gone.", "alive, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	if len(living) > 0 {
 		return fail(exitUsage, "Name it as valid too, or remove it with --force; --gone removes only what is gone.",
