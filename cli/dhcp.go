@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,8 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -57,8 +60,31 @@ func askDaemonWithin(ctx context.Context, limit time.Duration, socket string, q 
 	return r.Document, nil
 }
 
-func socketFlag(c *cobra.Command) *string {
-	return c.Flags().String("socket", rpc.DefaultSocket, "`PATH` where the daemon listens")
+// socketFlag says where the daemon listens that keeps the leases of a network, or the one that serves whatever network.
+func socketFlag(c *cobra.Command) func(network string) string {
+	path := c.Flags().String("socket", "", "`PATH` where the daemon listens (default: ipam.daemonSocketPath of NET, else "+rpc.DefaultSocket+")")
+	return func(network string) string { return cmp.Or(*path, configuredSocket(network), rpc.DefaultSocket) }
+}
+
+// configuredSocket is the socket that a network's configuration names; empty where it names none.
+func configuredSocket(network string) string {
+	if spec.ValidName(network) != nil {
+		return ""
+	}
+	l, err := spec.Load(confDir(), network)
+	if err != nil {
+		l = orphaned(network)
+	}
+	if l == nil {
+		return ""
+	}
+	for _, conf := range l.Plugins {
+		var c dhcp.Conf
+		if raw, ok := conf.Object.Get("ipam"); ok && conf.IPAMType == "dhcp" && json.Unmarshal(raw, &c) == nil {
+			return c.Socket("")
+		}
+	}
+	return ""
 }
 
 // A leased is a lease as ls and release print it.
@@ -145,12 +171,17 @@ func (a *app) dhcpLsCommand() *cobra.Command {
 		Short: "List the leases that the daemon keeps",
 		Long: `List the leases of all networks, or of NET, as the daemon has them. A lease is bound until its server is to be
 asked for more time; then it is renewing, and when that one does not answer, rebinding: any server is asked. A lost one is
-over, its addresses are off the link, and the daemon goes on asking for another.`,
+over, its addresses are off the link, and the daemon goes on asking for another. Networks with an
+ipam.daemonSocketPath have another daemon, which is asked where NET is named.`,
 		ValidArgsFunction: a.completeNetworks,
 	}
 	socket := socketFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		list, err := leases(c.Context(), *socket, func(l leased) bool { return len(args) == 0 || l.Network == args[0] })
+		network := strings.Join(args, "")
+		list, err := leases(c.Context(), socket(network), func(l leased) bool { return network == "" || l.Network == network })
+		if err == nil && len(list) == 0 {
+			err = a.known(network)
+		}
 		if err != nil {
 			return err
 		}
@@ -190,15 +221,18 @@ func (a *app) dhcpReleaseCommand() *cobra.Command {
 		Use: "release NET CONTAINERID [IFNAME]", Args: operands("NET CONTAINERID [IFNAME]"),
 		Short: "Give a lease back to its server, and keep it no longer",
 		Long: `Give back the lease of an interface (eth0, where IFNAME does not say another) of a container, as its DEL would, where
-that never comes. The address stays on the link if the container is still there: fairlead check says so.`,
+that never comes. The lease of a container that is not gone by proof is given back with --force only: its address stays on
+the link, and the server may give it to the next one.`,
 	}
 	socket := socketFlag(c)
+	force := c.Flags().Bool("force", false, "give back the lease of a container that may be alive")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		o := spec.Owner{Network: args[0], ContainerID: args[1], IfName: "eth0"}
 		if len(args) > 2 {
 			o.IfName = args[2]
 		}
-		released, err := leases(c.Context(), *socket, func(l leased) bool {
+		socket := socket(o.Network)
+		released, err := leases(c.Context(), socket, func(l leased) bool {
 			return l.Network == o.Network && l.ContainerID == o.ContainerID && l.IfName == o.IfName
 		})
 		if err != nil {
@@ -207,11 +241,17 @@ that never comes. The address stays on the link if the container is still there:
 		if len(released) == 0 {
 			return fail(exitNotFound, "`fairlead dhcp ls` lists those that are kept.", "no lease of %s is kept", o)
 		}
+		for _, l := range released {
+			if !*force && sdk.Vanished(o, l.Netns) == nil {
+				return fail(exitUsage, "Detach the container (`fairlead del`), or give its lease back with --force if you know that it is gone.",
+					"%s is in use by %s, which is not gone by any proof (its namespace is %s)", l.what(), o, cmp.Or(l.Netns, "not known"))
+			}
+		}
 		conf, err := json.Marshal(map[string]any{"cniVersion": spec.Newest, "name": o.Network, "type": "dhcp", "ipam": map[string]any{"type": "dhcp"}})
 		if err != nil {
 			return err
 		}
-		if _, err := askDaemon(c.Context(), *socket, rpc.Question{Verb: "DEL", Args: rpc.Args{ContainerID: o.ContainerID, IfName: o.IfName, StdinData: conf}}); err != nil {
+		if _, err := askDaemon(c.Context(), socket, rpc.Question{Verb: "DEL", Args: rpc.Args{ContainerID: o.ContainerID, IfName: o.IfName, StdinData: conf}}); err != nil {
 			return err
 		}
 		if a.json() {

@@ -30,7 +30,8 @@ going on. Which containers these are is known from the cache that runtimes keep,
 	dry := c.Flags().Bool("dry-run", false, "only say which they are")
 	socket := socketFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
-		known, err := leases(c.Context(), *socket, func(leased) bool { return true })
+		socket := socket(strings.Join(args, ""))
+		known, err := leases(c.Context(), socket, func(leased) bool { return true })
 		if err != nil {
 			return err
 		}
@@ -54,7 +55,7 @@ going on. Which containers these are is known from the cache that runtimes keep,
 			case *dry:
 				one.State = "to be kept"
 			default:
-				err = adoptOne(c.Context(), *socket, *q)
+				err = adoptOne(c.Context(), socket, *q)
 			}
 			if err != nil {
 				one.State, one.Reason = "failed", err.Error()
