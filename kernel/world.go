@@ -108,8 +108,7 @@ func (ns *NS) Do(fn func() error) error {
 	}
 	if ns.work == nil {
 		work, entered := make(chan func()), make(chan error)
-		go func() {
-			runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
+		thrownAway(func() {
 			if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
 				entered <- fmt.Errorf("enter netns %s: %w", ns.Path, err)
 				return
@@ -118,7 +117,7 @@ func (ns *NS) Do(fn func() error) error {
 			for f := range work {
 				f()
 			}
-		}()
+		})
 		if err := <-entered; err != nil {
 			return err
 		}
@@ -127,6 +126,26 @@ func (ns *NS) Do(fn func() error) error {
 	done := make(chan error)
 	ns.work <- func() { done <- fn() }
 	return <-done
+}
+
+// thrownAway runs fn on a thread that ends with it. The process's first thread never ends: in a daemon it would keep
+// the namespace that it was in last, and all that is in there, for good.
+func thrownAway(fn func()) {
+	go func() {
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
+		if unix.Gettid() != unix.Getpid() {
+			fn()
+			return
+		}
+		begun := make(chan struct{})
+		go func() {
+			runtime.LockOSThread() // on another thread, for the first one is held until here
+			close(begun)
+			fn()
+		}()
+		<-begun
+		runtime.UnlockOSThread()
+	}()
 }
 
 // Inode identifies a namespace on this boot: device and inode of its nsfs file.

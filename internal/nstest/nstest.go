@@ -138,19 +138,37 @@ func MakeNS(path string) error {
 	}
 	f.Close()
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // thrown away with its namespace
+	thrownAway(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("unshare: %w", err)
 			return
 		}
 		done <- unix.Mount(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), path, "", unix.MS_BIND, "")
-	}()
+	})
 	if err := <-done; err != nil {
 		os.Remove(path)
 		return err
 	}
 	return nil
+}
+
+// thrownAway runs fn on a thread that ends with it, which the process's first thread does not: it would keep a namespace.
+func thrownAway(fn func()) {
+	go func() {
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
+		if unix.Gettid() != unix.Getpid() {
+			fn()
+			return
+		}
+		begun := make(chan struct{})
+		go func() {
+			runtime.LockOSThread() // on another thread, for the first one is held until here
+			close(begun)
+			fn()
+		}()
+		<-begun
+		runtime.UnlockOSThread()
+	}()
 }
 
 // RemoveNS unbinds path; the namespace dies with its last process.
@@ -192,8 +210,7 @@ func In(path string, fn func() error) error {
 		return fn()
 	}
 	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // thrown away with its namespace
+	thrownAway(func() {
 		done <- func() error {
 			f, err := os.Open(path)
 			if err != nil {
@@ -205,6 +222,6 @@ func In(path string, fn func() error) error {
 			}
 			return fn()
 		}()
-	}()
+	})
 	return <-done
 }
