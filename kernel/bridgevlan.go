@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -75,6 +76,18 @@ func parsePortVLAN(b []byte) (v PortVLAN) {
 		}
 	})
 	return v
+}
+
+// NoBridgeVLANs is nil if bridges can keep VLANs apart, be it by a module that the kernel loads for this. The port that
+// is asked about is none.
+func (ns *NS) NoBridgeVLANs() error {
+	if err := ns.NoKind("bridge"); err != nil {
+		return err
+	}
+	if _, err := ns.PortVLANs(math.MaxInt32); errors.Is(err, ErrNoBridgeVLANs) {
+		return ErrNoBridgeVLANs
+	}
+	return nil
 }
 
 // AddPortVLANs puts a port of a bridge into VLANs, in one message. In those that it is in already it is from now on

@@ -76,7 +76,7 @@ func (ns *NS) AddLink(l NewLink) error {
 		err = ErrLinkExists
 	}
 	if is(err, unix.EOPNOTSUPP) && ns.NoKind(l.Kind) != nil {
-		err = fmt.Errorf("%w: %w", noKind(l.Kind), err)
+		return fmt.Errorf("%w: %w", noKind(l.Kind), err)
 	}
 	if err != nil {
 		return fmt.Errorf("add link %s type %s: %w", l.Name, l.Kind, err)

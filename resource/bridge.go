@@ -29,6 +29,14 @@ func (b Bridge) String() string {
 // Ifaces implements Linker.
 func (b Bridge) Ifaces() []Iface { return []Iface{{Host, b.Name}} }
 
+// Possible implements Prober.
+func (b Bridge) Possible(w *kernel.World) error {
+	if !b.VLANs {
+		return nil
+	}
+	return w.Host.NoBridgeVLANs()
+}
+
 // mac is the bridge's own address on this machine. Without one it would take the least of its ports' and
 // change as they come and go, which breaks its neighbours' tables.
 func (b Bridge) mac() net.HardwareAddr { return kernel.MAC("bridge", spec.Owner{IfName: b.Name}) }

@@ -202,10 +202,19 @@ func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
 		return err
 	}
 	records, err := deviceRecords(w)
-	if i := slices.IndexFunc(records, k.is); i >= 0 && err == nil && records[i].Owner.Network != k.Network {
-		return records[i].held(w, k.Device)
-	} else if i >= 0 || err != nil {
+	if err != nil {
 		return err
+	}
+	for _, r := range records {
+		if !k.is(r) {
+			continue
+		}
+		switch err := r.held(w, k.Device); {
+		case err != nil && r.Owner.Network != k.Network:
+			return err
+		case err != nil || r.returns():
+			return nil
+		}
 	}
 	if k.ID != "" && UserspaceDriver(k.ID) != "" {
 		return nil

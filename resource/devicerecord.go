@@ -133,6 +133,16 @@ func (r deviceRecord) container(w *kernel.World) *kernel.NS {
 	return ns
 }
 
+// returns reports whether there will be a device again that no container has: a card comes back after its namespace's
+// end, and a VLAN is made again. What else was virtual ended with the namespace.
+func (r deviceRecord) returns() bool {
+	if r.Userspace || r.VLAN != nil {
+		return true
+	}
+	_, err := os.Lstat(r.Dir)
+	return r.Dir != "" && err == nil
+}
+
 // release gives the device back, wherever it is, and forgets it. A device that is nowhere, and can come back yet, is
 // kept in mind: away.
 func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, err error) {

@@ -61,6 +61,11 @@ type Linkless interface{ Linkless() }
 // A Kinder is a resource that makes a link of a kind that a kernel may lack.
 type Kinder interface{ LinkKind() string }
 
+// A Prober is a resource that asks for what a kernel may lack beside a kind of links. Possible makes nothing.
+type Prober interface {
+	Possible(*kernel.World) error
+}
+
 // A Clearer is a resource that may make nothing, and only take away what an earlier configuration wanted. A plan need
 // not name it then.
 type Clearer interface{ Clears() bool }

@@ -49,8 +49,8 @@ func (v VLAN) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		err = v.await(ctx, w)
 	}
 	switch {
-	case errors.Is(err, unix.EOPNOTSUPP):
-		return false, fmt.Errorf("master: %s: takes no VLAN, or the kernel has none: %w", v.Master.Link, err)
+	case errors.Is(err, unix.EOPNOTSUPP) && w.Host.NoKind("vlan") == nil:
+		return false, fmt.Errorf("master: %s: takes no VLAN: %w", v.Master.Link, err)
 	case err != nil:
 		return false, err
 	}

@@ -373,6 +373,11 @@ func (c *call) status(ctx context.Context) error {
 				return withCode(spec.CodeUnavailable, err)
 			}
 		}
+		if p, ok := plan.Unwrap(r).(resource.Prober); ok {
+			if err := p.Possible(c.w); err != nil {
+				return withCode(spec.CodeUnavailable, err)
+			}
+		}
 	}
 	return nil
 }
