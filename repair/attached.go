@@ -63,7 +63,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	if err != nil {
 		return err
 	}
-	links, err := sdk.LookUp(a.host, a.cached.Result)
+	links, err := sdk.LookUp(a.host, a.Owner, a.cached.Result)
 	if err != nil {
 		return err
 	}

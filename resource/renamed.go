@@ -45,6 +45,22 @@ func calledNow(ns *kernel.NS, err error, is func(*kernel.Link) bool) (said error
 	return err, false
 }
 
+// Renamed is the name that the host's end of an owner's pair has now, if it is listed by another one that leads nowhere;
+// else it is empty.
+func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err error) {
+	v := Veth{Owner: o, Host: listed}
+	var chosen string
+	known, err := w.Memory.Recall(hostNameRecord, o, &chosen)
+	if err != nil || listed != kernel.LinkName("veth", o) && !(known && listed == chosen) {
+		return "", err
+	}
+	links, err := w.Host.Links()
+	if i := slices.IndexFunc(links, v.ours); i >= 0 {
+		now = links[i].Name
+	}
+	return now, err
+}
+
 // own is the owner's link in the container. Where it has another name by now, the error says which.
 func own(w *kernel.World, o spec.Owner, name, kind string) (*kernel.Link, error) {
 	ns, l, err := Container.link(w, name)

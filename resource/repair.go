@@ -72,7 +72,7 @@ func (s Sysctl) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	h, err := w.Host.Link(v.Host)
 	if err != nil || h.Kind != "veth" || !owned(h, v.Owner) {
-		return false, err
+		return false, gone(err) // Verify says what became of it
 	}
 	// It hears nothing of the container's before it does not listen to router advertisements.
 	if changed, err = ignoreRA(w.Host, v.Host); err != nil {

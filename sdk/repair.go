@@ -118,9 +118,9 @@ type Attached struct {
 	HostLinks []HostLink
 }
 
-// LookUp is the links on the host that a result lists, for all plugins of an attachment.
-func LookUp(w *kernel.World, res *spec.Result) ([]HostLink, error) {
-	c := &call{r: &Request{Prev: res}, w: w}
+// LookUp is the links on the host that o's result lists, for all plugins of an attachment.
+func LookUp(w *kernel.World, o spec.Owner, res *spec.Result) ([]HostLink, error) {
+	c := &call{r: &Request{Verb: "CHECK", Owner: o, Prev: res}, w: w}
 	err := c.lookUpHostLinks()
 	return c.r.HostLinks, err
 }

@@ -45,6 +45,7 @@ type HostLink struct {
 	Name   string
 	Kind   string // ip(8)'s type: veth, tun, bridge, …
 	Master string // the bridge it is a port of; empty: none
+	Was    string // the name that it is listed by, where somebody has renamed it since
 }
 
 // IsVLANGateway reports whether a link is the one by which the host is in a VLAN of a bridge that is listed with it:

@@ -114,8 +114,21 @@ func (c *call) lookUpHostLinks() error {
 		if err != nil {
 			return err
 		}
+		was := ""
+		if !there && c.r.Verb == "CHECK" {
+			var now string
+			if now, err = resource.Renamed(c.w, name, c.r.Owner); err != nil {
+				return err
+			}
+			if now != "" {
+				was, name = name, now
+				if kind, master, there, err = resource.Look(c.w, name); err != nil {
+					return err
+				}
+			}
+		}
 		if there {
-			c.r.HostLinks = append(c.r.HostLinks, HostLink{name, kind, master})
+			c.r.HostLinks = append(c.r.HostLinks, HostLink{name, kind, master, was})
 		}
 	}
 	return nil

@@ -93,7 +93,7 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {
-		case l.Name == r.LinkName("veth"):
+		case l.Name == r.LinkName("veth"), l.Was == r.LinkName("veth"):
 			return resource.Host, l.Name, nil
 		case r.IsVLANGateway(l): // all in the VLAN share it
 		case l.Kind == "veth", l.Kind == "tun":

@@ -159,7 +159,7 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {
-		case l.Name == pair.Host:
+		case l.Name == pair.Host, l.Was == pair.Host:
 			return pair.Host, plan.Plan{pair}, nil
 		case r.IsVLANGateway(l): // in CHECK
 		case l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):

@@ -1,0 +1,60 @@
+package repair_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/repair"
+)
+
+// The host's end of a pair that somebody renamed is named by the name that it has, and nothing else is missed: what is on
+// the link is there.
+//
+// clause: P14 P15
+func TestRenamedHostEnd(t *testing.T) {
+	const limit = `{"type":"bandwidth","ingressRate":100000000,"egressRate":20000000}`
+	for name, c := range map[string]struct{ conf, link string }{
+		"bridge": {`{"type":"bridge","bridge":"lan","isGateway":true,"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}`, ""},
+		"ptp":    {`{"type":"ptp","ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}`, ""},
+		"named":  {`{"type":"bridge","bridge":"lan","hostInterfaceName":"web","isGateway":true,"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}`, "web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			l := s.list(`{"cniVersion":"1.1.0","name":"lan","plugins":[` + c.conf + "," + limit + `]}`)
+			a := s.add(l, "a")
+			link := c.link
+			if link == "" {
+				link = strings.Fields(strings.ReplaceAll(nstest.Run(t, "sh", "-c", "ip -br link show type veth"), "@", " "))[0]
+			}
+			rename := func(from, to string) {
+				nstest.Run(t, "ip", "link", "set", from, "down")
+				nstest.Run(t, "ip", "link", "set", from, "name", to, "up")
+			}
+			rename(link, "foo0")
+			for _, dry := range []bool{true, false} {
+				report := s.run(&repair.Repairer{DryRun: dry})
+				f := report.Findings[0]
+				all := strings.Join(f.Drift, "\n")
+				if f.State != repair.Broken || !strings.Contains(all, "link "+link+": link does not exist; it is called foo0 now") {
+					t.Errorf("dry %v: %s: %s", dry, f.State, all)
+				}
+				if strings.Contains(all, "tbf") || strings.Contains(all, "ifb") || strings.Contains(all, "redirect") {
+					t.Errorf("dry %v: drift that is none: %s", dry, all)
+				}
+				for _, d := range f.Drift {
+					if name != "ptp" && !strings.Contains(d, "link "+link+": link does not exist") {
+						t.Errorf("dry %v: drift that is none: %s", dry, d)
+					}
+				}
+			}
+			if name != "ptp" { // whose addresses and routes went down with the link
+				rename("foo0", link)
+				s.whole("renamed back", a)
+			}
+			if err := s.Del(bounded(t), l, a.Attachment); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
