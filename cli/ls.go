@@ -178,8 +178,10 @@ func (a *app) netCommand() *cobra.Command {
 						i.Attached++
 					}
 				}
-				for _, w := range append((&network{List: l}).warnings(), (&network{List: l}).tried()...) {
-					i.Warnings = append(i.Warnings, problem(w))
+				if n := (&network{List: l}); l.File != "" { // what is built in is as it should be, whatever CNI_PATH has
+					for _, w := range append(n.warnings(), n.tried()...) {
+						i.Warnings = append(i.Warnings, problem(w))
+					}
 				}
 				doc.Networks = append(doc.Networks, i)
 			}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"debug/buildinfo"
 	"encoding/json"
 	"errors"
@@ -36,7 +37,8 @@ func (a *app) planCommand() *cobra.Command {
 		Use: "plan NET [NETNS]", GroupID: "look", Args: operands("NET [NETNS]"),
 		Short: "Say what add would make, and make nothing",
 		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. Addresses are examples,
-for the allocator is not asked. Plugins that are another program are opaque: nobody but they knows what they do.`,
+for the allocator is not asked. Plugins that are another program are opaque: nobody but they knows what they do. What is
+missing is said, with exit status 1, after what is known of the others.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				args = append(args, exampleAttachment().Netns)
@@ -45,18 +47,19 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 			if err != nil {
 				return err
 			}
+			missing := errors.Join(t.missing()...)
 			steps, err := t.plan()
 			if err != nil {
-				return err
+				return errors.Join(missing, err)
 			}
 			for _, note := range append(t.notes, t.undeclared()...) {
 				a.note("warning: %s", note)
 			}
 			if a.json() {
-				return printJSON(a.stdout, struct {
+				return errors.Join(missing, printJSON(a.stdout, struct {
 					attached
 					Plugins []Step `json:"plugins"`
-				}{t.document(), steps})
+				}{t.document(), steps}))
 			}
 			s := a.style(a.stdout)
 			root := &tree{text: sprintf("%s %s", s.bold(t.Name), s.dim("attaches "+t.IfName+" of "+t.Netns))}
@@ -76,7 +79,7 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 				}
 			}
 			root.print(a.stdout, s)
-			return nil
+			return missing
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
@@ -88,6 +91,9 @@ for the allocator is not asked. Plugins that are another program are opaque: nob
 func Plan(l *spec.List, capabilities map[string]any) ([]Step, error) {
 	t := &target{network: &network{List: l, builtIn: true}, Attachment: exampleAttachment()}
 	t.Capabilities = capabilities
+	if err := errors.Join(t.missing()...); err != nil {
+		return nil, err
+	}
 	return t.plan()
 }
 
@@ -97,7 +103,54 @@ func exampleAttachment() attach.Attachment {
 	return attach.Attachment{ContainerID: containerID(path), Netns: path, IfName: "eth0"}
 }
 
-// plan asks each plugin of the list that is ours, in this process, for its plan.
+// missing are the plugins of n that are nowhere.
+func (n *network) missing() (errs []error) {
+	for i, p := range n.Plugins {
+		if err := n.find(p.Type); err != nil {
+			errs = append(errs, fmt.Errorf("plugins[%d]: %w", i, err))
+		}
+		if err := n.findIPAM(p); err != nil {
+			errs = append(errs, fmt.Errorf("plugins[%d]: %w", i, err))
+		}
+	}
+	return errs
+}
+
+func (n *network) find(typ string) error {
+	dirs, itself := search(n)
+	_, err := invoke.Find(typ, dirs)
+	var own []string
+	for _, p := range plugin.All() {
+		own = append(own, p.Name)
+	}
+	if err == nil || itself && slices.Contains(own, typ) {
+		return nil
+	}
+	if near, ok := spec.Nearest(typ, own); ok && itself {
+		return fmt.Errorf("find plugin %q: %w; did you mean %q?", typ, invoke.ErrNotFound, near)
+	}
+	return err
+}
+
+// findIPAM finds the IPAM plugin of p. Ours need no file of an allocator that is ours.
+func (n *network) findIPAM(p *spec.Conf) error {
+	if p.IPAMType == "" {
+		return nil
+	}
+	all := plugin.All()
+	i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.IPAMType })
+	dirs, _ := search(n)
+	path, err := invoke.Find(p.Type, dirs)
+	if i < 0 || err == nil && !ours(path) {
+		return n.find(p.IPAMType)
+	}
+	if !all[i].Allocates() {
+		return spec.Errorf(spec.CodeConfig, "ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", p.IPAMType)
+	}
+	return nil
+}
+
+// plan asks each plugin of the list that is ours, in this process, for its plan. What is missing is passed over.
 func (t *target) plan() ([]Step, error) {
 	all := plugin.All()
 	var prev *spec.Result
@@ -115,8 +168,10 @@ func (t *target) plan() ([]Step, error) {
 		switch {
 		case err != nil && i >= 0 && itself:
 			st.Path = "fairlead itself"
+		case err != nil && i >= 0:
+			st.Opaque = "not found; fairlead's own would do this"
 		case err != nil:
-			return nil, err
+			st.Opaque = "not found"
 		case i < 0:
 			st.Opaque = "no plugin of fairlead"
 		case !ours(st.Path):
@@ -145,36 +200,37 @@ func (t *target) plan() ([]Step, error) {
 	return steps, nil
 }
 
-// ours reports whether all plugins of n are, as they would be found.
+// ours reports whether all plugins of n are that are found.
 func (n *network) ours() bool {
-	dirs, itself := search(n)
-	for _, p := range n.Plugins {
-		if path, err := invoke.Find(p.Type, dirs); err == nil && !ours(path) || err != nil && !itself {
-			return false
-		}
-	}
-	return true
+	dirs, _ := search(n)
+	return !slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool {
+		path, err := invoke.Find(p.Type, dirs)
+		return err == nil && !ours(path)
+	})
 }
 
 // warnings are what is odd in n's file, without what our plugins say of their keys.
 func (n *network) warnings() []error {
-	return slices.DeleteFunc(slices.Clone(n.Warnings), func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.ours() })
+	return slices.DeleteFunc(slices.Clone(n.Warnings), func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.ours() && len(n.missing()) == 0 })
 }
 
-// tried is what our plugins have against a network's configuration, and which of its keys they do not know. Where others
-// would run, they are to be asked.
+// tried is which plugins of a network are missing, what ours have against its configuration, and which of its keys they do
+// not know. Where others would run, they are to be asked.
 func (n *network) tried() (problems []error) {
 	bad := func(text string) {
 		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
 	}
 	t := &target{network: n, Attachment: exampleAttachment()}
+	for _, err := range n.missing() {
+		bad(err.Error())
+	}
 	if !n.ours() {
-		return nil
+		return problems
 	}
 	certain := true // whether the addresses that a plan needs are known by their configuration
 	for i, p := range n.Plugins {
 		ips, _ := example(p)
-		certain = certain && (p.IPAMType == "" || len(ips) > 0)
+		certain = certain && (p.IPAMType == "" || len(ips) > 0 && n.findIPAM(p) == nil)
 		if i == 0 && slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
 			bad(fmt.Sprintf("plugins[0]: %s adds to what a plugin before it made, and is the first", p.Type))
 			certain = false
@@ -184,7 +240,7 @@ func (n *network) tried() (problems []error) {
 	for _, note := range t.notes {
 		bad(note)
 	}
-	if err != nil && certain {
+	if err != nil && (certain || errors.As(err, new(noAddress))) {
 		bad(err.Error())
 	}
 	return problems
@@ -206,13 +262,18 @@ func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, pr
 		return nil, nil, err
 	}
 	r.HostLinks = slices.Clone(links)
-	r.IPs, r.Routes = example(conf)
+	if t.findIPAM(conf) == nil {
+		r.IPs, r.Routes = example(conf)
+	}
 	want, notes, err := p.Plan(conf, r)
 	for _, q := range plugin.All() {
 		if err == nil && q.Name == conf.IPAMType && q.Allocates() {
 			var more []string
 			_, more, err = q.Plan(conf, r)
 			notes = append(notes, more...)
+			if err == nil && len(r.IPs) == 0 {
+				err = t.allocates(q, conf)
+			}
 		}
 	}
 	for _, note := range notes {
@@ -231,6 +292,26 @@ func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, pr
 		res.IPs = append(res.IPs, ip)
 	}
 	return want, res, nil
+}
+
+// A noAddress is why an allocator gives nobody an address.
+type noAddress struct{ error }
+
+func (e noAddress) Unwrap() error { return e.error }
+
+// allocates says why q gives nobody an address, where that is known. The runtime may say the ranges.
+func (t *target) allocates(q sdk.Plugin, conf *spec.Conf) error {
+	if _, given := t.Capabilities["ipRanges"]; conf.Capabilities["ipRanges"] && !given {
+		return nil
+	}
+	l, err := q.Ledger(conf, false)
+	if l == nil || err != nil {
+		return err
+	}
+	if err := l.Status(context.Background(), t.Name); err != nil {
+		return noAddress{err}
+	}
+	return nil
 }
 
 // request is what the plugin would get on stdin, but for prevResult.

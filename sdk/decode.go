@@ -237,15 +237,18 @@ func everybodys(key string) bool {
 
 // decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the
 // plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator, and of runtimeConfig the inside of
-// what it reads. For DEL and GC, which work with less, a value that cannot be read is as good as absent (clause P12).
+// what it reads, also where a value is wrong. For DEL and GC, which work with less, a value that cannot be read is as good as absent (clause P12).
 func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
 	raw, err := conf.Object.MarshalJSON()
 	if err != nil {
 		return nil, err
 	}
 	d := decoder{lax: verb == "DEL" || verb == "GC"}
-	if err := d.value("", raw, reflect.ValueOf(into).Elem()); err != nil {
-		return nil, err
+	v := reflect.ValueOf(into).Elem()
+	wrong := d.value("", raw, v)
+	if wrong != nil { // it has stopped there, and a misspelt key may stand behind
+		d = decoder{lax: true}
+		_ = d.value("", raw, reflect.New(v.Type()).Elem())
 	}
 	var own []unknownKey
 	for _, u := range d.unknown {
@@ -256,7 +259,7 @@ func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKe
 			own = append(own, u)
 		}
 	}
-	return own, nil
+	return own, wrong
 }
 
 // offered reports whether a key stands inside a capability that the plugin understands, so that it was meant for the
