@@ -111,7 +111,7 @@ func (r *Runtime) load(o spec.Owner) (*Cached, error) {
 
 // read reads one file of the cache.
 func read(path string) (*Cached, error) {
-	b, err := os.ReadFile(path)
+	b, err := spec.ReadPlain(path, spec.MaxFile)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +182,10 @@ func (r *Runtime) store(c *Cached) error {
 		path = paths[len(paths)-1]
 	}
 	tmp := r.temporary(c.Owner())
-	if err = os.WriteFile(tmp, b, 0o600); err == nil {
+	if err = os.Remove(tmp); err == nil || errors.Is(err, fs.ErrNotExist) { // to open a pipe that has its name would hang
+		err = os.WriteFile(tmp, b, 0o600)
+	}
+	if err == nil {
 		err = os.Rename(tmp, path)
 	}
 	if err != nil {

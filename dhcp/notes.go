@@ -52,7 +52,7 @@ func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 func TakeNotes(dir string, take func(spec.Owner)) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+NoteSuffix))
 	for _, f := range files {
-		b, rerr := kernel.ReadPlain(f, MaxFile)
+		b, rerr := spec.ReadPlain(f, MaxFile)
 		var o spec.Owner
 		if rerr == nil {
 			rerr = json.Unmarshal(b, &o)

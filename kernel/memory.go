@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +58,7 @@ func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
 		return err
 	}
 	file := m.file(kind, o)
-	f, err := os.OpenFile(file+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := create(file + unfinished)
 	if err != nil {
 		return err
 	}
@@ -78,6 +79,16 @@ func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
+// create makes a file anew, whatever has its name: what a killed call left, or a pipe, which to open would hang.
+func create(path string) (*os.File, error) {
+	const how = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	f, err := os.OpenFile(path, how, 0o600)
+	if errors.Is(err, fs.ErrExist) && os.Remove(path) == nil {
+		f, err = os.OpenFile(path, how, 0o600)
+	}
+	return f, err
+}
+
 // Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be
 // written to. It writes nothing.
 func (m Memory) Writable() error {
@@ -91,10 +102,20 @@ func (m Memory) Writable() error {
 	}
 }
 
+// plain reads a file of the memory. One that is no file of ours counts as none, and is said.
+func plain(path string) ([]byte, error) {
+	b, err := spec.ReadPlain(path, spec.MaxFile)
+	if errors.Is(err, spec.ErrNotPlain) {
+		slog.Warn("a record is passed over: remove it", "cause", err)
+		return nil, fs.ErrNotExist
+	}
+	return b, err
+}
+
 // Recall reads what was stored under (kind, o). A torn record counts as none.
 func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
-	b, err := os.ReadFile(m.file(kind, o))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EISDIR) {
+	b, err := plain(m.file(kind, o))
+	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
@@ -140,7 +161,7 @@ func (m Memory) records(kind, network string) (map[[8]byte]json.RawMessage, erro
 		if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(m.Dir, e.Name()))
+		b, err := plain(filepath.Join(m.Dir, e.Name()))
 		if err != nil {
 			if !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -29,6 +30,47 @@ func TestMemoryOddRecord(t *testing.T) {
 	}
 	if err := m.Forget("x", o); err != nil {
 		t.Errorf("forget: %v", err)
+	}
+}
+
+// What has the name of a record and is a pipe, a link or too large is none, and neither waited for nor read.
+func TestMemoryNoFile(t *testing.T) {
+	m, o := Memory{Dir: t.TempDir()}, spec.Owner{Network: "net", ContainerID: "c", IfName: "eth0"}
+	for what, lay := range map[string]func(path string) error{
+		"pipe": func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"link": func(path string) error { return os.Symlink("/dev/zero", path) },
+		"huge": func(path string) error { return errors.Join(os.WriteFile(path, nil, 0o600), os.Truncate(path, 3<<30)) },
+	} {
+		if err := errors.Join(lay(m.file(what, o)), lay(m.file(what, o)+unfinished)); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			var v int
+			if ok, err := m.Recall(what, o, &v); ok || err != nil {
+				t.Errorf("%s: recall: %v, %v", what, ok, err)
+			}
+			for _, list := range []func() (map[[8]byte]json.RawMessage, error){
+				func() (map[[8]byte]json.RawMessage, error) { return m.All(what) },
+				func() (map[[8]byte]json.RawMessage, error) { return m.Records(what, "net") },
+			} {
+				if all, err := list(); err != nil || len(all) > 0 {
+					t.Errorf("%s: records: %v, %v", what, all, err)
+				}
+			}
+			if err := m.Remember(what, o, 5); err != nil {
+				t.Errorf("%s: remember: %v", what, err)
+			}
+			if ok, err := m.Recall(what, o, &v); !ok || err != nil || v != 5 {
+				t.Errorf("%s: recall: %v, %v, %d", what, ok, err, v)
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s: it is waited for", what)
+		}
 	}
 }
 

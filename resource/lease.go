@@ -14,9 +14,9 @@ const leases = "/var/lib/cni/networks"
 
 // lease says to whom host-local has given an address.
 func lease(network string, a netip.Addr) (containerID, ifName string, ok bool) {
-	b, err := os.ReadFile(filepath.Join(leases, network, a.String()))
+	b, err := spec.ReadPlain(filepath.Join(leases, network, a.String()), spec.MaxFile)
 	if os.IsNotExist(err) && a.Is6() { // as the reference writes it elsewhere than on Linux
-		b, err = os.ReadFile(filepath.Join(leases, network, strings.ReplaceAll(a.String(), ":", "_")))
+		b, err = spec.ReadPlain(filepath.Join(leases, network, strings.ReplaceAll(a.String(), ":", "_")), spec.MaxFile)
 	}
 	f := append(strings.Fields(string(b)), "", "")
 	return f[0], f[1], err == nil && f[0] != ""

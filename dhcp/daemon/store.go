@@ -141,7 +141,7 @@ func (e *newerError) Error() string {
 }
 
 func (s store) read(path string) (r record, err error) {
-	b, err := kernel.ReadPlain(path, dhcp.MaxFile)
+	b, err := spec.ReadPlain(path, dhcp.MaxFile)
 	if err != nil {
 		return r, err
 	}

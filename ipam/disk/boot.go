@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,7 +64,7 @@ func namespaceOf(results, network, text string) (netns string, ok bool) {
 	if !ok || strings.ContainsRune(text, '/') {
 		return "", false
 	}
-	b, err := os.ReadFile(filepath.Join(results, network+"-"+containerID+"-"+ifName))
+	b, err := spec.ReadPlain(filepath.Join(results, network+"-"+containerID+"-"+ifName), spec.MaxFile)
 	if err != nil {
 		return "", false
 	}

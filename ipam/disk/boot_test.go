@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -270,5 +271,26 @@ func TestNoBootID(t *testing.T) {
 	del(t, s, "b")
 	if got := leases(t, s.DataDir); len(got) > 0 {
 		t.Errorf("left: %v", got)
+	}
+}
+
+// A pipe in the runtime's cache says nothing of a lease, and is not waited for.
+func TestNamespaceOfPipe(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mkfifo(filepath.Join(dir, "net-a-eth0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan bool)
+	go func() {
+		_, ok := namespaceOf(dir, "net", "a\r\neth0")
+		done <- ok
+	}()
+	select {
+	case ok := <-done:
+		if ok {
+			t.Error("it says something")
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("it is waited for")
 	}
 }

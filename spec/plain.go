@@ -1,0 +1,72 @@
+package spec
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+)
+
+// MaxFile is how many bytes a file of somebody's state may have. Those that are written have some thousand, and the
+// largest a few for each of many thousand addresses.
+const MaxFile = 16 << 20
+
+// ErrNotPlain: what has a file's name is a pipe, a device, a link or a directory, or is larger than any such file.
+var ErrNotPlain = errors.New("no plain file")
+
+// ReadPlain reads a file that is one, of most bytes. A pipe that has the name of a file of state would hang who opens it
+// for ever, a device may begin to work, a symbolic link may lead to one, and a huge file costs time and memory.
+func ReadPlain(path string, most int64) ([]byte, error) {
+	fail := func(format string, args ...any) ([]byte, error) {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf(format, args...)}
+	}
+	st, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return fail("it is %w but %s", ErrNotPlain, typeOf(st.Mode()))
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return fail("it is %w but %s", ErrNotPlain, typeOf(fs.ModeSymlink))
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err = f.Stat(); err != nil { // it may be another one by now
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return fail("it is %w but %s", ErrNotPlain, typeOf(st.Mode()))
+	}
+	var b bytes.Buffer
+	if st.Size() <= most {
+		b.Grow(int(st.Size()) + bytes.MinRead)
+		if _, err := b.ReadFrom(io.LimitReader(f, most+1)); err != nil {
+			return nil, err
+		}
+	}
+	if st.Size() > most || int64(b.Len()) > most {
+		return fail("it is %w of ours: it has more than %d bytes", ErrNotPlain, most)
+	}
+	return b.Bytes(), nil
+}
+
+func typeOf(m fs.FileMode) string {
+	switch m.Type() {
+	case fs.ModeDir:
+		return "a directory"
+	case fs.ModeSymlink:
+		return "a symbolic link"
+	case fs.ModeNamedPipe:
+		return "a named pipe"
+	case fs.ModeSocket:
+		return "a socket"
+	}
+	return "a device"
+}

@@ -1,0 +1,51 @@
+package spec_test
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// What has the name of a file of state, and is none, is named. It is neither waited for nor read.
+func TestReadPlain(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, text := range map[string]string{"empty": "", "full": "0123456789"} {
+		if b, err := spec.ReadPlain(write(name, text), 10); err != nil || string(b) != text {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if _, err := spec.ReadPlain(filepath.Join(dir, "none"), 10); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("none: %v", err)
+	}
+	pipe, link, loop, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), filepath.Join(dir, "loop"), filepath.Join(dir, "socket")
+	huge := write("huge", "")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, link), os.Symlink(loop, loop), os.Truncate(huge, 3<<30)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{pipe: "a named pipe", link: "a symbolic link", loop: "a symbolic link", socket: "a socket",
+		dir: "a directory", "/dev/null": "a device", huge: "more than 10 bytes", write("long", "0123456789a"): "more than 10 bytes"} {
+		b, err := spec.ReadPlain(path, 10)
+		if !errors.Is(err, spec.ErrNotPlain) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %d bytes, %v, want %q", path, len(b), err, want)
+		}
+	}
+}
