@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -24,6 +25,8 @@ func advice(doc *spec.Error, attached []attach.Cached) string {
 		return who
 	case strings.Contains(doc.Msg, " on the link ") || strings.Contains(doc.Msg, " itself, "):
 		return "Something on that segment uses the address: find it by its MAC, or use another. `fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out."
+	case strings.Contains(doc.Msg, ": is down; "):
+		return "That is the host's to mend: no file is wrong."
 	case strings.Contains(doc.Msg, "requested address "):
 		return "It was asked for by IP of CNI_ARGS, by ips of CAP_ARGS, or by the network's args; without them the next free one is given."
 	}
@@ -33,12 +36,21 @@ func advice(doc *spec.Error, attached []attach.Cached) string {
 // source says where a value comes from that no file has.
 func source(msg string) string {
 	switch {
-	case names(msg, "CNI_ARGS"):
+	case names(msg, "CNI_ARGS"), names(msg, "mac: ") && given(msg):
 		return "No file says that: it comes from CNI_ARGS."
-	case names(msg, "runtimeConfig."), strings.Contains(msg, "publish another port"):
+	case names(msg, "runtimeConfig.portMappings"), strings.Contains(msg, "publish another port"):
 		return "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS."
+	case names(msg, "runtimeConfig."):
+		return "No file says that: it comes from CAP_ARGS."
 	}
 	return ""
+}
+
+// given reports whether the MAC address that an error is about is one of CNI_ARGS.
+func given(msg string) bool {
+	_, mac, _ := strings.Cut(msg, `mac: "`)
+	mac, _, ok := strings.Cut(mac, `"`)
+	return ok && mac != "" && strings.Contains(strings.ToLower(os.Getenv("CNI_ARGS")), strings.ToLower(mac))
 }
 
 // owner says how whoever has what was asked for gives it back, if the error names somebody.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"strings"
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -64,6 +66,8 @@ func explain(err error) (exit int, hint string) {
 		return exitNotFound, "`fairlead ls` lists what is attached."
 	case errors.Is(err, attach.ErrAttached):
 		return exitFailure, "Detach it first (`fairlead del`), or choose another interface with -i."
+	case errors.Is(err, invoke.ErrNotFound) && strings.Contains(err.Error(), "did you mean"):
+		return exitFailure, "Correct the type in the network's configuration; `fairlead net ls` says in which file it is."
 	case errors.Is(err, invoke.ErrNotFound):
 		return exitFailure, "Set CNI_PATH to the directories that have the plugins; unset, the usual ones and fairlead's own plugins are used."
 	case errors.As(err, &file):
@@ -71,10 +75,16 @@ func explain(err error) (exit int, hint string) {
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY):
 		return exitTryAgain, "Try again in a moment."
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
+		if os.Geteuid() == 0 {
+			return exitFailure, "This root lacks a capability, as in a container or a user namespace, or what is to be written is read-only. To try it without: `fairlead host`."
+		}
 		return exitFailure, hintPrivilege
 	case errors.As(err, &doc):
 		attached, _ := (&attach.Runtime{}).List("")
 		exit, hint = explainCode(doc.Code)
+		if errors.As(err, &ran) && ran.Command != "ADD" && ran.Command != "STATUS" && hint == hintUnavailable {
+			hint = "That is to be mended first. What is attached goes on."
+		}
 		return exit, cmp.Or(advice(doc, attached), hint)
 	case errors.As(err, &ran):
 		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " + ran.Path
@@ -99,10 +109,12 @@ func explainCode(c spec.Code) (exit int, hint string) {
 	case spec.CodeNetns:
 		return exitFailure, "Give a network namespace of its own: `ip netns add NAME`, then NAME."
 	case spec.CodeUnavailable, spec.CodeLimited:
-		return exitFailure, "The network serves no new attachment until that is mended."
+		return exitFailure, hintUnavailable
 	}
-	return exitFailure, "The plugin's own words are all that is known, and what it wrote to stderr, if anything."
+	return exitFailure, "" // the plugin's own words are all that is known
 }
+
+const hintUnavailable = "The network serves no new attachment until that is mended."
 
 // A report is an error as -o json prints it.
 type report struct {

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -256,7 +257,7 @@ func (a *app) checkCommand() *cobra.Command {
 				return printJSON(a.stdout, checked{t.document(), len(found) == 0, found})
 			}
 			if len(found) > 0 {
-				return fail(exitDrift, t.mending(args), "%w", err)
+				return fail(exitDrift, t.mending(args), "%s", strings.Join(append(found, said(err)...), "\n"))
 			}
 			return nil
 		},
@@ -302,9 +303,24 @@ func drift(err error) (found []string, ok bool) {
 		return nil, false
 	}
 	for line := range strings.Lines(doc.Msg) {
-		found = append(found, strings.TrimSpace(line))
+		for _, part := range strings.Split(strings.TrimSpace(line), "; ") {
+			if len(found) == 0 || strings.Contains(part, ": ") { // else it goes on with what is wrong with the same thing
+				found = append(found, part)
+			} else {
+				found[len(found)-1] += "; " + part
+			}
+		}
 	}
 	return found, true
+}
+
+// said is which plugin said it.
+func said(err error) []string {
+	var ran *invoke.ExecError
+	if !errors.As(err, &ran) {
+		return nil
+	}
+	return []string{fmt.Sprintf("(plugin %s; %s)", ran.Type, ran.Path)}
 }
 
 // A readiness is the answer of status.

@@ -100,20 +100,18 @@ func document(stdout []byte) *spec.Error {
 // Unwrap is the plugin's error document, the context's error, the system's error: those that there are.
 func (e *ExecError) Unwrap() []error { return e.causes }
 
-// Error begins with what failed for whom, and ends with what the plugin printed.
+// Error is what the plugin says, and who said it about whom. Of one that said nothing, or was ended, it begins with who
+// that is, and has how it ended, when, and what it printed.
 func (e *ExecError) Error() string {
+	said := e.doc != nil && e.Status > 0 && e.ended == nil && len(e.causes) == 1
 	var b strings.Builder
-	fmt.Fprintf(&b, "plugin %s (%s) %s", e.Type, e.Path, e.Command)
-	for _, f := range []struct{ name, value string }{
-		{"network", e.Network}, {"container", e.ContainerID}, {"interface", e.IfName},
-	} {
-		if f.value != "" {
-			fmt.Fprintf(&b, " %s %s", f.name, f.value)
+	if said {
+		fmt.Fprintf(&b, "%v (plugin %s %s%s; %s)", e.doc, e.Type, e.Command, e.about(), e.Path)
+	} else {
+		fmt.Fprintf(&b, "plugin %s (%s) %s%s: %s", e.Type, e.Path, e.Command, e.about(), e.end())
+		for _, cause := range e.causes {
+			b.WriteString(": " + cause.Error())
 		}
-	}
-	b.WriteString(": " + e.end())
-	for _, cause := range e.causes {
-		b.WriteString(": " + cause.Error())
 	}
 	if e.doc == nil && len(e.Stdout) > 0 {
 		b.WriteString("; stdout " + quoted(e.Stdout))
@@ -123,6 +121,19 @@ func (e *ExecError) Error() string {
 	}
 	if e.Status >= 0 && e.doc == nil && len(e.Stdout)+len(e.Stderr) == 0 {
 		b.WriteString(", and printed nothing")
+	}
+	return b.String()
+}
+
+// about is whom the call was about.
+func (e *ExecError) about() string {
+	var b strings.Builder
+	for _, f := range []struct{ name, value string }{
+		{"network", e.Network}, {"container", e.ContainerID}, {"interface", e.IfName},
+	} {
+		if f.value != "" {
+			fmt.Fprintf(&b, " %s %s", f.name, f.value)
+		}
 	}
 	return b.String()
 }

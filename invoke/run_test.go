@@ -101,7 +101,7 @@ func TestRunFails(t *testing.T) {
 		says   []string
 	}{
 		{name: "refuses", status: 1, doc: &spec.Error{CNIVersion: spec.V100, Code: 11, Msg: "no address left", Details: "10.1.0.0/24"},
-			says: []string{"exit status 1", "no address left", "10.1.0.0/24", "looked everywhere"}},
+			says: []string{"no address left; 10.1.0.0/24 (plugin refuses ADD ", "looked everywhere"}},
 		{name: "twice", status: 1, doc: &spec.Error{Code: 8, Msg: "the namespace is the host's"}},
 		{name: "liar", status: 1, says: []string{"exit status 1", "stdout `{\"cniVersion"}},
 		{name: "garbage", status: 0, says: []string{"not one JSON document", "Segmentation fault, nearly"}},
@@ -139,6 +139,9 @@ func TestRunFails(t *testing.T) {
 				if !strings.Contains(err.Error(), s) {
 					t.Errorf("%v: says no %s", err, s)
 				}
+			}
+			if tc.doc != nil && (!strings.HasPrefix(err.Error(), tc.doc.Error()) || strings.Contains(err.Error(), "exit status")) {
+				t.Errorf("%v: what matters is not first", err)
 			}
 			if len(err.Error()) > 4<<10 || len(e.Stderr) > 1<<10 || len(e.Stdout) > 1<<10 {
 				t.Errorf("the error is %d bytes long", len(err.Error()))
