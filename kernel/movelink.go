@@ -14,7 +14,9 @@ import (
 type Move struct {
 	To    *NS    // where it goes
 	Name  string // it has there
+	Index int    // likewise (Linux 5.13, others choose one); EBUSY where that is another link's
 	Alias string
+	Group *uint32
 	MAC   net.HardwareAddr
 	MTU   int
 	Up    bool
@@ -42,6 +44,12 @@ func (ns *NS) MoveLink(index int, m Move) error {
 	}
 	if m.Name != "" {
 		req.AddData(attrText(unix.IFLA_IFNAME, m.Name))
+	}
+	if m.Index != 0 {
+		req.AddData(attrU32(unix.IFLA_NEW_IFINDEX, uint32(m.Index)))
+	}
+	if m.Group != nil {
+		req.AddData(attrU32(unix.IFLA_GROUP, *m.Group))
 	}
 	if m.MAC != nil {
 		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, m.MAC))

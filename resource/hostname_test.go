@@ -101,6 +101,9 @@ func TestChosenName(t *testing.T) {
 	t.Run("killed before it was marked", func(t *testing.T) {
 		half := func(o spec.Owner) {
 			t.Helper()
+			if err := w.Memory.Remember(hostNameRecord, o, "web0"); err != nil { // as it is before the pair is made
+				t.Fatal(err)
+			}
 			if err := w.Host.AddVeth(kernel.VethPair{Host: "web0", Name: "eth0", NS: w.Container, HostMAC: kernel.MAC("host", o), Group: kernel.LinkGroup(o.Network)}); err != nil {
 				t.Fatal(err)
 			}
