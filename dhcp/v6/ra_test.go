@@ -114,6 +114,25 @@ func TestStateless(t *testing.T) {
 	}
 }
 
+// What no interface identifier fits is ignored (RFC 4862, 5.5.3 d): the kernel would be waited for in vain.
+func TestPrefixesIgnored(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	l := n.host(false)
+	ra := &advert{lifetime: 30 * time.Minute}
+	for _, p := range []string{"fd00:8::/63", "fd00:1::/64", "fd00:9::/65"} {
+		ra.prefixes = append(ra.prefixes, advertPrefix{prefix: netip.MustParsePrefix(p), auto: true, valid: time.Hour, preferred: time.Hour})
+	}
+	if got := prefixes([]*advert{ra}); len(got) != 1 || got[0].String() != "fd00:1::/64" {
+		t.Errorf("addresses are to be of %v", got)
+	}
+	n.router(ra)
+	got, err := SLAAC{}.Acquire(within(t, 20*time.Second), l, owner("one"))
+	if err != nil || len(got.Addresses) != 1 || got.Addresses[0].Prefix.Masked().String() != "fd00:1::/64" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")
@@ -132,6 +151,14 @@ func TestSilence(t *testing.T) {
 	_, err = Client{}.Acquire(within(t, 3*time.Second), l, owner("one"))
 	wantErr(t, err, dhcp.ErrNobody)
 	if !strings.Contains(err.Error(), "says that there is one") {
+		t.Error(err)
+	}
+
+	odd := newLAN(t, "fd00:1::1/64")
+	odd.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:8::/63"), auto: true}}})
+	_, err = SLAAC{}.Acquire(within(t, 3*time.Second), odd.host(false), owner("one"))
+	wantErr(t, err, dhcp.ErrNobody)
+	if !strings.Contains(err.Error(), "(fd00:8::/63 is none: want a /64)") {
 		t.Error(err)
 	}
 

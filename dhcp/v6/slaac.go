@@ -86,8 +86,17 @@ func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Leas
 	return out, nil
 }
 
-// prefixes are those that hosts are to give themselves addresses of.
-func prefixes(list []*advert) (ps []netip.Prefix) {
+// half is the length of a prefix that an interface identifier can follow: together they have 128 bits.
+const half = 64
+
+// prefixes are those that hosts are to give themselves addresses of. One of another length is to be ignored, and the
+// kernel does (RFC 4862, 5.5.3 d).
+func prefixes(list []*advert) []netip.Prefix {
+	return slices.DeleteFunc(autonomous(list), func(p netip.Prefix) bool { return p.Bits() != half })
+}
+
+// autonomous are the prefixes that routers have hosts give themselves addresses of, possible or not.
+func autonomous(list []*advert) (ps []netip.Prefix) {
 	for _, a := range list {
 		for _, p := range a.prefixes {
 			if p.auto && p.valid > 0 && p.preferred <= p.valid && !slices.Contains(ps, p.prefix) {
@@ -107,6 +116,9 @@ func nothing(link string, list []*advert) error {
 		if a.managed {
 			why = ` (it says that they are to be had by DHCPv6: "dhcpv6")`
 		}
+	}
+	if odd := autonomous(list); len(odd) > 0 {
+		why = fmt.Sprintf(" (%v is none: want a /%d)", odd[0], half) + why
 	}
 	return &silence{fmt.Sprintf("link %s: router %v advertises no prefix that hosts give themselves addresses of%s", link, list[0].router, why)}
 }
