@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -84,6 +85,9 @@ func (c conf) addresses(r *sdk.Request) ([]spec.IP, error) {
 		if gw.IsValid() && gw.Is4() != ip.Addr().Is4() {
 			return nil, bad(path+".gateway", "%s is not of the family of %s", gw, ip)
 		}
+		if gw == ip.Addr() && r.Verb == "ADD" { // which the reference takes, and which does no harm without a route by it
+			slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway would have it too", "network", r.Network, "key", path+".gateway", "address", ip)
+		}
 		fixed = append(fixed, spec.IP{Address: ip, Gateway: gw})
 	}
 	for _, place := range []struct {
@@ -128,6 +132,9 @@ func told(path string, list []string, fixed []spec.IP) ([]spec.IP, error) {
 				return nil, bad(path, "%q has no length, and is in the subnet of no address in ipam.addresses: write it as %s/%d, with the length of its subnet", s, a, a.BitLen()*3/4)
 			}
 			ip = spec.IP{Address: netip.PrefixFrom(a, fixed[n].Address.Bits()), Gateway: fixed[n].Gateway}
+			if ip.Gateway == a {
+				return nil, bad(path, "%q: is the gateway of %s: want another address of it", s, fixed[n].Address.Masked())
+			}
 		} else {
 			return nil, bad(path, "%q: want an address with the length of its subnet, such as 192.0.2.5/24 or 2001:db8::5/64", s)
 		}
@@ -174,13 +181,17 @@ func gateways(list []string, fixed, asked []spec.IP) ([]spec.IP, error) {
 		used := false
 		for i, ip := range asked {
 			if ip.Address.Contains(gw) {
-				asked[i].Gateway, used = gw, true
+				if asked[i].Gateway, used = gw, true; gw == ip.Address.Addr() {
+					return nil, itself(gw, ip)
+				}
 			}
 		}
 		for i, ip := range fixed {
 			if ip.Address.Contains(gw) {
 				if used = true; !ip.Gateway.IsValid() {
-					fixed[i].Gateway = gw
+					if fixed[i].Gateway = gw; gw == ip.Address.Addr() {
+						return nil, itself(gw, ip)
+					}
 				}
 			}
 		}
@@ -193,6 +204,10 @@ func gateways(list []string, fixed, asked []spec.IP) ([]spec.IP, error) {
 		ips = add(ips, ip)
 	}
 	return ips, nil
+}
+
+func itself(gw netip.Addr, ip spec.IP) error {
+	return bad("CNI_ARGS: GATEWAY", "%s is the address that it is to be the gateway of: want another host of %s, or none", gw, ip.Address.Masked())
 }
 
 // sayable refuses what a result of before 0.3.0 has no room for.
