@@ -50,6 +50,12 @@ type Decliner interface {
 	Decline(ctx context.Context, o spec.Owner, a netip.Addr) error
 }
 
+// A Gatewayer is an Allocator that knows before it gives an address which gateway that has.
+type Gatewayer interface {
+	// Gateways are, for each address that an owner gets, the gateways that it can have, by any address of their subnets.
+	Gateways() [][]spec.IP
+}
+
 // A Roomer is an Allocator that can count.
 type Roomer interface {
 	// Room is how many more owners of the network find an address, and how many there is room for in all.

@@ -85,3 +85,91 @@ func TestNoKindIsSaidOnce(t *testing.T) {
 		}
 	}
 }
+
+// A bridge has one gateway of a family. A network that would need another one is not ready, unless it may replace it.
+//
+// clause: P23
+func TestStatusGatewayTaken(t *testing.T) {
+	host := nstest.NewNS(t)
+	at := func(name, conf string) *runner {
+		r := newRunner(t, chain{name, []string{`"type":"bridge","bridge":"br5","isGateway":true,` + conf}, nil})
+		r.host = host
+		return r
+	}
+	first := at("gw1", `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.85.0.0/24"}],[{"subnet":"fd85::/64"}]]}`)
+	others := map[string]struct {
+		conf, say string
+		ready     bool
+	}{
+		"another subnet":   {`"ipam":{"type":"host-local","subnet":"10.86.0.0/24"}`, "br5 already has 10.85.0.1/24, and its gateway is to be 10.86.0.1/24", false},
+		"another prefix":   {`"ipam":{"type":"host-local","subnet":"10.85.0.0/16","gateway":"10.85.0.1"}`, "br5 already has 10.85.0.1/24", false},
+		"overlapping IPv6": {`"ipam":{"type":"host-local","subnet":"fd85::/32"}`, "br5 already has fd85::1/64", false},
+		"static":           {`"ipam":{"type":"static","addresses":[{"address":"10.86.0.9/24"}]}`, "10.86.0.1/24", false},
+		"forced":           {`"forceAddress":true,"ipam":{"type":"host-local","subnet":"10.86.0.0/24"}`, "", true},
+		"one of two fits":  {`"ipam":{"type":"host-local","ranges":[[{"subnet":"10.86.0.0/24"},{"subnet":"10.85.0.0/24","rangeStart":"10.85.0.99"}]]}`, "", true},
+		"the same":         {`"ipam":{"type":"host-local","subnet":"10.85.0.0/24"}`, "", true},
+		"other IPv6":       {`"ipam":{"type":"host-local","subnet":"fd86::/64"}`, "", true},
+		"no gateway":       {`"isGateway":false,"ipam":{"type":"host-local","subnet":"10.86.0.0/24"}`, "", true},
+	}
+	for what, o := range others {
+		r := at("gw2", o.conf)
+		r.must(what+": before there is a bridge", r.status())
+	}
+	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
+	first.must("add", first.add(a))
+	first.must("status of who is there", first.status())
+	for what, o := range others {
+		r := at("gw2", o.conf)
+		err := r.status()
+		if o.ready {
+			r.must(what, err)
+			continue
+		}
+		wantCode(t, what, err, spec.CodeUnavailable, o.say)
+		b := &attachment{id: "c2", netns: nstest.NewNS(t)}
+		if err := r.add(b); err == nil || !strings.Contains(err.Error(), o.say) {
+			t.Errorf("%s: add: %v, want %q", what, err, o.say)
+		}
+	}
+	first.must("del", first.del(a))
+}
+
+// A passthru is alone on its master. Who is in the way, in whichever container, STATUS and ADD name.
+//
+// clause: P23 P11
+func TestPassthruIsAlone(t *testing.T) {
+	nstest.Need(t, "macvlan")
+	host := nstest.NewNS(t)
+	nstest.RunIn(t, host, "sh", "-ec", "ip link add ens6 up type veth peer name beyond6; ip link set beyond6 up")
+	at := func(name, mode string) *runner {
+		r := newRunner(t, chain{name, []string{`"type":"macvlan","master":"ens6","mode":"` + mode + `"`}, nil})
+		r.host = host
+		return r
+	}
+	shared, alone, another := at("shared", "bridge"), at("alone", "passthru"), at("another", "passthru")
+	all := map[string]*runner{"shared": shared, "alone": alone, "another": another}
+	for _, r := range all {
+		r.must("status while nobody is there", r.status())
+	}
+	for name, say := range map[string]string{
+		"shared": "a macvlan, eth0 of life-shared/c1/eth0",
+		"alone":  "a passthru, eth0 of life-alone/c1/eth0",
+	} {
+		r := all[name]
+		a := &attachment{id: "c1", netns: nstest.NewNS(t)}
+		r.must("add", r.add(a))
+		for other, o := range all {
+			err := o.status()
+			if other == name {
+				o.must(name+": own status", err)
+				continue
+			}
+			wantCode(t, name+": status of "+other, err, spec.CodeUnavailable, say)
+			b := &attachment{id: "c2", netns: nstest.NewNS(t)}
+			wantCode(t, name+": add of "+other, o.add(b), spec.CodeConfig, say)
+			o.must("del", o.del(b))
+		}
+		r.must("check", r.check(a))
+		r.must("del", r.del(a))
+	}
+}

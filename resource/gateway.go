@@ -92,6 +92,15 @@ func (g Gateway) conflict(a kernel.Addr) error {
 		g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
 }
 
+// Free is nil if Ensure would find room for the address, now or on a bridge that is yet to be made.
+func (g Gateway) Free(w *kernel.World) error {
+	_, there, conflicts, err := g.look(w)
+	if err != nil || there || len(conflicts) == 0 || g.Force {
+		return gone(err)
+	}
+	return g.conflict(conflicts[0])
+}
+
 // Verify implements plan.Resource.
 func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 	_, there, conflicts, err := g.look(w)

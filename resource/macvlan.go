@@ -93,7 +93,7 @@ func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	err := s.make(w, m.kind(), kernel.MacvlanData(MacvlanModes()[m.mode()], m.BCQueueLen))
 	if errors.Is(err, unix.EINVAL) {
-		err = spec.Errorf(spec.CodeConfig, "mode: %q: a passthru has to be alone on its master: %w", m.mode(), err)
+		err = m.crowded(w, err)
 	}
 	if err != nil {
 		return false, err

@@ -249,7 +249,7 @@ func TestPassthru(t *testing.T) {
 	}
 	for _, mode := range []string{"bridge", "passthru"} {
 		second := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"}, "macvlan", "ens3"), Mode: mode}
-		if _, err := second.Ensure(ctx, w); err == nil || !strings.Contains(err.Error(), "a passthru has to be alone on its master") {
+		if _, err := second.Ensure(ctx, w); err == nil || !strings.Contains(err.Error(), "has a passthru, eth0 of net/c1/eth0") {
 			t.Errorf("%s beside a passthru: %v", mode, err)
 		}
 	}

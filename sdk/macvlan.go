@@ -34,6 +34,9 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.Verb == "STATUS" && !c.LinkInContainer {
+		before = append(before, plan.Required(resource.Alone{Master: link.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
+	}
 	p := append(before, resource.Macvlan{Stacked: link, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})
 	return append(p, after...), nil
 }

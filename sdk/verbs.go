@@ -363,6 +363,9 @@ func (c *call) status(ctx context.Context) error {
 	}
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.status(ctx))
+		if err := c.gatewaysFree(); err != nil {
+			errs = append(errs, withCode(spec.CodeUnavailable, err))
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

@@ -172,3 +172,15 @@ func (l *local) Status(ctx context.Context, network string) error {
 	}
 	return l.Store.Status(ctx, network)
 }
+
+// Gateways implements ipam.Gatewayer.
+func (l *local) Gateways() (all [][]spec.IP) {
+	for _, s := range l.Sets {
+		var choices []spec.IP
+		for _, r := range s.Ranges {
+			choices = append(choices, spec.IP{Address: netip.PrefixFrom(r.RangeStart, r.Subnet.Bits()), Gateway: r.Gateway})
+		}
+		all = append(all, choices)
+	}
+	return all
+}

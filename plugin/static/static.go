@@ -259,3 +259,11 @@ func said(a netip.Addr) string {
 	}
 	return a.String()
 }
+
+// Gateways implements ipam.Gatewayer.
+func (g given) Gateways() (all [][]spec.IP) {
+	for _, ip := range g.res.IPs {
+		all = append(all, []spec.IP{ip})
+	}
+	return all
+}
