@@ -191,11 +191,13 @@ func listing(network string, b *ipam.Book) []address {
 			all = append(all, address{Network: network, Address: k.Address.String(), State: held, IfName: k.IfName, Key: k.Key, Until: &k.Until})
 		}
 	}
-	for _, r := range b.Reserved {
-		all = append(all, address{Network: network, Address: prefixText(r.Prefix), State: reserved, Key: r.For, Note: r.Note})
-	}
+	kept := slices.Clone(b.Reserved)
 	for _, p := range b.Configured {
-		all = append(all, address{Network: network, Address: prefixText(p), State: reserved, Note: "by the configuration"})
+		kept = append(kept, ipam.Reservation{Prefix: p, Note: "by the configuration"})
+	}
+	slices.SortStableFunc(kept, func(a, b ipam.Reservation) int { return a.Prefix.Compare(b.Prefix) })
+	for _, r := range kept {
+		all = append(all, address{Network: network, Address: prefixText(r.Prefix), State: reserved, Key: r.For, Note: r.Note})
 	}
 	return all
 }

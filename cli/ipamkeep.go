@@ -59,6 +59,9 @@ for another key already; and all of a range.`,
 			}{p.network, []ipam.Reservation{}}
 			for _, prefix := range prefixes {
 				r := ipam.Reservation{Prefix: prefix, For: key, Note: note, Since: time.Now().UTC().Truncate(time.Second)}
+				if !c.Flags().Changed("note") {
+					r.Note = noteOf(b, prefix)
+				}
 				if err := p.ledger.Reserve(c.Context(), p.network, r); err != nil {
 					return err
 				}
@@ -75,9 +78,19 @@ for another key already; and all of a range.`,
 		ValidArgsFunction: a.completeNetworks,
 	}
 	c.Flags().StringVar(&key, "for", "", "the sticky `KEY` that gets them, such as default/web-0")
-	c.Flags().StringVar(&note, "note", "", "a `NOTE` for people")
+	c.Flags().StringVar(&note, "note", "", "a `NOTE` for people; without it the one that there is stays")
 	c.Flags().BoolVar(&force, "force", false, "reserve what looks like a slip too")
 	return c
+}
+
+// noteOf is the note of a reservation that there is.
+func noteOf(b *ipam.Book, p netip.Prefix) string {
+	for _, r := range b.Reserved {
+		if r.Prefix == p {
+			return r.Note
+		}
+	}
+	return ""
 }
 
 // atLeast is operands for a command whose last operand may be repeated.

@@ -171,14 +171,14 @@ func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*i
 	case force:
 		return doc.Book, nil
 	case doc.Network != p.network:
-		return nil, fail(exitFailure, "--force imports it all the same.", "nothing is imported: network: %q: the document is of that network, and not of %s", doc.Network, p.network)
+		return nil, fail(exitUsage, "--force imports it all the same.", "nothing is imported: network: %q: the document is of that network, and not of %s", doc.Network, p.network)
 	}
 	here, err := p.ledger.Look(ctx, p.network)
 	if err != nil {
 		return nil, err
 	}
 	if want := subnets(here); doc.Subnets != nil && len(want) > 0 && !slices.Equal(doc.Subnets, want) {
-		return nil, fail(exitFailure, "--force imports what there is room for in the ranges, and outside of them.", "nothing is imported: subnets: %v: the network %s has %v here", doc.Subnets, p.network, want)
+		return nil, fail(exitUsage, "--force imports what there is room for in the ranges, and outside of them.", "nothing is imported: subnets: %v: the network %s has %v here", doc.Subnets, p.network, want)
 	}
 	return doc.Book, nil
 }

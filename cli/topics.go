@@ -26,7 +26,7 @@ The network "` + defaultNetwork + `" is there without a file.
 Exit statuses:
   0  done
   1  failed
-  2  the command line is wrong
+  2  the command line is wrong, or asks for what is done with --force only
   3  check: something is missing or was changed; repair: something cannot be mended
   4  no such network, network namespace or attachment
   5  a passing condition: try again

@@ -55,25 +55,25 @@ func Flags() string {
 func Main(args []string, stderr io.Writer) int {
 	var o options
 	fl := flags(&o)
-	fl.SetOutput(stderr)
-	fl.Usage = func() {
+	fl.SetOutput(io.Discard) // it would print all flags below each error
+	err := fl.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(stderr, "dhcp daemon keeps the leases that the IPAM plugin dhcp asks for.")
+		fl.SetOutput(stderr)
 		fl.PrintDefaults()
+		return 0
 	}
-	if err := fl.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return 0
-		}
+	if err == nil {
+		err = usage(fl, o.pidfile, o.Settings)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "dhcp daemon: %v\n  dhcp daemon -help lists the flags.\n", err)
 		return 2
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(stderr, nil)))
-	err := usage(fl, o.pidfile, o.Settings)
-	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-		defer stop()
-		err = serve(ctx, o.Settings, o.socket, o.pidfile)
-	}
-	if err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := serve(ctx, o.Settings, o.socket, o.pidfile); err != nil {
 		fmt.Fprintln(stderr, "dhcp daemon:", err)
 		return 1
 	}
@@ -83,7 +83,7 @@ func Main(args []string, stderr io.Writer) int {
 func usage(fl *flag.FlagSet, pidfile string, s Settings) error {
 	switch {
 	case fl.NArg() > 0:
-		return fmt.Errorf("%q: there are no arguments", fl.Args())
+		return fmt.Errorf("%q: want flags alone", fl.Args())
 	case pidfile != "" && !filepath.IsAbs(pidfile):
 		return fmt.Errorf("-pidfile %s: want an absolute path", pidfile)
 	case s.Timeout <= 0 || s.Resend <= 0 || s.Patience <= 0:

@@ -11,6 +11,9 @@
 //
 // Reserved addresses, those of `reserved` and of `fairlead ipam reserve`, are given to who asks for one of them by name; those
 // that were reserved for a sticky key (`fairlead ipam reserve --for`) to who has that key, unasked, and to nobody else.
+//
+// `IP` in CNI_ARGS asks for an address (`IP=192.0.2.5`), and `ipam.sticky.key` may name keys of CNI_ARGS. The interface plugin
+// gets the same CNI_ARGS, and some (bridge, macvlan, macvtap, tap) refuse keys that are not theirs: add `IgnoreUnknown=1`.
 package hostlocal
 
 import (
