@@ -72,13 +72,14 @@ func lines(err error) shown {
 	return shown(strings.Join(all, "\n          "))
 }
 
-// A screen passes on what other programs print, without what a terminal would obey.
+// A screen passes on what other programs print, without what a terminal would obey, and the logs of plugins as notes.
 type screen struct{ io.Writer }
 
 // Write implements io.Writer.
 func (s screen) Write(b []byte) (int, error) {
 	for line := range strings.Lines(string(b)) {
 		text, end := strings.CutSuffix(line, "\n")
+		text = told(text)
 		if text = string(printable(strings.ReplaceAll(text, "\t", "    "))); end {
 			text += "\n"
 		}

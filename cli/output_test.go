@@ -20,6 +20,26 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// What plugins log is said as this program says it, and what is no log as it is.
+func TestTold(t *testing.T) {
+	for line, want := range map[string]string{
+		`level=WARN msg="unknown key \"isGatway\", did you mean \"isGateway\"?" network=typo plugin=bridge`: `fairlead: warning: network typo: bridge: unknown key "isGatway", did you mean "isGateway"?`,
+		`level=INFO msg="removing a lease" network=lan address=10.1.2.3`:                                    "fairlead: network lan: removing a lease, address 10.1.2.3",
+		"warning: the cache is odd":      "fairlead: warning: the cache is odd",
+		"level=WARN and then some words": "level=WARN and then some words",
+		"panic: something":               "panic: something",
+		"":                               "",
+	} {
+		if got := told(line); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+		var b strings.Builder
+		if fmt.Fprintln(screen{&b}, line); b.String() != want+"\n" {
+			t.Errorf("%s: %q is shown", line, b.String())
+		}
+	}
+}
+
 func TestTree(t *testing.T) {
 	root := &tree{text: "host"}
 	lan := root.add("lan")
