@@ -37,6 +37,8 @@ type Link struct {
 	Group       uint32
 	Alias       string
 	Port        *BridgePort // where Master is a bridge, else nil
+	Traits      Traits
+	Permanent   net.HardwareAddr // that of the card, which nobody changes (Linux 5.6)
 
 	Data KindData
 
@@ -175,6 +177,7 @@ func parseLink(b []byte) *Link {
 	}
 	flags := u32(b[8:])
 	l := &Link{Index: int(u32(b[4:])), Ethernet: u16(b[2:]) == unix.ARPHRD_ETHER, Up: flags&unix.IFF_UP != 0, Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
+	l.Traits.Flags = flags & traitFlags
 	attrs(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
@@ -221,6 +224,8 @@ func parseLink(b []byte) *Link {
 			})
 		case unix.IFLA_LINKINFO:
 			attrs(v, l.parseInfo)
+		default:
+			l.parseTrait(kind, v)
 		}
 	})
 	return l

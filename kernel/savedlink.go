@@ -3,6 +3,7 @@ package kernel
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +20,24 @@ func (ns *NS) AddAltName(name, alt string) error {
 // DelAltName takes such a name from a link.
 func (ns *NS) DelAltName(name, alt string) error {
 	return ns.altNames(unix.RTM_DELLINKPROP, 0, name, alt)
+}
+
+// DelAltNames takes such names from the link of that index. It goes on past one that is not there.
+func (ns *NS) DelAltNames(index int, names ...string) error {
+	var errs []error
+	for _, alt := range names {
+		req := ns.Request(unix.RTM_DELLINKPROP, unix.NLM_F_ACK)
+		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+		msg.Index = int32(index)
+		req.AddData(msg)
+		list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
+		list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
+		req.AddData(list)
+		if err := ns.tell(req); err != nil {
+			errs = append(errs, fmt.Errorf("altname %s of link #%d: %w", alt, index, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func (ns *NS) altNames(proto, flags int, name, alt string) error {

@@ -32,6 +32,7 @@ type deviceRecord struct {
 	Netns     string          // its path
 	Userspace bool            // nothing was moved
 	Dir       string          // see Device.dir; empty for a virtual one
+	Is        *deviceIdentity // nil in the records of earlier versions
 	deviceState
 }
 
@@ -39,7 +40,7 @@ func (r deviceRecord) who() string { return r.Owner.String() }
 
 // record describes a link of the host before it is moved.
 func (h HostDevice) record(w *kernel.World, l *kernel.Link) (r deviceRecord, err error) {
-	r = deviceRecord{Owner: h.Owner, Netns: w.Container.Path, Dir: dirOf(l)}
+	r = deviceRecord{Owner: h.Owner, Netns: w.Container.Path, Dir: dirOf(l), Is: identityOf(l)}
 	if r.Boot, err = kernel.BootID(); err != nil {
 		return r, err
 	}
@@ -75,11 +76,15 @@ func recallDevice(w *kernel.World, o spec.Owner) (r deviceRecord, known bool, er
 	return r, r.Boot == boot, err
 }
 
-// inContainer is the device's link among those of the container, or nil. Whoever is root in there may take away all
-// that we go by, but for the device below a link; then the one of its name and kind has to be it.
+// inContainer is the device's link among those of the container, or nil. A record of an earlier version has nothing to go
+// by but the device below a link that whoever is root in there could not take away; without that the one of its name and
+// kind has to be it.
 func (r deviceRecord) inContainer(links []*kernel.Link) *kernel.Link {
 	if r.Userspace {
 		return nil
+	}
+	if r.Is != nil {
+		return r.identified(links)
 	}
 	for _, is := range []func(l *kernel.Link) bool{
 		func(l *kernel.Link) bool { return r.Dir != "" && containerDir(l) == r.Dir },
@@ -104,7 +109,7 @@ func (r deviceRecord) onHost(w *kernel.World) (*kernel.Link, error) {
 	for _, l := range links {
 		switch {
 		case l.Kind != r.Kind:
-		case r.Dir != "" && dirOf(l) == r.Dir,
+		case r.Dir != "" && dirOf(l) == r.Dir, r.cameHome(l),
 			r.Dir == "" && (l.Alias == r.Link || slices.Contains(l.AltNames(), altName(r.Owner))),
 			r.Dir == "" && l.Name == r.Link && l.Alias == r.Alias && l.MAC.String() == r.MAC:
 			return l, nil
@@ -149,6 +154,10 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	if r.Userspace {
 		return false, w.Memory.Forget(deviceMemory, r.Owner)
 	}
+	l := r.stayed(w)
+	if l != nil {
+		return r.returned(w, l)
+	}
 	in := r.container(w)
 	if in != nil {
 		if in != w.Container {
@@ -158,13 +167,15 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		if err != nil {
 			return true, err
 		}
-		if l := r.inContainer(links); l != nil {
-			if err := r.bring(w, in, l); err != nil {
+		if there := r.inContainer(links); there != nil {
+			if l, err = r.bring(w, in, there); err != nil {
 				return true, err
 			}
 		}
 	}
-	l, err := r.onHost(w)
+	if l == nil {
+		l, err = r.onHost(w)
+	}
 	if err == nil && l == nil && in == nil && r.Kind == "" { // the kernel brings it back some time after the namespace's end
 		err = w.Host.Await(ctx, deviceLimit, []uint{kernel.LinkEvents}, func() (ok bool, err error) {
 			l, err = r.onHost(w)
@@ -184,6 +195,10 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	if err != nil {
 		return true, err
 	}
+	if l == nil && in != nil {
+		r.hidden()
+		return true, nil
+	}
 	if l == nil {
 		// There is such a directory while a driver has a link for the device, in whichever namespace.
 		if _, err := os.Lstat(filepath.Join(r.Dir, "net")); r.Dir != "" && err == nil {
@@ -192,32 +207,48 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		}
 		return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
 	}
+	return r.returned(w, l)
+}
+
+// returned makes the device on the host what it was, and forgets it.
+func (r deviceRecord) returned(w *kernel.World, l *kernel.Link) (away bool, err error) {
 	if err := r.restore(w, l); err != nil {
 		return true, err
 	}
 	return false, w.Memory.Forget(deviceMemory, r.Owner)
 }
 
-// bring moves the device from a container to the host. It gets its name and address before, so that nobody on the host
-// sees another one.
-func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) error {
-	if l.Name != r.Link {
+// bring moves the device from a container to the host, and returns it as it is there. It gets its name and address
+// before, so that nobody on the host sees another one; alias and group come with the move, so that whoever goes on after
+// a kill finds it, and nobody takes it for what its container says that it is.
+func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*kernel.Link, error) {
+	foreign := slices.DeleteFunc(l.AltNames(), func(alt string) bool {
+		return slices.Contains(r.AltNames, alt) || alt == altName(r.Owner)
+	})
+	_ = in.DelAltNames(l.Index, foreign...) // one that the host has too would stop the move, which tells
+	if l.Name != r.Link && r.Is != nil {    // without that it is known by its name
 		if err := rename(in, l, r.Link); err != nil && !errors.Is(err, kernel.ErrLinkExists) {
-			return err
+			return nil, err
 		}
 	}
 	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
 		_ = in.MoveLink(l.Index, kernel.Move{MAC: mac}) // who cannot now can on the host, or says so there
 	}
-	err := in.MoveLink(l.Index, kernel.Move{To: w.Host, Name: r.Link})
+	m := kernel.Move{To: w.Host, Name: r.Link, Alias: r.Link, Group: r.group(l)}
+	err := in.MoveLink(l.Index, m)
 	if errors.Is(err, kernel.ErrLinkExists) {
 		slog.Warn("another link of the host has the device's name", "device", r.Link)
-		err = in.MoveLink(l.Index, kernel.Move{To: w.Host, Name: "dev%d"})
+		_ = in.DelAltNames(l.Index, l.AltNames()...) // or one of those; what it had is given back
+		m.Name = "dev%d"
+		err = in.MoveLink(l.Index, m)
 	}
 	if err != nil {
-		return fmt.Errorf("give %s back: %w", r.Link, err)
+		return nil, fmt.Errorf("give %s back: %w", r.Link, err)
 	}
-	return nil
+	if m.Name == r.Link {
+		return w.Host.Link(r.Link)
+	}
+	return r.onHost(w)
 }
 
 // sweepDevices gives back what was moved for owners that keep does not want. Away are those whose device is nowhere yet.
@@ -243,26 +274,6 @@ func sweepDevices(ctx context.Context, w *kernel.World, network string, keep fun
 		}
 	}
 	return away, errors.Join(errs...)
-}
-
-// former is the record that a device would have that the reference's plugin moved: it keeps the name in the alias, and
-// nothing else. It is in the container, or where that is gone on the host, under the name that it had in there. In is
-// nil unless the configuration means that device.
-func (h HostDevice) former(w *kernel.World) (r deviceRecord, in *kernel.NS, l *kernel.Link) {
-	in = w.Container
-	if in == nil {
-		in = w.Host
-	}
-	l, err := in.Link(h.Name)
-	if err != nil || spec.ValidIfName(l.Alias) != nil || in == w.Host && (l.Kind != "" || l.Alias == l.Name) {
-		return r, nil, nil
-	}
-	r = deviceRecord{Owner: h.Owner, Dir: containerDir(l), deviceState: deviceState{
-		Kind: l.Kind, Link: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen, Promisc: l.Promisc, AllMulti: l.AllMulti, AltNames: l.AltNames()}}
-	if h.Device.value() == "" || !h.Device.is(r) {
-		return r, nil, nil
-	}
-	return r, in, l
 }
 
 // containerDir is dirOf for a link of a container, which /sys does not show.

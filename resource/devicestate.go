@@ -32,7 +32,9 @@ type deviceState struct {
 	Port     *kernel.BridgePort // of the bridge that Master is
 	VLANs    []kernel.PortVLAN  // likewise
 	VLAN     *vlanState         // a vlan dies with its container's namespace
-	Settings map[string]int32   // see kernel.Link.Settings; without those that follow the host's
+	Group    uint32
+	Traits   *kernel.Traits   // nil in the records of earlier versions, which have no group either
+	Settings map[string]int32 // see kernel.Link.Settings; without those that follow the host's
 	Addrs    []kernel.Saved
 	Routes   []kernel.Saved
 }
@@ -47,7 +49,7 @@ type vlanState struct {
 func deviceStateOf(w *kernel.World, l *kernel.Link) (s deviceState, err error) {
 	s = deviceState{
 		Link: l.Name, Kind: l.Kind, Alias: l.Alias, AltNames: l.AltNames(), MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen,
-		Up: l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Settings: l.Settings(),
+		Up: l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Group: l.Group, Traits: &l.Traits, Settings: l.Settings(),
 	}
 	for key, of := range hostSettings(w) {
 		if s.Settings[key] == of {
@@ -144,6 +146,14 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 	}
 	if l.Promisc != s.Promisc || l.AllMulti != s.AllMulti {
 		set(kernel.LinkChange{Promisc: &s.Promisc, AllMulti: &s.AllMulti})
+	}
+	if s.Traits != nil {
+		if err := w.Host.SetTraits(l, *s.Traits); err != nil {
+			slog.Info("not put back", "device", s.Link, "error", err)
+		}
+	}
+	if s.Traits != nil && l.Group != s.Group {
+		errs = append(errs, w.Host.MoveLink(l.Index, kernel.Move{Group: &s.Group}))
 	}
 	s.restoreSettings(w, name, l)
 	if s.Master != "" {

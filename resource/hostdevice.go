@@ -19,6 +19,8 @@ type HostDevice struct {
 	Also   []Device // other ways by which the configuration says which: they have to be the same one
 	MAC    string   // to be verified: what the chain's result has
 	MTU    int      // likewise
+
+	Attached bool // for DEL: there is a result that shows that the container got it
 }
 
 func (h HostDevice) String() string {
@@ -68,14 +70,24 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	r, err := h.record(w, l)
 	if err == nil {
-		err = w.Memory.RememberForGood(deviceMemory, h.Owner, r)
+		err = r.settle(w, l.Index)
 	}
 	if err != nil {
 		return false, errors.Join(err, w.Memory.Forget(deviceMemory, h.Owner))
 	}
 	// For people only, and given here: before Linux 6.6 an altname that is given in there is left in a table of there.
 	_ = w.Host.AddAltName(l.Name, altName(h.Owner))
-	err = w.Host.MoveLink(l.Index, kernel.Move{To: w.Container, Name: h.Name, Alias: l.Name, Up: true})
+	m := kernel.Move{To: w.Container, Name: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
+	err = w.Host.MoveLink(l.Index, m)
+	for n := 1; n < 4 && errors.Is(err, unix.EBUSY); n++ { // somebody in there took that index meanwhile
+		if err = r.settle(w, r.Is.Index+n); err == nil {
+			m.Index = r.Is.Index
+			err = w.Host.MoveLink(l.Index, m)
+		}
+	}
+	if err == nil {
+		err = r.arrived(w, h.Name)
+	}
 	if err == nil {
 		return true, nil
 	}
@@ -142,6 +154,9 @@ func (r deviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 		return err
 	}
 	away, err := r.release(ctx, w)
+	if _, here := h.Device.find(w); here == nil && r.Owner != h.Owner {
+		return err // and by now the host has another one of that name
+	}
 	if err == nil && away {
 		return spec.Errorf(spec.CodeConfig, "%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns)
 	}
@@ -166,6 +181,8 @@ func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
 		}
 		if l.Kind != r.Kind {
 			is.add(fmt.Errorf("is %s, not the device", kind(l)))
+		} else if r.Is != nil && (l.Index != r.Is.Index || !r.same(l)) {
+			is.add(errors.New("is another link, not the device"))
 		}
 	case h.Device.Link != "":
 		is.want("alias", h.Device.Link, l.Alias)
@@ -205,10 +222,7 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 		return nil
 	}
 	if in != w.Host {
-		if err := r.bring(w, in, l); err != nil {
-			return err
-		}
-		if l, err = r.onHost(w); err != nil || l == nil {
+		if l, err = r.bring(w, in, l); err != nil || l == nil {
 			return err
 		}
 	}

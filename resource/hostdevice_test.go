@@ -364,7 +364,7 @@ func TestHostDeviceOfReference(t *testing.T) {
 		if after := linkState(t, w); after != moved {
 			t.Errorf("another device:%s", difference(moved, after))
 		}
-		h.Device = d
+		h.Device, h.Attached = d, true
 		for range 2 {
 			if err := h.Remove(t.Context(), w); err != nil {
 				t.Fatal(err)

@@ -1,11 +1,17 @@
 // Package hostdevice gives a container a network device of the host, which the host is without as long as the container
-// has it. It goes back as it was: name, other names and alias, MAC, MTU, queue length, master, settings, addresses and
-// routes; what stays lost are queueing disciplines and entries of neighbours. Meanwhile its alias is its name on the host.
+// has it. It goes back as it was: name, other names and alias, MAC, MTU, queue length, flags, broadcast address,
+// group, GSO and GRO limits, master, settings, addresses and routes; what stays lost are queueing disciplines and entries
+// of neighbours, and what a container's root changes by ethtool, of its carrier, or by BPF stays changed. Meanwhile its alias
+// is its name on the host, and whatever a container's root does to name, alias and index, no other link is taken for it, but
+// for a tap: one that was deleted in there, and made again under its index. A device that a living container has deleted or
+// hides is not given back by DEL, which says so and succeeds; GC, the next DEL and the next ADD look for it again.
 // A card comes back also when the container's namespace ends before DEL. A virtual device ends with that; of those only a
 // VLAN is made again.
 package hostdevice
 
 import (
+	"slices"
+
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -34,6 +40,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		h.Device, h.Also = ways[0], ways[1:]
 	}
 	if r.Verb == "DEL" { // it goes by what is remembered
+		h.Attached = r.Prev != nil && slices.ContainsFunc(r.Prev.Interfaces, func(f spec.Interface) bool { return f.Name == r.IfName && f.Sandbox != "" })
 		return plan.Plan{h}, nil
 	}
 	if len(ways) == 0 && r.Verb != "STATUS" {

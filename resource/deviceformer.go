@@ -1,0 +1,38 @@
+package resource
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// former is the record that a device would have that the reference's plugin moved: it keeps the name in the alias, and
+// nothing else. It is in the container, or where that is gone on the host, under the name that it had in there. In is
+// nil unless the configuration means that device.
+//
+// Whoever is root in the container can make such a link himself. So it is none where anybody is known to have the device
+// or the host has it, and a virtual one only where a result shows that the container got one.
+func (h HostDevice) former(w *kernel.World) (r deviceRecord, in *kernel.NS, l *kernel.Link) {
+	in = w.Container
+	if in == nil {
+		in = w.Host
+	}
+	l, err := in.Link(h.Name)
+	if err != nil || spec.ValidIfName(l.Alias) != nil || in == w.Host && (l.Kind != "" || l.Alias == l.Name) {
+		return r, nil, nil
+	}
+	r = deviceRecord{Owner: h.Owner, Dir: containerDir(l), deviceState: deviceState{
+		Kind: l.Kind, Link: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen, Promisc: l.Promisc, AllMulti: l.AllMulti, AltNames: l.AltNames()}}
+	if h.Device.value() == "" || !h.Device.is(r) || l.Kind != "" && !h.Attached {
+		return r, nil, nil
+	}
+	if at, err := h.Device.find(w); !errors.Is(err, kernel.ErrNoLink) && !(err == nil && in == w.Host && at.Index == l.Index) {
+		return r, nil, nil
+	}
+	if records, err := deviceRecords(w); err != nil || slices.ContainsFunc(records, h.Device.is) {
+		return r, nil, nil
+	}
+	return r, in, l
+}
