@@ -191,7 +191,7 @@ func TestHostDeviceKilledDel(t *testing.T) {
 	for n := 1; ; n++ {
 		a := &attachment{id: "k", netns: nstest.NewNS(t)}
 		r.must("add", r.add(a))
-		nstest.RunIn(t, a.netns, "sh", "-ec", "ip link property del dev eth0 altname enp0s9; ip link set eth0 address 02:00:00:00:00:0b mtu 1300")
+		nstest.RunIn(t, a.netns, "sh", "-ec", "ip link property del dev eth0 altname enp0s9; ip link property del dev eth0 altname "+r.network()+":k:eth0; ip link set eth0 address 02:00:00:00:00:0b mtu 1300 alias zz")
 		_, err := r.run(0, "DEL", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 		if n%2 == 0 { // by then it may be gone with all that was left in it
 			a.netns = ""
