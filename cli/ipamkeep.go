@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"strings"
 	"time"
@@ -105,24 +106,20 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 	if key != "" && !b.Keyed {
 		return fail(exitUsage, `Set ipam.sticky in the network's configuration, such as {"key": ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]}. `+hint, "--for %s: the containers of network %s come under no keys", key, network)
 	}
+	if err := ipam.PossibleKey(key, b.KeyParts); key != "" && err != nil {
+		return fail(exitUsage, "`fairlead ipam ls "+network+"` has keys as they are written. "+hint, "--for %s: %w", key, err)
+	}
 	for _, p := range prefixes {
-		inside := false
-		for _, set := range b.Sets {
-			if r, ok := set.Find(p.Addr()); ok && p.IsSingleIP() && p.Addr() == r.Gateway {
-				return fail(exitUsage, hint, "%s is the gateway of %s, which nobody is given anyway", p.Addr(), r.Subnet)
-			}
-			left := len(ipam.Clip(set.After(netip.Addr{}), p)) > 0
-			inside = inside || left
-			if left && ipam.Union([]netip.Prefix{p}).Size(set).IsZero() {
-				return fail(exitUsage, hint, "%s is all that there is of %s", p, set)
-			}
-		}
-		if !inside && len(b.Sets) > 0 {
+		err := ipam.Slip(b.Sets, p)
+		if errors.Is(err, ipam.ErrOutside) {
 			var ranges []string
 			for _, set := range b.Sets {
 				ranges = append(ranges, set.String())
 			}
 			return fail(exitUsage, hint, "%s is of none of the ranges of network %s: %s", prefixText(p), network, strings.Join(ranges, ", "))
+		}
+		if err != nil {
+			return fail(exitUsage, hint, "%w", err)
 		}
 		for _, r := range b.Reserved {
 			if r.Prefix == p && r.For != key {

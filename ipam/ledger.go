@@ -2,8 +2,11 @@ package ipam
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -56,6 +59,7 @@ type Book struct {
 	Sets       []Set          `json:"-"`
 	Configured []netip.Prefix `json:"-"` // reserved by the configuration
 	Keyed      bool           `json:"-"` // the configuration has sticky keys
+	KeyParts   int            `json:"-"` // … of how many parts; 0 where that is not known
 	Problems   []string       `json:"-"` // what could not be read
 	From       string         `json:"-"` // the directory that it was read from; empty: a document
 }
@@ -95,6 +99,27 @@ type Binding struct {
 	Seconds int64      `json:"ttl"`
 	Since   time.Time  `json:"since"` // when the key got it, or gave it back
 	Until   time.Time  `json:"-"`     // when the hold ends; while there is a lease it has not begun
+}
+
+// PossibleKey is why no owner comes under a sticky key of so many parts: between them is a slash, and inside of one it is
+// %2F, "%" being %25. A key of one part is that part as it is.
+func PossibleKey(key string, parts int) error {
+	if parts < 2 {
+		return nil
+	}
+	list := strings.Split(key, "/")
+	if len(list) != parts {
+		return fmt.Errorf("the keys have %d parts with / between them (a / inside of one is %%2F), and this has %d", parts, len(list))
+	}
+	for _, p := range list {
+		if p == "" {
+			return errors.New("one of its parts is empty, and a container without one has no key")
+		}
+		if strings.Count(p, "%") != strings.Count(p, "%25")+strings.Count(p, "%2F") {
+			return errors.New("no key is written so: a % inside of a part is %25, and a / is %2F")
+		}
+	}
+	return nil
 }
 
 // A Use is how much of a set is given out.

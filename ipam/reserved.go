@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -34,6 +35,26 @@ func ParseReserved(s string) (netip.Prefix, error) {
 		return p, spec.Errorf(spec.CodeConfig, "%s has host bits set; write %s, or %s", p, p.Addr(), p.Masked())
 	}
 	return p, nil
+}
+
+// Slip is why a reservation of p in sets can hardly be meant: it is of none of them (ErrOutside), or all of one, or is a
+// gateway, that nobody is given anyway.
+func Slip(sets []Set, p netip.Prefix) error {
+	inside := len(sets) == 0
+	for _, set := range sets {
+		if r, ok := set.Find(p.Addr()); ok && p.IsSingleIP() && p.Addr() == r.Gateway {
+			return fmt.Errorf("%s is the gateway of %s, which nobody is given anyway", p.Addr(), r.Subnet)
+		}
+		left := len(Clip(set.After(netip.Addr{}), p)) > 0
+		inside = inside || left
+		if left && Union([]netip.Prefix{p}).Size(set).IsZero() {
+			return fmt.Errorf("%s is all that there is of %s", p, set)
+		}
+	}
+	if !inside {
+		return ErrOutside
+	}
+	return nil
 }
 
 // Reserved is a number of subnets as runs of addresses, in order and apart from each other.

@@ -1,12 +1,14 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -50,6 +52,8 @@ type claims struct {
 	force bool
 	had   map[string]string // who or what was claimed → where, and as what
 	errs  []error
+
+	leased []netip.Addr
 }
 
 func (c *claims) bad(path, format string, args ...any) bool {
@@ -93,13 +97,44 @@ func (c *claims) once(path, what, who string, contradiction func(before string) 
 	return false
 }
 
-func possible(a netip.Addr) bool { return a.IsValid() && a.Zone() == "" && !a.Is4In6() }
+// possible is why no container can have an address.
+func possible(a netip.Addr) error {
+	switch {
+	case !a.IsValid():
+		return errors.New("there is no address")
+	case a.Zone() != "" || a.Is4In6():
+		return fmt.Errorf("address %s: want a plain IPv4 or IPv6 address", a)
+	case a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return fmt.Errorf("address %s is no host's", a)
+	}
+	return nil
+}
+
+// nameable is why no call can name an owner, so that no DEL would ever end what it has.
+func nameable(l ipam.Lease) error {
+	if l.ContainerID == "" {
+		return errors.New("no owner: containerID is empty")
+	}
+	if len(l.ContainerID) > 1<<16 {
+		return fmt.Errorf("containerID: %d bytes: want %d at most", len(l.ContainerID), 1<<16)
+	}
+	if err := spec.ValidContainerID(l.ContainerID); err != nil {
+		return fmt.Errorf("containerID: %w", err)
+	}
+	if l.IfName == "" { // files of former versions do not say it
+		return nil
+	}
+	if err := spec.ValidIfName(l.IfName); err != nil {
+		return fmt.Errorf("ifname: %w", err)
+	}
+	return nil
+}
 
 // lease reports whether a lease is to be added.
 func (c *claims) lease(path string, l ipam.Lease) bool {
 	text := leaseText(l)
-	if !possible(l.Address) || garbage(text) || len(text) > 1<<16 || strings.ContainsAny(l.ContainerID+l.IfName, "\r\n\x00") || l.ContainerID == "" {
-		return c.bad(path, "lease %s of %q: no address, or no owner", l.Address, holder(text))
+	if err := cmp.Or(possible(l.Address), nameable(l)); err != nil {
+		return c.bad(path, "lease %s of %q: %w", l.Address, holder(text), err)
 	}
 	if !c.once(path, "address "+l.Address.String(), text, func(at string) string {
 		return fmt.Sprintf("%s is %s's, and another's in %s: want one owner", l.Address, holder(text), at)
@@ -122,11 +157,31 @@ func (c *claims) lease(path string, l ipam.Lease) bool {
 	return false
 }
 
+// holdable is why a binding says nothing. One of the future is as good as new.
+func holdable(k ipam.Binding) error {
+	ifName := spec.ValidIfName(k.IfName)
+	switch err := possible(k.Address); {
+	case err != nil:
+		return err
+	case k.Key == "":
+		return errors.New("key: is empty")
+	case len(k.Key) > 1<<16:
+		return fmt.Errorf("key: %d bytes: want %d at most", len(k.Key), 1<<16)
+	case ifName != nil:
+		return fmt.Errorf("ifname: %w", ifName)
+	case k.Seconds < 0 || k.Seconds > century:
+		return fmt.Errorf("ttl: %d: want seconds, from 0 to %d", k.Seconds, int64(century))
+	case k.Since.Unix() < 0:
+		return fmt.Errorf("since: %s: want a time after 1970", k.Since.Format(time.RFC3339))
+	}
+	return nil
+}
+
 // binding reports whether what a sticky key had is to be added. The leases come before.
 func (c *claims) binding(path string, k ipam.Binding) bool {
 	r := record{Key: k.Key, IfName: k.IfName}
-	if !possible(k.Address) || k.Key == "" || k.Seconds < 0 || k.Seconds > century || k.Since.Unix() < 0 || k.Since.Unix() > 1<<40 {
-		return c.bad(path, "sticky address %s of %q: is not whole", k.Address, k.Key)
+	if err := holdable(k); err != nil {
+		return c.bad(path, "sticky address %s of %.100q: %w", k.Address, k.Key, err)
 	}
 	who := k.Key + "\r\n" + k.IfName
 	if !c.once(path, "sticky "+k.Address.String(), who, func(at string) string {
@@ -165,12 +220,36 @@ func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reserv
 	}) {
 		return false
 	}
-	if !c.force && len(c.s.Sets) > 0 && !slices.ContainsFunc(c.s.Sets, func(set ipam.Set) bool { return len(ipam.Clip(set.After(netip.Addr{}), r.Prefix)) > 0 }) {
-		return c.bad(path, "reserved %s %w (%s)", r.Prefix, ipam.ErrOutside, describe(c.s.Sets))
-	}
 	i := slices.IndexFunc(have, func(was ipam.Reservation) bool { return was.Prefix == r.Prefix })
 	if i >= 0 && have[i].For != r.For {
 		return c.bad(path, "%s is reserved for %q, and not for %q", r.Prefix, have[i].For, r.For)
 	}
-	return i < 0
+	if i >= 0 || c.force {
+		return i < 0
+	}
+	switch err := ipam.Slip(c.s.Sets, r.Prefix); {
+	case errors.Is(err, ipam.ErrOutside):
+		return c.bad(path, "reserved %s %w (%s)", r.Prefix, err, describe(c.s.Sets))
+	case err != nil:
+		return c.bad(path, "reserved %w; --force takes it", err)
+	case r.For != "" && c.s.Sticky == nil && len(c.s.Sets) > 0:
+		return c.bad(path, "reserved %s is for the key %q, and the containers of this network come under no keys; --force takes it", r.Prefix, r.For)
+	}
+	for _, a := range c.here() {
+		if !r.Prefix.Contains(a) || slices.ContainsFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == a }) { // in the document as it was
+			continue
+		}
+		if f, err := c.d.read(a); err == nil {
+			return c.bad(path, "reserved %s is in use by %s here; --force takes it", a, holder(f.text))
+		}
+	}
+	return true
+}
+
+// here are the addresses of the leases that there are.
+func (c *claims) here() []netip.Addr {
+	if c.leased == nil && c.d.fd >= 0 {
+		c.leased, _ = c.d.addresses() // what cannot be read is said elsewhere
+	}
+	return c.leased
 }

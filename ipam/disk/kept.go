@@ -42,7 +42,7 @@ func (r record) stickyKey() key { return keyOf("sticky", r.Key+"\r\n"+r.IfName) 
 
 // left is for how long r still holds its address.
 func (r record) left(d *directory) time.Duration {
-	age := time.Duration(d.wall-r.Since) * time.Second
+	age := time.Duration(max(d.wall-r.Since, 0)) * time.Second // a far future would be more than a Duration holds
 	if r.Boot != 0 && r.Boot == d.boot {
 		age = d.now.since(uint32(r.Clock))
 	}

@@ -44,6 +44,9 @@ func (s *Store) Networks(context.Context) ([]string, error) {
 // Look reads the directory itself, not the index.
 func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
 	b := &ipam.Book{Sets: s.Sets, Configured: s.Reserved, Keyed: s.Sticky != nil}
+	if b.Keyed {
+		b.KeyParts = s.Sticky.Parts
+	}
 	d, err := s.open(ctx, network, false)
 	if err != nil {
 		return nil, err

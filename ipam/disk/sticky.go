@@ -17,6 +17,7 @@ import (
 type Sticky struct {
 	Key    string        // the owner's; empty: it has none
 	TTL    time.Duration // for how long after its release an address goes to others only where nothing else is free
+	Parts  int           // of how many parts every key of the network is made; 0: not said
 	Former string        // what Key was in former days, and nobody's Key is now; empty: the same
 }
 

@@ -42,7 +42,7 @@ func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
 			parts = append(parts, part)
 		}
 	}
-	out := &disk.Sticky{TTL: s.TTL.or(24 * time.Hour)}
+	out := &disk.Sticky{TTL: s.TTL.or(24 * time.Hour), Parts: len(s.Key)}
 	if len(parts) == len(s.Key) {
 		out.Key, out.Former = joined(parts)
 	}

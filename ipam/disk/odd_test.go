@@ -1,0 +1,98 @@
+package disk
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+)
+
+// What no DEL can name, no container can have, and what reserve refuses is not imported, and said for what it is.
+func TestImportRefused(t *testing.T) {
+	good := ipam.Binding{Address: addr("10.1.0.9"), Key: "web", IfName: "eth0", Seconds: 60, Since: time.Now()}
+	lease := func(a, id, ifName string) *ipam.Book {
+		return &ipam.Book{Leases: []ipam.Lease{{Address: addr(a), ContainerID: id, IfName: ifName}}}
+	}
+	held := func(change func(k *ipam.Binding)) *ipam.Book {
+		k := good
+		change(&k)
+		return &ipam.Book{Sticky: []ipam.Binding{k}}
+	}
+	reserved := func(p, key string) *ipam.Book {
+		return &ipam.Book{Reserved: []ipam.Reservation{{Prefix: netip.MustParsePrefix(p), For: key}}}
+	}
+	for _, tc := range []struct {
+		b     *ipam.Book
+		want  string
+		force bool // force takes it
+	}{
+		{lease("10.1.0.5", "../../x", "eth0"), `containerID: container ID "../../x" begins with`, false},
+		{lease("10.1.0.5", "a\nb", "eth0"), `has the character '\n'`, false},
+		{lease("10.1.0.5", "", "eth0"), "no owner", false},
+		{lease("10.1.0.5", "a", "e/h0"), "ifname: interface name", false},
+		{lease("0.0.0.0", "a", "eth0"), "address 0.0.0.0 is no host's", false},
+		{lease("127.0.0.1", "a", "eth0"), "is no host's", false},
+		{lease("224.0.0.1", "a", "eth0"), "is no host's", false},
+		{lease("255.255.255.255", "a", "eth0"), "is no host's", false},
+		{lease("ff02::1", "a", "eth0"), "is no host's", false},
+		{held(func(k *ipam.Binding) { k.IfName = "e/t\nh0" }), "ifname: interface name", false},
+		{held(func(k *ipam.Binding) { k.Key = "" }), "key: is empty", false},
+		{held(func(k *ipam.Binding) { k.Seconds = -1 }), "ttl: -1: want seconds", false},
+		{held(func(k *ipam.Binding) { k.Since = time.Unix(-1, 0) }), "since: 1969-12-31T23:59:59Z: want a time after 1970", false},
+		{held(func(k *ipam.Binding) { k.Address = addr("127.0.0.1") }), "is no host's", false},
+		{reserved("0.0.0.0/0", ""), "is all that there is of", true},
+		{reserved("::/0", ""), "is all that there is of", true},
+		{reserved("10.1.0.1/32", ""), "is the gateway of", true},
+		{reserved("10.1.0.8/32", "web"), "come under no keys", true},
+		{reserved("10.1.0.0/28", ""), "10.1.0.2 is in use by a eth0 here", true},
+	} {
+		s := &Store{DataDir: inMemory(t), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+		add(t, s, "a")
+		_, err := s.Import(context.Background(), "net", tc.b, false, false)
+		if err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("want %q: %v", tc.want, err)
+		}
+		if b := look(t, s); len(b.Leases) != 2 || len(b.Sticky)+len(b.Reserved) > 0 {
+			t.Errorf("%s: there is %+v", tc.want, b)
+		}
+		if _, err := s.Import(context.Background(), "net", tc.b, true, false); (err == nil) != tc.force {
+			t.Errorf("%s: with force: %v", tc.want, err)
+		}
+	}
+}
+
+// A hold that is from the future holds as a new one does, and not for longer.
+func TestImportOfTheFuture(t *testing.T) {
+	s := &Store{DataDir: inMemory(t), Sets: small(t, "10.1.0.0/29"), Log: testLog(t)}
+	k := ipam.Binding{Address: addr("10.1.0.2"), Key: "web", IfName: "eth0", Seconds: 3600, Since: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
+	if _, err := s.Import(context.Background(), "net", &ipam.Book{Sticky: []ipam.Binding{k}}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	if b := look(t, s); len(b.Sticky) != 1 || time.Until(b.Sticky[0].Since) > 0 || time.Until(b.Sticky[0].Until) > time.Hour || time.Until(b.Sticky[0].Until) < 50*time.Minute {
+		t.Errorf("held is %+v", b.Sticky)
+	}
+	if got := add(t, s, "other"); got[0] == "10.1.0.2" {
+		t.Error("another gets it")
+	}
+	// So does one that a clock has written that was wrong by more than a time.Duration holds.
+	r := record{TTL: 3600, Since: k.Since.Unix()}
+	if left := r.left(&directory{wall: time.Now().Unix()}); left != time.Hour {
+		t.Errorf("it is held for %v more", left)
+	}
+}
+
+// A key is one that can be written.
+func TestPossibleKey(t *testing.T) {
+	for key, want := range map[string]string{"a/b": "", "a%2Fb/50%25": "", "default%2": "this has 1", "a/b/c": "this has 3", "a/": "is empty", "a%2f/b": "%25", "50%/b": "%25"} {
+		err := ipam.PossibleKey(key, 2)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", key, err)
+		}
+		if err := ipam.PossibleKey(key, 1); err != nil {
+			t.Errorf("%s alone: %v", key, err)
+		}
+	}
+}
