@@ -234,13 +234,20 @@ func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*ke
 	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
 		_ = in.MoveLink(l.Index, kernel.Move{MAC: mac}) // who cannot now can on the host, or says so there
 	}
+	if l.Alias != r.Link { // the kernel takes a name before an alias, and may stop there when the link is on the host already
+		if err := in.SetAlias(l.Index, r.Link); err != nil {
+			return nil, err
+		}
+	}
 	m := kernel.Move{To: w.Host, Name: r.Link, Alias: r.Link, Group: r.group(l)}
 	err := in.MoveLink(l.Index, m)
 	if errors.Is(err, kernel.ErrLinkExists) {
 		slog.Warn("another link of the host has the device's name", "device", r.Link)
 		_ = in.DelAltNames(l.Index, l.AltNames()...) // or one of those; what it had is given back
 		m.Name = "dev%d"
-		err = in.MoveLink(l.Index, m)
+		if err = in.MoveLink(l.Index, m); errors.Is(err, kernel.ErrNoLink) {
+			return r.onHost(w)
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("give %s back: %w", r.Link, err)

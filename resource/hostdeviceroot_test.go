@@ -325,3 +325,24 @@ func TestHostDeviceOfEarlierVersion(t *testing.T) {
 		}
 	}
 }
+
+// TestHostDeviceNameTaken: the device's name is another link's in the container and on the host, so that the kernel moves
+// it and then stops.
+func TestHostDeviceNameTaken(t *testing.T) {
+	w := newWorld(t)
+	host(t, w, "ip tuntap add tap4 mode tap")
+	must(t, w, aDevice(owner, "tap4"))
+	cont(t, w, "ip link add tap4 type bridge")
+	cont(t, w, "ip link property del dev eth0 altname net:c1:eth0")
+	cont(t, w, "ip link set eth0 alias zz")
+	host(t, w, "ip link add tap4 type bridge")
+	if err := aDevice(owner, "tap4").Remove(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	if out := host(t, w, "ip -d -o link show type tun"); !strings.Contains(out, ": eth0:") || strings.Contains(out, "alias") {
+		t.Errorf("it is %s", out)
+	}
+	if left, err := w.Memory.All(deviceMemory); err != nil || len(left) != 0 {
+		t.Errorf("records %v, %v", left, err)
+	}
+}
