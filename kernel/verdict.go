@@ -124,38 +124,49 @@ func (ns *NS) Forwarded(p Packet, skip ...string) (v Verdict, err error) {
 		return Verdict{Packet: p}, err
 	}
 	var before Verdict
-	for i := range 5 {
+	for i := range 8 {
 		from, err := nft.generation()
 		if err != nil && !unsupported(err) {
 			return Verdict{Packet: p}, err
 		}
-		v, err := ns.forwarded(p, skip)
+		v, chains, err := ns.forwarded(p, skip)
 		if errors.Is(err, unix.ENOENT) {
 			continue // somebody deletes what the rules that were read lead to
 		}
 		if err != nil {
 			return v, err
 		}
-		// A table that is replaced is missing for a moment, to who asks for it while it happens.
-		if to, err := nft.generation(); unsupported(err) || err == nil && to == from || i > 0 && v == before {
-			return v, nil
-		} else if err != nil {
+		to, err := nft.generation()
+		if err != nil && !unsupported(err) {
 			return v, err
+		}
+		// A chain that is made anew lets all through for a moment, of the new generation already, before it has its policy.
+		if v.Outcome == Accepted && len(chains) > 0 {
+			if now, err := nft.BaseChains(); err != nil || !slices.Equal(now, chains) {
+				continue
+			}
+		}
+		if unsupported(err) || to == from || i > 0 && v == before {
+			return v, nil
 		}
 		before = v
 	}
 	return Verdict{Packet: p, Why: "the rules change while they are read"}, nil
 }
 
-func (ns *NS) forwarded(p Packet, skip []string) (Verdict, error) {
+// forwarded also returns all base chains of nf_tables.
+func (ns *NS) forwarded(p Packet, skip []string) (_ Verdict, chains []BaseChain, err error) {
 	nft, err := ns.NFT()
 	if err != nil {
-		return Verdict{Packet: p}, err
+		return Verdict{Packet: p}, nil, err
 	}
 	w := newWalk(ns, p)
-	hooks, err := w.hooks(nft, skip)
+	if chains, err = nft.BaseChains(); err != nil && !unsupported(err) {
+		return Verdict{Packet: p}, nil, err
+	}
+	hooks, err := w.hooks(nft, slices.Clone(chains), skip)
 	if err != nil {
-		return Verdict{Packet: p}, err
+		return Verdict{Packet: p}, nil, err
 	}
 	slices.SortStableFunc(hooks, func(a, b hook) int { return cmp.Compare(a.Priority, b.Priority) })
 	result, at := Verdict{Outcome: Accepted, Packet: p}, hook{}
@@ -163,7 +174,7 @@ func (ns *NS) forwarded(p Packet, skip []string) (Verdict, error) {
 		w.chains = h.chains
 		v := w.base(h.BaseChain)
 		if w.err != nil {
-			return Verdict{Packet: p}, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
+			return Verdict{Packet: p}, nil, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
 		}
 		if v.Outcome == Dropped || v.Outcome == Undecided && result.Outcome == Accepted {
 			result, at = v, h
@@ -173,11 +184,11 @@ func (ns *NS) forwarded(p Packet, skip []string) (Verdict, error) {
 		}
 	}
 	if result.Outcome == Accepted {
-		return Verdict{Outcome: Accepted, Packet: p}, nil
+		return Verdict{Outcome: Accepted, Packet: p}, chains, nil
 	}
 	result.Legacy = at.legacy
 	result.Owner = at.owner(result)
-	return result, nil
+	return result, chains, nil
 }
 
 // A hook is a base chain and where its rules come from.
@@ -189,11 +200,7 @@ type hook struct {
 }
 
 // hooks are the base chains that a forwarded packet passes.
-func (w *walk) hooks(nft *NFT, skip []string) (hooks []hook, err error) {
-	chains, err := nft.BaseChains()
-	if err != nil && !unsupported(err) {
-		return nil, err
-	}
+func (w *walk) hooks(nft *NFT, chains []BaseChain, skip []string) (hooks []hook, err error) {
 	chains = slices.DeleteFunc(chains, func(c BaseChain) bool {
 		return !c.forwards() || c.Family != unix.NFPROTO_INET && c.Family != w.family() || slices.Contains(skip, c.table())
 	})
