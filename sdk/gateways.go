@@ -27,8 +27,8 @@ func (c *call) gatewaysFree() error {
 		for _, ip := range choices {
 			c.r.IPs = []spec.IP{ip}
 			want, err := c.want()
-			if err != nil {
-				return err
+			if err != nil { // which it may be of this address alone, that nobody was given
+				break
 			}
 			if taken = c.free(want); taken == nil {
 				break
