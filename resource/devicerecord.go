@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -195,19 +196,24 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	if err != nil {
 		return true, err
 	}
-	if l == nil && in != nil {
+	switch {
+	case l != nil:
+		return r.returned(w, l)
+	case in != nil && !r.unplugged():
 		r.hidden()
 		return true, nil
+	case r.Dir != "" && !r.unplugged():
+		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
+		return true, nil
 	}
-	if l == nil {
-		// There is such a directory while a driver has a link for the device, in whichever namespace.
-		if _, err := os.Lstat(filepath.Join(r.Dir, "net")); r.Dir != "" && err == nil {
-			slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
-			return true, nil
-		}
-		return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
-	}
-	return r.returned(w, l)
+	return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
+}
+
+// unplugged reports whether no driver has a link for the device any more: there is a directory of such links while one
+// has, in whichever namespace.
+func (r deviceRecord) unplugged() bool {
+	_, err := os.Lstat(filepath.Join(r.Dir, "net"))
+	return r.Dir != "" && errors.Is(err, fs.ErrNotExist)
 }
 
 // returned makes the device on the host what it was, and forgets it.
