@@ -172,6 +172,15 @@ type Identity struct {
 	Dev, Ino, Cookie uint64
 }
 
+// Same reports whether two identities may be of one namespace. One that has no cookie is of an old kernel, or of a namespace
+// that one may not look inside: then the inode has to do.
+func (id Identity) Same(as Identity) bool {
+	if id.Cookie == 0 || as.Cookie == 0 {
+		id.Cookie, as.Cookie = 0, 0
+	}
+	return id == as
+}
+
 // Identity is ns's.
 func (ns *NS) Identity() (id Identity, err error) {
 	id.Dev, id.Ino, err = ns.Inode()

@@ -137,7 +137,7 @@ func (m Made) open() (*kernel.NS, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	if now, err := ns.Identity(); err != nil || now != m.Identity {
+	if now, err := ns.Identity(); err != nil || !now.Same(m.Identity) {
 		ns.Close()
 		return nil, err
 	}

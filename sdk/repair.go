@@ -72,10 +72,7 @@ func another(m kernel.Memory, o spec.Owner, cont *kernel.NS) error {
 	if err = errors.Join(err, ierr); err != nil || !known {
 		return err
 	}
-	if was.Cookie == 0 || now.Cookie == 0 { // an old kernel, or one may not look inside
-		was.Cookie, now.Cookie = 0, 0
-	}
-	if was != now {
+	if !was.Same(now) {
 		return fmt.Errorf("%s is another one than the one that was attached: %w", cont.Path, kernel.ErrNoNamespace)
 	}
 	return nil
