@@ -142,7 +142,11 @@ func (ns *NS) Forwarded(p Packet, skip ...string) (v Verdict, err error) {
 		}
 		// A chain that is made anew lets all through for a moment, of the new generation already, before it has its policy.
 		if v.Outcome == Accepted && len(chains) > 0 {
-			if now, err := nft.BaseChains(); err != nil || !slices.Equal(now, chains) {
+			now, err := nft.BaseChains()
+			if err != nil {
+				return v, err
+			}
+			if !slices.Equal(now, chains) {
 				continue
 			}
 		}
