@@ -14,43 +14,37 @@ import (
 
 // AddAltName gives a link one more name, of up to 127 bytes (Linux 5.5).
 func (ns *NS) AddAltName(name, alt string) error {
-	return ns.altNames(unix.RTM_NEWLINKPROP, unix.NLM_F_CREATE|unix.NLM_F_APPEND|unix.NLM_F_EXCL, name, alt)
-}
-
-// DelAltName takes such a name from a link.
-func (ns *NS) DelAltName(name, alt string) error {
-	return ns.altNames(unix.RTM_DELLINKPROP, 0, name, alt)
+	const how = unix.NLM_F_CREATE | unix.NLM_F_APPEND | unix.NLM_F_EXCL
+	if err := ns.altName(unix.RTM_NEWLINKPROP, how, alt, 0, attrText(unix.IFLA_IFNAME, name)); err != nil {
+		return fmt.Errorf("altname %s of link %s: %w", alt, name, err)
+	}
+	return nil
 }
 
 // DelAltNames takes such names from the link of that index. It goes on past one that is not there.
 func (ns *NS) DelAltNames(index int, names ...string) error {
 	var errs []error
 	for _, alt := range names {
-		req := ns.Request(unix.RTM_DELLINKPROP, unix.NLM_F_ACK)
-		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		msg.Index = int32(index)
-		req.AddData(msg)
-		list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
-		list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
-		req.AddData(list)
-		if err := ns.tell(req); err != nil {
+		if err := ns.altName(unix.RTM_DELLINKPROP, 0, alt, index); err != nil {
 			errs = append(errs, fmt.Errorf("altname %s of link #%d: %w", alt, index, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (ns *NS) altNames(proto, flags int, name, alt string) error {
+// altName is about the link of an index, or of what is said by.
+func (ns *NS) altName(proto, flags int, alt string, index int, by ...*nl.RtAttr) error {
 	req := ns.Request(proto, flags|unix.NLM_F_ACK)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(attrText(unix.IFLA_IFNAME, name))
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	for _, a := range by {
+		req.AddData(a)
+	}
 	list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
 	list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
 	req.AddData(list)
-	if err := ns.tell(req); err != nil {
-		return fmt.Errorf("altname %s of link %s: %w", alt, name, err)
-	}
-	return nil
+	return ns.tell(req)
 }
 
 // AltNames are the link's other names.

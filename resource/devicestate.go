@@ -243,7 +243,7 @@ func (s deviceState) restoreAltNames(w *kernel.World, name string, l *kernel.Lin
 	have := l.AltNames()
 	for _, alt := range have {
 		if !slices.Contains(s.AltNames, alt) {
-			if err := w.Host.DelAltName(name, alt); err != nil {
+			if err := w.Host.DelAltNames(l.Index, alt); err != nil {
 				slog.Info("not taken away", "error", err)
 			}
 		}
