@@ -104,7 +104,7 @@ func possible(a netip.Addr) error {
 		return errors.New("there is no address")
 	case a.Zone() != "" || a.Is4In6():
 		return fmt.Errorf("address %s: want a plain IPv4 or IPv6 address", a)
-	case a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+	case ipam.NoHost(netip.PrefixFrom(a, a.BitLen())) != "":
 		return fmt.Errorf("address %s is no host's", a)
 	}
 	return nil
