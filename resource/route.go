@@ -165,18 +165,11 @@ func (r Route) find(w *kernel.World) (*kernel.Route, error) {
 
 // tables tells whether packets of the link are looked up in the table of a route.
 func (r Route) tables(ns *kernel.NS, index int) (leads func(kernel.Route) bool, err error) {
-	vrf := 0
-	l, err := ns.LinkAt(index)
-	if err == nil && l.Master != 0 {
-		l, err = ns.LinkAt(l.Master)
-		if err == nil && l.Kind == "vrf" {
-			vrf = int(l.Data.Table)
-		}
-	}
+	vrf, err := vrfOf(ns, index)
 	addrs, aerr := ns.Addrs(index)
 	rules, rerr := ns.Rules(r.family())
 	return func(have kernel.Route) bool {
-		return have.Table == vrf && have.Via == r.Via || slices.ContainsFunc(rules, func(rule kernel.Rule) bool {
+		return vrf != nil && have.Table == int(vrf.Data.Table) && have.Via == r.Via || slices.ContainsFunc(rules, func(rule kernel.Rule) bool {
 			return rule.Table == have.Table && slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return from(rule, a.Prefix.Addr()) })
 		})
 	}, errors.Join(err, aerr, rerr)

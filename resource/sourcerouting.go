@@ -126,13 +126,13 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 			return false, err
 		}
 	}
-	s.Hints = s.Hints && vrf == "" // nobody looks for the link in the main table then
+	s.Hints = s.Hints && vrf == nil // nobody looks for the link in the main table then
 	now, err := s.compose(ns, index, sure)
 	if err != nil {
 		return false, err
 	}
-	if vrf != "" {
-		slog.Warn("source routing has no effect on what has a route in the VRF's table, which is asked first", "link", s.Owner.IfName, "vrf", vrf)
+	if vrf != nil {
+		slog.Warn("source routing has no effect on what has a route in the VRF's table, which is asked first", "link", s.Owner.IfName, "vrf", vrf.Name)
 		now.Made = withoutSources(now.Made)
 	}
 	rec.By[s.Table] = now
@@ -174,19 +174,6 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 		}
 	}
 	return l.Operational, nil
-}
-
-// vrfOf is the name of the VRF that a link is in, or none.
-func vrfOf(ns *kernel.NS, index int) (string, error) {
-	l, err := ns.LinkAt(index)
-	if err != nil || l.Master == 0 {
-		return "", err
-	}
-	m, err := ns.LinkAt(l.Master)
-	if err != nil || m.Kind != "vrf" {
-		return "", err
-	}
-	return m.Name, nil
 }
 
 // withoutSources is the routes as the kernel takes them of a link in a VRF: in no table but the VRF's may one name an
@@ -303,11 +290,11 @@ func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.N
 			d.add(fmt.Errorf("%v: %w", rule, err))
 		}
 		if s.Table == 0 {
-			d.add(s.verifyTable(ns, index, src, table, rec, vrf != ""))
+			d.add(s.verifyTable(ns, index, src, table, rec, vrf != nil))
 		}
 	}
 	if s.Table == 0 {
-		d.add(s.verifyMain(ns, index, rec, vrf != ""))
+		d.add(s.verifyMain(ns, index, rec, vrf != nil))
 	}
 	return d.err()
 }

@@ -57,8 +57,8 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 	return m, true, false, err
 }
 
-// LinkKind implements Kinder.
-func (VRF) LinkKind() string { return "vrf" }
+// Possible implements Prober.
+func (VRF) Possible(w *kernel.World) error { return w.Host.NoKind("vrf") }
 
 // Ensure implements plan.Resource.
 func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
@@ -278,4 +278,17 @@ func sweepVRFs(ctx context.Context, w *kernel.World, network string, keep func(o
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// vrfOf is the VRF that a link is in, or nil.
+func vrfOf(ns *kernel.NS, index int) (*kernel.Link, error) {
+	l, err := ns.LinkAt(index)
+	if err != nil || l.Master == 0 {
+		return nil, err
+	}
+	m, err := ns.LinkAt(l.Master)
+	if err != nil || m.Kind != "vrf" {
+		return nil, err
+	}
+	return m, nil
 }
