@@ -25,8 +25,8 @@ func (d Dummy) String() string {
 // Ifaces implements Linker.
 func (d Dummy) Ifaces() []Iface { return []Iface{{Container, d.Name}} }
 
-// LinkKind implements Kinder.
-func (Dummy) LinkKind() string { return "dummy" }
+// Possible implements Prober.
+func (Dummy) Possible(w *kernel.World) error { return w.Host.NoKind("dummy") }
 
 // Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
 func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

@@ -38,8 +38,8 @@ func (i IPvlan) flag() string {
 
 func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.flag()) }
 
-// LinkKind implements Kinder.
-func (IPvlan) LinkKind() string { return "ipvlan" }
+// Possible implements Prober.
+func (IPvlan) Possible(w *kernel.World) error { return w.Host.NoKind("ipvlan") }
 
 // Ensure implements plan.Resource.
 func (i IPvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

@@ -76,8 +76,8 @@ func (m Macvlan) Describe(w *kernel.World, f *spec.Interface) error {
 	return err
 }
 
-// LinkKind implements Kinder.
-func (m Macvlan) LinkKind() string { return m.kind() }
+// Possible implements Prober.
+func (m Macvlan) Possible(w *kernel.World) error { return w.Host.NoKind(m.kind()) }
 
 // Ensure implements plan.Resource.
 func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

@@ -58,10 +58,7 @@ type Describer interface {
 // A Linkless is a Linker whose interface the kernel has no link for: a program in user space drives its device.
 type Linkless interface{ Linkless() }
 
-// A Kinder is a resource that makes a link of a kind that a kernel may lack.
-type Kinder interface{ LinkKind() string }
-
-// A Prober is a resource that asks for what a kernel may lack beside a kind of links. Possible makes nothing.
+// A Prober is a resource that needs what a kernel may lack, such as a kind of links. Possible makes nothing.
 type Prober interface {
 	Possible(*kernel.World) error
 }

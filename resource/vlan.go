@@ -39,8 +39,8 @@ func (v VLAN) String() string {
 // and the container that is started again wants its VLAN at once.
 const vlanLimit = time.Second
 
-// LinkKind implements Kinder.
-func (VLAN) LinkKind() string { return "vlan" }
+// Possible implements Prober.
+func (VLAN) Possible(w *kernel.World) error { return w.Host.NoKind("vlan") }
 
 // Ensure implements plan.Resource.
 func (v VLAN) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

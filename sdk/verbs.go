@@ -371,11 +371,6 @@ func (c *call) status(ctx context.Context) error {
 		return err
 	}
 	for _, r := range want {
-		if k, ok := plan.Unwrap(r).(resource.Kinder); ok {
-			if err := c.w.Host.NoKind(k.LinkKind()); err != nil {
-				return withCode(spec.CodeUnavailable, err)
-			}
-		}
 		if p, ok := plan.Unwrap(r).(resource.Prober); ok {
 			if err := p.Possible(c.w); err != nil {
 				return withCode(spec.CodeUnavailable, err)
