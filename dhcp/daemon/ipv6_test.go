@@ -21,7 +21,10 @@ import (
 func newLAN6(t *testing.T) lan {
 	t.Helper()
 	l := newLAN(t)
+	// Whoever does not forward says of itself that it is no router, when neighbours make sure of it after some seconds; then
+	// they delete their routes by it (RFC 4861, 7.2.5).
 	nstest.RunIn(t, l.server, "sh", "-ec", `ip link set eth0 down; echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
+		echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 		echo 1 > /proc/sys/net/ipv6/conf/eth0/addr_gen_mode
 		ip link set eth0 up; ip addr add fe80::9/64 dev eth0 nodad; ip addr add fd00:9::1/64 dev eth0 nodad`)
 	return l
