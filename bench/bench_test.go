@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -69,6 +70,26 @@ func TestReport(t *testing.T) {
 	text := string(report{Lines: []line{l, l}}.text())
 	if strings.Contains(text, "12.0") || strings.Count(text, "the reference fails") != 1 || !strings.Contains(text, "3 leases") {
 		t.Errorf("report:\n%s", text)
+	}
+}
+
+// What the measuring program says meanwhile stands before its figures where both have one console.
+func TestRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "bench.json")
+	for text, want := range map[string]string{
+		"{\n \"Machine\": {\"Go\": \"go1\"}}\n":                 "",
+		"vlan {0}: done\n{\n \"Machine\": {\"Go\": \"go1\"}}\n": "",
+		"bench: no such plugin\n":                               "no line begins with {",
+		"":                                                      "no line begins with {",
+		"{ half":                                                "invalid character",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		rep, err := read(file)
+		if want == "" && (err != nil || rep.Machine.Go != "go1") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q is %+v, %v", text, rep.Machine, err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -133,10 +134,15 @@ func measureAll(o options) (rep report, err error) {
 	return rep, nil
 }
 
+// read takes what -json has printed. Lines may stand before it: the virtual machine has one console for all that a program says.
 func read(path string) (rep report, err error) {
 	b, err := os.ReadFile(path)
 	if err == nil {
-		err = json.Unmarshal(b, &rep)
+		_, after, found := bytes.Cut(append([]byte("\n"), b...), []byte("\n{"))
+		if !found {
+			return rep, fmt.Errorf("what was measured: %s: no line begins with {", path)
+		}
+		err = json.Unmarshal(append([]byte("{"), after...), &rep)
 	}
 	if err != nil {
 		return rep, fmt.Errorf("what was measured: %s: %w", path, err)
