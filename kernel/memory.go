@@ -79,14 +79,21 @@ func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// create makes a file anew, whatever has its name: what a killed call left, or a pipe, which to open would hang.
+// create makes a file anew, whatever has its name: what a killed call left, or a pipe, which to open would hang. It is not
+// os.OpenFile, which sets the runtime's poller up for it; that takes a call longer than all the rest of the record.
 func create(path string) (*os.File, error) {
-	const how = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	f, err := os.OpenFile(path, how, 0o600)
-	if errors.Is(err, fs.ErrExist) && os.Remove(path) == nil {
-		f, err = os.OpenFile(path, how, 0o600)
+	for removed := false; ; {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+		switch {
+		case err == nil:
+			return os.NewFile(uintptr(fd), path), nil
+		case err == unix.EINTR:
+		case err == unix.EEXIST && !removed && os.Remove(path) == nil:
+			removed = true
+		default:
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
 	}
-	return f, err
 }
 
 // Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be

@@ -38,10 +38,13 @@ func (w *World) Close() {
 }
 
 // An NS is an open network namespace: a descriptor and, from their first use on, netlink sockets and a thread
-// inside it. Nobody else's thread ever enters it.
+// inside it. Nobody else's thread ever enters it, unless InPlace is set.
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
 	FD   netns.NsHandle
+	// InPlace has the caller's thread enter the namespace and leave it again. That is for a program of one call, where to
+	// start another thread, and to hand over to it, is a good part of what a call takes. A thread that cannot leave ends the program.
+	InPlace bool
 
 	connMu sync.Mutex
 	conns  map[int]*conn // one a protocol, see conn
@@ -99,12 +102,15 @@ func (ns *NS) Close() {
 }
 
 // Do runs fn on a thread that is inside the namespace, for what follows the thread: opening sockets, and
-// /proc/sys/net. The thread is made at the first use and thrown away by Close; it runs nothing else.
+// /proc/sys/net. The thread is made at the first use and thrown away by Close, and runs nothing else; InPlace says otherwise.
 func (ns *NS) Do(fn func() error) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	if ns.Path == "" {
 		return fn() // every thread of the process is in it
+	}
+	if ns.InPlace {
+		return ns.visit(fn)
 	}
 	if ns.work == nil {
 		work, entered := make(chan func()), make(chan error)
@@ -126,6 +132,28 @@ func (ns *NS) Do(fn func() error) error {
 	done := make(chan error)
 	ns.work <- func() { done <- fn() }
 	return <-done
+}
+
+// visit runs fn on the caller's thread.
+func (ns *NS) visit(fn func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: "/proc/thread-self/ns/net", Err: err}
+	}
+	defer unix.Close(home)
+	if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter netns %s: %w", ns.Path, err)
+	}
+	defer func() {
+		// What this thread did next would be done to the container instead of the host.
+		if err := unix.Setns(home, unix.CLONE_NEWNET); err != nil {
+			fmt.Fprintf(os.Stderr, "leave netns %s: %v\n", ns.Path, err)
+			os.Exit(1)
+		}
+	}()
+	return fn()
 }
 
 // thrownAway runs fn on a thread that ends with it. The process's first thread never ends: in a daemon it would keep

@@ -28,6 +28,7 @@ func (c *call) openWorld() error {
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
+	cont.InPlace = true
 	c.w.Container = cont
 	if kernel.Same(c.w.Host, cont) && !c.env.netnsOverride() {
 		return fmt.Errorf("CNI_NETNS %s: %w", c.r.Netns, kernel.ErrHostNamespace)
@@ -77,6 +78,7 @@ func (c *call) openContainerForDel() error {
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
+	cont.InPlace = true
 	var was kernel.Identity
 	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
 	now, ierr := cont.Identity()
