@@ -33,6 +33,12 @@ func (r *Runtime) Gone(c *Cached) bool {
 	return c.stale() || c.Netns != "" && r.Vanished != nil && r.Vanished(c)
 }
 
+// Hidden tells whether there is nothing to be seen of the namespace that was attached, which may be there all the same.
+func (c *Cached) Hidden() bool {
+	_, err := identity(c.Netns)
+	return err != nil && !c.stale()
+}
+
 // Hold keeps every other operation of this package away from an attachment that List told of, until release is
 // called. Still is false where it was deleted, or made anew, in the meantime; then nothing is held.
 //

@@ -52,11 +52,16 @@ func ownNamespace() (n namespace, err error) {
 // identity is what the cache remembers of a namespace: boot, device and inode. After another boot the
 // first containers get the inodes of the last boot's first containers.
 func (n namespace) identity() (string, error) {
-	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	boot, err := bootID()
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%s/%d:%d", strings.TrimSpace(string(boot)), n.dev, n.inode), nil
+	return fmt.Sprintf("%s/%d:%d", boot, n.dev, n.inode), nil
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
 }
 
 // identity is the identity of the namespace at path.

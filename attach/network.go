@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -115,16 +117,28 @@ func (op *operation) former(c *Cached) *operation {
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: netns}}
 }
 
-// stale tells whether the namespace that was attached is certainly not there any more.
+// stale tells whether the namespace that was attached is certainly not there any more. Where mounts are not all seen, as in a
+// container of this program's own, there is a file at its path that nothing is mounted on, or not even the directory: that
+// proves nothing but what was of an earlier boot.
 func (c *Cached) stale() bool {
 	if c.Netns == "" {
 		return false
 	}
 	now, err := identity(c.Netns)
-	if err != nil {
-		return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errNoNamespace)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		_, err := os.Stat(filepath.Dir(c.Netns))
+		return err == nil || strings.HasPrefix(c.Netns, "/proc/") || !c.thisBoot()
+	case errors.Is(err, errNoNamespace):
+		return !c.thisBoot()
 	}
-	return c.seen != "" && c.seen != now
+	return err == nil && c.seen != "" && c.seen != now
+}
+
+// thisBoot reports whether the attachment may have been made since the machine was started.
+func (c *Cached) thisBoot() bool {
+	boot, err := bootID()
+	return err != nil || c.seen == "" || strings.HasPrefix(c.seen, boot+"/")
 }
 
 // Status asks each plugin in order whether an ADD would be served, up to the first that says no. A list

@@ -98,7 +98,8 @@ func (op *operation) makeRoom(ctx context.Context) error {
 	if cached == nil || err != nil {
 		return err
 	}
-	if !op.r.Gone(cached) {
+	// A file that nothing is mounted on may hide a namespace from this process; but who attaches the container again knows.
+	if _, err := identity(cached.Netns); !op.r.Gone(cached) && !errors.Is(err, errNoNamespace) {
 		return fmt.Errorf("%w (%s): delete it first, or choose another interface name", ErrAttached, cached.File)
 	}
 	if err := op.former(cached).detach(ctx, cached, true); err != nil {

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -35,8 +37,8 @@ func (a *app) gcCommand() *cobra.Command {
 		Short: "Remove what belongs to none of the valid attachments of a network",
 		Long: `Remove everything of the network NET that belongs to none of its valid attachments: what the cache remembers,
 and whatever else the plugins find. The valid ones have to be said, or --all that there are none: containers of
-other runtimes on this host may be attached to the same network. What is alive and not among them is named and
-nothing is removed, and so it is where --valid names what is not attached; --force removes all the same.
+other runtimes on this host may be attached to the same network. What is not known to be gone and not among them is
+named and nothing is removed, and so it is where --valid names what is not attached; --force removes all the same.
 
 With --gone only those are removed that the cache remembers and whose network namespace is gone.`,
 		Example: `  fairlead gc lan --gone                                      what dead containers left
@@ -94,15 +96,15 @@ With --gone only those are removed that the cache remembers and whose network na
 }
 
 // doubtful refuses a list of valid attachments that looks like a slip: one that is not attached, or none for what is
-// alive. What another program lists may well be attached to what our cache does not know.
+// not known to be gone. What another program lists may well be attached to what our cache does not know.
 func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) error {
 	known := make([]string, 0, len(remembered))
 	var living []string
 	for _, c := range remembered {
 		name := c.ContainerID + "/" + c.IfName
 		known = append(known, name)
-		if !slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}) && describe(c).State == alive {
-			living = append(living, name+" of "+c.Netns)
+		if state := describe(c).State; state != gone && !slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}) {
+			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "nobody knows which namespace"), state))
 		}
 	}
 	for _, k := range keep {
@@ -117,11 +119,11 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 		return fail(exitUsage, hint, "--valid %s: is not attached, so nothing is removed", name)
 	}
 	if len(living) > 0 && f.all {
-		return fail(exitUsage, "--force removes it all the same; --gone removes only what is gone.", "alive, so nothing is removed: %s", strings.Join(living, ", "))
+		return fail(exitUsage, "--force removes it all the same; --gone removes only what is gone.", "not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	if len(living) > 0 {
 		return fail(exitUsage, "Name it as valid too, or remove it with --force; --gone removes only what is gone.",
-			"not among the valid ones, and alive, so nothing is removed: %s", strings.Join(living, ", "))
+			"not among the valid ones, and not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	return nil
 }

@@ -228,7 +228,7 @@ func (a *app) ipamLsCommand() *cobra.Command {
 		Short: "List leases, held and reserved addresses",
 		Long: `List the addresses of all networks, or of NET, that somebody has or that are kept back. The container of a lease is
 alive if the runtime's cache knows its network namespace and that is there; it is gone if the lease is of an earlier
-boot, or if that namespace is no more: fairlead ipam reclaim removes such a lease.`,
+boot, or if that namespace is no more: fairlead ipam reclaim removes such a lease. Else its state is unknown.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
 			if err != nil {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 
 	"github.com/vishvananda/netns"
@@ -81,6 +83,13 @@ func Open(path string) (*NS, error) {
 		return nil, fmt.Errorf("open netns %s: %w", p, ErrNotNamespace)
 	}
 	return ns, nil
+}
+
+// Hidden reports whether what Open says of a path is no proof that the namespace is gone: mounts are not all seen in a
+// container of the program's own, where there is a file that nothing is mounted on, or not even the directory.
+func Hidden(path string, err error) bool {
+	_, derr := os.Stat(filepath.Dir(path))
+	return !strings.HasPrefix(path, "/proc/") && (errors.Is(err, ErrNotNamespace) || errors.Is(err, ErrNoNamespace) && derr != nil)
 }
 
 // Close closes the descriptor and the sockets and ends the thread. A nil NS is closed already.

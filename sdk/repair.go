@@ -50,9 +50,7 @@ func Vanished(o spec.Owner, netns string) error {
 	}
 	cont, err := kernel.Open(netns)
 	switch {
-	case errors.Is(err, kernel.ErrNotNamespace):
-		return fmt.Errorf("%s: %w", netns, kernel.ErrNoNamespace)
-	case errors.Is(err, kernel.ErrNoNamespace):
+	case errors.Is(err, kernel.ErrNoNamespace) && !kernel.Hidden(netns, err):
 		return err
 	case err != nil:
 		return nil

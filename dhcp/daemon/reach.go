@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -69,16 +68,11 @@ func (k *keeper) reach() (reached, error) {
 	return reachedLink(ns, l), nil
 }
 
-// missing says what it means that a path does not lead to a namespace. It is no proof that the namespace died where mounts
-// are not all seen, as in a container of the daemon's own: a file that nothing is mounted on, or no directory even.
+// missing says what it means that a path does not lead to a namespace.
 func (k *keeper) missing(err error, netns string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	_, derr := os.Stat(filepath.Dir(filepath.Join(k.d.HostPrefix, netns)))
-	switch {
-	case k.died, strings.HasPrefix(netns, "/proc/"):
-		return errGone
-	case errors.Is(err, kernel.ErrNotNamespace), derr != nil:
+	if !k.died && !strings.HasPrefix(netns, "/proc/") && kernel.Hidden(filepath.Join(k.d.HostPrefix, netns), err) {
 		return errHidden
 	}
 	return errGone

@@ -3,11 +3,11 @@ package disk
 import (
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -47,15 +47,26 @@ func netnsOf(path string) uint64 {
 
 // vanished reports whether the runtime's cache of results says that the owner which a lease names lived
 // in a namespace that is gone. It takes nothing less for proof: not the age of a file, for it says when
-// the lease was made and not whether its container lives; not a path that is still there but no
-// namespace, for the mount may be one that this process does not see.
+// the lease was made and not whether its container lives.
 func vanished(results, network, text string) bool {
 	netns, ok := namespaceOf(results, network, text)
-	if !ok {
-		return false
+	return ok && stateOf(netns) == ipam.Gone
+}
+
+// stateOf is what can be seen of the namespace at a path. Unknown are one that is there and no namespace, and one whose
+// directory is missing: the mounts may be some that this process does not see.
+func stateOf(netns string) string {
+	var fsys unix.Statfs_t
+	switch err := unix.Statfs(netns, &fsys); {
+	case err == nil && fsys.Type == unix.NSFS_MAGIC:
+		return ipam.Alive
+	case !errors.Is(err, unix.ENOENT):
+		return ipam.Unknown
 	}
-	_, err := os.Stat(netns)
-	return errors.Is(err, fs.ErrNotExist)
+	if _, err := os.Stat(filepath.Dir(netns)); err != nil && !strings.HasPrefix(netns, "/proc/") {
+		return ipam.Unknown
+	}
+	return ipam.Gone
 }
 
 // namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in.

@@ -115,18 +115,15 @@ func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanis
 
 // judge is the state of a lease whose container, says the runtime's cache, lives in the namespace at netns.
 func (s *Store) judge(o spec.Owner, netns string) (state, why string) {
-	switch _, err := os.Stat(netns); {
-	case errors.Is(err, fs.ErrNotExist):
+	if state = stateOf(netns); state == ipam.Gone {
 		return ipam.Gone, "its namespace " + netns + " is no more"
-	case err != nil:
-		return ipam.Unknown, ""
 	}
-	if s.vanished != nil {
+	if state == ipam.Alive && s.vanished != nil {
 		if err := s.vanished(o, netns); err != nil {
 			return ipam.Gone, "its namespace " + netns + " is no more, and another is there"
 		}
 	}
-	return ipam.Alive, ""
+	return state, ""
 }
 
 // addresses are the names in the directory that are addresses, in order.
