@@ -459,7 +459,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge"}, c.name) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
