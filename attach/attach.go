@@ -79,7 +79,7 @@ var (
 // before any runs, and then there is nothing to take back.
 //
 // What is attached already is refused with ErrAttached, unless the namespace that it was attached to is
-// gone or has become another one, as after a reboot: then that one is deleted first.
+// gone or has become another one, as after a reboot: then that one is deleted first, by the list that it was attached by.
 func (r *Runtime) Add(ctx context.Context, l *spec.List, a Attachment) (*spec.Result, error) {
 	op, err := r.begin(ctx, "ADD", l, a)
 	if err != nil {
@@ -128,7 +128,7 @@ func DelContinue() DelOption { return func(o *delOptions) { o.goOn = true } }
 // forgets the attachment when all have succeeded (clauses R2-R4, R6). What is not attached is deleted all
 // the same, for its plugins may hold something. An entry of the cache that cannot be read is set aside,
 // its name with .corrupt behind, and DEL goes on without it. Args and Capabilities that are nil are those
-// of ADD.
+// of ADD. The list is the caller's, as the reference library has it; the one of ADD is [Cached.AttachedBy].
 func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options ...DelOption) error {
 	var o delOptions
 	for _, option := range options {

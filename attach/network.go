@@ -31,7 +31,7 @@ func (r *Runtime) beginNetwork(verb string, l *spec.List) (*operation, error) {
 // GC deletes the remembered attachments of the network that are not in valid, and has each plugin collect
 // what belongs to none in valid. It goes on past errors and joins all of them (clauses R4, R9). A list
 // before 1.1.0 has no GC: then only the remembered attachments go. With disableGC nothing is done (clause
-// C7).
+// C7). What is remembered goes by the list that it was attached by, see [Cached.AttachedBy].
 //
 // A nil valid is an error with code 7 and deletes nothing; an empty one that is not nil deletes
 // everything.
@@ -106,14 +106,20 @@ func (op *operation) deleteOne(ctx context.Context, o spec.Owner) error {
 	return op.former(c).detach(ctx, c, true)
 }
 
-// former is the DEL of what the cache has, with what ADD was told. The number of a process comes back as
-// somebody else's, so such a path is only believed where the cache knows which namespace it was.
+// former is the DEL of what the cache has, by the list that it was attached by and with what ADD was told. The number of a
+// process comes back as somebody else's, so such a path is only believed where the cache knows which namespace it was.
 func (op *operation) former(c *Cached) *operation {
+	l, version := op.l, op.version
+	if was := c.AttachedBy(l); was != l {
+		if v, err := spec.Select(was); err == nil {
+			l, version = was, v
+		}
+	}
 	netns := c.Netns
 	if c.seen == "" && strings.HasPrefix(netns, "/proc/") {
 		netns = ""
 	}
-	return &operation{r: op.r, verb: "DEL", l: op.l, owner: c.Owner(), version: op.version,
+	return &operation{r: op.r, verb: "DEL", l: l, owner: c.Owner(), version: version,
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: netns}}
 }
 

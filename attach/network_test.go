@@ -167,8 +167,9 @@ func TestGCGoesOn(t *testing.T) {
 		"first":  {"GC": {Stdout: `{"code":101,"msg":"sweep failed"}`, Exit: 1}},
 		"third":  {"GC": {Exit: 7}},
 	}
-	w := crowd(t, chain(t, "1.1.0", three, nil))
-	err := w.GC(bounded(t), chain(t, "1.1.0", three, do), []spec.Attachment{{ContainerID: "a", IfName: "eth0"}})
+	l := chain(t, "1.1.0", three, do)
+	w := crowd(t, l)
+	err := w.GC(bounded(t), l, []spec.Attachment{{ContainerID: "a", IfName: "eth0"}})
 	for _, s := range []string{"container b", "container c", "no such rule", "sweep failed", "exit status 7"} {
 		if err == nil || !strings.Contains(err.Error(), s) {
 			t.Errorf("%v: says no %s", err, s)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -67,6 +66,7 @@ With --gone only those are removed that the cache remembers and whose network na
 				err = errors.Join(err, a.sweep(c.Context(), n, keep))
 			}
 			after, _ := rt.List(n.Name)
+			var otherwise []attach.Cached
 			removed := collected{n.Name, []attached{}}
 			for _, b := range before {
 				gone := true
@@ -75,7 +75,11 @@ With --gone only those are removed that the cache remembers and whose network na
 				}
 				if gone {
 					removed.Removed = append(removed.Removed, attached{b.Network, b.ContainerID, b.IfName, b.Netns})
+					otherwise = append(otherwise, b)
 				}
+			}
+			if !n.remembered {
+				a.noteChanged(n.List, otherwise)
 			}
 			if a.json() {
 				return errors.Join(err, printJSON(a.stdout, removed))
@@ -132,16 +136,9 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 func deleteGone(ctx context.Context, rt *attach.Runtime, l *spec.List, remembered []attach.Cached) error {
 	var errs []error
 	for _, c := range remembered {
-		if !isGone(c) {
-			continue
+		if isGone(c) {
+			errs = append(errs, rt.Del(ctx, c.AttachedBy(l), attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, attach.DelContinue()))
 		}
-		by := l
-		if !bytes.Equal(l.Raw, c.Config) {
-			if was, err := spec.ParseList(c.Config); err == nil && was.Name == l.Name && len(was.Plugins) > 0 {
-				by = was
-			}
-		}
-		errs = append(errs, rt.Del(ctx, by, attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, attach.DelContinue()))
 	}
 	return errors.Join(errs...)
 }

@@ -38,7 +38,8 @@ func confDir() string {
 // A network is a list and where its plugins come from.
 type network struct {
 	*spec.List
-	builtIn bool
+	builtIn    bool
+	remembered bool // no file says it
 }
 
 // defaultNetwork is the name of the network that is there without any configuration.
@@ -61,10 +62,14 @@ func (a *app) network(name string) (*network, error) {
 	case name == defaultNetwork && errors.Is(err, spec.ErrNotFound):
 		l, err := spec.ParseList(defaultList(ipv6Here()))
 		return &network{List: l, builtIn: true}, err
-	case a.orphans && errors.Is(err, spec.ErrNotFound):
+	case a.orphans:
 		if l := orphaned(name); l != nil {
-			a.note("warning: no file defines network %s any more; this goes by what it was when it was attached to", name)
-			return &network{List: l}, nil
+			why := "no file defines network " + name + " any more"
+			if !errors.Is(err, spec.ErrNotFound) {
+				why = err.Error()
+			}
+			a.note("warning: %s; this goes by what it was when it was attached to", why)
+			return &network{List: l, remembered: true}, nil
 		}
 	}
 	return nil, err
@@ -92,7 +97,7 @@ func (a *app) known(name string) error {
 func orphaned(name string) *spec.List {
 	list, _ := (&attach.Runtime{}).List(name)
 	for _, c := range list {
-		if l, err := spec.ParseList(c.Config); err == nil && l.Name == name && len(l.Plugins) > 0 {
+		if l := c.AttachedBy(nil); l != nil {
 			return l
 		}
 	}
@@ -139,7 +144,7 @@ func ipv6Here() bool {
 // runtime is what runs n's plugins.
 func (a *app) runtime(n *network) (*attach.Runtime, error) {
 	dirs, itself := search(n)
-	if itself {
+	if itself || os.Getenv("CNI_PATH") == "" && !installed(n, dirs, remembered(n.Name)...) {
 		own, err := ownPlugins()
 		if err != nil {
 			return nil, fmt.Errorf("make a plugin directory of fairlead itself: %w", err)
@@ -167,17 +172,32 @@ func search(n *network) (dirs []string, itself bool) {
 	return dirs, !installed(n, dirs)
 }
 
-// installed reports whether dirs have all plugins of n, so that none of our own is needed.
-func installed(n *network, dirs []string) bool {
+// remembered are the lists that the attachments of a network were made by.
+func remembered(name string) (lists []*spec.List) {
+	seen := map[string]bool{}
+	all, _ := (&attach.Runtime{}).List(name)
+	for _, c := range all {
+		if l := c.AttachedBy(nil); l != nil && !seen[string(c.Config)] {
+			seen[string(c.Config)] = true
+			lists = append(lists, l)
+		}
+	}
+	return lists
+}
+
+// installed reports whether dirs have all plugins of n, and of other lists, so that none of our own is needed.
+func installed(n *network, dirs []string, others ...*spec.List) bool {
 	has := func(typ string) bool {
 		return typ == "" || slices.ContainsFunc(dirs, func(dir string) bool {
 			_, err := os.Stat(filepath.Join(dir, typ))
 			return err == nil
 		})
 	}
-	for _, p := range n.Plugins {
-		if !has(p.Type) || !has(p.IPAMType) {
-			return false
+	for _, l := range append(others, n.List) {
+		for _, p := range l.Plugins {
+			if !has(p.Type) || !has(p.IPAMType) {
+				return false
+			}
 		}
 	}
 	return true

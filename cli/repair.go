@@ -175,7 +175,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		a.note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew (fairlead firewall handover)")
 	}
 	for _, network := range changed {
-		a.note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and DEL and ADD take the change over", network)
+		a.note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and `fairlead del` and `fairlead add` take the change over", network)
 	}
 	if count[repair.Broken] > 0 {
 		a.note("what cannot be mended is made anew with the container, by the runtime that attached it")

@@ -209,6 +209,9 @@ func (a *app) delCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if err := a.asAttached(t); err != nil {
+				return err
+			}
 			var options []attach.DelOption
 			if goOn {
 				options = append(options, attach.DelContinue())
@@ -271,22 +274,23 @@ func (a *app) checkCommand() *cobra.Command {
 // runtime's container they would take what it knows of.
 func (t *target) mending(args []string) string {
 	list, _ := t.runtime.List(t.Name)
-	i := slices.IndexFunc(list, func(c attach.Cached) bool {
-		return c.Owner() == spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
-	})
+	i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == t.owner() })
+	changed := i >= 0 && repair.Changed(t.List, &list[i])
 	hint := "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: "
-	if i >= 0 && repair.Changed(t.List, &list[i]) {
+	if changed {
 		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
+	}
+	where := fmt.Sprintf("%s %s", args[0], args[1])
+	if t.IfName != "eth0" {
+		where += " -i " + t.IfName
 	}
 	switch {
 	case strings.HasPrefix(t.ContainerID, "cnitool-"):
-		where := fmt.Sprintf("%s %s", args[0], args[1])
-		if t.IfName != "eth0" {
-			where += " -i " + t.IfName
-		}
 		return hint + fmt.Sprintf("`fairlead del %[1]s` and `fairlead add %[1]s` make it anew.", where)
 	case strings.HasPrefix(t.ContainerID, "run-"):
 		return hint + "end that `fairlead run`, and run it again."
+	case changed: // its runtime's DEL goes by the file, and would leave what only the old one made
+		return hint + fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that attached the container recreate it.", where, t.ContainerID)
 	}
 	return hint + "have the runtime that attached the container recreate it (podman network reload, say)."
 }
