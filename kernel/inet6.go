@@ -120,25 +120,7 @@ func (ns *NS) SolicitRouters(index int) error {
 // Receive waits for a message until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Hops is its hop
 // limit, or -1 where the kernel does not say. A message longer than buf is cut.
 func (c *Inet6Conn) Receive(ctx context.Context, deadline time.Time, buf []byte) (n int, from netip.AddrPort, hops int, err error) {
-	if err := c.file.SetReadDeadline(deadline); err != nil {
-		return 0, from, 0, err
-	}
-	defer context.AfterFunc(ctx, func() { c.file.SetReadDeadline(time.Unix(1, 0)) })()
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return 0, from, 0, err
-	}
-	oob := make([]byte, 128)
-	var oobn int
-	var sa unix.Sockaddr
-	var rerr error
-	err = raw.Read(func(fd uintptr) bool {
-		n, oobn, _, sa, rerr = unix.Recvmsg(int(fd), buf, oob, 0)
-		return rerr != unix.EAGAIN
-	})
-	if err == nil {
-		err = rerr
-	}
+	n, sa, said, err := receive(ctx, c.file, deadline, buf)
 	if err != nil {
 		return 0, from, 0, fmt.Errorf("receive: %w", err)
 	}
@@ -146,11 +128,10 @@ func (c *Inet6Conn) Receive(ctx context.Context, deadline time.Time, buf []byte)
 		from = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
 	}
 	hops = -1
-	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-	for _, m := range msgs {
+	for _, m := range said {
 		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
 			hops = int(int32(u32(m.Data)))
 		}
 	}
-	return n, from, hops, err
+	return n, from, hops, nil
 }

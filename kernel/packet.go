@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -95,38 +96,44 @@ func (c *PacketConn) Send(packet []byte, to net.HardwareAddr) error {
 // Receive waits for a packet until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Unsummed says that
 // its sender, a program of this machine, left the checksum to a network card that was never there.
 func (c *PacketConn) Receive(ctx context.Context, deadline time.Time, buf []byte) (n int, from net.HardwareAddr, unsummed bool, err error) {
-	if err := c.file.SetReadDeadline(deadline); err != nil {
-		return 0, nil, false, err
-	}
-	defer context.AfterFunc(ctx, func() { c.file.SetReadDeadline(time.Unix(1, 0)) })()
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return 0, nil, false, err
-	}
-	oob := make([]byte, 128)
-	var oobn int
-	var sa unix.Sockaddr
-	var rerr error
-	err = raw.Read(func(fd uintptr) bool {
-		n, oobn, _, sa, rerr = unix.Recvmsg(int(fd), buf, oob, 0)
-		return rerr != unix.EAGAIN
-	})
-	if err == nil {
-		err = rerr
-	}
+	n, sa, said, err := receive(ctx, c.file, deadline, buf)
 	if err != nil {
 		return 0, nil, false, fmt.Errorf("receive on a packet socket: %w", err)
 	}
 	if ll, ok := sa.(*unix.SockaddrLinklayer); ok {
 		from = net.HardwareAddr(ll.Addr[:min(int(ll.Halen), len(ll.Addr))])
 	}
-	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-	for _, m := range msgs {
+	for _, m := range said {
 		if m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA && len(m.Data) >= 4 {
 			unsummed = u32(m.Data)&unix.TP_STATUS_CSUMNOTREADY != 0
 		}
 	}
-	return n, from, unsummed, err
+	return n, from, unsummed, nil
+}
+
+// receive waits for a message on a socket until the deadline or the end of ctx, which are os.ErrDeadlineExceeded, and returns
+// what the kernel says of it, too.
+func receive(ctx context.Context, socket *os.File, deadline time.Time, buf []byte) (n int, from unix.Sockaddr, said []unix.SocketControlMessage, err error) {
+	if err := socket.SetReadDeadline(deadline); err != nil {
+		return 0, nil, nil, err
+	}
+	defer context.AfterFunc(ctx, func() { socket.SetReadDeadline(time.Unix(1, 0)) })()
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	oob := make([]byte, 128)
+	var oobn int
+	var rerr error
+	err = raw.Read(func(fd uintptr) bool {
+		n, oobn, _, from, rerr = unix.Recvmsg(int(fd), buf, oob, 0)
+		return rerr != unix.EAGAIN
+	})
+	if err = cmp.Or(err, rerr); err != nil {
+		return 0, nil, nil, err
+	}
+	said, err = unix.ParseSocketControlMessage(oob[:oobn])
+	return n, from, said, err
 }
 
 // DialUDP is a UDP socket on an address and port of ns that sends by one link. The kernel finds the neighbour.
