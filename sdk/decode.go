@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -137,60 +137,72 @@ func (d *decoder) value(path string, raw json.RawMessage, v reflect.Value) error
 }
 
 func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) error {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(raw, &members) != nil {
+	o, err := spec.ParseObject(raw)
+	if err != nil {
 		return fieldError(spec.CodeDecode, path, raw, "want an object")
 	}
-	fields := map[string]reflect.Value{}
-	collect(v, fields)
-	for _, k := range sorted(members) {
+	return d.members(path, o, v)
+}
+
+// members fills a struct from an object's members, in the order of their names, so that of several bad values the same one is
+// named every time.
+func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
+	fields, keys := collect(v, nil), o.Keys()
+	slices.Sort(keys)
+	var know []string
+	for _, k := range keys {
 		if path == "" {
 			d.top = k
 		}
-		name, known := k, true
-		if _, exact := fields[k]; !exact {
-			name, known = fold(fields, k)
-			if _, both := members[name]; known && both {
+		i := slices.IndexFunc(fields, func(f field) bool { return f.key == k })
+		if i < 0 {
+			i = slices.IndexFunc(fields, func(f field) bool { return strings.EqualFold(f.key, k) })
+			if i >= 0 && slices.Contains(keys, fields[i].key) {
 				continue // the exact spelling is there too, and preferred
 			}
 		}
-		if !known {
-			know := sorted(fields)
-			if path == "" {
-				know = append(know, "capabilities", "ipam", "dns")
+		raw, _ := o.Get(k)
+		if i < 0 {
+			if know == nil {
+				for _, f := range fields {
+					know = append(know, f.key)
+				}
+				slices.Sort(know)
+				if path == "" {
+					know = append(know, "capabilities", "ipam", "dns")
+				}
 			}
-			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, members[k], know})
+			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, raw, know})
 			continue
 		}
-		if err := d.value(join(path, k), members[k], fields[name]); err != nil && !d.lax {
+		if err := d.value(join(path, k), raw, fields[i].Value); err != nil && !d.lax {
 			return err
 		}
 	}
 	return nil
 }
 
-// collect lists a struct's fields by their keys, those of embedded structs included.
-func collect(v reflect.Value, into map[string]reflect.Value) {
+// A field of a configuration struct, and its key.
+type field struct {
+	key string
+	reflect.Value
+}
+
+// collect lists a struct's fields, those of embedded structs included. Of two with one key it is the later one.
+func collect(v reflect.Value, fields []field) []field {
 	t := v.Type()
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "":
-			collect(v.Field(i), into)
+			fields = collect(v.Field(i), fields)
 		case name != "" && name != "-":
-			into[name] = v.Field(i)
+			fields = slices.DeleteFunc(fields, func(h field) bool { return h.key == name })
+			fields = append(fields, field{name, v.Field(i)})
 		}
 	}
-}
-
-func fold(fields map[string]reflect.Value, key string) (string, bool) {
-	for _, name := range sorted(fields) {
-		if strings.EqualFold(name, key) {
-			return name, true
-		}
-	}
-	return "", false
+	return fields
 }
 
 // sorted are m's keys in order, so that of several bad values the same one is named every time.
@@ -199,7 +211,7 @@ func sorted[V any](m map[string]V) []string {
 	for k := range m {
 		keys = append(keys, k)
 	}
-	sort.Strings(keys)
+	slices.Sort(keys)
 	return keys
 }
 
@@ -239,16 +251,12 @@ func everybodys(key string) bool {
 // plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator, and of runtimeConfig the inside of
 // what it reads, also where a value is wrong. For DEL and GC, which work with less, a value that cannot be read is as good as absent (clause P12).
 func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
-	raw, err := conf.Object.MarshalJSON()
-	if err != nil {
-		return nil, err
-	}
 	d := decoder{lax: verb == "DEL" || verb == "GC"}
 	v := reflect.ValueOf(into).Elem()
-	wrong := d.value("", raw, v)
+	wrong := d.members("", conf.Object, v)
 	if wrong != nil { // it has stopped there, and a misspelt key may stand behind
 		d = decoder{lax: true}
-		_ = d.value("", raw, reflect.New(v.Type()).Elem())
+		_ = d.members("", conf.Object, reflect.New(v.Type()).Elem())
 	}
 	var own []unknownKey
 	for _, u := range d.unknown {
