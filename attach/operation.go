@@ -214,7 +214,11 @@ func (op *operation) del(ctx context.Context, prev *spec.Result, netns string, g
 	}
 	var errs []error
 	for _, conf := range slices.Backward(op.l.Plugins) {
-		if _, err := op.run(ctx, "DEL", conf, netns, prev); err != nil {
+		_, err := op.run(ctx, "DEL", conf, netns, prev)
+		if op.each > 0 && refuses(err) { // it has refused ADD too, and made nothing
+			continue
+		}
+		if err != nil {
 			errs = append(errs, err)
 			if !goOn {
 				break
@@ -244,11 +248,14 @@ func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netn
 		Args: op.args, Path: op.r.PluginDirs, Env: op.r.Env, Stdin: stdin,
 		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.Stderr, Grace: op.r.Grace,
 	})
-	var doc *spec.Error
-	if errors.As(err, &doc) && doc.Code == spec.CodeVersion {
-		op.refused = true
-	}
+	op.refused = op.refused || refuses(err)
 	return stdout, err
+}
+
+// refuses reports whether a plugin does not speak the version.
+func refuses(err error) bool {
+	var doc *spec.Error
+	return errors.As(err, &doc) && doc.Code == spec.CodeVersion
 }
 
 // older is true when a plugin has refused the version and the list allows one that all plugins speak

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -31,6 +32,32 @@ func advice(doc *spec.Error, attached []attach.Cached) string {
 		return "It was asked for by IP of CNI_ARGS, by ips of CAP_ARGS, or by the network's args; without them the next free one is given."
 	}
 	return ""
+}
+
+// older says which plugin is too old for what it was told, and how a newer one comes in its place, if another program's is.
+func older(ran *invoke.ExecError, doc *spec.Error) string {
+	path := speaker(ran, doc)
+	if ours(path) {
+		return ""
+	}
+	const newer = "To have newer ones found first, set CNI_PATH to their directory, or install fairlead's in " + adminDir
+	switch {
+	case doc.Code == spec.CodeVersion:
+		return path + " does not speak that version. " + newer + "; or change cniVersion in the network's configuration. `fairlead version NET` says what each plugin speaks."
+	case (ran.Command == "STATUS" || ran.Command == "GC") && (doc.Code == spec.CodeUnknown || doc.Code == spec.CodeEnvironment): // about a container, and those name none
+		return path + " is older than " + ran.Command + ". " + newer + "; a network whose cniVersion is before 1.1.0 goes without."
+	}
+	return ""
+}
+
+// speaker is the plugin that said it first: a delegate's words are passed on, with its file.
+func speaker(ran *invoke.ExecError, doc *spec.Error) string {
+	_, who, ok := strings.Cut(doc.Msg, " (plugin ")
+	who, _, closed := strings.Cut(who, ")")
+	if i := strings.LastIndex(who, "; "); ok && closed && i >= 0 {
+		return who[i+2:]
+	}
+	return ran.Path
 }
 
 // source says where a value comes from that no file has.

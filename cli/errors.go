@@ -79,6 +79,8 @@ func explain(err error) (exit int, hint string) {
 			return exitFailure, "This root lacks a capability, as in a container or a user namespace, or what is to be written is read-only. To try it without: `fairlead host`."
 		}
 		return exitFailure, hintPrivilege
+	case errors.As(err, &ran) && errors.As(err, &doc) && older(ran, doc) != "":
+		return exitFailure, older(ran, doc)
 	case errors.As(err, &doc):
 		attached, _ := (&attach.Runtime{}).List("")
 		exit, hint = explainCode(doc.Code)

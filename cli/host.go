@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -24,7 +25,8 @@ func (a *app) hostCommand() *cobra.Command {
 		Short: "Run a command, or a shell, in a throw-away host of its own",
 		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of its
 own, with empty /run, /var/lib/cni, /etc/cni and /opt/cni. Whatever is made in it dies with COMMAND, and the
-machine stays as it was. An ordinary user needs no sudo where user namespaces are allowed.`,
+machine stays as it was. Where CNI_PATH is not set, the plugins there are fairlead's own, unless /opt/cni/bin gets
+others; only what fairlead is not comes from the other usual directories. An ordinary user needs no sudo where user namespaces are allowed.`,
 		Example: `  fairlead host -- fairlead run -p 8080:80 -- COMMAND
   fairlead host`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
@@ -117,6 +119,9 @@ func (a *app) hostInsideCommand() *cobra.Command {
 	return c
 }
 
+// thrownAway is a file that only a throw-away host has, whose /run is its own.
+const thrownAway = stateDir + "/throw-away"
+
 func furnish() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return os.NewSyscallError("make mounts private", err)
@@ -133,6 +138,9 @@ func furnish() error {
 		if err := hide.Dir(dir); err != nil {
 			return err
 		}
+	}
+	if err := errors.Join(os.MkdirAll(stateDir, 0o755), os.WriteFile(thrownAway, nil, 0o644)); err != nil {
+		return err
 	}
 	showSys("/run/.scratch")
 	if err := unix.Sethostname([]byte("throw-away")); err != nil {

@@ -24,8 +24,11 @@ const stateDir = kernel.RunDir
 
 // pluginDirs are where distributions and orchestrators put plugins, in the order that they are searched.
 func pluginDirs() []string {
-	return []string{"/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni", "/usr/local/lib/cni", "/usr/local/libexec/cni"}
+	return []string{adminDir, "/usr/lib/cni", "/usr/libexec/cni", "/usr/local/lib/cni", "/usr/local/libexec/cni"}
 }
+
+// adminDir is where who runs the host puts plugins.
+const adminDir = "/opt/cni/bin"
 
 // confDir is the directory of the network configurations.
 func confDir() string {
@@ -156,7 +159,7 @@ func (a *app) runtime(n *network) (*attach.Runtime, error) {
 
 // search is where n's plugins are looked for. Where CNI_PATH does not say it, these are the usual
 // directories, and then, if they lack one, this program, which is every plugin of its own. The built-in
-// network is written for the latter.
+// network is written for the latter, and a throw-away host is for trying it.
 func search(n *network) (dirs []string, itself bool) {
 	if path := os.Getenv("CNI_PATH"); path != "" {
 		return filepath.SplitList(path), false
@@ -167,6 +170,11 @@ func search(n *network) (dirs []string, itself bool) {
 	for _, dir := range pluginDirs() {
 		if st, err := os.Stat(dir); err == nil && st.IsDir() {
 			dirs = append(dirs, dir)
+		}
+	}
+	if _, err := os.Stat(thrownAway); err == nil && !anyInstalled(n, adminDir) {
+		if own, err := ownPlugins(); err == nil { // what the machine has comes after them
+			return append([]string{own}, dirs...), false
 		}
 	}
 	return dirs, !installed(n, dirs)
@@ -201,6 +209,18 @@ func installed(n *network, dirs []string, others ...*spec.List) bool {
 		}
 	}
 	return true
+}
+
+// anyInstalled reports whether dir has a plugin of n.
+func anyInstalled(n *network, dir string) bool {
+	for _, p := range n.Plugins {
+		for _, typ := range []string{p.Type, p.IPAMType} {
+			if st, err := os.Stat(filepath.Join(dir, typ)); typ != "" && err == nil && !st.IsDir() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // ownPlugins is a plugin directory whose entries are links to this program. It is made once for a program

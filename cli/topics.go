@@ -14,7 +14,8 @@ func (a *app) environmentTopic() *cobra.Command {
 		Long: `Environment, as of cnitool:
   NETCONFPATH  directory of the network configurations (default /etc/cni/net.d)
   CNI_PATH     directories of the plugins, separated by colons. Default: those of /opt/cni/bin, /usr/lib/cni,
-               /usr/libexec/cni, /usr/local/lib/cni and /usr/local/libexec/cni that exist, then fairlead itself
+               /usr/libexec/cni, /usr/local/lib/cni and /usr/local/libexec/cni that exist, then fairlead itself;
+               in a throw-away host fairlead itself comes first
   CNI_IFNAME   name of the interface in the namespace (default eth0; -i is stronger)
   CNI_ARGS     arguments for the plugins: K=V;K=V
   CAP_ARGS     capability arguments, a JSON object:

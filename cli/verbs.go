@@ -354,9 +354,6 @@ func (a *app) statusCommand() *cobra.Command {
 			if err != nil && !errors.As(err, &doc) {
 				return err
 			}
-			if err != nil && doc.Code == spec.CodeUnknown { // about a container, and STATUS names none
-				err = fail(exitFailure, "Older plugins of the reference cannot answer STATUS: a list that goes without has a cniVersion before 1.1.0.", "%w", err)
-			}
 			if err == nil {
 				for _, problem := range n.tried() {
 					a.note("warning: %v", problem)

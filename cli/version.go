@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/invoke"
@@ -55,7 +56,8 @@ func (a *app) versionCommand() *cobra.Command {
 			case err != nil && a.json():
 				return err
 			case err != nil: // the table is what tells which plugin it is
-				err = fail(exitFailure, "Change cniVersion in the network's configuration, or the plugins for newer ones.", "%w", err)
+				err = fail(exitFailure, "Change cniVersion in the network's configuration, or have newer plugins found first: set CNI_PATH to their directory, or install them in "+adminDir+".",
+					"%w", unspoken(n.List, doc.Plugins, err))
 			case a.json():
 				return printJSON(a.stdout, doc)
 			default:
@@ -78,4 +80,18 @@ func join(vs []spec.Version) string {
 		s = append(s, string(v))
 	}
 	return strings.Join(s, " ")
+}
+
+// unspoken says which plugins speak no version of the list, if it is up to them one by one.
+func unspoken(l *spec.List, plugins []spoken, err error) error {
+	var who []string
+	for _, p := range plugins {
+		if _, err := spec.Select(l, p.Versions); err != nil && !slices.Contains(who, p.Type) {
+			who = append(who, p.Type)
+		}
+	}
+	if len(who) == 0 {
+		return err
+	}
+	return spec.Errorf(spec.CodeVersion, "network %q offers CNI %s, and these plugins speak none of it: %s", l.Name, join(append([]spec.Version{l.CNIVersion.Or010()}, l.CNIVersions...)), strings.Join(who, ", "))
 }

@@ -103,10 +103,10 @@ func (e *ExecError) Unwrap() []error { return e.causes }
 // Error is what the plugin says, and who said it about whom. Of one that said nothing, or was ended, it begins with who
 // that is, and has how it ended, when, and what it printed.
 func (e *ExecError) Error() string {
-	said := e.doc != nil && e.Status > 0 && e.ended == nil && len(e.causes) == 1
+	spoke := e.doc != nil && e.Status > 0 && e.ended == nil && len(e.causes) == 1
 	var b strings.Builder
-	if said {
-		fmt.Fprintf(&b, "%v (plugin %s %s%s; %s)", e.doc, e.Type, e.Command, e.about(), e.Path)
+	if spoke {
+		fmt.Fprintf(&b, "%s (plugin %s %s%s; %s)", said(e.doc), e.Type, e.Command, e.about(), e.Path)
 	} else {
 		fmt.Fprintf(&b, "plugin %s (%s) %s%s: %s", e.Type, e.Path, e.Command, e.about(), e.end())
 		for _, cause := range e.causes {
@@ -123,6 +123,14 @@ func (e *ExecError) Error() string {
 		b.WriteString(", and printed nothing")
 	}
 	return b.String()
+}
+
+// said is what a document says. If it has an error of another plugin, as one of a delegate is, the details are that one's.
+func said(doc *spec.Error) string {
+	if its, who, ok := strings.Cut(doc.Msg, " (plugin "); ok && doc.Details != "" {
+		return its + "; " + doc.Details + " (plugin " + who
+	}
+	return doc.Error()
 }
 
 // about is whom the call was about.
