@@ -96,6 +96,23 @@ func TestRemoveWhenEmpty(t *testing.T) {
 			r.must("gc", r.gc())
 			left("gc, with the port gone")
 
+			link := "br7"
+			if c.name == "empty-vlan" {
+				link = "br7.100"
+			}
+			for _, addr := range []string{"10.9.9.9/24", "fd09::9/64"} {
+				a = fresh("a")
+				r.must("add", r.add(a))
+				sh("ip addr add " + addr + " dev " + link)
+				r.must("del", r.del(a))
+				there("it has somebody else's address " + addr)
+				r.must("gc", r.gc())
+				there("it has somebody else's address, gc")
+				sh("ip addr del " + addr + " dev " + link)
+				r.must("gc", r.gc())
+				left("gc, with the address gone")
+			}
+
 			sh("ip link add br7 type bridge")
 			if c.name == "empty-vlan" {
 				sh("ip link set br7 type bridge vlan_filtering 1")

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // A Gateway is the address that a bridge has as the gateway of its containers. Another address in its
@@ -37,6 +39,9 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			return false, errors.Join(err, g.restore(w, index, conflicts[:i]))
 		}
 	}
+	if err := g.remember(w); err != nil {
+		return false, errors.Join(err, g.restore(w, index, conflicts))
+	}
 	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
 	// the first container's first packet would find no gateway.
 	err = w.Host.AddAddr(index, kernel.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
@@ -56,6 +61,47 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, errors.Join(err, w.Host.DelAddr(index, kernel.Addr{Prefix: g.Prefix}), g.restore(w, index, conflicts))
 	}
 	return true, nil
+}
+
+// gatewayRecord is what tells an address of ours from one that somebody else gave the same link: the kernel keeps no mark
+// on it. It is of no network, for the bridge is anybody's.
+const gatewayRecord = "gateway"
+
+func (g Gateway) record() spec.Owner {
+	return spec.Owner{ContainerID: g.Prefix.String(), IfName: g.Link}
+}
+
+// remember comes before the address, so that a kill in between leaves none of ours that is not known.
+func (g Gateway) remember(w *kernel.World) error {
+	return w.Memory.Remember(gatewayRecord, g.record(), g.Link)
+}
+
+// made reports whether a Gateway gave the link that address.
+func (g Gateway) made(w *kernel.World) (bool, error) {
+	var link string
+	return w.Memory.Recall(gatewayRecord, g.record(), &link)
+}
+
+func (g Gateway) forget(w *kernel.World) error { return w.Memory.Forget(gatewayRecord, g.record()) }
+
+// hasForeignAddr reports whether a link has an address that no Gateway gave it, nor the kernel.
+func hasForeignAddr(w *kernel.World, l *kernel.Link) (bool, error) {
+	addrs, err := w.Host.Addrs(l.Index)
+	if errors.Is(err, unix.ENODEV) { // somebody else was faster
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, a := range addrs {
+		if ownLinkLocal(w.Host, l, a.Prefix) {
+			continue
+		}
+		if made, err := (Gateway{Link: l.Name, Prefix: a.Prefix}).made(w); err != nil || !made {
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 func (g Gateway) restore(w *kernel.World, index int, list []kernel.Addr) error {

@@ -20,9 +20,27 @@ func linkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 	if len(mac) != 6 {
 		return
 	}
-	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
-	err := ns.AddAddr(index, kernel.Addr{Prefix: netip.PrefixFrom(a, 64), Scope: unix.RT_SCOPE_LINK, NoDAD: true})
+	err := ns.AddAddr(index, kernel.Addr{Prefix: linkLocalOf(mac), Scope: unix.RT_SCOPE_LINK, NoDAD: true})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		slog.Debug("the kernel makes the link-local address, or there is none", "link", index, "error", err)
 	}
+}
+
+// linkLocalOf is what the kernel makes of a MAC of six bytes.
+func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
+	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
+	return netip.PrefixFrom(a, 64)
+}
+
+// ownLinkLocal reports whether an address may be the link-local one that the kernel made for the link. Where it makes
+// them of a secret (net.ipv6.conf.LINK.addr_gen_mode), any may be.
+func ownLinkLocal(ns *kernel.NS, l *kernel.Link, p netip.Prefix) bool {
+	if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() {
+		return false
+	}
+	if len(l.MAC) == 6 && p == linkLocalOf(l.MAC) {
+		return true
+	}
+	mode, err := ns.Sysctl("net/ipv6/conf/" + l.Name + "/addr_gen_mode")
+	return err != nil || mode != "0"
 }

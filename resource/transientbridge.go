@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"golang.org/x/sys/unix"
 )
 
 // A TransientBridge is a Bridge that goes with its last port, if it is one that we made. The kernel's list of its ports is
@@ -89,7 +90,18 @@ func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
 		errs = append(errs, lift(ctx, w, t.Network, l.Name))
 	}
 	for _, l := range links {
-		errs = append(errs, gone(w.Host.DelLink(l.Index)))
+		addrs, err := w.Host.Addrs(l.Index)
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+			continue
+		}
+		if err := gone(w.Host.DelLink(l.Index)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, a := range addrs {
+			errs = append(errs, Gateway{Link: l.Name, Prefix: a.Prefix}.forget(w))
+		}
 	}
 	return errors.Join(append(errs, SweepStages(ctx, w))...)
 }
@@ -121,7 +133,16 @@ func (t TransientBridge) empty(w *kernel.World) (links []*kernel.Link, doomed bo
 			return nil, false, err
 		}
 	}
-	return append(links, br), err == nil, err
+	if err != nil {
+		return nil, false, err
+	}
+	links = append(links, br)
+	for _, l := range links {
+		if foreign, err := hasForeignAddr(w, l); err != nil || foreign {
+			return nil, false, err
+		}
+	}
+	return links, true, nil
 }
 
 // gateway is the host's end of a VLANGateway whose other end is a port, or nil.
