@@ -33,6 +33,22 @@ func (ns *NS) Addrs(index int) ([]Addr, error) {
 	return list, err
 }
 
+// A LinkAddr is an address and the index of the link that has it.
+type LinkAddr struct {
+	Link int
+	Addr
+}
+
+// AllAddrs is every address of every link.
+func (ns *NS) AllAddrs() (list []LinkAddr, err error) {
+	msgs, err := ns.addrs(0)
+	for _, m := range msgs {
+		list = append(list, LinkAddr{int(u32(m[4:])), parseAddr(m)})
+	}
+	return list, err
+}
+
+// addrs are the kernel's words for the addresses of a link; zero: of all.
 func (ns *NS) addrs(index int) (of [][]byte, err error) {
 	msgs, err := ns.dump(unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
 		req := ns.Request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
@@ -45,7 +61,7 @@ func (ns *NS) addrs(index int) (of [][]byte, err error) {
 		return nil, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, m := range msgs {
-		if len(m) >= unix.SizeofIfAddrmsg && int(u32(m[4:])) == index {
+		if len(m) >= unix.SizeofIfAddrmsg && (index == 0 || int(u32(m[4:])) == index) {
 			of = append(of, m)
 		}
 	}

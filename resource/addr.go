@@ -17,6 +17,10 @@ type Addr struct {
 	Prefix        netip.Prefix // the address with its subnet's length
 	NoDAD         bool         // IPv6: usable at once, without asking whether somebody else has it
 	NoPrefixRoute bool         // do not make the route to the subnet
+
+	// Subnet is that of the container whose gateway the address is to be; the host has it on any number of links. Invalid:
+	// it is nobody's gateway.
+	Subnet netip.Prefix
 }
 
 func (a Addr) String() string {
@@ -29,6 +33,11 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if a.Subnet.IsValid() && !OfHost(w, a.Prefix.Addr()) {
+		if err := errors.Join(spareRouters(w, a.Link, a.Prefix), warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))); err != nil {
+			return false, err
+		}
+	}
 	err = ns.AddAddr(index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(), NoPrefixRoute: a.NoPrefixRoute})
 	if errors.Is(err, fs.ErrExist) {
 		return false, a.Verify(ctx, w) // IPv6 has an address once, whatever the length
@@ -39,6 +48,14 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		}
 	}
 	return err == nil, err
+}
+
+// Free implements Freer.
+func (a Addr) Free(w *kernel.World) error {
+	if !a.Subnet.IsValid() {
+		return nil
+	}
+	return spareRouters(w, a.Link, a.Prefix)
 }
 
 // Verify implements plan.Resource. An address that the kernel still asks its neighbours about is no drift; one

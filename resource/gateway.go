@@ -33,6 +33,11 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if len(conflicts) > 0 && !g.Force {
 		return false, g.conflict(conflicts[0])
 	}
+	if !there {
+		if err := errors.Join(spareRouters(w, g.Link, g.Prefix), warnOfOverlap(w, g.Link, g.Prefix)); err != nil {
+			return false, err
+		}
+	}
 	// The old one goes first: as the first of its subnet it would take the new one with it.
 	for i, c := range conflicts {
 		if err := w.Host.DelAddr(index, c); err != nil {
@@ -138,13 +143,16 @@ func (g Gateway) conflict(a kernel.Addr) error {
 		g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
 }
 
-// Free is nil if Ensure would find room for the address, now or on a bridge that is yet to be made.
+// Free implements Freer.
 func (g Gateway) Free(w *kernel.World) error {
 	_, there, conflicts, err := g.look(w)
-	if err != nil || there || len(conflicts) == 0 || g.Force {
+	switch {
+	case gone(err) != nil || there:
 		return gone(err)
+	case len(conflicts) > 0 && !g.Force:
+		return g.conflict(conflicts[0])
 	}
-	return g.conflict(conflicts[0])
+	return spareRouters(w, g.Link, g.Prefix)
 }
 
 // Verify implements plan.Resource.

@@ -2,6 +2,8 @@ package sdk
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -9,25 +11,34 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// gatewaysFree says for STATUS where the gateway of an address to come has no room on the bridge, which another network
-// may have given its own. Of an allocator of another program nobody knows.
+// gatewaysFree says, for STATUS and before ADD changes anything, where the gateway of an address to come has no room on its
+// link, which another network may have given its own, or is a router that the host itself needs. Of an allocator of
+// another program nobody knows.
 func (c *call) gatewaysFree() error {
 	i, ok := c.ipam.(inside)
-	if !ok {
+	if !ok || !c.r.IsGateway {
 		return nil
 	}
 	g, ok := i.Allocator.(ipam.Gatewayer)
 	if !ok {
 		return nil
 	}
-	defer func(was []spec.IP) { c.r.IPs = was }(c.r.IPs)
+	defer func(ips []spec.IP, routes []spec.Route) { c.r.IPs, c.r.Routes = ips, routes }(c.r.IPs, c.r.Routes)
 	var errs []error
 	for _, choices := range g.Gateways() {
 		var taken error
 		for _, ip := range choices {
-			c.r.IPs = []spec.IP{ip}
+			if c.r.Verb == "ADD" && ip.Gateway.IsValid() && resource.OfHost(c.w, ip.Gateway) { // as for every container but the first
+				taken = nil
+				break
+			}
+			if ip.Address.Addr() == ip.Gateway { // the first of a range, which is given to nobody
+				ip.Address = netip.PrefixFrom(ip.Gateway.Next(), ip.Address.Bits())
+			}
+			c.r.IPs, c.r.Routes = []spec.IP{ip}, nil
 			want, err := c.want()
 			if err != nil { // which it may be of this address alone, that nobody was given
+				taken = nil
 				break
 			}
 			if taken = c.free(want); taken == nil {
@@ -42,8 +53,10 @@ func (c *call) gatewaysFree() error {
 func (c *call) free(want plan.Plan) error {
 	var errs []error
 	for _, r := range want {
-		if g, ok := plan.Unwrap(r).(resource.Gateway); ok {
-			errs = append(errs, g.Free(c.w))
+		if g, ok := plan.Unwrap(r).(resource.Freer); ok {
+			if err := g.Free(c.w); err != nil {
+				errs = append(errs, fmt.Errorf("%v: %w", plan.Unwrap(r), err))
+			}
 		}
 	}
 	return errors.Join(errs...)

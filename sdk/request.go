@@ -30,6 +30,9 @@ type Request struct {
 	IPs    []spec.IP
 	Routes []spec.Route
 
+	// IsGateway is set by a plan function that has the host be the gateway of the attachment's addresses.
+	IsGateway bool
+
 	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
 	// call chained use (clause P23).
 	HostLinks []HostLink

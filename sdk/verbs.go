@@ -87,6 +87,9 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 			return nil, err
 		}
 	}
+	if err := c.gatewaysFree(); err != nil {
+		return nil, err
+	}
 	tx := plan.Begin(c.w)
 	restore := c.forget
 	defer func() {

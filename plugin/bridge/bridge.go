@@ -31,7 +31,7 @@ var Plugin = sdk.Interface("bridge", "plugs containers into a switch on the host
 // conf is what the plugin reads beside "ipam" and "dns".
 type conf struct {
 	Bridge           string `json:"bridge"`           // name of the bridge, made when missing; default cni0
-	IsGateway        bool   `json:"isGateway"`        // give the bridge the gateway's address, and forward
+	IsGateway        bool   `json:"isGateway"`        // give the bridge the gateway's address, and forward; an address that is the next hop of a route of the host is refused, which would be cut off
 	IsDefaultGateway bool   `json:"isDefaultGateway"` // isGateway, and a default route through it
 	ForceAddress     bool   `json:"forceAddress"`     // replace another address on the bridge instead of refusing
 	sdk.Masquerade
@@ -117,7 +117,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, resource.FormerSpoofCheck{Owner: r.Owner}, resource.Policed{Owner: r.Owner})
 	}
 	c.gateways(r)
-	if c.IsGateway {
+	if r.IsGateway = c.IsGateway; c.IsGateway {
 		link := c.Bridge
 		if g := c.gatewayLink(); g.VLAN != 0 && r.L3 {
 			link = g.Name()

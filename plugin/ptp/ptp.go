@@ -1,4 +1,7 @@
 // Package ptp gives each container a cable of its own to the host, which routes for it.
+//
+// The host gets the gateway's address, so the subnet has to be the network's own: STATUS and ADD refuse a gateway that is the next hop of a
+// route of the host, which would be cut off, and ADD warns of a subnet that another link of the host has too.
 package ptp
 
 import (
@@ -54,6 +57,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.validate(r); err != nil && r.Verb != "DEL" {
 		return nil, err
 	}
+	r.IsGateway = true
 	host, p, err := c.HostName(r)
 	if err != nil {
 		return nil, err
@@ -71,7 +75,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			to.Scope, to.HasScope = 254, true // host, as the reference has it
 		}
 		p = append(p, plan.Shared(resource.Forwarding{V6: at.Is6()}),
-			resource.Addr{Where: resource.Host, Link: host, Prefix: netip.PrefixFrom(gw, gw.BitLen()), NoDAD: at.Is6()}, to)
+			resource.Addr{Where: resource.Host, Link: host, Prefix: netip.PrefixFrom(gw, gw.BitLen()), NoDAD: at.Is6(), Subnet: ip.Address.Masked()}, to)
 	}
 	p = append(p, c.Masquerade.Plan(r)...)
 	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, NoDAD: true, ByGateway: true})...), nil

@@ -1,0 +1,85 @@
+package resource
+
+import (
+	"log/slog"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Freer is an address that a link on the host is to have as its containers' gateway. Free is nil if there is room for
+// it, now or when the link is there, and nobody else's address is meant. It changes nothing.
+type Freer interface {
+	Free(*kernel.World) error
+}
+
+// OfHost reports whether the host has an address, whatever it is a gateway of.
+func OfHost(w *kernel.World, a netip.Addr) bool {
+	r, err := w.Host.RouteTo(a)
+	return err == nil && r.Type == kernel.Local
+}
+
+// spareRouters refuses to give a link on the host an address by which the host itself reaches others: from then on it
+// would send them nothing any more. One that the host has already is nobody else's, which is asked first, for every
+// container but the first finds it so, and the rest lists all routes.
+func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
+	if OfHost(w, gw.Addr()) {
+		return nil
+	}
+	f := kernel.RouteFilter{Family: kernel.IPv4}
+	if gw.Addr().Is6() {
+		f.Family = kernel.IPv6
+	}
+	routes, err := w.Host.Routes(f)
+	if err != nil {
+		return err
+	}
+	for _, r := range routes {
+		// A router's link-local address is its own on its link alone.
+		if r.Via != gw.Addr() || gw.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		by := Route{Where: Host, Dst: r.Dst, Via: r.Via}
+		l, err := w.Host.LinkAt(r.Link)
+		if err == nil {
+			by.Link = l.Name
+		} else if gone(err) != nil {
+			return err
+		}
+		return spec.Errorf(spec.CodeConfig, "ipam: gateway %v: is the next hop of a route of this host (%v), which would lead nowhere if host/%s had it; "+
+			"give the network a subnet of its own. To be on the network of %s itself, a container takes macvlan or ipvlan with that for its master, or a bridge that has it for a port, without isGateway",
+			gw.Addr(), by, link, by.Link)
+	}
+	return nil
+}
+
+// warnOfOverlap says which other link of the host has an address of the subnet, for the host reaches one of the two only.
+func warnOfOverlap(w *kernel.World, link string, subnet netip.Prefix) error {
+	if subnet.Addr().IsLinkLocalUnicast() || subnet.IsSingleIP() {
+		return nil // which stand on any number of links
+	}
+	links, err := w.Host.Links()
+	if err != nil {
+		return err
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		if l.Name != link {
+			names[l.Index] = l.Name
+		}
+	}
+	all, err := w.Host.AllAddrs()
+	if err != nil {
+		return err
+	}
+	for _, a := range all {
+		// A lone address is the gateway's on other cables.
+		if name := names[a.Link]; name != "" && a.Prefix.Masked().Overlaps(subnet.Masked()) && !(a.Prefix.IsSingleIP() && a.Prefix.Addr() == subnet.Addr()) {
+			slog.Warn("the network's subnet is that of another link too, or a part of it, and the host reaches only one of the two",
+				"subnet", subnet.Masked(), "link", link, "other", name, "address", a.Prefix)
+			return nil
+		}
+	}
+	return nil
+}
