@@ -147,10 +147,23 @@ func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options .
 	return err
 }
 
+// A CheckOption changes what Check does.
+type CheckOption func(*checkOptions)
+
+type checkOptions struct{ goOn bool }
+
+// CheckContinue asks all plugins, in their order, and joins what they say: for who looks what is wrong. Without it CHECK
+// stops at the first error, as the specification has it.
+func CheckContinue() CheckOption { return func(o *checkOptions) { o.goOn = true } }
+
 // Check runs CHECK of each plugin in order, with the remembered result, up to the first error. A list
 // before 0.4.0 has no CHECK: that is an error (clause V8). With disableCheck there is nothing to do
 // (clause C6). Args and Capabilities that are nil are those of ADD.
-func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment) error {
+func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment, options ...CheckOption) error {
+	var o checkOptions
+	for _, option := range options {
+		option(&o)
+	}
 	op, err := r.begin(ctx, "CHECK", l, a)
 	if err != nil {
 		return err
@@ -179,9 +192,9 @@ func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment) error {
 	case cached.seen != "" && cached.seen != now:
 		return op.failed(fmt.Errorf("network namespace %s is another one than the one that was attached", a.Netns))
 	}
-	err = op.check(ctx, cached.Result)
+	err = op.check(ctx, cached.Result, o.goOn)
 	if op.older(ctx) {
-		err = op.check(ctx, cached.Result)
+		err = op.check(ctx, cached.Result, o.goOn)
 	}
 	return err
 }

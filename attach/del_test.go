@@ -291,6 +291,12 @@ func TestCheck(t *testing.T) {
 		t.Errorf("drift: %v", err)
 	}
 	w.expect("CHECK first, CHECK second")
+	bad = chain(t, "0.4.0", three, map[string]map[string]order{
+		"first": {"CHECK": {Stdout: `{"code":100,"msg":"drifted"}`, Exit: 1}}, "third": {"CHECK": {Stdout: `{"code":100,"msg":"is gone"}`, Exit: 1}}})
+	if err := w.Check(bounded(t), bad, a, attach.CheckContinue()); err == nil || !strings.Contains(err.Error(), "drifted") || !strings.Contains(err.Error(), "is gone") {
+		t.Errorf("drift of two: %v", err)
+	}
+	w.expect("CHECK first, CHECK second, CHECK third")
 	a.Netns = nstest.NewNS(t)
 	if err := w.Check(bounded(t), l, a); err == nil || !strings.Contains(err.Error(), a.Netns) {
 		t.Errorf("another namespace: %v", err)

@@ -169,13 +169,18 @@ func (op *operation) add(ctx context.Context) (*spec.Result, error) {
 	return result, nil
 }
 
-func (op *operation) check(ctx context.Context, prev *spec.Result) error {
+func (op *operation) check(ctx context.Context, prev *spec.Result, goOn bool) error {
+	var errs []error
 	for _, conf := range op.l.Plugins {
-		if _, err := op.run(ctx, "CHECK", conf, op.a.Netns, prev); err != nil {
+		_, err := op.run(ctx, "CHECK", conf, op.a.Netns, prev)
+		if err != nil && !goOn {
 			return err
 		}
+		if errs = append(errs, err); ctx.Err() != nil {
+			break
+		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // rollback takes a failed ADD back. It has its own time, for where the caller's has run out it is needed

@@ -17,9 +17,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
-	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
-	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -229,102 +227,6 @@ func (a *app) delCommand() *cobra.Command {
 	c.Flags().BoolVar(&goOn, "continue", false, "go on past a plugin that fails, so that the others give back what they hold")
 	c.ValidArgsFunction = a.completeTarget
 	return c
-}
-
-// A checked is the answer of check.
-type checked struct {
-	attached
-	OK    bool     `json:"ok"`
-	Drift []string `json:"drift,omitempty"`
-}
-
-func (a *app) checkCommand() *cobra.Command {
-	var f attachmentFlags
-	c := &cobra.Command{
-		Use: "check NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
-		Short: "Compare an attachment with what add made; exit status 3 where they differ",
-		RunE: func(c *cobra.Command, args []string) error {
-			t, err := a.ready(f, args, true)
-			if err != nil {
-				return err
-			}
-			err = t.runtime.Check(c.Context(), t.List, t.Attachment)
-			found, ok := drift(err)
-			if !ok {
-				return err
-			}
-			if len(found) > 0 {
-				a.status = exitDrift
-			}
-			if a.json() {
-				return printJSON(a.stdout, checked{t.document(), len(found) == 0, found})
-			}
-			if len(found) > 0 {
-				return fail(exitDrift, t.mending(args), "%s", strings.Join(append(found, said(err)...), "\n"))
-			}
-			return nil
-		},
-	}
-	f.register(c)
-	c.ValidArgsFunction = a.completeTarget
-	return c
-}
-
-// mending says how to mend an attachment. DEL and ADD are for those of this command and of cnitool's: of another
-// runtime's container they would take what it knows of.
-func (t *target) mending(args []string) string {
-	list, _ := t.runtime.List(t.Name)
-	i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == t.owner() })
-	changed := i >= 0 && repair.Changed(t.List, &list[i])
-	hint := "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: "
-	if changed {
-		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
-	}
-	where := fmt.Sprintf("%s %s", args[0], args[1])
-	if t.IfName != "eth0" {
-		where += " -i " + t.IfName
-	}
-	switch {
-	case strings.HasPrefix(t.ContainerID, "cnitool-"):
-		return hint + fmt.Sprintf("`fairlead del %[1]s` and `fairlead add %[1]s` make it anew.", where)
-	case strings.HasPrefix(t.ContainerID, "run-"):
-		return hint + "end that `fairlead run`, and run it again."
-	case changed: // its runtime's DEL goes by the file, and would leave what only the old one made
-		return hint + fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that attached the container recreate it.", where, t.ContainerID)
-	}
-	return hint + "have the runtime that attached the container recreate it (podman network reload, say)."
-}
-
-// drift are the differences that a plugin's CHECK found; ok is false where it found none because it could
-// not look. The codes of the specification are reasons for not having looked; a difference has one of the
-// plugin's own, or none.
-func drift(err error) (found []string, ok bool) {
-	var doc *spec.Error
-	switch {
-	case err == nil:
-		return nil, true
-	case !errors.As(err, &doc) || doc.Code < 100 && doc.Code != 0:
-		return nil, false
-	}
-	for line := range strings.Lines(doc.Msg) {
-		for _, part := range strings.Split(strings.TrimSpace(line), "; ") {
-			if len(found) == 0 || strings.Contains(part, ": ") { // else it goes on with what is wrong with the same thing
-				found = append(found, part)
-			} else {
-				found[len(found)-1] += "; " + part
-			}
-		}
-	}
-	return found, true
-}
-
-// said is which plugin said it.
-func said(err error) []string {
-	var ran *invoke.ExecError
-	if !errors.As(err, &ran) {
-		return nil
-	}
-	return []string{fmt.Sprintf("(plugin %s; %s)", ran.Type, ran.Path)}
 }
 
 // A readiness is the answer of status.

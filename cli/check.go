@@ -1,0 +1,158 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A checked is the answer of check.
+type checked struct {
+	attached
+	OK    bool     `json:"ok"`
+	Drift []string `json:"drift,omitempty"`
+
+	Problems []string `json:"problems,omitempty"` // of plugins that could not look
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	var f attachmentFlags
+	c := &cobra.Command{
+		Use: "check NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
+		Short: "Compare an attachment with what add made; exit status 3 where they differ",
+		RunE: func(c *cobra.Command, args []string) error {
+			t, err := a.ready(f, args, true)
+			if err != nil {
+				return err
+			}
+			found, rest := drifts(t.runtime.Check(c.Context(), t.List, t.Attachment, attach.CheckContinue()))
+			if len(found) == 0 && rest != nil {
+				return rest
+			}
+			doc := checked{attached: t.document(), OK: len(found) == 0}
+			var said []string
+			for _, d := range found {
+				doc.Drift = append(doc.Drift, d.lines...)
+				if said = append(said, d.lines...); d.by != "" {
+					said = append(said, d.by)
+				}
+			}
+			if rest != nil {
+				doc.Problems = strings.Split(rest.Error(), "\n")
+				said = append(append(said, "and what could not be looked at:"), doc.Problems...)
+			}
+			if len(found) > 0 {
+				a.status = exitDrift
+			}
+			if a.json() {
+				return printJSON(a.stdout, doc)
+			}
+			if len(found) > 0 {
+				return fail(exitDrift, t.mending(args), "%s", strings.Join(said, "\n"))
+			}
+			return nil
+		},
+	}
+	f.register(c)
+	c.ValidArgsFunction = a.completeTarget
+	return c
+}
+
+// mending says how to mend an attachment. DEL and ADD are for those of this command and of cnitool's: of another
+// runtime's container they would take what it knows of.
+func (t *target) mending(args []string) string {
+	list, _ := t.runtime.List(t.Name)
+	i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == t.owner() })
+	changed := i >= 0 && repair.Changed(t.List, &list[i])
+	hint := "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: "
+	if changed {
+		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
+	}
+	where := fmt.Sprintf("%s %s", args[0], args[1])
+	if t.IfName != "eth0" {
+		where += " -i " + t.IfName
+	}
+	switch {
+	case strings.HasPrefix(t.ContainerID, "cnitool-"):
+		return hint + fmt.Sprintf("`fairlead del %[1]s` and `fairlead add %[1]s` make it anew.", where)
+	case strings.HasPrefix(t.ContainerID, "run-"):
+		return hint + "end that `fairlead run`, and run it again."
+	case changed: // its runtime's DEL goes by the file, and would leave what only the old one made
+		return hint + fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that attached the container recreate it.", where, t.ContainerID)
+	}
+	return hint + "have the runtime that attached the container recreate it (podman network reload, say)."
+}
+
+// drift are the differences that a plugin's CHECK found; ok is false where it found none because it could
+// not look. The codes of the specification are reasons for not having looked; a difference has one of the
+// plugin's own, or none.
+func drift(err error) (found []string, ok bool) {
+	var doc *spec.Error
+	switch {
+	case err == nil:
+		return nil, true
+	case !errors.As(err, &doc) || doc.Code < 100 && doc.Code != 0:
+		return nil, false
+	}
+	for line := range strings.Lines(doc.Msg) {
+		for _, part := range strings.Split(strings.TrimSpace(line), "; ") {
+			if len(found) == 0 || strings.Contains(part, ": ") { // else it goes on with what is wrong with the same thing
+				found = append(found, part)
+			} else {
+				found[len(found)-1] += "; " + part
+			}
+		}
+	}
+	return found, true
+}
+
+// A drifted is what differs for one plugin, and which that is.
+type drifted struct {
+	lines []string
+	by    string
+}
+
+// drifts are the differences by plugin, in their order, and the errors of those that could not look. What a plugin before
+// has said already, as of a link that is gone, is not said again.
+func drifts(err error) (found []drifted, rest error) {
+	all := []error{err}
+	if many, ok := err.(interface{ Unwrap() []error }); ok {
+		if _, one := err.(*invoke.ExecError); !one {
+			all = many.Unwrap()
+		}
+	}
+	var said []string
+	again := func(line string) bool {
+		_, what, _ := strings.Cut(line, ": ")
+		return slices.Contains(said, line) || strings.HasSuffix(what, " does not exist") && slices.ContainsFunc(said, func(before string) bool { return strings.Contains(before, what) })
+	}
+	var errs []error
+	for _, err := range all {
+		lines, ok := drift(err)
+		if !ok {
+			errs = append(errs, err)
+		}
+		lines = slices.DeleteFunc(lines, again)
+		if len(lines) == 0 {
+			continue
+		}
+		said = append(said, lines...)
+		d := drifted{lines: lines}
+		var ran *invoke.ExecError
+		if errors.As(err, &ran) {
+			d.by = fmt.Sprintf("(plugin %s; %s)", ran.Type, ran.Path)
+		}
+		found = append(found, d)
+	}
+	if len(errs) == 1 {
+		return found, errs[0]
+	}
+	return found, errors.Join(errs...)
+}
