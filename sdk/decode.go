@@ -29,12 +29,21 @@ type unknownKey struct {
 	key   string          // "subnte"
 	value json.RawMessage // as it was written
 	know  []string        // what would have been understood there
+	lacks string          // the key without which nobody reads what is there
 }
 
-func (u unknownKey) String() string { return "unknown key " + strconv.Quote(u.path) + u.near(", ") }
+func (u unknownKey) String() string {
+	if u.lacks != "" {
+		return fmt.Sprintf("%s: %s: has no %q, so nobody reads it", u.path, shown(u.value), u.lacks) + u.near(", ")
+	}
+	return "unknown key " + strconv.Quote(u.path) + u.near(", ")
+}
 
 // refused is the error where "strict" is set.
 func (u unknownKey) refused() error {
+	if u.lacks != "" {
+		return spec.Errorf(spec.CodeUnsupported, "%v; and \"strict\" is set", u)
+	}
 	return spec.Errorf(spec.CodeUnsupported, "%s: %s: unknown key, and \"strict\" is set%s", u.path, shown(u.value), u.near("; "))
 }
 
@@ -172,7 +181,7 @@ func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
 					know = append(know, "capabilities", "ipam", "dns")
 				}
 			}
-			d.unknown = append(d.unknown, unknownKey{d.top, join(path, k), k, raw, know})
+			d.unknown = append(d.unknown, unknownKey{top: d.top, path: join(path, k), key: k, value: raw, know: know})
 			continue
 		}
 		if err := d.value(join(path, k), raw, fields[i].Value); err != nil && !d.lax {
@@ -268,6 +277,34 @@ func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKe
 		}
 	}
 	return own, wrong
+}
+
+// unread is what p leaves of "ipam": all of it where it asks nobody for addresses, or does not say whom.
+func (p Plugin) unread(conf *spec.Conf) []unknownKey {
+	if p.shape != makesLinks || p.addresses(conf) {
+		return nil
+	}
+	raw, ok := conf.Object.Get("ipam")
+	var ipam map[string]json.RawMessage
+	if !ok || json.Unmarshal(raw, &ipam) != nil || len(ipam) == 0 {
+		return nil
+	}
+	u := unknownKey{top: "ipam", path: "ipam", key: "ipam", value: raw}
+	if p.observe {
+		return []unknownKey{u}
+	}
+	u.know, u.lacks = []string{"type"}, "type"
+	var others []string
+	for _, k := range sorted(ipam) {
+		if _, ok := spec.Nearest(k, u.know); ok && !strings.EqualFold(k, "type") {
+			u.path, u.key, u.value, u.lacks = "ipam."+k, k, ipam[k], ""
+		}
+		others = append(others, k)
+	}
+	if len(others) == 1 && strings.EqualFold(others[0], "type") { // an empty one, which is none
+		return nil
+	}
+	return []unknownKey{u}
 }
 
 // offered reports whether a key stands inside a capability that the plugin understands, so that it was meant for the

@@ -30,6 +30,13 @@ func (m Masquerade) Validate() error {
 	return resource.ValidSNATTo(m.SnatTo)
 }
 
+// WarnIdle is for a link without addresses.
+func (m Masquerade) WarnIdle(r *Request) {
+	if m.IPMasq {
+		r.Warn("ipMasq: true: goes without effect: ipam has no type, so there is no address to masquerade")
+	}
+}
+
 // Required is what the host has to have for it.
 func (m Masquerade) Required() (p plan.Plan) {
 	if len(m.SnatTo) > 0 {

@@ -65,6 +65,7 @@ func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf, 
 	return func(conf *spec.Conf, r *Request) (plan.Plan, []unknownKey, error) {
 		var c C
 		unknown, err := decode(conf, &c, false, r.Verb)
+		r.warnings = nil
 		if err == nil {
 			var p plan.Plan
 			if p, err = want(c, r); err == nil {
@@ -100,6 +101,9 @@ func (p Plugin) Observes() Plugin {
 	return p
 }
 
+// addresses reports whether p asks an IPAM plugin for addresses. Where the kernel gives them, there is nothing to be asked.
+func (p Plugin) addresses(conf *spec.Conf) bool { return conf.IPAMType != "" && !p.observe }
+
 // Allocates reports whether p is an IPAM plugin.
 func (p Plugin) Allocates() bool { return p.shape == allocates }
 
@@ -108,7 +112,7 @@ func (p Plugin) Chained() bool { return p.shape == chained }
 
 // Plan is what p wants for r: the dry run. An IPAM plugin has none.
 //
-// Notes say which keys of the configuration it does not know, and what may have been meant.
+// Notes say which keys of the configuration it does not know, and what may have been meant, and which go without effect.
 func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []string, err error) {
 	var unknown []unknownKey
 	if p.plan != nil {
@@ -116,9 +120,11 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []strin
 	} else {
 		_, unknown, err = p.open(conf, r)
 	}
+	unknown = append(unknown, p.unread(conf)...)
 	for _, u := range unknown {
 		notes = append(notes, u.String())
 	}
+	notes = append(notes, r.warnings...)
 	if err == nil {
 		err = refuse(conf, unknown)
 	}
@@ -127,7 +133,7 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []strin
 
 // NewRequest is what p's plan function would be given for a call.
 func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.Conf, args [][2]string) (*Request, error) {
-	r := &Request{Owner: o, Verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: conf.IPAMType != "", Prev: conf.PrevResult, conf: conf, args: args}
+	r := &Request{Owner: o, Verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: p.addresses(conf), Prev: conf.PrevResult, conf: conf, args: args}
 	if verb == "CHECK" && r.Prev != nil {
 		r.IPs, r.Routes = r.ContainerIPs(), slices.Clone(r.Prev.Routes)
 	}

@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -37,10 +38,18 @@ type Request struct {
 	// call chained use (clause P23).
 	HostLinks []HostLink
 
-	conf    *spec.Conf
-	args    [][2]string
+	conf     *spec.Conf
+	args     [][2]string
+	warnings []string
+
 	adopted bool              // IPs and Routes are Prev's
 	macs    map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
+}
+
+// Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its value, and
+// why. ADD says it on stderr, once, and so does a plan.
+func (r *Request) Warn(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
 // A HostLink is a link on the host that a previous plugin listed, and what the kernel says of it.

@@ -236,7 +236,7 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 			return nil, err
 		}
 		return c.allocator(ctx)
-	case p.shape == makesLinks && conf.IPAMType != "":
+	case p.shape == makesLinks && p.addresses(conf):
 		if c.ipam, err = c.newDelegate(all); err != nil && (e.Command == "DEL" || e.Command == "GC") {
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.

@@ -25,17 +25,27 @@ type call struct {
 	w    *kernel.World
 	dns  spec.DNS
 
-	warned bool // of unknown keys
+	warned bool     // of unknown keys
+	said   []string // what the plan function warned of
 }
 
 // want asks the plugin for its plan and reports the keys that it does not know, once.
 func (c *call) want() (plan.Plan, error) {
 	p, unknown, err := c.p.plan(c.conf, c.r)
-	if err != nil || c.warned {
+	if err != nil {
 		return p, err
 	}
-	c.warned = true
-	return p, report(c.conf, c.r.Verb, unknown)
+	if !c.warned {
+		c.warned = true
+		err = report(c.conf, c.r.Verb, append(unknown, c.p.unread(c.conf)...))
+	}
+	for _, w := range c.r.warnings {
+		if c.r.Verb == "ADD" && !slices.Contains(c.said, w) {
+			c.said = append(c.said, w)
+			slog.Warn(w, "network", c.conf.Name, "plugin", c.conf.Type)
+		}
+	}
+	return p, err
 }
 
 // report warns of unknown keys, or refuses them where the configuration asks for strictness.

@@ -81,6 +81,15 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.validate(r); err != nil && r.Verb != "DEL" {
 		return nil, err
 	}
+	if !r.L3 {
+		c.Masquerade.WarnIdle(r)
+		switch {
+		case c.IsDefaultGateway:
+			r.Warn("isDefaultGateway: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of")
+		case c.IsGateway:
+			r.Warn("isGateway: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of")
+		}
+	}
 	host, p, err := c.HostName(r)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-// Package loopback sets the container's lo up.
+// Package loopback sets the container's lo up. The kernel gives that its addresses, so ipam is for nothing here, and warned of.
 package loopback
 
 import (
