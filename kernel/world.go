@@ -44,8 +44,8 @@ func (w *World) Close() {
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
 	FD   netns.NsHandle
-	// InPlace has the caller's thread enter the namespace and leave it again. That is for a program of one call, where to
-	// start another thread, and to hand over to it, is a good part of what a call takes. A thread that cannot leave ends the program.
+	// InPlace has the caller's thread enter the namespace and leave it again, where it may. That is for a program of one call, where
+	// to start another thread, and to hand over to it, is a good part of what a call takes. A thread that cannot leave ends the program.
 	InPlace bool
 
 	connMu sync.Mutex
@@ -119,7 +119,10 @@ func (ns *NS) Do(fn func() error) error {
 		return fn() // every thread of the process is in it
 	}
 	if ns.InPlace {
-		return ns.visit(fn)
+		if home := wayBack(); home >= 0 {
+			return ns.visit(home, fn)
+		}
+		ns.InPlace = false
 	}
 	if ns.work == nil {
 		work, entered := make(chan func()), make(chan error)
@@ -143,14 +146,24 @@ func (ns *NS) Do(fn func() error) error {
 	return <-done
 }
 
-// visit runs fn on the caller's thread.
-func (ns *NS) visit(fn func() error) error {
+// wayBack locks the caller's thread and opens the namespace that it is in, or is -1 where it could not come back: where that is of
+// another user namespace than the program, which may enter a container's and not this one.
+func wayBack() (home int) {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: "/proc/thread-self/ns/net", Err: err}
+	if err == nil {
+		if err = unix.Setns(home, unix.CLONE_NEWNET); err == nil {
+			return home
+		}
+		unix.Close(home)
 	}
+	runtime.UnlockOSThread()
+	return -1
+}
+
+// visit runs fn on the caller's thread, which is at home and locked.
+func (ns *NS) visit(home int, fn func() error) error {
+	defer runtime.UnlockOSThread()
 	defer unix.Close(home)
 	if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter netns %s: %w", ns.Path, err)
