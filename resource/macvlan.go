@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"log/slog"
 	"net"
@@ -52,17 +51,14 @@ func (m Macvlan) String() string {
 func tapFile(index int) string { return "/dev/tap" + strconv.Itoa(index) }
 
 // tapIndex is an index for a macvtap, which its file is called after. The files of all namespaces are in one directory,
-// and the kernel makes none, without a word, where there is one of that name: so it is out of the way of those that the
-// kernel counts up, and one that nothing is called after.
+// and the kernel makes none, without a word, where there is one of that name: so it is one that nothing is called after.
 func (m Macvlan) tapIndex() int {
-	h := kernel.OwnerHash(m.Owner)
-	i := int(binary.BigEndian.Uint32(h[:]))
+	i := m.spareIndex()
 	for {
-		i = 1<<30 | i&(1<<30-1)
 		if _, err := os.Lstat(tapFile(i)); err != nil {
 			return i
 		}
-		i++
+		i = 1<<30 | (i+1)&(1<<30-1)
 	}
 }
 

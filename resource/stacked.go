@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -59,6 +60,14 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 		}
 	}
 	err = ns.AddLink(l)
+	if errors.Is(err, kernel.ErrLinkExists) && l.Index == 0 {
+		// Before Linux 6.13 a link of that name in the namespace of the request counts too, and eth0 is a name of many
+		// hosts. Where an index is asked for, the kernel goes by that.
+		if _, lerr := w.Container.Link(s.Name); errors.Is(lerr, kernel.ErrNoLink) {
+			l.Index = s.spareIndex()
+			err = ns.AddLink(l)
+		}
+	}
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return spec.Errorf(spec.CodeConfig, "master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
@@ -73,6 +82,12 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 		return errors.Join(err, s.remove(w, kind))
 	}
 	return nil
+}
+
+// spareIndex is an index for the link that is out of the way of those that the kernel counts up.
+func (s Stacked) spareIndex() int {
+	h := kernel.OwnerHash(s.Owner)
+	return 1<<30 | int(binary.BigEndian.Uint32(h[:]))&(1<<30-1)
 }
 
 // taken says who has the address that the link is to have.
