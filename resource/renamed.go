@@ -109,7 +109,8 @@ func marked(l *kernel.Link) bool {
 	return ok || kernel.OfGroup(l.Group)
 }
 
-// sweepContained removes what attachments of the network that keep does not want have in containers that live on.
+// sweepContained removes what attachments of the network that keep does not want have in containers that live on. An ADD that
+// was killed has left a link of the network's group without a tag, if it got as far: the first message cannot set one.
 func sweepContained(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	records, err := decoded[Made](w.Memory.Records(MadeRecord, network))
 	errs := []error{err}
@@ -122,7 +123,16 @@ func sweepContained(w *kernel.World, network string, keep func(owner [8]byte) bo
 			errs = append(errs, err)
 			continue
 		}
-		links, err := taggedIn(ns, owner, contained()...)
+		links, err := ns.Links()
+		alone := true // no attachment that stays is in there: it might just be made
+		for other, h := range records {
+			alone = alone && !(keep(other) && h.Same(m.Identity))
+		}
+		links = slices.DeleteFunc(links, func(l *kernel.Link) bool {
+			_, _, _, marked := kernel.ParseTag(l.Alias)
+			unfinished := alone && !marked && l.Group == kernel.LinkGroup(network)
+			return !slices.Contains(contained(), l.Kind) || !tagged(l, owner) && !unfinished
+		})
 		errs = append(errs, err, deleteAll(ns, links))
 		ns.Close()
 	}

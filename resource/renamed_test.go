@@ -129,6 +129,59 @@ func TestRenamed(t *testing.T) {
 			if kind != "vlan" && !there(w.Container, "net1") {
 				t.Error("GC took another owner's net1")
 			}
+
+			// What an ADD made that was killed before it set the tag is of the group, unless somebody else is at it there.
+			must(t, w, r)
+			cont(t, w, `ip link set eth0 alias ""`)
+			beside := owner
+			beside.IfName = "net1"
+			for _, o := range []spec.Owner{owner, beside} {
+				if err := w.Memory.Remember(MadeRecord, o, Made{Identity: id, Path: w.Container.Path}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			only := func(o [8]byte) bool { return o == kernel.OwnerHash(beside) }
+			if err := sweepContained(gc, owner.Network, only); err != nil || !there(w.Container, "eth0") {
+				t.Errorf("GC took what another ADD may just make: %v", err)
+			}
+			if err := w.Memory.Forget(MadeRecord, beside); err != nil {
+				t.Fatal(err)
+			}
+			if err := sweepContained(gc, owner.Network, only); err != nil || there(w.Container, "eth0") {
+				t.Errorf("GC left what a killed ADD made: %v", err)
+			}
+		})
+	}
+}
+
+// A host has links of its own, and one of them may be called as the container's is to be: older kernels, asked from the host for
+// a link in the container, look for the name on the host.
+//
+// clause: P8 P10 P11
+func TestNameOnHost(t *testing.T) {
+	for kind, r := range containedLinks(owner) {
+		t.Run(kind, func(t *testing.T) {
+			needKind(t, kind)
+			w := newWorld(t)
+			host(t, w, "ip link add ens3 up type veth peer name wire")
+			host(t, w, "ip link set wire up")
+			host(t, w, "ip link add eth0 type veth peer name other")
+			must(t, w, r)
+			if err := r.Verify(t.Context(), w); err != nil {
+				t.Error(err)
+			}
+			if _, err := r.Ensure(t.Context(), w); err == nil {
+				t.Error("it is made twice")
+			}
+			if err := r.Remove(t.Context(), w); err != nil {
+				t.Error(err)
+			}
+			if l, err := w.Container.Link("eth0"); err == nil {
+				t.Errorf("the container keeps %+v", l)
+			}
+			if l, err := w.Host.Link("eth0"); err != nil || l.Kind != "veth" {
+				t.Errorf("the host's own link is %+v, %v", l, err)
+			}
 		})
 	}
 }
