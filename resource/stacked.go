@@ -61,7 +61,7 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	}
 	err = ns.AddLink(l)
 	if errors.Is(err, kernel.ErrLinkExists) && l.Index == 0 {
-		// Before Linux 6.13 a link of that name in the namespace of the request counts too, and eth0 is a name of many
+		// To older kernels (6.1) a link of that name in the namespace of the request counts too, and eth0 is a name of many
 		// hosts. Where an index is asked for, the kernel goes by that.
 		if _, lerr := w.Container.Link(s.Name); errors.Is(lerr, kernel.ErrNoLink) {
 			l.Index = s.spareIndex()
