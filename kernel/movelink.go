@@ -86,6 +86,36 @@ func (ns *NS) SetAlias(index int, alias string) error {
 	return nil
 }
 
+// IDFor is the number that other has for the namespace that ns calls id, or -1 where it has none yet, or that cannot be
+// told (before Linux 5.0).
+func (ns *NS) IDFor(other *NS, id int) (int, error) {
+	target, err := ns.ID(other)
+	if err != nil || target < 0 || id < 0 {
+		return -1, err
+	}
+	req := ns.Request(unix.RTM_GETNSID, 0)
+	req.AddData(nl.NewRtGenMsg())
+	req.AddData(attrU32(unix.NETNSA_NSID, uint32(id)))
+	req.AddData(attrU32(unix.NETNSA_TARGET_NSID, uint32(target)))
+	msgs, err := ns.Call(req, unix.RTM_NEWNSID)
+	if err != nil || len(msgs) == 0 {
+		return -1, err
+	}
+	there, told := -1, false
+	attrs(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.NETNSA_NSID:
+			there = int(int32(u32(v)))
+		case unix.NETNSA_CURRENT_NSID: // an older kernel answers with the number that it was asked about
+			told = true
+		}
+	})
+	if !told {
+		there = -1
+	}
+	return there, nil
+}
+
 // BootID tells this boot from others.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

@@ -13,14 +13,15 @@ import (
 // nil unless the configuration means that device.
 //
 // Whoever is root in the container can make such a link himself. So it is none where anybody is known to have the device
-// or the host has it, and a virtual one only where a result shows that the container got one.
+// or the host has it, and a virtual one only where a result shows that the container got one, and
+// its other end is not in there, too.
 func (h HostDevice) former(w *kernel.World) (r deviceRecord, in *kernel.NS, l *kernel.Link) {
 	in = w.Container
 	if in == nil {
 		in = w.Host
 	}
 	l, err := in.Link(h.Name)
-	if err != nil || spec.ValidIfName(l.Alias) != nil || in == w.Host && (l.Kind != "" || l.Alias == l.Name) {
+	if err != nil || spec.ValidIfName(l.Alias) != nil || in == w.Host && (l.Kind != "" || l.Alias == l.Name) || rooted(l.Kind) && !l.PeerAway {
 		return r, nil, nil
 	}
 	r = deviceRecord{Owner: h.Owner, Dir: containerDir(l), deviceState: deviceState{

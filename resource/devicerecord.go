@@ -77,6 +77,18 @@ func recallDevice(w *kernel.World, o spec.Owner) (r deviceRecord, known bool, er
 	return r, r.Boot == boot, err
 }
 
+// find is the device's link in the container, or nil.
+func (r deviceRecord) find(w *kernel.World, in *kernel.NS) (*kernel.Link, error) {
+	links, err := in.Links()
+	if err != nil {
+		return nil, err
+	}
+	if r.Is != nil && r.Is.In == nil {
+		r.expect(w, in)
+	}
+	return r.inContainer(links), nil
+}
+
 // inContainer is the device's link among those of the container, or nil. A record of an earlier version has nothing to go
 // by but the device below a link that whoever is root in there could not take away; without that the one of its name and
 // kind has to be it.
@@ -109,7 +121,7 @@ func (r deviceRecord) onHost(w *kernel.World) (*kernel.Link, error) {
 	}
 	for _, l := range links {
 		switch {
-		case l.Kind != r.Kind:
+		case !r.home(l):
 		case r.Dir != "" && dirOf(l) == r.Dir, r.cameHome(l),
 			r.Dir == "" && (l.Alias == r.Link || slices.Contains(l.AltNames(), altName(r.Owner))),
 			r.Dir == "" && l.Name == r.Link && l.Alias == r.Alias && l.MAC.String() == r.MAC:
@@ -164,11 +176,11 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		if in != w.Container {
 			defer in.Close()
 		}
-		links, err := in.Links()
+		there, err := r.find(w, in)
 		if err != nil {
 			return true, err
 		}
-		if there := r.inContainer(links); there != nil {
+		if there != nil {
 			if l, err = r.bring(w, in, there); err != nil {
 				return true, err
 			}
@@ -246,11 +258,16 @@ func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*ke
 		}
 	}
 	m := kernel.Move{To: w.Host, Name: r.Link, Alias: r.Link, Group: r.group(l)}
-	err := in.MoveLink(l.Index, m)
+	_, err := w.Host.Index(r.Link)
+	if err != nil {
+		err = in.MoveLink(l.Index, m)
+	} else {
+		err = kernel.ErrLinkExists
+	}
 	if errors.Is(err, kernel.ErrLinkExists) {
 		slog.Warn("another link of the host has the device's name", "device", r.Link)
 		_ = in.DelAltNames(l.Index, l.AltNames()...) // or one of those; what it had is given back
-		m.Name = "dev%d"
+		m.Name = kernel.LinkName("dev", r.Owner)     // nobody else's, so that what is there under it is what came
 		if err = in.MoveLink(l.Index, m); errors.Is(err, kernel.ErrNoLink) {
 			return r.onHost(w)
 		}
@@ -258,10 +275,15 @@ func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*ke
 	if err != nil {
 		return nil, fmt.Errorf("give %s back: %w", r.Link, err)
 	}
-	if m.Name == r.Link {
-		return w.Host.Link(r.Link)
+	// All of that went by the index, and whoever is root in the container may have given it to another link meanwhile.
+	came, err := w.Host.Link(m.Name)
+	if err == nil && !r.isThat(came, w, in, l) {
+		return nil, r.refuse(w, in, came)
 	}
-	return r.onHost(w)
+	if err == nil && m.Name != r.Link && rename(w.Host, came, "dev%d") == nil {
+		return w.Host.LinkAt(came.Index)
+	}
+	return came, err
 }
 
 // sweepDevices gives back what was moved for owners that keep does not want. Away are those whose device is nowhere yet.

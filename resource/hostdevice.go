@@ -133,11 +133,10 @@ func (r deviceRecord) held(w *kernel.World, d Device) error {
 	if in != w.Container {
 		defer in.Close()
 	}
-	links, err := in.Links()
+	l, err := r.find(w, in)
 	if err != nil {
 		return err
 	}
-	l := r.inContainer(links)
 	if l == nil && !r.Userspace {
 		return nil
 	}
