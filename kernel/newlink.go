@@ -13,6 +13,9 @@ import (
 // ErrLinkExists says that a link of that name was there before, and that it stayed as it was.
 var ErrLinkExists = errors.New("an interface of that name exists already")
 
+// NameTaken is that error about a link of a container.
+func NameTaken(name string) error { return fmt.Errorf("in the container: %s: %w", name, ErrLinkExists) }
+
 // A NewLink is what AddLink makes. A zero field is left to the kernel.
 type NewLink struct {
 	Name   string

@@ -61,7 +61,7 @@ func TestForeignPair(t *testing.T) {
 	nstest.Run(t, "ip", "link", "add", "somebodys", "type", "veth", "peer", "name", "eth0", "netns", filepath.Base(a.netns))
 	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "somebodys") })
 	nstest.Run(t, "ip", "link", "set", "somebodys", "master", "br-h")
-	if err := r.add(a); err == nil || !strings.Contains(err.Error(), "eth0 already exists") {
+	if err := r.add(a); err == nil || !strings.Contains(err.Error(), "eth0: an interface of that name exists already") {
 		t.Errorf("add: %v", err)
 	}
 	r.must("del", r.del(a))

@@ -167,7 +167,8 @@ func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr) er
 	return nil
 }
 
-// Verify implements plan.Resource.
+// Verify implements plan.Resource. A link that leads elsewhere than to the host, and carries nothing, is no more drift than it
+// was an error of Ensure.
 func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 	var d drift
 	for _, end := range []Iface{{Container, a.Link}, {Host, a.Port}} {
@@ -176,6 +177,8 @@ func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 		}
 		if _, l, err := end.Where.link(w, end.Name); err != nil {
 			d.add(err)
+		} else if !l.Operational && a.Port == "" && l.Up {
+			slog.Warn("the link carries nothing", "link", end.Name)
 		} else if !l.Operational {
 			d.add(fmt.Errorf("link %s%s is not operational", end.Where, end.Name))
 		}

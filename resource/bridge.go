@@ -93,7 +93,7 @@ func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error
 	}
 	if b.VLANs && !l.Data.Filtering {
 		if !b.Switch {
-			return false, unfiltered(b.Name)
+			return false, unfiltered(w, b.Name)
 		}
 		if err := w.Host.SetBridgeVLANFiltering(l.Index); err != nil {
 			return false, err

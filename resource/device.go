@@ -60,6 +60,22 @@ func (d Device) dir() (string, error) {
 	return dir, err
 }
 
+// DeviceAt are the ways in which a path below /sys/devices says which device: that of the device, or that of its link below
+// the device's net/, which is what /sys/class/net leads to. A virtual link's is of no device.
+func DeviceAt(key, path string) []Device {
+	dir, name := filepath.Split(strings.TrimSuffix(path, "/"))
+	device, isNet := strings.CutSuffix(dir, "/net/")
+	switch {
+	case !isNet || name == "" || !strings.HasPrefix(path, devicesDir) || filepath.Clean(dir) != strings.TrimSuffix(dir, "/"):
+		return []Device{{Key: key, Path: path}}
+	case device == devicesDir+"virtual":
+		return []Device{{Key: key, Link: name}}
+	}
+	return []Device{{Key: key, Path: device}, {Key: key, Link: name}}
+}
+
+const devicesDir = "/sys/devices/"
+
 // dirOf is the directory of the device that a link of the host is of, empty for a virtual one. The buses' directories
 // are the same in every namespace; /sys/class/net shows one namespace only, and is for Linux before 5.14.
 func dirOf(l *kernel.Link) string {
@@ -235,7 +251,7 @@ func ValidDevice(d Device) error {
 	case d.MAC != "":
 		return ValidMAC(d.Key, d.MAC)
 	case d.Path != "":
-		if filepath.Clean(d.Path) != strings.TrimSuffix(d.Path, "/") || !strings.HasPrefix(d.Path, "/sys/devices/") {
+		if filepath.Clean(d.Path) != strings.TrimSuffix(d.Path, "/") || !strings.HasPrefix(d.Path, devicesDir) {
 			return spec.Errorf(spec.CodeConfig, "%s: %q: want a path below /sys/devices/, such as /sys/devices/pci0000:00/0000:00:1f.6", d.Key, d.Path)
 		}
 	case d.ID != "":

@@ -20,10 +20,13 @@ func (d Device) missing(w *kernel.World) error {
 	if dir, err := d.dir(); err == nil && dir != "" {
 		if st, err := os.Stat(dir); err == nil && st.IsDir() {
 			driver := driverOf(dir)
-			if driver == "" {
+			_, err := os.Lstat(filepath.Join(dir, "subsystem"))
+			if driver == "" && err == nil { // else it is no device
 				return spec.Errorf(spec.CodeConfig, "%s: %q: no driver has the device; bind it to one (for user space vfio-pci, uio_pci_generic or igb_uio)", d.Key, d.value())
 			}
-			return spec.Errorf(spec.CodeConfig, "%s: %q: its driver, %s, shows no network link of it on the host; it may be in another network namespace", d.Key, d.value(), driver)
+			if driver != "" {
+				return spec.Errorf(spec.CodeConfig, "%s: %q: its driver, %s, shows no network link of it on the host; it may be in another network namespace", d.Key, d.value(), driver)
+			}
 		}
 	}
 	names, err := d.others(w)

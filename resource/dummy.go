@@ -3,7 +3,6 @@ package resource
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -42,7 +41,7 @@ func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		Group: kernel.LinkGroup(d.Owner.Network), Alias: kernel.Tag(d.Owner),
 	})
 	if errors.Is(err, kernel.ErrLinkExists) {
-		err = fmt.Errorf("in the container: %w", err)
+		err = kernel.NameTaken(d.Name)
 	}
 	return err == nil, err
 }

@@ -49,7 +49,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, kernel.ErrNoNamespace
 	}
 	if _, err := w.Container.Index(h.Name); err == nil {
-		return false, fmt.Errorf("in the container: %s: %w", h.Name, kernel.ErrLinkExists)
+		return false, kernel.NameTaken(h.Name)
 	} else if !errors.Is(err, kernel.ErrNoLink) {
 		return false, err
 	}
@@ -153,8 +153,10 @@ func (r deviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 		return err
 	}
 	away, err := r.release(ctx, w)
-	if _, here := h.Device.find(w); here == nil && r.Owner != h.Owner {
-		return err // and by now the host has another one of that name
+	// By now the host has another one of that name. What one of no bus was under, its own container has deleted, or hides
+	// for good.
+	if _, here := h.Device.find(w); here == nil && (r.Owner != h.Owner || r.Dir == "") {
+		return err
 	}
 	if err == nil && away {
 		return spec.Errorf(spec.CodeConfig, "%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns)
@@ -164,15 +166,22 @@ func (r deviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 
 // Verify implements plan.Resource.
 func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
-	_, l, err := Container.link(w, h.Name)
+	r, known, err := recallDevice(w, h.Owner)
+	if err != nil {
+		return err
+	}
+	ns, l, err := Container.link(w, h.Name)
+	if errors.Is(err, kernel.ErrNoLink) && known {
+		links, lerr := ns.Links()
+		if now := r.inContainer(links); lerr == nil && now != nil {
+			err = fmt.Errorf("%w; it is called %s now", err, now.Name)
+		}
+	}
 	if err != nil {
 		return err
 	}
 	var is drift
-	r, known, err := recallDevice(w, h.Owner)
 	switch {
-	case err != nil:
-		return err
 	case known:
 		is.want("alias", r.Link, l.Alias)
 		if dir := containerDir(l); r.Dir != "" && dir != "" {

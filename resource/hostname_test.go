@@ -83,7 +83,7 @@ func TestChosenName(t *testing.T) {
 		must(t, w, v)
 		n := v
 		n.Host = "web1"
-		if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "link eth0 already exists in the container") {
+		if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "in the container: eth0: an interface of that name exists already") {
 			t.Error(err)
 		}
 		n.Name = "eth1"

@@ -142,7 +142,10 @@ func (d *drift) vlans(w *kernel.World, l *kernel.Link, v VLANs) {
 }
 
 // unfiltered is the error about a bridge that was made without VLANs.
-func unfiltered(name string) error {
+func unfiltered(w *kernel.World, name string) error {
+	if err := w.Host.NoBridgeVLANs(); err != nil {
+		return spec.Errorf(spec.CodeConfig, "bridge: %q: exists, and cannot keep VLANs apart: %w; leave out access, trunk, vlan and vlanTrunk, or use another kernel", name, err)
+	}
 	return spec.Errorf(spec.CodeConfig, "bridge: %q: exists, and does not keep VLANs apart: run `ip link set %s type bridge vlan_filtering 1`, or set vlanFiltering to true so that ADD does it, or name another bridge", name, name)
 }
 
@@ -160,7 +163,7 @@ func (f Filtering) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 func (f Filtering) Verify(ctx context.Context, w *kernel.World) error {
 	l, err := w.Host.Link(f.Bridge)
 	if err == nil && l.Kind == "bridge" && !l.Data.Filtering {
-		return unfiltered(f.Bridge)
+		return unfiltered(w, f.Bridge)
 	}
 	return gone(err)
 }

@@ -74,7 +74,7 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	case errors.Is(err, unix.EADDRINUSE):
 		return s.taken(w, kind, master, err)
 	case errors.Is(err, kernel.ErrLinkExists):
-		return fmt.Errorf("in the container: %w", err)
+		return kernel.NameTaken(s.Name)
 	case err != nil || !s.Chosen:
 		return err
 	}
@@ -93,7 +93,7 @@ func (s Stacked) spareIndex() int {
 // taken says who has the address that the link is to have.
 func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err error) error {
 	if links, lerr := taggedIn(w.Container, kernel.OwnerHash(s.Owner), kind); lerr == nil && len(links) > 0 {
-		return fmt.Errorf("in the container: %w: it is called %s now", kernel.ErrLinkExists, links[0].Name)
+		return fmt.Errorf("%w: it is called %s now", kernel.NameTaken(s.Name), links[0].Name)
 	}
 	if s.MAC == kernel.MAC("cont", s.Owner).String() { // nobody asked for it
 		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC, master.Name, err)

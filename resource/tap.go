@@ -64,7 +64,7 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	})
 	switch {
 	case errors.Is(err, kernel.ErrLinkExists):
-		return false, fmt.Errorf("in the container: %w", err)
+		return false, kernel.NameTaken(t.Name)
 	case errors.Is(err, kernel.ErrLabel):
 		return false, spec.Errorf(spec.CodeConfig, "selinuxContext: %q: %w; want one of this host's policy that this program may be executed in", t.Label, err)
 	case errors.Is(err, unix.EINVAL) && t.User != nil || errors.Is(err, unix.EINVAL) && t.Group != nil:

@@ -84,7 +84,9 @@ func (v Veth) add(ctx context.Context, w *kernel.World, pair kernel.VethPair) er
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("add veth: %w", err)
+		if !errors.Is(err, kernel.ErrLinkExists) { // which every kind says alike
+			err = fmt.Errorf("add veth: %w", err)
+		}
 		if old, e := w.Host.Link(v.Host); e != nil || !v.ours(old) { // else it is what a living attachment goes by
 			err = errors.Join(err, v.forgetName(w))
 		}
@@ -115,7 +117,7 @@ func (v Veth) clear(ctx context.Context, w *kernel.World) error {
 func (v Veth) free(w *kernel.World) error {
 	_, err := w.Container.Link(v.Name)
 	if err == nil {
-		err = fmt.Errorf("link %s already exists in the container: %w", v.Name, fs.ErrExist)
+		err = kernel.NameTaken(v.Name)
 	}
 	return gone(err)
 }

@@ -110,7 +110,7 @@ func TestVethInTheWay(t *testing.T) {
 	}
 	t.Run("a link in the container", func(t *testing.T) {
 		cont(t, w, "ip link add eth0 type bridge")
-		refused(t, "link eth0 already exists in the container")
+		refused(t, "in the container: eth0: an interface of that name exists already")
 		cont(t, w, "ip link del eth0")
 	})
 	t.Run("somebody else's link on the host", func(t *testing.T) {

@@ -257,7 +257,11 @@ func (d *document) prefix(n node, path string, v *netip.Prefix) *FileError {
 	p, err := netip.ParsePrefix(s)
 	if err != nil {
 		if a, err := netip.ParseAddr(s); err == nil {
-			return d.bad(CodeDecode, n.start, path, "%q has no prefix length, such as %s/%d", s, a, a.BitLen())
+			bits := a.BitLen()
+			if a.IsUnspecified() { // all that there is
+				bits = 0
+			}
+			return d.bad(CodeDecode, n.start, path, "%q has no prefix length, such as %s/%d", s, a, bits)
 		}
 		return d.bad(CodeDecode, n.start, path, "%q is no address with a prefix length, such as 10.1.2.3/24", s)
 	}

@@ -253,7 +253,9 @@ func TestResultJSON(t *testing.T) {
 		t.Errorf("%+v, %v", routes, err)
 	}
 	sameBytes(t, marshal(t, routes), []byte(`[{"dst":"10.0.0.0/8","gw":"10.1.2.1","table":0}]`))
-	wantError(t, json.Unmarshal([]byte(`[{"dst":"10.0.0.0"}]`), &routes), "has no prefix length")
+	wantError(t, json.Unmarshal([]byte(`[{"dst":"10.0.0.0"}]`), &routes), "has no prefix length, such as 10.0.0.0/32")
+	wantError(t, json.Unmarshal([]byte(`[{"dst":"0.0.0.0"}]`), &routes), "has no prefix length, such as 0.0.0.0/0")
+	wantError(t, json.Unmarshal([]byte(`[{"dst":"::"}]`), &routes), "has no prefix length, such as ::/0")
 	var parts struct {
 		I Interface
 		A *IP

@@ -26,7 +26,7 @@ var Plugin = sdk.Interface("host-device", "gives a container a network device of
 type conf struct {
 	Device     string `json:"device"`     // the device's name on the host; several ways to say which device have to say the same one. STATUS is ready while a container of the network has the device, though no other would get it, for a runtime that asks takes a network that is not ready for a host that is not, and the device does what it is for; it is code 50 while a container of another network has it, and says which
 	HWAddr     string `json:"hwaddr"`     // its MAC; bridges, bonds and VLANs that share it do not count
-	KernelPath string `json:"kernelpath"` // its path below /sys/devices/
+	KernelPath string `json:"kernelpath"` // its path below /sys/devices/, or that of its link, which /sys/class/net/NAME leads to
 	PCIBusID   string `json:"pciBusID"`   // its PCI address, such as 0000:00:1f.6; one that vfio-pci, uio_pci_generic or igb_uio drives stays where it is, for a program of the container
 	sdk.Conflicts
 
@@ -78,13 +78,10 @@ func (c conf) ways() (ways []resource.Device) {
 	if c.RuntimeConfig.DeviceID != "" {
 		c.PCIBusID = ""
 	}
-	for _, d := range []resource.Device{
-		{Key: "device", Link: c.Device},
-		{Key: "hwaddr", MAC: c.HWAddr},
-		{Key: "kernelpath", Path: c.KernelPath},
-		{Key: "runtimeConfig.deviceID", ID: c.RuntimeConfig.DeviceID},
-		{Key: "pciBusID", Bus: "pci", ID: c.PCIBusID},
-	} {
+	all := []resource.Device{{Key: "device", Link: c.Device}, {Key: "hwaddr", MAC: c.HWAddr}}
+	all = append(all, resource.DeviceAt("kernelpath", c.KernelPath)...)
+	all = append(all, resource.Device{Key: "runtimeConfig.deviceID", ID: c.RuntimeConfig.DeviceID}, resource.Device{Key: "pciBusID", Bus: "pci", ID: c.PCIBusID})
+	for _, d := range all {
 		if d.Link+d.MAC+d.Path+d.ID != "" {
 			ways = append(ways, d)
 		}
