@@ -32,8 +32,16 @@ func (a Alone) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 // Verify implements plan.Resource. The kernel sets the master of a passthru promiscuous, which spares others the search.
 func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 	ns, master, err := a.Master.find(w)
-	if err != nil || !a.Passthru && master.Watchers() == 0 {
+	if err != nil {
 		return nil // Master itself says what is wrong with it
+	}
+	if isMacvlan(master) && !master.PeerAway { // what is put on one stands beside it
+		if master, err = ns.LinkAt(master.Peer); err != nil {
+			return nil
+		}
+	}
+	if !a.Passthru && master.Watchers() == 0 {
+		return nil
 	}
 	return a.inTheWay(w, ns, master)
 }
@@ -88,7 +96,7 @@ func (a Alone) among(in, ns *kernel.NS, master *kernel.Link) error {
 		passthru := l.Data.Mode == MacvlanModes()["passthru"]
 		network, _, text, tagged := kernel.ParseTag(l.Alias)
 		switch {
-		case l.Kind != "macvlan" && l.Kind != "macvtap", l.Peer != master.Index, l.PeerAway != (in != ns), l.PeerAway && l.PeerNS != here:
+		case !isMacvlan(l), l.Peer != master.Index, l.PeerAway != (in != ns), l.PeerAway && l.PeerNS != here:
 			continue
 		case tagged && network == kernel.NetworkHash(a.Network) || !a.Passthru && !passthru:
 			continue
@@ -102,6 +110,9 @@ func (a Alone) among(in, ns *kernel.NS, master *kernel.Link) error {
 		}
 		if a.Passthru {
 			return spec.Errorf(spec.CodeConfig, `mode: "passthru": has to be alone on its master, and %s has %s; name another master, or another mode`, master.Name, who)
+		}
+		if in == ns && l.Name == a.Master.Link {
+			return spec.Errorf(spec.CodeConfig, "master: %q: is a passthru, which has to be alone on %s; name another master", l.Name, master.Name)
 		}
 		return spec.Errorf(spec.CodeConfig, "master: %q: has %s, which has to be alone there; name another master", master.Name, who)
 	}

@@ -124,6 +124,9 @@ func (s Stacked) verify(w *kernel.World, kind string) (l *kernel.Link, d drift) 
 	return l, d
 }
 
+// isMacvlan reports whether a link is one of the two kinds that are one to the kernel.
+func isMacvlan(l *kernel.Link) bool { return l.Kind == "macvlan" || l.Kind == "macvtap" }
+
 // onMaster is nil if a link stands on its master, and that is up.
 func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 	chosen, known := chosenMaster{Where: s.Master.Where}, false
@@ -151,7 +154,7 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 		d.add(fmt.Errorf("master %s is down", master.Name))
 	}
 	below, in := master.Index, ns
-	if master.Kind == l.Kind && l.Kind != "vlan" { // the kernel puts one above another on what that stands on
+	if master.Kind == l.Kind && l.Kind != "vlan" || isMacvlan(master) && isMacvlan(l) { // the kernel puts one above another on what that stands on
 		below, in = master.Peer, nil
 	}
 	away := l.PeerAway
