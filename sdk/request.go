@@ -184,6 +184,9 @@ func (r *Request) prevInterface() int {
 	return -1
 }
 
+// InContainer reports whether a plugin before this one has made the container's interface.
+func (r *Request) InContainer() bool { return r.prevInterface() >= 0 }
+
 // ContainerIPs are the addresses in Prev of the container's interface, and those of no interface.
 func (r *Request) ContainerIPs() []spec.IP {
 	if r.Prev == nil {

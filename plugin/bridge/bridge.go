@@ -180,7 +180,11 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 		return pair.Host, plan.Plan{pair}, nil
 	case 1:
 		port.Link = found[0]
-		return port.Link, plan.Plan{port}, nil
+		p = plan.Plan{port}
+		if r.InContainer() && !c.DisableContainerInterface && c.IPv6 != "off" { // whose own plugin may have left it down
+			p = append(p, resource.Up{Link: r.IfName})
+		}
+		return port.Link, p, nil
 	}
 	return "", nil, spec.Errorf(spec.CodeConfig, "prevResult: %s: several links on the host could become a port of %s; a chain can attach one", strings.Join(found, ", "), c.Bridge)
 }
