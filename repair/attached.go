@@ -145,9 +145,37 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 		a.gone("%v", err)
 		return
 	}
+	if a.without(ctx, w) {
+		return
+	}
 	for _, r := range part {
 		a.one(ctx, w, r)
 	}
+}
+
+// without says, in the words of CHECK, that the container has not the interface that it was given: it has deleted it, or
+// calls it otherwise. Then nothing is made for it, for who has its addresses is not known.
+func (a *attached) without(ctx context.Context, w *kernel.World) bool {
+	if w.Container == nil {
+		return false
+	}
+	_, err := w.Container.Link(a.Owner.IfName)
+	if !errors.Is(err, kernel.ErrNoLink) {
+		return false
+	}
+	a.State = Broken
+	own := resource.Iface{Where: resource.Container, Name: a.Owner.IfName}
+	for _, r := range a.want {
+		if l, ok := plan.Unwrap(r).(resource.Linker); ok && slices.Contains(l.Ifaces(), own) {
+			for _, line := range words(r.Verify(ctx, w)) {
+				a.broken(fmt.Errorf("%v: %s", r, line))
+			}
+		}
+	}
+	if len(a.Drift) == 0 {
+		a.broken(err)
+	}
+	return true
 }
 
 // hold keeps others away from the attachment and opens its namespaces, until release is called. Without a world,
@@ -190,12 +218,6 @@ func (a *attached) part(want resource.Effect) (part plan.Plan) {
 func (a *attached) alive(w *kernel.World) error {
 	if a.made && !sdk.Made(w, a.Owner) {
 		return errors.New("it was deleted meanwhile")
-	}
-	if w.Container == nil {
-		return nil
-	}
-	if _, err := w.Container.Link(a.Owner.IfName); errors.Is(err, kernel.ErrNoLink) {
-		return fmt.Errorf("its interface %s is gone", a.Owner.IfName)
 	}
 	return nil
 }

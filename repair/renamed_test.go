@@ -58,3 +58,36 @@ func TestRenamedHostEnd(t *testing.T) {
 		})
 	}
 }
+
+// An interface that the container calls otherwise, or has deleted, is what CHECK says it is; and nothing of it is made
+// again.
+func TestWithoutInterface(t *testing.T) {
+	for name, c := range map[string]struct {
+		do   []string
+		want string
+	}{
+		"renamed": {[]string{"ip", "link", "set", "eth0", "down", "name", "net9"}, "link eth0: link does not exist; it is called net9 now"},
+		"deleted": {[]string{"ip", "link", "del", "eth0"}, "link eth0: link does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t)
+			l := s.list(`{"cniVersion":"1.1.0","name":"lan","plugins":[{"type":"bridge","bridge":"lan","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","subnet":"10.9.0.0/24"}}]}`)
+			a := s.add(l, "a")
+			nstest.RunIn(t, a.Netns, c.do[0], c.do[1:]...)
+			nstest.Run(t, "nft", "flush", "ruleset")
+			for _, dry := range []bool{true, false} {
+				report := s.run(&repair.Repairer{DryRun: dry})
+				f := report.Findings[0]
+				if f.State != repair.Broken || report.OK() || !strings.Contains(strings.Join(f.Drift, "\n"), c.want) || len(f.Repaired) > 0 {
+					t.Errorf("dry %v: %s: %s, repaired %q", dry, f.State, f.Drift, f.Repaired)
+				}
+			}
+			if err := s.Check(bounded(t), l, a.Attachment); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("check: %v", err)
+			}
+			if err := s.Del(bounded(t), l, a.Attachment); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
