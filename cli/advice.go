@@ -24,7 +24,15 @@ func advice(doc *spec.Error, attached []attach.Cached) string {
 		return from + " " + hintEnvironment
 	case who != "":
 		return who
-	case strings.Contains(doc.Msg, " on the link ") || strings.Contains(doc.Msg, " itself, "):
+	case strings.Contains(doc.Msg, " has invalid gateway)") || strings.Contains(doc.Msg, " in its subnet; a scope of 253 "):
+		return "Give the route a router in a subnet of the container's (gateway, or gw of the route); of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in which file it is."
+	case strings.Contains(doc.Msg, "an interface of that name exists already"), strings.Contains(doc.Msg, " already exists in the container: "):
+		return "The container has an interface of that name, which is none of this network's: choose another with -i NAME, or delete it."
+	case strings.Contains(doc.Msg, ": start the daemon that keeps leases"), strings.Contains(doc.Msg, "; start the daemon that keeps leases"):
+		return "It does not start by itself: systemctl enable --now cni-dhcp.socket, or `fairlead dhcp daemon`."
+	case strings.Contains(doc.Msg, "mtu: ") && strings.Contains(doc.Msg, "the kernel does not take this for "):
+		return "A link that stands on another one (macvlan, macvtap, ipvlan, vlan) has at most the MTU of that one. `fairlead net ls` says in which file it is."
+	case strings.Contains(doc.Msg, " on the link has it") || strings.Contains(doc.Msg, " on the link is about to have it") || strings.Contains(doc.Msg, " itself, ") && strings.Contains(doc.Msg, ", has it"):
 		return "Something on that segment uses the address: find it by its MAC, or use another. `fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out."
 	case strings.Contains(doc.Msg, ": is down; "):
 		return "That is the host's to mend: no file is wrong."

@@ -30,10 +30,16 @@ func TestAdvice(t *testing.T) {
 		`runtimeConfig.mac: "x": want 6 bytes`:                                                                                 "No file says that: it comes from CAP_ARGS.",
 		`runtimeConfig.portMappings[0].hostPort: 70000: want 1 to 65535`:                                                       "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS.",
 		`master: "ens3": is down; set it up (ip link set ens3 up)`:                                                             "That is the host's to mend: no file is wrong.",
-		`device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime`:     "",
-		`ipam.ranges[0][0]: no address is left in 10.1.2.1-10.1.2.2: 2 of 2 are in use`:                                        "",
-		`hostInterfaceName: "web0": a bridge of the host's; a name is for one link at a time`:                                  "",
-		`hostInterfaceName: "web0": an attachment that is being made has it; a name is for one link at a time`:                 "",
+		`route default via 10.2.0.1 dev cont/eth0: add route: network is unreachable (Nexthop has invalid gateway) (no address of eth0 has 10.2.0.1 in its subnet; a scope of 253 says that it is on the link all the same)`: "Give the route a router in a subnet of the container's",
+		`link cont/eth0 type macvlan: in the container: add link eth0 type macvlan: an interface of that name exists already`:                                                                                                "choose another with -i NAME",
+		`link cont/eth0 type veth: add veth: link eth0 already exists in the container: file already exists`:                                                                                                                 "choose another with -i NAME",
+		`ask the DHCP daemon: dial unix /run/cni/dhcp.sock: connect: no such file or directory; start the daemon that keeps leases: systemctl start cni-dhcp.socket, or`:                                                     "It does not start by itself: ",
+		`tuned cont/eth0 mtu 9000: mtu: 9000: the kernel does not take this for eth0: set link eth0: invalid argument`:                                                                                                       "has at most the MTU of that one",
+		`give the network a subnet of its own. To be on the network of ens3 itself, a container takes macvlan`:                                                                                                               "",
+		`device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime`:                                                                                                   "",
+		`ipam.ranges[0][0]: no address is left in 10.1.2.1-10.1.2.2: 2 of 2 are in use`:                                                                                                                                      "",
+		`hostInterfaceName: "web0": a bridge of the host's; a name is for one link at a time`:                                                                                                                                "",
+		`hostInterfaceName: "web0": an attachment that is being made has it; a name is for one link at a time`:                                                                                                               "",
 	} {
 		got := advice(&spec.Error{Code: spec.CodeConfig, Msg: msg}, attached)
 		if !strings.Contains(got, want) || want == "" && got != "" {

@@ -51,7 +51,7 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 			case r.Network != "" && spec.ValidName(r.Network) != nil:
 				return usage("--network %q: %w", r.Network, spec.ValidName(r.Network))
 			}
-			r.Runtime, r.Plugins = &attach.Runtime{Stderr: screen{a.stderr}}, plugin.All()
+			r.Runtime, r.Plugins = &attach.Runtime{Stderr: newScreen(a.stderr)}, plugin.All()
 			r.Now, r.Foreign = configured, foreign()
 			if err := a.known(r.Network); err != nil {
 				return err

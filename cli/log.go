@@ -56,8 +56,14 @@ func told(line string) string {
 	values, rest := map[string]string{}, line
 	var more []string
 	for rest != "" {
-		key, value, ok := strings.Cut(rest, "=")
-		if !ok || strings.ContainsAny(key, " \"") || values["level"] == "" && key != "level" {
+		key := ""
+		if quoted, err := strconv.QuotedPrefix(rest); err == nil { // it has a space
+			key, _ = strconv.Unquote(quoted)
+			rest = rest[len(quoted):]
+		}
+		name, value, ok := strings.Cut(rest, "=")
+		key += name
+		if !ok || strings.ContainsAny(name, " \"") || values["level"] == "" && key != "level" {
 			return line
 		}
 		if quoted, err := strconv.QuotedPrefix(value); err == nil {

@@ -154,7 +154,7 @@ func (a *app) runtime(n *network) (*attach.Runtime, error) {
 		}
 		dirs = append(dirs, own)
 	}
-	return &attach.Runtime{PluginDirs: dirs, Stderr: screen{a.stderr}, Vanished: vanished}, nil
+	return &attach.Runtime{PluginDirs: dirs, Stderr: newScreen(a.stderr), Vanished: vanished}, nil
 }
 
 // search is where n's plugins are looked for. Where CNI_PATH does not say it, these are the usual

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 )
@@ -72,14 +73,25 @@ func lines(err error) shown {
 	return shown(strings.Join(all, "\n          "))
 }
 
-// A screen passes on what other programs print, without what a terminal would obey, and the logs of plugins as notes.
-type screen struct{ io.Writer }
+// A screen passes on what other programs print, without what a terminal would obey, and the logs of plugins as notes: once
+// each, for a plugin is run more than once where something fails.
+type screen struct {
+	io.Writer
+	said *sync.Map
+}
+
+func newScreen(w io.Writer) screen { return screen{w, new(sync.Map)} }
 
 // Write implements io.Writer.
 func (s screen) Write(b []byte) (int, error) {
 	for line := range strings.Lines(string(b)) {
 		text, end := strings.CutSuffix(line, "\n")
-		text = told(text)
+		if note := told(text); note != text {
+			if _, again := s.said.LoadOrStore(note, true); again {
+				continue
+			}
+			text = note
+		}
 		if text = string(printable(strings.ReplaceAll(text, "\t", "    "))); end {
 			text += "\n"
 		}

@@ -25,6 +25,7 @@ func TestTold(t *testing.T) {
 	for line, want := range map[string]string{
 		`level=WARN msg="unknown key \"isGatway\", did you mean \"isGateway\"?" network=typo plugin=bridge`: `fairlead: warning: network typo: bridge: unknown key "isGatway", did you mean "isGateway"?`,
 		`level=INFO msg="removing a lease" network=lan address=10.1.2.3`:                                    "fairlead: network lan: removing a lease, address 10.1.2.3",
+		`level=WARN msg="the container has deleted the device" device=ens4 "was for"=x/c1/eth0`:             "fairlead: warning: the container has deleted the device, device ens4, was for x/c1/eth0",
 		"warning: the cache is odd":      "fairlead: warning: the cache is odd",
 		"level=WARN and then some words": "level=WARN and then some words",
 		"panic: something":               "panic: something",
@@ -34,9 +35,17 @@ func TestTold(t *testing.T) {
 			t.Errorf("%s: %q, want %q", line, got, want)
 		}
 		var b strings.Builder
-		if fmt.Fprintln(screen{&b}, line); b.String() != want+"\n" {
+		if fmt.Fprintln(newScreen(&b), line); b.String() != want+"\n" {
 			t.Errorf("%s: %q is shown", line, b.String())
 		}
+	}
+	var b strings.Builder
+	s := newScreen(&b)
+	for range 2 {
+		fmt.Fprint(s, "level=WARN msg=odd network=lan\nplain\n")
+	}
+	if b.String() != "fairlead: warning: network lan: odd\nplain\nplain\n" {
+		t.Errorf("%q is shown", b.String())
 	}
 }
 
@@ -73,7 +82,7 @@ func TestPrintable(t *testing.T) {
 	root := &tree{text: "host"}
 	root.add("%s", evil)
 	root.print(&b, style{})
-	fmt.Fprint(screen{&b}, evil, "\n\tmore\n")
+	fmt.Fprint(newScreen(&b), evil, "\n\tmore\n")
 	if got := strings.ReplaceAll(b.String(), "\x1b[32myes\x1b[0m", ""); strings.ContainsAny(got, "\x1b\r\u009b\u202e") || !utf8.ValidString(got) || strings.Count(got, want) != 2 {
 		t.Errorf("%q", got)
 	}

@@ -133,7 +133,7 @@ func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 			errs = append(errs, err)
 			continue
 		}
-		rt := &attach.Runtime{PluginDirs: at.PluginDirs, Stderr: screen{stderr}}
+		rt := &attach.Runtime{PluginDirs: at.PluginDirs, Stderr: newScreen(stderr)}
 		a := r.attachment(i)
 		if !mine {
 			a.Netns = ""

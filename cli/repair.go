@@ -51,7 +51,7 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
   fairlead repair --dry-run              say what is missing, and change nothing`,
 		RunE: func(c *cobra.Command, args []string) error {
-			r.Runtime, r.Plugins = &attach.Runtime{Stderr: screen{a.stderr}}, plugin.All()
+			r.Runtime, r.Plugins = &attach.Runtime{Stderr: newScreen(a.stderr)}, plugin.All()
 			r.Foreign = foreign()
 			r.Now = configured
 			if r.Network != "" {

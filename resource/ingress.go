@@ -70,7 +70,7 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 	case l == nil && i.Policy == PolicyOpen:
 		return "", o, 0, nil
 	case l == nil:
-		return "", o, 0, spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: %s has no end on this host whose traffic could be told (macvlan and ipvlan have none); want %q, or a network of bridge or ptp",
+		return "", o, 0, spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: %s has no end on this host whose traffic could be told; want %q, or a network of bridge or ptp",
 			i.Policy, i.Owner.IfName, PolicyOpen)
 	case l.Kind == "bridge":
 		return l.Name, networkOwner(i.Owner.Network, l.Name), kindNetwork, nil

@@ -80,7 +80,7 @@ func (l leases) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 	return spec.DecodeResult(doc, spec.Newest)
 }
 
-const advice = "start the daemon that keeps leases: systemctl start cni-dhcp.socket, or `dhcp daemon`"
+const advice = "start the daemon that keeps leases: systemctl start cni-dhcp.socket, or `fairlead dhcp daemon`"
 
 func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
 	_, err := l.ask(ctx, askLimit, "CHECK")

@@ -3,6 +3,8 @@
 package tap
 
 import (
+	"math"
+
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -36,6 +38,10 @@ func (c conf) validate(r *sdk.Request) error {
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to %d bytes", c.MTU, maxMTU)
 	case c.Bridge == r.IfName && c.Bridge != "":
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: is the name of the interface itself", c.Bridge)
+	case c.Owner != nil && *c.Owner == math.MaxUint32:
+		return spec.Errorf(spec.CodeConfig, "owner: %d: is no user; want a number from 0 to %d", *c.Owner, uint32(math.MaxUint32-1))
+	case c.Group != nil && *c.Group == math.MaxUint32:
+		return spec.Errorf(spec.CodeConfig, "group: %d: is no group; want a number from 0 to %d", *c.Group, uint32(math.MaxUint32-1))
 	}
 	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
 		return err
