@@ -52,7 +52,7 @@ func TestTap(t *testing.T) {
 			cont(t, w, "ip link add br0 type veth peer name x")
 		}, `bridge: "br0": is a veth in the container`},
 		breaker{"one queue", another("tap user root group root"), "multi_queue is false, want true"},
-		breaker{"nobody's", another("tap multi_queue"), "owner is , want user 0"},
+		breaker{"nobody's", another("tap multi_queue"), "owner is anybody, want user 0"},
 		breaker{"no frames", in(w, "ip link del eth0", "ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"},
 		breaker{"another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want tun"},
 	)
