@@ -39,13 +39,18 @@ and whatever else the plugins find. The valid ones have to be said, or --all tha
 other runtimes on this host may be attached to the same network. What is not known to be gone and not among them is
 named and nothing is removed, and so it is where --valid names what is not attached; --force removes all the same.
 
-With --gone only those are removed that the cache remembers and whose network namespace is gone.`,
+With --gone only those are removed that the cache remembers and whose network namespace is gone.
+
+NETNS is there because cnitool has it; it limits nothing.`,
 		Example: `  fairlead gc lan --gone                                      what dead containers left
   fairlead gc lan --valid web1/eth0 --valid web2/eth0
   fairlead gc lan --all --force                               all there is, and what is alive too
   fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all that is remembered`,
 		RunE: func(c *cobra.Command, args []string) error {
 			a.orphans = true
+			if err := a.noteAbsent(args); err != nil {
+				return err
+			}
 			keep, err := a.validAttachments(args[0], f)
 			if err != nil {
 				return err

@@ -45,6 +45,21 @@ func isNetns(path string) error {
 	return nil
 }
 
+// noteAbsent says of a NETNS that a command goes without, if it is given, that it is not there: add would fail.
+func (a *app) noteAbsent(args []string) error {
+	if len(args) < 2 {
+		return nil
+	}
+	path, err := netnsPath(args[1])
+	if err != nil {
+		return err
+	}
+	if err := isNetns(path); errors.Is(err, fs.ErrNotExist) {
+		a.note("warning: %v; `%s` goes without it, and `fairlead add` would fail", err, a.doing)
+	}
+	return nil
+}
+
 // newNetns makes a network namespace, its lo up. It has no name yet: it dies with the descriptor.
 func newNetns() (ns *os.File, err error) {
 	err = onThread(func() error {

@@ -38,8 +38,12 @@ func (a *app) planCommand() *cobra.Command {
 		Short: "Say what add would make, and make nothing",
 		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. Addresses are examples,
 for the allocator is not asked. Plugins that are another program are opaque: nobody but they knows what they do. What is
-missing is said, with exit status 1, after what is known of the others.`,
+missing is said, with exit status 1, after what is known of the others. NETNS need not exist: the names and MAC addresses
+are those that an add of it would make.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.noteAbsent(args); err != nil {
+				return err
+			}
 			if len(args) == 1 {
 				args = append(args, exampleAttachment().Netns)
 			}

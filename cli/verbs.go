@@ -243,7 +243,12 @@ func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "status NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
 		Short: "Ask whether a network could serve an add",
+		Long: `Ask the plugins of NET whether they could serve an add. It is about the network, not about a container: NETNS is
+there because cnitool has it, and nobody is asked about it.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.noteAbsent(args); err != nil {
+				return err
+			}
 			n, rt, err := a.networkAndRuntime(args[0])
 			if err != nil {
 				return err

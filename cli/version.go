@@ -21,7 +21,12 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version [NET [NETNS]]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
 		Short: "Say fairlead's version; or which versions the plugins of a network speak",
+		Long: `Say fairlead's version and which versions of CNI it speaks; or, of a network NET, which versions its plugins speak and in
+which of them it runs. NETNS is there because cnitool has it, and nobody is asked about it.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.noteAbsent(args); err != nil {
+				return err
+			}
 			if len(args) == 0 {
 				if a.json() {
 					return printJSON(a.stdout, struct {

@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -81,9 +83,9 @@ func again(winner *List, f loaded) *FileError {
 	return &FileError{File: f.file, Err: fmt.Errorf("defines network %q once more and is not used; %s wins: %s", f.list.Name, winner.File, why)}
 }
 
-// Load reads the network of that name. Its Warnings have what LoadDir has, and the other files' problems.
-// Where a file of that name is bad the error is that file's; where there is none it wraps ErrNotFound
-// and says what there is.
+// Load reads the network of that name, with the Warnings that LoadDir has for it; what is wrong with the files of others
+// is LoadDir's to say. Where a file of that name is bad the error is that file's; where there is none it wraps
+// ErrNotFound and says what there is.
 func Load(dir, name string) (*List, error) {
 	if err := ValidName(name); err != nil {
 		return nil, fmt.Errorf("load network: %w", err)
@@ -96,7 +98,6 @@ func Load(dir, name string) (*List, error) {
 	var names []string
 	for _, l := range lists {
 		if l.Name == name {
-			l.Warnings = append(l.Warnings, problems...)
 			return l, nil
 		}
 		names = append(names, l.Name)
@@ -118,10 +119,33 @@ func Load(dir, name string) (*List, error) {
 	case len(problems) == 0:
 		b.WriteString("; no file there ends in .conflist, .conf or .json")
 	}
-	for _, p := range problems {
-		fmt.Fprintf(&b, "; cannot be used: %v", p)
-	}
+	unusable(&b, name, all)
 	return nil, fmt.Errorf("load network %q from %s: %w%s", name, dir, ErrNotFound, b.String())
+}
+
+// unusable says which files cannot be used, and why if it is the only one or has the network's name for its own.
+func unusable(b *strings.Builder, name string, all []loaded) {
+	var files []string
+	var last, why *FileError
+	for _, f := range all {
+		if f.problem == nil {
+			continue
+		}
+		base := filepath.Base(f.file)
+		files, last = append(files, base), f.problem
+		if strings.TrimLeft(strings.TrimSuffix(base, filepath.Ext(base)), "0123456789-_") == name {
+			why = f.problem
+		}
+	}
+	if len(files) == 1 {
+		why = last
+	}
+	switch {
+	case why != nil:
+		fmt.Fprintf(b, "; cannot be used: %v", why)
+	case len(files) > 1:
+		fmt.Fprintf(b, "; %d files cannot be used: %s", len(files), strings.Join(files, ", "))
+	}
 }
 
 // A loaded file is a list or a problem.
@@ -178,6 +202,7 @@ func load(file string) loaded {
 	}
 	d, ferr := openObject(b, "the configuration")
 	if ferr != nil {
+		out.name = tornName(b)
 		return fail(ferr)
 	}
 	if m, ok := d.root.fold("name"); ok && m.node.kind == '"' {
@@ -204,6 +229,24 @@ func load(file string) loaded {
 		}
 	}
 	return out
+}
+
+// tornName is the name of a network whose text is no JSON, if it stands before what is wrong.
+func tornName(b []byte) string {
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return ""
+	}
+	for {
+		key, err := d.Token()
+		var value any
+		if err != nil || d.Decode(&value) != nil {
+			return ""
+		}
+		if name, ok := value.(string); ok && key == "name" {
+			return name
+		}
+	}
 }
 
 func unread(file string, err error) *FileError {
