@@ -31,7 +31,7 @@ func TestGatewayIsRouter(t *testing.T) {
 			sh(`ip link set lo up; ip link add ens3 up type veth peer name wire; ip link set wire up
 				ip addr add 192.0.2.10/24 dev ens3; ip addr add 2001:db8::10/64 dev ens3 nodad
 				ip route add default via 192.0.2.1; ip -6 route add default via 2001:db8::1; ip route add 198.51.100.0/24 via 192.0.2.3`)
-			seen := `ip -br link | sed 's/@.*//; s/ .*//'; ip -br addr; ip route; ip -6 route | grep -v fe80; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding`
+			seen := `ip -br link | sed 's/@.*//; s/ .*//'; ip -o addr | grep -v fe80 | awk '{ print $2, $4 }'; ip route | sed 's/ linkdown//'; ip -6 route | grep -v fe80 | sed 's/ linkdown//'; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding`
 			before := sh(seen)
 			say := "ipam: gateway " + c.gw + ": is the next hop of a route of this host (route"
 			err := r.status()

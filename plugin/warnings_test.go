@@ -54,6 +54,61 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// What a chain's last plugin says of those before it, that the kernel cannot tell.
+func TestWarningsOfChains(t *testing.T) {
+	const (
+		veth    = `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"veth1"},{"name":"eth0","sandbox":"/run/netns/c1"}],"ips":[{"address":"10.1.0.2/24","interface":1}]}`
+		macvlan = `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/c1"}],"ips":[{"address":"10.1.0.2/24","interface":0}]}`
+		ports   = `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`
+	)
+	for conf, say := range map[string]string{
+		ports + macvlan:              "runtimeConfig.portMappings: eth0 does not hang on the host",
+		ports + veth:                 "",
+		`"type":"portmap"` + macvlan: "",
+		`"type":"firewall","ingressPolicy":"isolated"` + macvlan:    `ingressPolicy: "isolated": the plugins before list no link on the host`,
+		`"type":"firewall","ingressPolicy":"same-bridge"` + macvlan: `ingressPolicy: "same-bridge": `,
+		`"type":"firewall","ingressPolicy":"isolated"` + veth:       "",
+		`"type":"firewall"` + macvlan:                               "",
+	} {
+		if said, err := warnings(t, "ADD", conf); err != nil || say == "" && said != "" || !strings.Contains(said, say) {
+			t.Errorf("%s: said %q, error %v, want %q", conf, said, err, say)
+		}
+	}
+}
+
+// A network whose every ADD would fail is not ready.
+//
+// clause: P23
+func TestStatusOfHopeless(t *testing.T) {
+	host, sh := wire(t)
+	sh("ip link add ens5 address 02:00:00:00:00:05 type veth peer name wire5")
+	const (
+		v6   = `"ipam":{"type":"host-local","subnet":"fd00:5::/64"}`
+		both = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.5.0.0/24"}],[{"subnet":"fd00:5::/64"}]]}`
+		one  = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.5.0.0/24"},{"subnet":"10.6.0.0/24"}]]}`
+	)
+	for conf, say := range map[string]string{
+		`"type":"bridge","mtu":1000,` + v6:                                              "mtu: 1000: ipam gave an IPv6 address",
+		`"type":"bridge","isGateway":true,"mtu":1000,` + both:                           "mtu: 1000: ipam gave an IPv6 address",
+		`"type":"ptp","ipv6":"off",` + both:                                             `ipv6: "off": ipam gave an IPv6 address`,
+		`"type":"macvlan","master":"ens4","ipv6":"off",` + v6:                           `ipv6: "off": ipam gave an IPv6 address`,
+		`"type":"ptp","ipam":{"type":"static","addresses":[{"address":"10.1.2.3/32"}]}`: "ipam: gave 10.1.2.3/32 without a gateway",
+		`"type":"bridge","mtu":1000,"isGateway":true,` + one:                            "",
+		`"type":"ptp",` + both:                                                          "",
+		`"type":"host-device","device":"ens4","hwaddr":"02:00:00:00:00:05"`:             `hwaddr: "02:00:00:00:00:05": is ens5, and device says ens4`,
+		`"type":"host-device","device":"ens5","hwaddr":"02:00:00:00:00:05"`:             "",
+	} {
+		r := newRunner(t, chain{"hopeless", []string{conf}, nil})
+		r.host = host
+		switch err := r.status(); {
+		case say == "":
+			r.must(conf, err)
+		default:
+			wantCode(t, conf, err, spec.CodeUnavailable, say)
+		}
+	}
+}
+
 // ADD says it once, on stderr.
 func TestWarningsOfAdd(t *testing.T) {
 	for conf, say := range map[string]string{

@@ -198,6 +198,7 @@ func (d Device) is(r deviceRecord) bool {
 type KnownDevice struct {
 	Device
 	Network string
+	Also    []Device // other ways by which the configuration says which, as HostDevice has them
 }
 
 // String is "device host/ens4".
@@ -212,7 +213,13 @@ func (k KnownDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) 
 func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
 	l, err := k.find(w)
 	if err == nil {
-		return k.stays(l)
+		errs := []error{k.stays(l)}
+		for _, d := range k.Also {
+			if other, err := d.find(w); err == nil && other.Index != l.Index { // one that is not there says so itself
+				errs = append(errs, d.agree(w, k.Device, l))
+			}
+		}
+		return errors.Join(errs...)
 	}
 	if !errors.Is(err, kernel.ErrNoLink) {
 		return err

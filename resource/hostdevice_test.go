@@ -118,10 +118,10 @@ func TestHostDeviceTaken(t *testing.T) {
 		if err := h.Remove(t.Context(), second); err != nil {
 			t.Error(err)
 		}
-		if err := (KnownDevice{d, owner.Network}).Verify(t.Context(), second); err != nil {
+		if err := (KnownDevice{Device: d, Network: owner.Network}).Verify(t.Context(), second); err != nil {
 			t.Errorf("STATUS: %v", err)
 		}
-		if err := (KnownDevice{d, "other"}).Verify(t.Context(), second); err == nil || !strings.Contains(err.Error(), "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
+		if err := (KnownDevice{Device: d, Network: "other"}).Verify(t.Context(), second); err == nil || !strings.Contains(err.Error(), "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
 			t.Errorf("STATUS of another network: %v", err)
 		}
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// gatewaysFree says, for STATUS and before ADD changes anything, where the gateway of an address to come has no room on its
-// link, which another network may have given its own, or is a router that the host itself needs. Of an allocator of
-// another program nobody knows.
-func (c *call) gatewaysFree() error {
+// addressable says, for STATUS and before ADD changes anything, where no address to come would do: the configuration does
+// not go with one of its family, or its gateway has no room on its link, which another network may have given its own, or is
+// a router that the host itself needs. Of an allocator of another program nobody knows.
+func (c *call) addressable() error {
 	i, ok := c.ipam.(inside)
-	if !ok || !c.r.IsGateway {
+	if !ok || c.r.Verb == "ADD" && !c.r.IsGateway { // else it is soon found out
 		return nil
 	}
 	g, ok := i.Allocator.(ipam.Gatewayer)
@@ -37,11 +37,10 @@ func (c *call) gatewaysFree() error {
 			}
 			c.r.IPs, c.r.Routes = []spec.IP{ip}, nil
 			want, err := c.want()
-			if err != nil { // which it may be of this address alone, that nobody was given
-				taken = nil
-				break
+			if err == nil {
+				err = c.free(want)
 			}
-			if taken = c.free(want); taken == nil {
+			if taken = err; taken == nil {
 				break
 			}
 		}

@@ -46,6 +46,12 @@ type Request struct {
 	macs    map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
 }
 
+// OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to it,
+// as far as they say: what comes for it passes the host by.
+func (r *Request) OnOtherLink() bool {
+	return r.prevInterface() >= 0 && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
+}
+
 // Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its value, and
 // why. ADD says it on stderr, once, and so does a plan.
 func (r *Request) Warn(format string, args ...any) {

@@ -97,7 +97,7 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 			return nil, err
 		}
 	}
-	if err := c.gatewaysFree(); err != nil {
+	if err := c.addressable(); err != nil {
 		return nil, err
 	}
 	tx := plan.Begin(c.w)
@@ -376,7 +376,7 @@ func (c *call) status(ctx context.Context) error {
 	}
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.status(ctx))
-		if err := c.gatewaysFree(); err != nil {
+		if err := c.addressable(); err != nil {
 			errs = append(errs, withCode(spec.CodeUnavailable, err))
 		}
 	}

@@ -35,6 +35,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return nil, nil
 	}
 	link, port := links(r)
+	if c.IngressPolicy != resource.PolicyOpen && r.OnOtherLink() {
+		r.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp", c.IngressPolicy)
+	}
 	forward := resource.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, resource.BackendAuto), Addrs: addrs(r), Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
 	isolated := c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "")
 	var p plan.Plan

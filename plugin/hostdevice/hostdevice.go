@@ -55,8 +55,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	if r.Verb == "STATUS" { // without a way the runtime says it for each container
 		var p plan.Plan
-		for _, d := range ways {
-			p = append(p, plan.Required(resource.KnownDevice{Device: d, Network: r.Network}))
+		for i, d := range ways {
+			p = append(p, plan.Required(resource.KnownDevice{Device: d, Network: r.Network, Also: ways[i+1:]}))
 		}
 		return p, nil
 	}

@@ -59,6 +59,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if r.Prev != nil && len(c.RuntimeConfig.PortMappings) > 0 && !pub.To4.IsValid() && !pub.To6.IsValid() {
 		return nil, spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings: prevResult has no address of %s that a port could lead to", r.IfName)
 	}
+	if len(c.RuntimeConfig.PortMappings) > 0 && r.OnOtherLink() {
+		r.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not have that", r.IfName)
+	}
 	for i, m := range c.RuntimeConfig.PortMappings {
 		port, err := m.parse(i)
 		if err != nil {
