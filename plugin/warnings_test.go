@@ -126,6 +126,19 @@ func TestWarningsOfAdd(t *testing.T) {
 	}
 }
 
+// A MAC that the bridge does not know of is dropped with all that it sends.
+func TestWarningOfSpoofCheck(t *testing.T) {
+	for keys, warned := range map[string]bool{`"macspoofchk":true,`: true, ``: false, `"macspoofchk":true,"runtimeConfig":{"mac":"02:00:00:00:00:77"},`: false} {
+		r := newRunner(t, chain{"spoof-warn", []string{`"type":"bridge","bridge":"br-warn","removeWhenEmpty":true,` + keys + hostLocal, `"type":"tuning","mac":"02:00:00:00:00:77"`}, nil})
+		r.host = nstest.NewNS(t)
+		a := &attachment{id: "c1", netns: nstest.NewNS(t)}
+		if s := r.addSaying(a); strings.Contains(s, "the bridge drops all that the container sends") != warned {
+			t.Errorf("%s said %q", keys, s)
+		}
+		r.must("del", r.del(a))
+	}
+}
+
 // The kernel gives lo its addresses, so nobody is asked for any, as with the reference.
 //
 // clause: I1

@@ -36,6 +36,16 @@ func (s SpoofCheck) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 	return changed && err == nil, err
 }
 
+// spoofChecked reports whether an owner's frames are dropped that are not from the MAC that its container began with.
+func spoofChecked(ctx context.Context, w *kernel.World, o spec.Owner) (is bool) {
+	_ = withFilter(ctx, w, bridgeTable(), func(f filter) error {
+		have, err := f.entries(kernel.OwnerHash(o), kindSpoofCheck)
+		is = err == nil && len(have) > 0
+		return nil // without the table nobody checks
+	})
+	return is
+}
+
 // Verify implements plan.Resource.
 func (s SpoofCheck) Verify(ctx context.Context, w *kernel.World) error {
 	return withFilter(ctx, w, bridgeTable(), func(f filter) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -115,6 +116,9 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 			errs = append(errs, t.forget(w))
 		}
 		return false, errors.Join(errs...)
+	}
+	if mac, ok := change["address"]; ok && spoofChecked(ctx, w, t.Owner) {
+		slog.Warn("the bridge drops all that the container sends from now on, for its macspoofchk is about the MAC that bridge gave: tell bridge the same one (mac of runtimeConfig or args), or leave out one of the two", "mac", mac)
 	}
 	return true, nil
 }

@@ -38,7 +38,7 @@ type conf struct {
 	sdk.Cable
 	HairpinMode   bool `json:"hairpinMode"`   // let the port send back what came from it
 	PromiscMode   bool `json:"promiscMode"`   // set the bridge promiscuous; not with hairpinMode
-	MacSpoofChk   bool `json:"macspoofchk"`   // drop frames from the container with another MAC
+	MacSpoofChk   bool `json:"macspoofchk"`   // drop frames from the container with another MAC, one that plugin tuning gives it included
 	EnableDAD     bool `json:"enabledad"`     // IPv6: ask whether somebody else has the address before using it
 	PortIsolation bool `json:"portIsolation"` // no frames between isolated ports of the bridge
 	sdk.Conflicts

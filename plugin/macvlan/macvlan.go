@@ -1,5 +1,6 @@
 // Package macvlan gives a container an interface with a MAC address of its own on a link of the host, so that it is a
-// neighbour of the machines there. The host itself cannot reach it by that link, nor it the host.
+// neighbour of the machines there. The host itself cannot reach it by that link, nor it the host,
+// so that ports that plugin portmap publishes lead nowhere.
 package macvlan
 
 import (

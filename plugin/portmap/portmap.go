@@ -1,4 +1,6 @@
-// Package portmap publishes ports of a container on the host.
+// Package portmap publishes ports of a container on the host. The container's interface has to hang on the host, as one of
+// bridge or ptp does: to a macvlan or an ipvlan nothing leads that comes to the host, so that nobody reaches its ports. A
+// plan says so, and ADD on stderr.
 package portmap
 
 import (
