@@ -52,7 +52,7 @@ type Link struct {
 	// The device that it is the link of, as in /sys/bus/BUS/devices/DEVICE (Linux 5.14); empty for virtual ones.
 	ParentBus, ParentDevice string
 
-	altNames, conf4, conf6 []byte // see AltNames and Settings
+	altNames, conf4, conf6, kindData []byte // see AltNames, Settings and Params
 }
 
 // A BridgePort is what a bridge keeps of a port of its own.
@@ -236,6 +236,7 @@ func (l *Link) parseInfo(kind uint16, v []byte) {
 	case unix.IFLA_INFO_KIND:
 		l.Kind = text(v)
 	case unix.IFLA_INFO_DATA:
+		l.kindData = v
 		l.parseData(v)
 	case unix.IFLA_INFO_SLAVE_KIND: // comes before the data, and says how its attributes are numbered
 		if text(v) == "bridge" {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -99,3 +102,48 @@ func (ns *NS) SetTraits(l *Link, want Traits) error {
 	}
 	return errors.Join(errs...)
 }
+
+// Params are what a link's kind keeps of it and whoever is root where it is may change: a macvlan's mode, a vxlan's remote
+// end. They are nil for kinds of which SetParams changes none.
+func (l *Link) Params() []byte {
+	switch l.Kind {
+	case "macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "vxlan":
+		return l.kindData
+	}
+	return nil
+}
+
+// SetParams gives a link those of want that it has not, each in a message of its own.
+func (ns *NS) SetParams(l *Link, want []byte) error {
+	is, was := map[uint16][]byte{}, map[uint16][]byte{}
+	attrs(l.Params(), func(key uint16, v []byte) { is[key] = v })
+	attrs(want, func(key uint16, v []byte) { was[key] = v })
+	if l.Kind == "vxlan" { // has no address for none
+		for key, v := range is {
+			if was[key] == nil {
+				was[key] = make([]byte, len(v))
+			}
+		}
+	}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(was)) {
+		v := was[key]
+		if bytes.Equal(is[key], v) || strings.HasPrefix(l.Kind, "macv") && key != nl.IFLA_MACVLAN_MODE && key != nl.IFLA_MACVLAN_FLAGS && key != macvlanQueueLen {
+			continue
+		}
+		req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+		msg.Index = int32(l.Index)
+		req.AddData(msg)
+		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+		info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(l.Kind))
+		info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(int(key), v)
+		req.AddData(info)
+		if err := ns.tell(req); err != nil {
+			errs = append(errs, fmt.Errorf("%s attribute %d of link %s: %w", l.Kind, key, l.Name, full(err)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+const macvlanQueueLen = 7 // IFLA_MACVLAN_BC_QUEUE_LEN; the others are for reading

@@ -60,7 +60,7 @@ func (r deviceRecord) same(l *kernel.Link) bool {
 
 // home is same for a link of the host. Here it is certain: whoever is root in a container reaches none of these.
 func (r deviceRecord) home(l *kernel.Link) bool {
-	if l.Kind != r.Kind || r.Dir != "" && dirOf(l) != r.Dir {
+	if dir := dirOf(l); l.Kind != r.Kind || r.Dir != "" && dir != "" && dir != r.Dir {
 		return false
 	}
 	if r.Is == nil {

@@ -34,6 +34,7 @@ type deviceState struct {
 	VLAN     *vlanState         // a vlan dies with its container's namespace
 	Group    uint32
 	Traits   *kernel.Traits   // nil in the records of earlier versions, which have no group either
+	Params   []byte           // likewise; see kernel.Link.Params
 	Settings map[string]int32 // see kernel.Link.Settings; without those that follow the host's
 	Addrs    []kernel.Saved
 	Routes   []kernel.Saved
@@ -49,7 +50,7 @@ type vlanState struct {
 func deviceStateOf(w *kernel.World, l *kernel.Link) (s deviceState, err error) {
 	s = deviceState{
 		Link: l.Name, Kind: l.Kind, Alias: l.Alias, AltNames: l.AltNames(), MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen,
-		Up: l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Group: l.Group, Traits: &l.Traits, Settings: l.Settings(),
+		Up: l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Group: l.Group, Traits: &l.Traits, Params: l.Params(), Settings: l.Settings(),
 	}
 	for key, of := range hostSettings(w) {
 		if s.Settings[key] == of {
@@ -149,6 +150,11 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 	}
 	if s.Traits != nil {
 		if err := w.Host.SetTraits(l, *s.Traits); err != nil {
+			slog.Info("not put back", "device", s.Link, "error", err)
+		}
+	}
+	if s.Params != nil {
+		if err := w.Host.SetParams(l, s.Params); err != nil {
 			slog.Info("not put back", "device", s.Link, "error", err)
 		}
 	}

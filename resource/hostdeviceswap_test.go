@@ -191,3 +191,29 @@ func TestHostDeviceOfReferenceSwapped(t *testing.T) {
 		t.Errorf("its other end is in the container: %s", difference(before, after))
 	}
 }
+
+// TestHostDeviceParams: what a device's kind keeps of it is as it was, too.
+func TestHostDeviceParams(t *testing.T) {
+	w := newWorld(t)
+	cards(t, w)
+	for name, c := range map[string]struct{ add, change, there string }{
+		"vx5": {"ip link add vx5 type vxlan id 5 dstport 4789 remote 192.0.2.1 ttl 9", "ip link set eth0 type vxlan id 5 remote 192.0.2.66 local 192.0.2.7 ttl 3", "192.0.2.66"},
+		"vx6": {"ip link add vx6 type vxlan id 6 dstport 4789", "ip link set eth0 type vxlan id 6 remote 192.0.2.66 ageing 5 nolearning", "192.0.2.66"},
+		"mv5": {"ip link add link ens5 name mv5 type macvlan mode private", "ip link set eth0 type macvlan mode bridge", "mode bridge"},
+	} {
+		host(t, w, "%s", c.add)
+		show := func() string { return strings.Join(steady(host(t, w, "ip -d -o link show %s", name)), " ") }
+		before := show()
+		must(t, w, aDevice(owner, name))
+		cont(t, w, "%s", c.change)
+		if there := cont(t, w, "ip -d -o link show eth0"); !strings.Contains(there, c.there) {
+			t.Fatalf("nothing was changed: %s", there)
+		}
+		if err := aDevice(owner, name).Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if after := show(); after != before {
+			t.Errorf("now\n%s\nbefore\n%s", after, before)
+		}
+	}
+}

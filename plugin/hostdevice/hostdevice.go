@@ -1,14 +1,18 @@
 // Package hostdevice gives a container a network device of the host, which the host is without as long as the container
 // has it. It goes back as it was: name, other names and alias, MAC, MTU, queue length, flags, broadcast address,
-// group, GSO and GRO limits, master, settings, addresses and routes; what stays lost are queueing disciplines and entries
-// of neighbours, and what a container's root changes by ethtool, of its carrier, or by BPF stays changed. Meanwhile its alias
-// is its name on the host, and whatever a container's root does to name, alias and index, no other link is taken for it, but
-// for what nothing tells from another one of its kind, a dummy, an ifb, a tap or a wireguard: one that was deleted in there,
-// and made again under its index. A link that is put in the device's place while that is brought home goes back into the
-// container before the host gives it an address or a master, and that DEL or GC fails. A device that a living container has deleted or
-// hides is not given back by DEL, which says so and succeeds; GC, the next DEL and the next ADD look for it again.
-// A card comes back also when the container's namespace ends before DEL. A virtual device ends with that; of those only a
-// VLAN is made again.
+// group, GSO and GRO limits, master, settings, addresses and routes, and of a macvlan, macvtap, ipvlan, vlan or vxlan its
+// kind's own parameters, such as a mode or a remote end. What stays lost are queueing disciplines and entries of neighbours.
+// What stays changed is what a container's root changes by ethtool, in /sys (gro_flush_timeout, napi_defer_hard_irqs,
+// threaded, rps_cpus, xps_cpus and others of queues), of its carrier, by BPF, the parameters of other kinds, the permanent
+// forwarding entries of a vxlan, and the priorities that he adds to a vlan's.
+//
+// Meanwhile its alias is its name on the host, and whatever a container's root does to name, alias and index, no other link
+// is taken for it, but for what nothing tells from another one of its kind, a dummy, an ifb, a tap or a wireguard: one that
+// was deleted in there, and made again under its index. A link that is put in the device's place while that is brought home
+// goes back into the container before the host gives it an address or a master, and that DEL or GC fails. A device that a
+// living container has deleted or hides is not given back by DEL, which says so and succeeds; GC, the next DEL and the next
+// ADD look for it again. A card comes back also when the container's namespace ends before DEL. A virtual device ends with
+// that; of those only a VLAN is made again.
 package hostdevice
 
 import (
