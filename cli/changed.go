@@ -14,21 +14,30 @@ import (
 // asAttached has t go by the configuration that it was attached with, if that is remembered: what a plugin made that the
 // file does not name by now, or names with other keys, only that plugin and those keys take away.
 func (a *app) asAttached(t *target) (err error) {
+	c := t.former()
+	if c == nil {
+		return nil
+	}
+	was := c.AttachedBy(t.List)
+	if was == t.List {
+		return nil
+	}
+	if !t.remembered {
+		a.noteChanged(t.List, []attach.Cached{*c})
+	}
+	t.network = &network{List: was, builtIn: t.builtIn, remembered: true}
+	t.runtime, err = a.runtime(t.network)
+	return err
+}
+
+// former is the attachment as it is remembered; nil where it is not.
+func (t *target) former() *attach.Cached {
 	list, _ := t.runtime.List(t.Name)
 	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == t.owner() })
 	if i < 0 {
 		return nil
 	}
-	was := list[i].AttachedBy(t.List)
-	if was == t.List {
-		return nil
-	}
-	if !t.remembered {
-		a.noteChanged(t.List, list[i:i+1])
-	}
-	t.network = &network{List: was, builtIn: t.builtIn, remembered: true}
-	t.runtime, err = a.runtime(t.network)
-	return err
+	return &list[i]
 }
 
 func (t *target) owner() spec.Owner {

@@ -50,6 +50,10 @@ func (a *app) checkCommand() *cobra.Command {
 			}
 			if len(found) > 0 {
 				a.status = exitDrift
+			} else if was := t.former(); was != nil {
+				if d := differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
+					a.note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from what the file says now", t.Name, strings.Join(d, "; "))
+				}
 			}
 			if a.json() {
 				return printJSON(a.stdout, doc)
@@ -68,9 +72,8 @@ func (a *app) checkCommand() *cobra.Command {
 // mending says how to mend an attachment. DEL and ADD are for those of this command and of cnitool's: of another
 // runtime's container they would take what it knows of.
 func (t *target) mending(args []string) string {
-	list, _ := t.runtime.List(t.Name)
-	i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == t.owner() })
-	changed := i >= 0 && repair.Changed(t.List, &list[i])
+	was := t.former()
+	changed := was != nil && repair.Changed(t.List, was)
 	hint := "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: "
 	if changed {
 		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
