@@ -27,7 +27,7 @@ func advice(doc *spec.Error, attached []attach.Cached) string {
 	case strings.Contains(doc.Msg, " has invalid gateway)") || strings.Contains(doc.Msg, " in its subnet; a scope of 253 "):
 		return "Give the route a router in a subnet of the container's (gateway, or gw of the route); of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in which file it is."
 	case strings.Contains(doc.Msg, "an interface of that name exists already"):
-		return "The container has an interface of that name, which is none of this network's: choose another with -i NAME, or delete it."
+		return "Choose another name with -i NAME, or delete the interface that has it in the container."
 	case strings.Contains(doc.Msg, ": start the daemon that keeps leases"), strings.Contains(doc.Msg, "; start the daemon that keeps leases"):
 		return "It does not start by itself: systemctl enable --now cni-dhcp.socket, or `fairlead dhcp daemon`."
 	case strings.Contains(doc.Msg, "mtu: ") && strings.Contains(doc.Msg, "the kernel does not take this for "):
