@@ -156,6 +156,9 @@ func (n *network) findIPAM(p *spec.Conf) error {
 
 // plan asks each plugin of the list that is ours, in this process, for its plan. What is missing is passed over.
 func (t *target) plan() ([]Step, error) {
+	if err := t.headless(); err != nil {
+		return nil, err
+	}
 	all := plugin.All()
 	var prev *spec.Result
 	var links []sdk.HostLink
@@ -204,6 +207,15 @@ func (t *target) plan() ([]Step, error) {
 	return steps, nil
 }
 
+// headless is an error if the first of n's plugins has nothing to add to, so that every ADD fails.
+func (n *network) headless() error {
+	p := n.Plugins[0]
+	if !slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
+		return nil
+	}
+	return spec.Errorf(spec.CodeConfig, "plugins[0]: %s adds to what a plugin before it made, and is the first", p.Type)
+}
+
 // ours reports whether all plugins of n are that are found.
 func (n *network) ours() bool {
 	dirs, _ := search(n)
@@ -232,13 +244,13 @@ func (n *network) tried() (problems []error) {
 		return problems
 	}
 	certain := true // whether the addresses that a plan needs are known by their configuration
-	for i, p := range n.Plugins {
+	for _, p := range n.Plugins {
 		ips, _ := example(p)
 		certain = certain && (p.IPAMType == "" || len(ips) > 0 && n.findIPAM(p) == nil)
-		if i == 0 && slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
-			bad(fmt.Sprintf("plugins[0]: %s adds to what a plugin before it made, and is the first", p.Type))
-			certain = false
-		}
+	}
+	if err := n.headless(); err != nil {
+		bad(err.Error())
+		return problems
 	}
 	_, err := t.plan()
 	for _, note := range t.notes {

@@ -257,6 +257,9 @@ there because cnitool has it, and nobody is asked about it.`,
 			if err == nil {
 				err = rt.Status(c.Context(), n.List)
 			}
+			if err == nil { // which a plugin is not told
+				err = n.headless()
+			}
 			var doc *spec.Error
 			if err != nil && !errors.As(err, &doc) {
 				return err
