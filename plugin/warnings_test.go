@@ -154,7 +154,7 @@ func TestLoopbackTakesNoAddress(t *testing.T) {
 		t.Errorf("result: %s", a.prev)
 	}
 	r.must("check", r.check(a))
-	if s := state(t); strings.Contains(s, "10.77.") {
+	if s := state(t); strings.Contains(s, "networks/life-lo-ipam/10.77.") {
 		t.Errorf("add left\n%s", s)
 	}
 	r.must("status", r.status())
