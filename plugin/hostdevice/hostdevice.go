@@ -1,7 +1,8 @@
 // Package hostdevice gives a container a network device of the host, which the host is without as long as the container
 // has it. It goes back as it was: name, other names and alias, MAC, MTU, queue length, flags, broadcast address,
 // group, GSO and GRO limits, master, settings, addresses and routes, and of a macvlan, macvtap, ipvlan, vlan or vxlan its
-// kind's own parameters, such as a mode or a remote end. What stays lost are queueing disciplines and entries of neighbours.
+// kind's own parameters, such as a mode or a remote end. What stays lost are queueing disciplines, entries of
+// neighbours, and addresses with a lifetime and the routes from them, which a DHCP client of the host gets again.
 // What stays changed is what a container's root changes by ethtool, in /sys (gro_flush_timeout, napi_defer_hard_irqs,
 // threaded, rps_cpus, xps_cpus and others of queues), of its carrier, by BPF, the parameters of other kinds, the permanent
 // forwarding entries of a vxlan, and the priorities that he adds to a vlan's.
