@@ -58,18 +58,13 @@ func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
 		return err
 	}
 	file := m.file(kind, o)
-	f, err := create(file + unfinished)
-	if err != nil {
-		return err
+	for tries := 100; ; tries-- {
+		err = replace(file, b, sync)
+		if tries == 1 || !errors.Is(err, fs.ErrNotExist) { // else it was forgotten meanwhile, by somebody who came before
+			break
+		}
 	}
-	_, err = f.Write(b)
-	if sync {
-		err = errors.Join(err, f.Sync())
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(file+unfinished, file); err != nil || !sync {
+	if err != nil || !sync {
 		return err
 	}
 	dir, err := os.Open(m.Dir)
@@ -79,21 +74,65 @@ func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// create makes a file anew, whatever has its name: what a killed call left, or a pipe, which to open would hang. It is not
-// os.OpenFile, which sets the runtime's poller up for it; that takes a call longer than all the rest of the record.
+// replace puts a file in the place of one, in one step. Who writes the same one has to wait until the new file has its name:
+// the lock goes when that is closed.
+func replace(file string, b []byte, sync bool) error {
+	f, err := create(file + unfinished)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.Write(b)
+	if sync {
+		err = errors.Join(err, f.Sync())
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(file+unfinished, file)
+}
+
+// create opens a file, empties it, and locks it: several calls may write one record at a time, of a bridge that they share.
+// What is no file, a pipe say, is removed. It is not os.OpenFile, which sets the runtime's poller up for it; that takes a
+// call longer than all the rest of the record.
 func create(path string) (*os.File, error) {
-	for removed := false; ; {
-		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
-		switch {
-		case err == nil:
-			return os.NewFile(uintptr(fd), path), nil
-		case err == unix.EINTR:
-		case err == unix.EEXIST && !removed && os.Remove(path) == nil:
-			removed = true
+	for range 1000 {
+		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		switch err {
+		case nil:
+		case unix.EINTR:
+			continue
+		case unix.ELOOP, unix.EISDIR, unix.ENXIO:
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return nil, err
+			}
+			continue
 		default:
 			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 		}
+		f := os.NewFile(uintptr(fd), path)
+		ctx, cancel := context.WithTimeout(context.Background(), lockBound)
+		err = flock(ctx, f, unix.LOCK_EX)
+		cancel()
+		if err != nil {
+			return nil, err
+		}
+		var open, there unix.Stat_t
+		if err := unix.Fstat(fd, &open); err != nil {
+			f.Close()
+			return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+		err = unix.Lstat(path, &there)
+		switch {
+		case err != nil || there.Ino != open.Ino || there.Dev != open.Dev: // who had the lock has renamed it
+		case open.Mode&unix.S_IFMT != unix.S_IFREG:
+			_ = os.Remove(path)
+		default:
+			return f, f.Truncate(0)
+		}
+		f.Close()
 	}
+	return nil, &fs.PathError{Op: "create", Path: path, Err: errors.New("others write it without an end")}
 }
 
 // Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be
@@ -229,7 +268,15 @@ func lockWithin(ctx context.Context, bound time.Duration, name string, how int) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	err = unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
+	if err := flock(ctx, f, how); err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// flock locks an open file, or closes it.
+func flock(ctx context.Context, f *os.File, how int) error {
+	err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
 		got := make(chan error, 1)
 		go func() {
@@ -246,14 +293,14 @@ func lockWithin(ctx context.Context, bound time.Duration, name string, how int) 
 				<-got
 				f.Close()
 			}()
-			return nil, fmt.Errorf("wait for the lock %s: %w", f.Name(), ctx.Err())
+			return fmt.Errorf("wait for the lock %s: %w", f.Name(), ctx.Err())
 		}
 	}
 	if err != nil {
 		f.Close()
-		return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
-	return func() { f.Close() }, nil
+	return nil
 }
 
 // lockFile opens the file of a lock. Where there is no room to make it, its directory is locked in its stead, or the

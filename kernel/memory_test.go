@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -71,6 +72,44 @@ func TestMemoryNoFile(t *testing.T) {
 		case <-time.After(30 * time.Second):
 			t.Fatalf("%s: it is waited for", what)
 		}
+	}
+}
+
+// Several calls write one record at a time, as of a bridge that they share, and others read it: each finds a whole one.
+func TestMemoryShared(t *testing.T) {
+	m, o := Memory{Dir: t.TempDir()}, spec.Owner{Network: "n", ContainerID: "c", IfName: "eth0"}
+	text := strings.Repeat("x", 3000)
+	if err := m.Remember("shared", o, text); err != nil {
+		t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			for range 200 {
+				if err := m.Remember("shared", o, text); err != nil {
+					t.Error(err)
+				}
+				var have string
+				if known, err := m.Recall("shared", o, &have); err != nil || !known || have != text {
+					t.Errorf("recall of %d bytes: %v, %v", len(have), known, err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	// One that forgets it meanwhile does not make the others fail.
+	for range 4 {
+		wait.Go(func() {
+			for range 200 {
+				if err := errors.Join(m.Remember("shared", o, text), m.Forget("shared", o)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	if left, err := os.ReadDir(m.Dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 

@@ -38,6 +38,7 @@ func sourceState(w *kernel.World) func(testing.TB) string {
 	}
 }
 
+// remembered are the records of attachments; a bridge's gateway is anybody's.
 func remembered(t testing.TB, w *kernel.World) (names []string) {
 	t.Helper()
 	files, err := os.ReadDir(w.Memory.Dir)
@@ -45,7 +46,9 @@ func remembered(t testing.TB, w *kernel.World) (names []string) {
 		t.Fatal(err)
 	}
 	for _, f := range files {
-		names = append(names, f.Name())
+		if !strings.HasPrefix(f.Name(), gatewayRecord+".") {
+			names = append(names, f.Name())
+		}
 	}
 	return names
 }
