@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -133,8 +131,7 @@ func (c *Cached) stale() bool {
 	now, err := identity(c.Netns)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		_, err := os.Stat(filepath.Dir(c.Netns))
-		return err == nil || strings.HasPrefix(c.Netns, "/proc/") || !c.thisBoot()
+		return !spec.Unseen(c.Netns) || !c.thisBoot()
 	case errors.Is(err, errNoNamespace):
 		return !c.thisBoot()
 	}

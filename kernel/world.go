@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
 
+	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -88,8 +88,7 @@ func Open(path string) (*NS, error) {
 // Hidden reports whether what Open says of a path is no proof that the namespace is gone: mounts are not all seen in a
 // container of the program's own, where there is a file that nothing is mounted on, or not even the directory.
 func Hidden(path string, err error) bool {
-	_, derr := os.Stat(filepath.Dir(path))
-	return !strings.HasPrefix(path, "/proc/") && (errors.Is(err, ErrNotNamespace) || errors.Is(err, ErrNoNamespace) && derr != nil)
+	return errors.Is(err, ErrNotNamespace) && !strings.HasPrefix(path, "/proc/") || errors.Is(err, ErrNoNamespace) && spec.Unseen(path)
 }
 
 // Close closes the descriptor and the sockets and ends the thread. A nil NS is closed already.

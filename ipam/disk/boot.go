@@ -3,7 +3,6 @@ package disk
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -63,7 +62,7 @@ func stateOf(netns string) string {
 	case !errors.Is(err, unix.ENOENT):
 		return ipam.Unknown
 	}
-	if _, err := os.Stat(filepath.Dir(netns)); err != nil && !strings.HasPrefix(netns, "/proc/") {
+	if spec.Unseen(netns) {
 		return ipam.Unknown
 	}
 	return ipam.Gone
