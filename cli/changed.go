@@ -2,7 +2,6 @@ package cli
 
 import (
 	"encoding/json"
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -95,8 +94,7 @@ func differing(a, b spec.Object) (keys []string) {
 	one, other := members(a), members(b)
 	names := append(a.Keys(), b.Keys()...)
 	for i, key := range names {
-		switch {
-		case slices.Contains(names[:i], key) || reflect.DeepEqual(one[key], other[key]):
+		if slices.Contains(names[:i], key) || reflect.DeepEqual(one[key], other[key]) {
 			continue
 		}
 		x, isObject := one[key].(map[string]any)
@@ -108,12 +106,12 @@ func differing(a, b spec.Object) (keys []string) {
 		var inside []string
 		for k, v := range x {
 			if w, there := y[k]; !there || !reflect.DeepEqual(v, w) {
-				inside = append(inside, fmt.Sprintf("%s.%s", key, k))
+				inside = append(inside, key+"."+k)
 			}
 		}
 		for k := range y {
 			if _, there := x[k]; !there {
-				inside = append(inside, fmt.Sprintf("%s.%s", key, k))
+				inside = append(inside, key+"."+k)
 			}
 		}
 		slices.Sort(inside)

@@ -129,8 +129,8 @@ func sweepContained(w *kernel.World, network string, keep func(owner [8]byte) bo
 			alone = alone && !(keep(other) && h.Same(m.Identity))
 		}
 		links = slices.DeleteFunc(links, func(l *kernel.Link) bool {
-			_, _, _, marked := kernel.ParseTag(l.Alias)
-			unfinished := alone && !marked && l.Group == kernel.LinkGroup(network)
+			_, _, _, ok := kernel.ParseTag(l.Alias)
+			unfinished := alone && !ok && l.Group == kernel.LinkGroup(network)
 			return !slices.Contains(contained(), l.Kind) || !tagged(l, owner) && !unfinished
 		})
 		errs = append(errs, err, deleteAll(ns, links))

@@ -154,7 +154,7 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 		d.add(fmt.Errorf("master %s is down", master.Name))
 	}
 	below, in := master.Index, ns
-	if master.Kind == l.Kind && l.Kind != "vlan" || isMacvlan(master) && isMacvlan(l) { // the kernel puts one above another on what that stands on
+	if isMacvlan(master) && isMacvlan(l) || master.Kind == "ipvlan" && l.Kind == "ipvlan" { // the kernel puts one above another on what that stands on
 		below, in = master.Peer, nil
 	}
 	away := l.PeerAway

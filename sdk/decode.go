@@ -293,16 +293,15 @@ func (p Plugin) unread(conf *spec.Conf) []unknownKey {
 	if p.observe {
 		return []unknownKey{u}
 	}
+	keys := sorted(ipam)
+	if len(keys) == 1 && strings.EqualFold(keys[0], "type") { // an empty one, which is none
+		return nil
+	}
 	u.know, u.lacks = []string{"type"}, "type"
-	var others []string
-	for _, k := range sorted(ipam) {
+	for _, k := range keys {
 		if _, ok := spec.Nearest(k, u.know); ok && !strings.EqualFold(k, "type") {
 			u.path, u.key, u.value, u.lacks = "ipam."+k, k, ipam[k], ""
 		}
-		others = append(others, k)
-	}
-	if len(others) == 1 && strings.EqualFold(others[0], "type") { // an empty one, which is none
-		return nil
 	}
 	return []unknownKey{u}
 }

@@ -49,7 +49,7 @@ type Request struct {
 // OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to it,
 // as far as they say: what comes for it passes the host by.
 func (r *Request) OnOtherLink() bool {
-	return r.prevInterface() >= 0 && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
+	return r.InContainer() && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
 }
 
 // Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its value, and

@@ -83,11 +83,12 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	if !r.L3 {
 		c.Masquerade.WarnIdle(r)
-		switch {
-		case c.IsDefaultGateway:
-			r.Warn("isDefaultGateway: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of")
-		case c.IsGateway:
-			r.Warn("isGateway: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of")
+		if c.IsGateway {
+			key := "isGateway"
+			if c.IsDefaultGateway {
+				key = "isDefaultGateway"
+			}
+			r.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of", key)
 		}
 	}
 	host, p, err := c.HostName(r)
