@@ -139,7 +139,7 @@ func (r *runner) del(a *attachment) error {
 }
 
 func (r *runner) gc(ids ...string) error {
-	list := []spec.Attachment{}
+	var list []spec.Attachment // nil is null in JSON: what CRI-O sends for a network without attachments
 	for _, id := range ids {
 		list = append(list, spec.Attachment{ContainerID: id, IfName: "eth0"})
 	}

@@ -208,7 +208,8 @@ func (e *environment) validate() error {
 func complete(p Plugin, verb string, conf *spec.Conf) error {
 	switch {
 	case verb == "GC" && !conf.HasValidAttachments: // decision 18
-		return spec.Errorf(spec.CodeConfig, "cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of network %s)", conf.Name)
+		return spec.Errorf(spec.CodeConfig, "cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of network %s). "+
+			"cnitool gc sends no list: use fairlead gc with --gone, --valid or --all", conf.Name)
 	case verb == "CHECK" && conf.PrevResult == nil && !p.observe:
 		return spec.Errorf(spec.CodeConfig, "prevResult is missing: CHECK compares with it what there is")
 	case verb == "ADD" && conf.PrevResult == nil && p.shape == chained:

@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // A Conf is the configuration of one plugin: what the protocol says about it, and all of it.
@@ -16,7 +17,7 @@ type Conf struct {
 	PrevResult   *Result
 
 	ValidAttachments    []Attachment // GC: both keys in use, together
-	HasValidAttachments bool         // GC: there was a list, maybe an empty one
+	HasValidAttachments bool         // GC: one of the keys is there; its list may be empty, or null
 
 	Object Object // everything, as it was written
 }
@@ -91,8 +92,9 @@ func (d *document) stdin(c *Conf) *FileError {
 		return err
 	}
 	for _, key := range []string{keyValid, keyValidOld} {
+		// Null is an empty list: libcni marshals the nil slice of a runtime that has no attachment left.
+		c.HasValidAttachments = c.HasValidAttachments || slices.ContainsFunc(d.root.members, func(m member) bool { return strings.EqualFold(m.key, key) })
 		if m, ok := d.root.fold(key); ok {
-			c.HasValidAttachments = true
 			if err := d.attachments(m.node, key, &c.ValidAttachments); err != nil {
 				return err
 			}

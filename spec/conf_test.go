@@ -127,7 +127,9 @@ func TestValidAttachments(t *testing.T) {
 		want []Attachment
 	}{
 		{``, false, nil},
-		{`,"cni.dev/valid-attachments":null`, false, nil},
+		{`,"cni.dev/valid-attachments":null`, true, nil}, // what libcni sends for a nil slice
+		{`,"cni.dev/valid-attachments":null,"cni.dev/attachments":null`, true, nil},
+		{`,"cni.dev/valid-attachments":null,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, true, []Attachment{{"a", "eth0"}}},
 		{`,"cni.dev/valid-attachments":[]`, true, nil},
 		{`,"cni.dev/attachments":[{"containerID":"a","ifname":"eth0"}]`, true, []Attachment{{"a", "eth0"}}},
 		{`,"cni.dev/valid-attachments":[{"containerID":"b","ifname":"eth0"},{"containerID":"a","ifname":"eth0"}],
