@@ -311,11 +311,21 @@ func (r *IPTRule) parseMatch(name string, info []byte) {
 		r.Comment = text(info)
 	case name == "multiport" && len(info) >= 47 && info[0] == 1:
 		r.Ports = multiports(info)
-	case (name == "tcp" || name == "udp" || name == "sctp") && len(info) >= 8:
-		if first, last := binary.NativeEndian.Uint16(info[4:]), binary.NativeEndian.Uint16(info[6:]); first != 0 || last != 0xffff {
-			r.Ports = [][2]uint16{{first, last}}
-		}
+	case (name == "tcp" || name == "udp") && len(info) >= 8:
+		r.Ports = portsAsked(info[4:])
+	case name == "sctp" && len(info) >= 4 && binary.NativeEndian.Uint16(info[2:]) != 0:
+		// struct xt_sctp_info has the destination's ports first, and 0 where none were asked for
+		r.Ports = portsAsked(info)
 	}
+}
+
+// portsAsked are the first and the last port that info begins with, none where all match.
+func portsAsked(info []byte) [][2]uint16 {
+	first, last := binary.NativeEndian.Uint16(info), binary.NativeEndian.Uint16(info[2:])
+	if first == 0 && last == 0xffff {
+		return nil
+	}
+	return [][2]uint16{{first, last}}
 }
 
 // multiports are the first and last ports of a match multiport: its flags, how many, 15 ports, 15 marks.

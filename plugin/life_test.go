@@ -159,7 +159,7 @@ var chains = []chain{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
 	}},
 	{"portmap-iptables", []string{`"type":"bridge","isGateway":true,"ipMasq":true,"ipMasqBackend":"iptables",` + hostLocal,
-		`"type":"portmap","backend":"iptables","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"},{"hostPort":9000,"hostPortEnd":9002,"containerPort":90}]}`}, []breaker{
+		`"type":"portmap","backend":"iptables","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"},{"hostPort":5353,"containerPort":53,"protocol":"udp"},{"hostPort":2905,"containerPort":2905,"protocol":"sctp"},{"hostPort":9000,"hostPortEnd":9002,"containerPort":90}]}`}, []breaker{
 		{"masquerading gone", host("iptables", "-t", "nat", "-F", "POSTROUTING"), `-s IP4/32`},
 		{"a port gone", host("ip6tables", "-t", "nat", "-F", "CNI-HOSTPORT-DNAT"), `ip6tables-\w+ -t nat -A CNI-HOSTPORT-DNAT .*8080`},
 		{"the guard gone", host("nft", "flush", "chain", "inet", "fairlead", "guard"), `127/8 from outside`},
