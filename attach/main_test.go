@@ -62,6 +62,9 @@ func plugin() int {
 		os.Stdout.Write(b)
 		return 0
 	}
+	if c.Type == "old" && c.Command != "VERSION" && c.Env["CNI_CONTAINERID"] == "" { // as the reference's before 1.1.0
+		return fail(3, "missing containerID")
+	}
 	if c.Type == "old" && !slices.Contains(speaks, conf.CNIVersion) {
 		return fail(1, "incompatible CNI versions")
 	}

@@ -253,7 +253,7 @@ func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netn
 		Args: op.args, Path: op.r.PluginDirs, Env: op.r.Env, Stdin: stdin,
 		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.Stderr, Grace: op.r.Grace,
 	})
-	op.refused = op.refused || refuses(err)
+	op.refused = op.refused || refuses(err) || op.owner.ContainerID == "" && misses(err)
 	return stdout, err
 }
 
@@ -261,6 +261,12 @@ func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netn
 func refuses(err error) bool {
 	var doc *spec.Error
 	return errors.As(err, &doc) && doc.Code == spec.CodeVersion
+}
+
+// misses reports whether a plugin asks for a container, as one does that is older than STATUS and GC.
+func misses(err error) bool {
+	var doc *spec.Error
+	return errors.As(err, &doc) && (doc.Code == spec.CodeUnknown || doc.Code == spec.CodeEnvironment)
 }
 
 // older is true when a plugin has refused the version and the list allows one that all plugins speak

@@ -3,7 +3,6 @@ package cli
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/sha512"
 	"encoding/hex"
 	"encoding/json"
@@ -17,7 +16,6 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
-	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -227,99 +225,6 @@ func (a *app) delCommand() *cobra.Command {
 	c.Flags().BoolVar(&goOn, "continue", false, "go on past a plugin that fails, so that the others give back what they hold")
 	c.ValidArgsFunction = a.completeTarget
 	return c
-}
-
-// A readiness is the answer of status.
-type readiness struct {
-	Network string    `json:"network"`
-	Ready   bool      `json:"ready"`
-	Code    spec.Code `json:"code,omitempty"`
-	Reason  string    `json:"reason,omitempty"`
-
-	Addresses []room `json:"addresses,omitempty"` // what the allocators of this program have left
-}
-
-func (a *app) statusCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "status NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
-		Short: "Ask whether a network could serve an add",
-		Long: `Ask the plugins of NET whether they could serve an add. It is about the network, not about a container: NETNS is
-there because cnitool has it, and nobody is asked about it.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := a.noteAbsent(args); err != nil {
-				return err
-			}
-			n, rt, err := a.networkAndRuntime(args[0])
-			if err != nil {
-				return err
-			}
-			left, err := rooms(c.Context(), n.List)
-			if err == nil {
-				err = rt.Status(c.Context(), n.List)
-			}
-			if err == nil { // which a plugin is not told
-				err = n.headless()
-			}
-			var doc *spec.Error
-			if err != nil && !errors.As(err, &doc) {
-				return err
-			}
-			if err == nil {
-				for _, problem := range n.tried() {
-					a.note("warning: %v", problem)
-				}
-			}
-			if a.json() {
-				r := readiness{Network: n.Name, Ready: err == nil, Addresses: left}
-				if err != nil {
-					r.Code, r.Reason = doc.Code, doc.Msg
-					a.status, _ = explain(err)
-				}
-				return printJSON(a.stdout, r)
-			}
-			if err != nil {
-				return err
-			}
-			if !n.CNIVersion.AtLeast(spec.V110) {
-				a.note("the plugins of %s were not asked: STATUS came with CNI 1.1.0, and its cniVersion is %s", n.Name, n.CNIVersion.Or010())
-			}
-			a.print("%s is %s\n", n.Name, a.style(a.stdout).good("ready"))
-			for _, r := range left {
-				a.print("%s has %s of %s addresses left\n", r.IPAM, r.Free, r.Size)
-			}
-			return nil
-		},
-		ValidArgsFunction: a.completeTarget,
-	}
-}
-
-// A room is how many addresses an IPAM plugin has left.
-type room struct {
-	IPAM string `json:"ipam"`
-	Free string `json:"free"`
-	Size string `json:"size"`
-}
-
-// rooms asks the allocators that are this program's own, which find out what is wrong with their part of
-// the configuration too; what another program has left, only it knows.
-func rooms(ctx context.Context, l *spec.List) ([]room, error) {
-	all := plugin.All()
-	var rs []room
-	for _, conf := range l.Plugins {
-		for _, p := range all {
-			if p.Name != conf.Type || conf.IPAMType == "" {
-				continue
-			}
-			free, size, ok, err := p.Room(ctx, all, conf)
-			if err != nil {
-				return nil, fmt.Errorf("plugin %s: %w", conf.IPAMType, err)
-			}
-			if ok {
-				rs = append(rs, room{conf.IPAMType, free.String(), size.String()})
-			}
-		}
-	}
-	return rs, nil
 }
 
 func (a *app) networkAndRuntime(name string) (*network, *attach.Runtime, error) {
