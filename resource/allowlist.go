@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -45,12 +47,12 @@ func (a AllowList) Verify(_ context.Context, _ *kernel.World) error {
 		return spec.Errorf(spec.CodeConfig, "the list of allowed sysctls cannot be read, so none is: %w", err)
 	}
 	var lines []string
-	var patterns []pattern
+	var patterns []*regexp.Regexp
 	for i, line := range strings.Split(string(text), "\n") {
 		if line = strings.TrimSpace(line); line == "" {
 			continue
 		}
-		p, err := parsePattern(line)
+		p, err := regexp.Compile(line)
 		if err != nil {
 			return spec.Errorf(spec.CodeConfig, "%s: line %d: %q: %w", a.File, i+1, line, err)
 		}
@@ -58,11 +60,7 @@ func (a AllowList) Verify(_ context.Context, _ *kernel.World) error {
 	}
 	var errs []error
 	for _, s := range a.Sysctls {
-		found := false
-		for _, p := range patterns {
-			found = found || p.matches(s.Key)
-		}
-		if !found {
+		if !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(s.Key) }) {
 			errs = append(errs, spec.Errorf(spec.CodeConfig, "%s: not allowed by %s, whose patterns are %q", s.At, a.File, lines))
 		}
 	}

@@ -464,7 +464,7 @@ func TestAllowList(t *testing.T) {
 		{"somax|arp", ""},
 		{"eth0\nsomax", "IFNAME"}, // matched as it was written
 		{".*\n(\n", "line 2"},
-		{"(?i)NET", "line 1"},
+		{"(?i)^NET", ""},
 	} {
 		if err := os.WriteFile(file, []byte(tt.text), 0o600); err != nil {
 			t.Fatal(err)

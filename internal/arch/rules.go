@@ -163,7 +163,6 @@ func heavy() map[string]string {
 	return map[string]string{
 		"net/http":               "a server at the start of every call",
 		"net/rpc":                "0.7 ms of start-up (it brings net/http and templates)",
-		"regexp":                 "0.1 ms of start-up, and expressions compiled at the start of every call",
 		"text/template":          "templates, and it keeps the linker from dropping methods",
 		"html/template":          "templates, and it keeps the linker from dropping methods",
 		"github.com/spf13/cobra": "a command line, a tenth of start-up",
