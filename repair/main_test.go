@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -138,11 +139,18 @@ func (s *site) addTo(l *spec.List, id, netns string, ports ...string) *box {
 // whole fails the test unless CHECK finds an attachment as it should be.
 func (s *site) whole(when string, boxes ...*box) {
 	s.Helper()
-	for _, b := range boxes {
-		if err := s.Check(bounded(s), b.list, b.Attachment); err != nil {
-			s.Errorf("%s: %v", when, err)
-		}
+	if err := s.check(boxes...); err != nil {
+		s.Errorf("%s: %v", when, err)
 	}
+}
+
+// check is what CHECK says of each.
+func (s *site) check(boxes ...*box) error {
+	var errs []error
+	for _, b := range boxes {
+		errs = append(errs, s.Check(bounded(s), b.list, b.Attachment))
+	}
+	return errors.Join(errs...)
 }
 
 // repair runs a repair, of the packet filter alone.

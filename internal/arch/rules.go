@@ -149,6 +149,7 @@ func outside() []restriction {
 			"bench",       // whole processes
 			"internal/**", // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
+		{"github.com/godbus/dbus", []string{"resource"}, "firewalld is the one service that is asked by D-Bus"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
 		{"github.com/spf13/cobra", []string{"cli", "internal/docgen"}, "only the command has a command line"},
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
