@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -70,6 +71,8 @@ func explain(err error) (exit int, hint string) {
 		return exitFailure, "Correct the type in the network's configuration; `fairlead net ls` says in which file it is."
 	case errors.Is(err, invoke.ErrNotFound):
 		return exitFailure, "Set CNI_PATH to the directories that have the plugins; unset, the usual ones and fairlead's own plugins are used."
+	case errors.As(err, &file) && filepath.Dir(file.File) != filepath.Clean(confDir()):
+		return exitFailure, "Correct the file."
 	case errors.As(err, &file):
 		return exitFailure, "Correct the file; `fairlead net ls` reads all of them again."
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY):

@@ -55,7 +55,7 @@ NETNS is there because cnitool has it; it limits nothing.`,
 			if err != nil {
 				return err
 			}
-			n, rt, err := a.networkAndRuntime(args[0])
+			n, rt, err := a.networkAndRuntime(a.network, args[0])
 			if err != nil {
 				return err
 			}

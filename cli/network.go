@@ -57,11 +57,7 @@ func (a *app) network(name string) (*network, error) {
 	l, err := spec.Load(confDir(), name)
 	switch {
 	case err == nil:
-		n := &network{List: l}
-		for _, w := range n.warnings() {
-			a.note("warning: %v", w)
-		}
-		return n, nil
+		return a.loaded(l), nil
 	case name == defaultNetwork && errors.Is(err, spec.ErrNotFound):
 		l, err := spec.ParseList(defaultList(ipv6Here()))
 		return &network{List: l, builtIn: true}, err
@@ -76,6 +72,41 @@ func (a *app) network(name string) (*network, error) {
 		}
 	}
 	return nil, err
+}
+
+// networkOrFile finds the network of that name, or of a file that lies anywhere. A file of the working directory is meant
+// where its name ends as those of configurations do and no network has the name.
+func (a *app) networkOrFile(arg string) (*network, error) {
+	if !strings.Contains(arg, "/") {
+		n, err := a.network(arg)
+		if !errors.Is(err, spec.ErrNotFound) || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(arg)) {
+			return n, err
+		}
+		if _, absent := os.Stat(arg); absent != nil {
+			return nil, err
+		}
+	}
+	return a.networkOfFile(arg)
+}
+
+func (a *app) networkOfFile(file string) (*network, error) {
+	l, err := spec.LoadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fail(exitNotFound, "Give the path of a file, or the name of a network: `fairlead net ls` lists them.", "%w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return a.loaded(l), nil
+}
+
+// loaded is the network of a list that was read from a file, whose oddities are said.
+func (a *app) loaded(l *spec.List) *network {
+	n := &network{List: l}
+	for _, w := range n.warnings() {
+		a.note("warning: %v", w)
+	}
+	return n
 }
 
 // known fails for a network that nothing is attached to and no file defines: it is misspelt. All networks, the

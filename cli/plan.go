@@ -36,7 +36,8 @@ func (a *app) planCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan NET [NETNS]", GroupID: "look", Args: operands("NET [NETNS]"),
 		Short: "Say what add would make, and make nothing",
-		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. Addresses are examples,
+		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. NET is the name of a network, or
+the path of a file that defines one, wherever it lies. Addresses are examples,
 for the allocator is not asked. Plugins that are another program are opaque: nobody but they knows what they do. What is
 missing is said, with exit status 1, after what is known of the others. NETNS need not exist: the names and MAC addresses
 are those that an add of it would make.`,

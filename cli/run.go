@@ -22,8 +22,15 @@ import (
 
 // runFlags is the command line of `fairlead run`.
 type runFlags struct {
-	nets, publish, dns, search []string
-	name                       string
+	nets                 []wantedNet
+	publish, dns, search []string
+	name                 string
+}
+
+// A wantedNet is a network as the command line names it.
+type wantedNet struct {
+	arg  string
+	find func(string) (*network, error)
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -33,14 +40,15 @@ func (a *app) runCommand() *cobra.Command {
 		Short:   "Run a command in a network namespace of its own, attached to networks",
 		GroupID: "run",
 		Long: `Run COMMAND in a network namespace of its own, which ip(8) knows by the ID, attached to the networks that
---net names: eth0 to the first, eth1 to the second and so on. Without --net it is the default network, a
+--net and --conf name: eth0 to the first, eth1 to the second and so on. Without them it is the default network, a
 bridge (` + defaultBridge + `, ` + defaultSubnet4 + ` and ` + defaultSubnet6 + `) that reaches the outside by masquerade.
 
 When COMMAND ends, everything is taken down, and what it left running is ended. So it is when fairlead is
 killed. COMMAND's exit status is passed through, 128 and more for a signal. Signals sent to fairlead are
 forwarded; COMMAND stays in the terminal's foreground, with its standard input, output and error.`,
 		Example: `  fairlead run -p 8080:80 -- busybox httpd -f -h /srv
-  fairlead run --net lan --dns 192.0.2.53 -- sh`,
+  fairlead run --net lan --dns 192.0.2.53 -- sh
+  fairlead run --conf ./draft.conflist -- ip address`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return misused(c, errors.New("COMMAND is missing"))
@@ -54,7 +62,18 @@ forwarded; COMMAND stays in the terminal's foreground, with its standard input, 
 	}
 	flags := c.Flags()
 	flags.SetInterspersed(false) // what follows COMMAND is COMMAND's
-	flags.StringArrayVar(&f.nets, "net", nil, "attach to the network `NET`, instead of the default one (repeatable)")
+	for name, flag := range map[string]struct {
+		usage string
+		find  func(string) (*network, error)
+	}{
+		"net":  {"attach to the network `NET`, instead of the default one (repeatable)", a.networkOrFile},
+		"conf": {"attach to the network that `FILE` defines, wherever it lies (repeatable)", a.networkOfFile},
+	} {
+		flags.Func(name, flag.usage, func(arg string) error {
+			f.nets = append(f.nets, wantedNet{arg, flag.find})
+			return nil
+		})
+	}
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish `PORTS`, one or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
 	flags.StringArrayVar(&f.dns, "dns", nil, "`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
 	flags.StringArrayVar(&f.search, "dns-search", nil, "`DOMAIN` to complete names with, instead of the networks' (repeatable)")
@@ -91,17 +110,13 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 		}
 		ports = append(ports, p)
 	}
-	names := f.nets
-	if len(names) == 0 {
-		names = []string{defaultNetwork}
+	nets := f.nets
+	if len(nets) == 0 {
+		nets = []wantedNet{{defaultNetwork, a.network}}
 	}
 	var ws []wanted
-	for i, name := range names {
-		n, err := a.network(name)
-		if err != nil {
-			return nil, err
-		}
-		rt, err := a.runtime(n)
+	for i, net := range nets {
+		n, rt, err := a.networkAndRuntime(net.find, net.arg)
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +129,7 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 	}
 	if len(ports) > 0 {
 		return nil, fail(exitUsage, `Add {"type": "portmap", "capabilities": {"portMappings": true}} to its plugins.`,
-			"-p %s: no plugin of %s publishes ports", ports[0], names[0])
+			"-p %s: no plugin of %s publishes ports", ports[0], nets[0].arg)
 	}
 	return ws, nil
 }

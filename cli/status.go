@@ -32,7 +32,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Use: "status NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
 		Short: "Say whether a network could serve an add, and how many attachments are broken",
 		Long: `Say whether NET could serve a new attachment, and how many of its attachments are broken. The exit status tells of new
-attachments alone.
+attachments alone. NET is the name of a network, or the path of a file that defines one, wherever it lies.
 
 Plugins of fairlead are asked whatever the cniVersion of NET; those of others only where it has STATUS, from 1.1.0 on. It is
 about the network, not about a container: NETNS is there because cnitool has it, and nobody is asked about it.`,
@@ -40,7 +40,7 @@ about the network, not about a container: NETNS is there because cnitool has it,
 			if err := a.noteAbsent(args); err != nil {
 				return err
 			}
-			n, rt, err := a.networkAndRuntime(args[0])
+			n, rt, err := a.networkAndRuntime(a.networkOrFile, args[0])
 			if err != nil {
 				return err
 			}

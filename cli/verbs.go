@@ -44,7 +44,7 @@ func containerID(path string) string {
 
 // target reads NET, NETNS, the flags and the environment.
 func (a *app) target(f attachmentFlags, args []string) (*target, error) {
-	n, err := a.network(args[0])
+	n, err := a.networkOrFile(args[0])
 	if err != nil {
 		return nil, err
 	}
@@ -227,8 +227,9 @@ func (a *app) delCommand() *cobra.Command {
 	return c
 }
 
-func (a *app) networkAndRuntime(name string) (*network, *attach.Runtime, error) {
-	n, err := a.network(name)
+// networkAndRuntime finds a network, by find, and what runs its plugins.
+func (a *app) networkAndRuntime(find func(string) (*network, error), arg string) (*network, *attach.Runtime, error) {
+	n, err := find(arg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -239,7 +240,8 @@ func (a *app) networkAndRuntime(name string) (*network, *attach.Runtime, error) 
 // completeTarget completes NET and NETNS.
 func (a *app) completeTarget(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
-		return a.completeNetworks(c, args, word)
+		names, _ := a.completeNetworks(c, args, word)
+		return names, cobra.ShellCompDirectiveDefault // or a file
 	}
 	entries, _ := os.ReadDir(netnsDir)
 	var names []string

@@ -37,7 +37,7 @@ which of them it runs. NETNS is there because cnitool has it, and nobody is aske
 				fmt.Fprintf(a.stdout, "fairlead %s, CNI %s\n", a.version, join(spec.Versions()))
 				return nil
 			}
-			n, rt, err := a.networkAndRuntime(args[0])
+			n, rt, err := a.networkAndRuntime(a.networkOrFile, args[0])
 			if err != nil {
 				return err
 			}

@@ -123,6 +123,16 @@ func Load(dir, name string) (*List, error) {
 	return nil, fmt.Errorf("load network %q from %s: %w%s", name, dir, ErrNotFound, b.String())
 }
 
+// LoadFile reads the network of a file that may lie anywhere and have any name: a list, with the plugins of the folder
+// beside it (clause C8), or a single configuration. Its errors are of type *FileError.
+func LoadFile(file string) (*List, error) {
+	f := load(file, (*document).single)
+	if f.problem != nil {
+		return nil, f.problem
+	}
+	return f.list, nil
+}
+
 // unusable says which files cannot be used, and why if it is the only one or has the network's name for its own.
 func unusable(b *strings.Builder, name string, all []loaded) {
 	var files []string
@@ -165,7 +175,7 @@ func loadAll(dir string) ([]loaded, *FileError) {
 			return nil, &FileError{File: dir, Err: err}
 		}
 		for _, file := range files {
-			all = append(all, load(file))
+			all = append(all, load(file, func(*document) bool { return filepath.Ext(file) != ".conflist" }))
 		}
 	}
 	return all, nil
@@ -189,7 +199,8 @@ func files(dir string, exts ...string) (found []string, err error) {
 	return found, nil
 }
 
-func load(file string) loaded {
+// load reads a file. Single says whether it is to hold a single configuration.
+func load(file string, single func(*document) bool) loaded {
 	out := loaded{file: file}
 	fail := func(err *FileError) loaded {
 		in(file, []error{err})
@@ -208,7 +219,7 @@ func load(file string) loaded {
 	if m, ok := d.root.fold("name"); ok && m.node.kind == '"' {
 		out.name = text(d.raw(m.node))
 	}
-	read, isList := d.list, filepath.Ext(file) == ".conflist"
+	read, isList := d.list, !single(d)
 	if !isList {
 		read = d.listOfOne
 	}
