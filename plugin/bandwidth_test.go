@@ -132,7 +132,7 @@ func TestBandwidthFails(t *testing.T) {
 func TestBandwidthOfReference(t *testing.T) {
 	const reference = "/usr/lib/cni/bandwidth"
 	limits := `,"runtimeConfig":{"bandwidth":{"ingressRate":100000000,"ingressBurst":8000000,"egressRate":20000000,"egressBurst":4294967295}}`
-	r := newRunner(t, chain{name: "ref", plugins: []string{`"type":"bridge","bridge":"br-ref","isGateway":true,` + hostLocal, `"type":"bandwidth"` + limits}})
+	r := newRunner(t, chain{name: "ref", plugins: []string{`"type":"bridge","bridge":"br-ref","isGateway":true,` + strings.ReplaceAll(hostLocal, "77", "97"), `"type":"bandwidth"` + limits}})
 	warm := &attachment{id: "w", netns: nstest.NewNS(t)}
 	r.must("add", r.add(warm))
 	r.must("del", r.del(warm))
@@ -161,6 +161,12 @@ func TestBandwidthOfReference(t *testing.T) {
 	}
 	a := add()
 	r.must("check of what the reference made", r.check(a))
+	_, err := r.run(1, "DEL", &attachment{id: "c", netns: a.netns}, "")
+	r.must("del of what the reference made", err)
+	nstest.RunIn(t, a.netns, "busybox", "ping", "-q", "-c", "1", "-W", "3", "10.97.0.1")
+	r.must("del", r.del(a))
+
+	a = add()
 	nstest.Run(t, "sh", "-c", `tc qdisc change dev $(ip -br link | sed -n 's/^\(bwp[^ ]*\).*/\1/p') root handle 1: tbf rate 30mbit burst 10m limit 10m`)
 	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "rate is 30000000bit, want 20000000bit") {
 		t.Errorf("check of a changed rate: %v", err)
@@ -169,7 +175,7 @@ func TestBandwidthOfReference(t *testing.T) {
 	same(t, "DEL of what the reference made", clean)
 
 	a = add()
-	_, err := r.run(1, "ADD", a, "")
+	_, err = r.run(1, "ADD", a, "")
 	r.must("add over what the reference made", err)
 	if s := nstest.Run(t, "ip", "-br", "link"); strings.Contains(s, "bwp") || strings.Count(s, "ifb") != 1 {
 		t.Errorf("after taking over: %s", s)
@@ -196,4 +202,90 @@ func TestBandwidthOfPort(t *testing.T) {
 	}
 	r.must("check", r.check(a))
 	r.must("del", r.del(a))
+}
+
+// TestBandwidthOfPeer limits the other end of the container's link, whatever links on the host the result lists: with
+// another container's, a missing one, several, or none. DEL takes the limits off that end again, without a result and
+// where only the owner is known, and the container goes on sending.
+//
+// clause: P12 P18
+func TestBandwidthOfPeer(t *testing.T) {
+	withoutBridges(t)
+	r := newRunner(t, chain{name: "peer", plugins: []string{`"type":"bridge","bridge":"br-peer","isGateway":true,` + strings.ReplaceAll(hostLocal, "77", "96"), `"type":"bandwidth","ingressRate":100000000,"egressRate":20000000`}})
+	other, one := &attachment{id: "other", netns: nstest.NewNS(t)}, &attachment{id: "one", netns: nstest.NewNS(t)}
+	for _, a := range []*attachment{other, one} {
+		var err error
+		a.prev, err = r.run(0, "ADD", a, "")
+		r.must("add", err)
+	}
+	host := func(a *attachment) spec.Interface {
+		res, err := spec.DecodeResult(a.prev, spec.V110)
+		r.must("decode", err)
+		return res.Interfaces[1]
+	}
+	own, others := host(one), host(other)
+	made, before := one.prev, state(t)+nstest.Run(t, "tc", "qdisc", "show")
+	for name, listed := range map[string][]spec.Interface{
+		"its own":             {own},
+		"another container's": {others},
+		"both":                {others, own},
+		"a missing one":       {{Name: "veth00000000"}},
+		"none":                nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			r.t = t
+			for verb, del := range map[string]*attachment{"with a result": {id: "one", netns: one.netns, prev: made}, "without": {id: "one", netns: one.netns}, "by its owner alone": {id: "one"}} {
+				res, err := spec.DecodeResult(made, spec.V110)
+				r.must("decode", err)
+				res.Interfaces = append(append(res.Interfaces[:1:1], res.Interfaces[2]), listed...)
+				for i := range res.IPs {
+					own := 1
+					res.IPs[i].Interface = &own
+				}
+				one.prev, err = res.Encode(spec.V110)
+				r.must("encode", err)
+				one.prev, err = r.run(1, "ADD", one, "")
+				r.must("add", err)
+				for dev, want := range map[string]bool{own.Name: true, others.Name: false} {
+					if got := strings.Contains(nstest.Run(t, "tc", "qdisc", "show", "dev", dev), "tbf"); got != want {
+						t.Errorf("%s is limited: %v, want %v", dev, got, want)
+					}
+				}
+				if s := nstest.RunIn(t, one.netns, "tc", "qdisc", "show"); strings.Contains(s, "tbf") {
+					t.Errorf("limited inside of the container: %s", s)
+				}
+				_, err = r.run(1, "CHECK", one, "")
+				r.must("check", err)
+				_, err = r.run(1, "DEL", del, "")
+				r.must("del "+verb, err)
+				if after := state(t) + nstest.Run(t, "tc", "qdisc", "show"); after != before {
+					t.Errorf("DEL %s left\n%s\nbefore it was\n%s", verb, after, before)
+				}
+				nstest.RunIn(t, one.netns, "busybox", "ping", "-q", "-c", "1", "-W", "3", "10.96.0.1")
+			}
+		})
+	}
+	r.t = t
+
+	// DEL with a result that lists another container's link leaves that one's limits alone.
+	_, err := r.run(1, "ADD", other, "")
+	r.must("add", err)
+	limited := nstest.Run(t, "tc", "qdisc", "show")
+	_, err = r.run(1, "DEL", &attachment{id: "one", netns: one.netns, prev: other.prev}, "")
+	r.must("del", err)
+	if s := nstest.Run(t, "tc", "qdisc", "show"); s != limited {
+		t.Errorf("DEL of one left of the other's\n%s\nit was\n%s", s, limited)
+	}
+	r.must("del", r.del(other))
+
+	// Where the container's link does not lead to the host, the result has to list one that is there, and nobody else's.
+	apart := nstest.NewNS(t)
+	nstest.RunIn(t, apart, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
+	for link, say := range map[string]string{"veth00000000": "veth00000000: no such link on the host", own.Name: own.Name + ": leads into another network namespace"} {
+		a := &attachment{id: "apart", netns: apart, prev: json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"` + link + `"},{"name":"eth0","sandbox":"` + apart + `"}]}`)}
+		_, err := r.run(1, "ADD", a, "")
+		wantCode(t, link, err, spec.CodeConfig, say)
+	}
+	one.prev = made
+	r.must("del", r.del(one))
 }

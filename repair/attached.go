@@ -63,7 +63,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	if err != nil {
 		return err
 	}
-	links, err := sdk.LookUp(a.host, a.Owner, a.cached.Result)
+	links, err := sdk.LookUp(a.host, a.Owner, a.cached.Netns, a.cached.Result)
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		if a.r.backend != "" {
 			a.refuse = append(a.refuse, refused(t)...)
 		}
-		told := sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, HostLinks: slices.Clone(links)}
+		told := sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, Links: links}
 		p := a.r.Plugins[i]
 		switch err := p.Leases(ctx, a.r.Plugins, told); {
 		case errors.Is(err, ipam.ErrHeld):

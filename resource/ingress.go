@@ -52,7 +52,9 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 		if l, err = w.Host.Link(i.Link); err != nil {
 			return "", o, 0, err
 		}
-	} else if l = hostEnd(w, i.Owner.IfName); l != nil && l.Master != 0 {
+	} else if l, err = hostEnd(w, i.Owner.IfName); err != nil {
+		return "", o, 0, err
+	} else if l != nil && l.Master != 0 {
 		if l, err = w.Host.LinkAt(l.Master); err != nil {
 			return "", o, 0, err
 		}
@@ -296,56 +298,50 @@ func (p IsolatedPort) String() string {
 	return line("isolated port", opt("iifname", p.Link), "drop", flag("unless by br_netfilter", p.UnlessRules))
 }
 
-// byRules reports whether it is left to the rules of IP.
-func (p IsolatedPort) byRules(w *kernel.World) bool {
-	if !p.UnlessRules {
-		return false
+// port is the link that frames of the container come in by; nil where there is none, or it is left to the rules of IP.
+func (p IsolatedPort) port(w *kernel.World) (l *kernel.Link, err error) {
+	if p.Link == "" {
+		l, err = hostEnd(w, p.Owner.IfName)
+	} else {
+		l, err = w.Host.Link(p.Link)
+	}
+	if l == nil || err != nil || !p.UnlessRules {
+		return l, err
 	}
 	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); err != nil || v == "0" {
-		return false
+		return l, nil
 	}
-	l := p.port(w)
-	if l == nil || l.Master == 0 {
-		return true
+	if l.Master == 0 {
+		return nil, nil
 	}
 	br, err := w.Host.LinkAt(l.Master)
 	if err != nil {
-		return true
+		return nil, err
 	}
-	at, err := routedBy(w, br, p.To)
-	return err != nil || at.Index == br.Index
+	if at, err := routedBy(w, br, p.To); err != nil || at.Index == br.Index {
+		return nil, err
+	}
+	return l, nil
 }
 
-// port is the link, or nil.
-func (p IsolatedPort) port(w *kernel.World) *kernel.Link {
-	if p.Link == "" {
-		return hostEnd(w, p.Owner.IfName)
+func (p IsolatedPort) want(t *kernel.NFTTable, l *kernel.Link) []kernel.NFTElem {
+	if l == nil {
+		return nil
 	}
-	l, _ := w.Host.Link(p.Link)
-	return l
-}
-
-func (p IsolatedPort) want(t *kernel.NFTTable, w *kernel.World) []kernel.NFTElem {
-	if p.Link == "" {
-		l := hostEnd(w, p.Owner.IfName)
-		if l == nil {
-			return nil
-		}
-		p.Link = l.Name
-	}
-	return []kernel.NFTElem{{Set: isolatedPorts(t), Key: kernel.NFTKey(p.Link), Comment: tagOf(p.Owner)}}
+	return []kernel.NFTElem{{Set: isolatedPorts(t), Key: kernel.NFTKey(l.Name), Comment: tagOf(p.Owner)}}
 }
 
 // Ensure implements plan.Resource.
 func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	if p.byRules(w) {
-		return false, nil
+	l, err := p.port(w)
+	if err != nil || l == nil && p.UnlessRules {
+		return false, err
 	}
 	err = withFilter(ctx, w, bridgeTable(), func(f filter) error {
 		if err := f.ready(newPart(f.t)); err != nil {
 			return err
 		}
-		changed, err = f.settle(p.Owner, kindIsolatedPort, p.want(f.t, w))
+		changed, err = f.settle(p.Owner, kindIsolatedPort, p.want(f.t, l))
 		return err
 	})
 	return changed && err == nil, err
@@ -353,11 +349,12 @@ func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool
 
 // Verify implements plan.Resource.
 func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
-	if p.byRules(w) {
-		return nil
+	l, err := p.port(w)
+	if err != nil || l == nil && p.UnlessRules {
+		return err
 	}
 	return withFilter(ctx, w, bridgeTable(), func(f filter) error {
-		return f.verify(newPart(f.t), p.Owner, kindIsolatedPort, p.want(f.t, w))
+		return f.verify(newPart(f.t), p.Owner, kindIsolatedPort, p.want(f.t, l))
 	})
 }
 

@@ -85,7 +85,9 @@ const (
 
 func rememberIPT(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefix) error {
 	r := iptRecord{ContainerID: o.ContainerID, IfName: o.IfName, Addrs: addrs}
-	if l := hostEnd(w, o.IfName); l != nil {
+	if l, err := hostEnd(w, o.IfName); err != nil {
+		return err
+	} else if l != nil {
 		r.Link = l.Index
 	}
 	return w.Memory.Remember(kind, o, r)

@@ -81,8 +81,9 @@ func (p Publish) hairpinPort(w *kernel.World) (c closedPath) {
 	if !(p.To4.IsValid() && filtered("iptables") || p.To6.IsValid() && filtered("ip6tables")) {
 		return c
 	}
-	l := hostEnd(w, p.Owner.IfName)
-	if l == nil || l.Port == nil || l.Port.Hairpin {
+	l, err := hostEnd(w, p.Owner.IfName)
+	if err != nil || l == nil || l.Port == nil || l.Port.Hairpin {
+		c.err = err
 		return c
 	}
 	port := *l.Port
@@ -90,22 +91,6 @@ func (p Publish) hairpinPort(w *kernel.World) (c closedPath) {
 	c.err = fmt.Errorf("link host/%s has hairpin off, want on", l.Name)
 	c.open = func() error { return w.Host.SetLink(l.Name, kernel.LinkChange{Port: &port}) }
 	return c
-}
-
-// hostEnd is the host end of the container's veth pair, or nil.
-func hostEnd(w *kernel.World, ifname string) *kernel.Link {
-	if w.Container == nil {
-		return nil
-	}
-	l, err := w.Container.Link(ifname)
-	if err != nil || l.Kind != "veth" {
-		return nil
-	}
-	h, err := w.Host.LinkAt(l.Peer)
-	if err != nil || h.Kind != "veth" || h.Peer != l.Index {
-		return nil
-	}
-	return h
 }
 
 // vanished reports whether the host end of a veth pair that was there is no more. A veth dies with its

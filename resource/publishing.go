@@ -15,7 +15,9 @@ import (
 // of another container is an error if he lives, and loses all that he published if not.
 func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []kernel.UDPFlow, fresh []wanted, err error) {
 	me, link := kernel.OwnerHash(o), uint32(0)
-	if l := hostEnd(w, o.IfName); l != nil {
+	if l, err := hostEnd(w, o.IfName); err != nil {
+		return nil, nil, err
+	} else if l != nil {
 		link = uint32(l.Index)
 	}
 	have, err := f.entries(me, kindPublish)

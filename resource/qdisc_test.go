@@ -314,3 +314,20 @@ func TestQdiscSizes(t *testing.T) {
 		}
 	}
 }
+
+// TestShapedLinkGoes takes limits off a link that goes between the look for it and the removal: what is gone is removed.
+//
+// clause: P12
+func TestShapedLinkGoes(t *testing.T) {
+	w := newWorld(t)
+	const none = 9999
+	for what, err := range map[string]error{
+		"qdisc":                           dropQdisc(w.Host, none),
+		"redirect":                        dropRedirect(w.Host, none, 0),
+		"the reference plugin's redirect": dropRedirect(w.Host, none, none),
+	} {
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -131,16 +132,27 @@ func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
 	return fmt.Errorf("no filter sends what comes in to %s, so it is not limited", to.Name)
 }
 
-// Remove implements plan.Remover.
+// Remove implements plan.Remover. A filter that leads to the reference plugin's ifb goes with that: what comes in would be lost.
 func (r Redirect) Remove(_ context.Context, w *kernel.World) error {
-	return forEachShaped(w, redirectRecord, r.Owner, r.Where, r.Link, dropRedirect)
+	ns, err := r.Where.ns(w)
+	if err != nil {
+		return err
+	}
+	old, err := replaced(ns, r.Where, r.Owner)
+	return errors.Join(err, forEachShaped(w, redirectRecord, r.Owner, r.Where, r.Link, func(ns *kernel.NS, link int) error {
+		return dropRedirect(ns, link, old)
+	}))
 }
 
-// dropRedirect deletes our filter, and the qdisc that it is in where nobody else uses that.
-func dropRedirect(ns *kernel.NS, link int) error {
+// dropRedirect deletes our filter, and the qdisc that it is in where nobody else uses that. That of the reference plugin, to its
+// ifb old, goes with the qdisc.
+func dropRedirect(ns *kernel.NS, link, old int) error {
 	filters, err := ns.Filters(link, clsactIngress)
 	if err != nil {
 		return err
+	}
+	if old != 0 && slices.ContainsFunc(filters, func(f kernel.Filter) bool { return f.Redirect == old }) {
+		return ns.DelQdisc(link, kernel.IngressQdisc)
 	}
 	mine, others := 0, 0
 	for _, f := range filters {
@@ -153,7 +165,7 @@ func dropRedirect(ns *kernel.NS, link int) error {
 	q, err := ns.Qdisc(link, kernel.IngressQdisc)
 	switch {
 	case err != nil || q == nil:
-		return err
+		return gone(err)
 	case q.Kind == "ingress" && others == 0 && mine > 0:
 		return ns.DelQdisc(link, kernel.IngressQdisc)
 	case mine > 0:

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A shaped link is remembered where it outlives its attachment: a tap of a hypervisor, say. A veth pair dies with
-// the container, and what is in the container with that. The index tells it from one that got its name later.
+// A shaped link on the host is remembered: a DEL may come without a result, and without the container's namespace. The index
+// tells it from one that got its name later.
 type shaped map[string]int
 
 const (
@@ -20,7 +20,7 @@ const (
 
 // remember is called before the change: a call that is killed after it is undone by DEL.
 func remember(w *kernel.World, record string, o spec.Owner, where Where, l *kernel.Link) error {
-	if where != Host || l.Kind == "veth" || l.Kind == "ifb" {
+	if where != Host || l.Kind == "ifb" {
 		return nil
 	}
 	links := shaped{}
@@ -37,8 +37,8 @@ func remember(w *kernel.World, record string, o spec.Owner, where Where, l *kern
 	return w.Memory.Remember(record, o, links)
 }
 
-// forEachShaped calls drop for the link of that name, if there is one, and for those that are remembered, and
-// forgets them.
+// forEachShaped calls drop for the link of that name, if there is one, and on the host for the links that are remembered, which
+// it forgets. Without a name, as in DEL, it calls it for the other end of the owner's link in the container, too.
 func forEachShaped(w *kernel.World, record string, o spec.Owner, where Where, link string, drop func(*kernel.NS, int) error) error {
 	ns, err := where.ns(w)
 	if err != nil {
@@ -46,22 +46,21 @@ func forEachShaped(w *kernel.World, record string, o spec.Owner, where Where, li
 	}
 	var errs []error
 	if link != "" {
-		if i, err := ns.Index(link); err == nil {
+		i, err := ns.Index(link)
+		if errs = append(errs, gone(err)); err == nil {
 			errs = append(errs, drop(ns, i))
-		} else {
-			errs = append(errs, gone(err))
+		}
+	} else if end, err := hostEnd(w, o.IfName); err != nil || end != nil {
+		if errs = append(errs, err); err == nil {
+			errs = append(errs, drop(w.Host, end.Index))
 		}
 	}
-	if where != Host {
-		return errors.Join(errs...)
-	}
-	var links shaped
-	if _, err := w.Memory.Recall(record, o, &links); err != nil {
-		return errors.Join(append(errs, err)...)
-	}
-	errs = append(errs, links.drop(w, drop))
-	if errors.Join(errs...) == nil {
-		return w.Memory.Forget(record, o)
+	if where == Host && link != ifbName(o) {
+		var links shaped
+		_, err := w.Memory.Recall(record, o, &links)
+		if errs = append(errs, err, links.drop(w, drop)); errors.Join(errs...) == nil {
+			return w.Memory.Forget(record, o)
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -90,7 +89,7 @@ func mendShaped(ctx context.Context, w *kernel.World, where Where, r plan.Resour
 // caller's to forget.
 func sweepShaped(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	var errs []error
-	for record, drop := range map[string]func(*kernel.NS, int) error{qdiscRecord: dropQdisc, redirectRecord: dropRedirect} {
+	for record, drop := range map[string]func(*kernel.NS, int) error{qdiscRecord: dropQdisc, redirectRecord: func(ns *kernel.NS, link int) error { return dropRedirect(ns, link, 0) }} {
 		records, err := decoded[shaped](w.Memory.Records(record, network))
 		errs = append(errs, err)
 		for owner, links := range records {

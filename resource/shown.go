@@ -34,19 +34,3 @@ func Addresses(f Iface, w *kernel.World) ([]netip.Prefix, error) {
 	}
 	return ps, nil
 }
-
-// Look is the type of a link on the host, which is there or not, and the name of its master.
-func Look(w *kernel.World, name string) (kind, master string, there bool, err error) {
-	l, err := w.Host.Link(name)
-	if err != nil {
-		return "", "", false, gone(err)
-	}
-	if l.Master != 0 {
-		m, err := w.Host.LinkAt(l.Master)
-		if err != nil {
-			return "", "", false, gone(err)
-		}
-		master = m.Name
-	}
-	return l.Kind, master, true, nil
-}

@@ -293,19 +293,9 @@ func (v Veth) bothRenamed(w *kernel.World) (*kernel.Link, error) {
 // foreign is the host's end of a pair that this attachment has though it does not bear its name: renamed, or
 // made by the reference plugin, which leaves no mark. It is nil if there is none or it may be somebody else's.
 func (v Veth) foreign(w *kernel.World) (*kernel.Link, error) {
-	if w.Container == nil {
-		return nil, nil
-	}
-	c, err := w.Container.Link(v.Name)
-	if err != nil || c.Kind != "veth" || !c.PeerAway {
-		return nil, gone(err)
-	}
-	if host, err := w.Container.ID(w.Host); err != nil || host < 0 || host != c.PeerNS {
+	h, err := hostEnd(w, v.Name)
+	if h == nil || err != nil {
 		return nil, err
-	}
-	h, err := w.Host.LinkAt(c.Peer)
-	if err != nil {
-		return nil, gone(err)
 	}
 	if _, _, _, tagged := kernel.ParseTag(h.Alias); tagged {
 		if !owned(h, v.Owner) {

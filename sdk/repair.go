@@ -109,15 +109,21 @@ type Attached struct {
 	Args  [][2]string
 	Conf  *spec.Conf // with prevResult
 
-	// HostLinks are those that the result lists, from LookUp.
-	HostLinks []HostLink
+	Links // from LookUp
 }
 
-// LookUp is the links on the host that o's result lists, for all plugins of an attachment.
-func LookUp(w *kernel.World, o spec.Owner, res *spec.Result) ([]HostLink, error) {
-	c := &call{r: &Request{Verb: "CHECK", Owner: o, Prev: res}, w: w}
+// LookUp is what the kernel says of the links of o on the host, for all plugins of an attachment at netns.
+func LookUp(host *kernel.World, o spec.Owner, netns string, res *spec.Result) (Links, error) {
+	c := &call{r: &Request{Verb: "CHECK", Owner: o, Prev: res}, w: host}
+	switch w, err := Inside(host, o, netns); {
+	case err == nil:
+		c.w = w
+		defer w.Container.Close()
+	case !errors.Is(err, kernel.ErrNoNamespace) && !errors.Is(err, kernel.ErrHostNamespace):
+		return Links{}, err
+	}
 	err := c.lookUpHostLinks()
-	return c.r.HostLinks, err
+	return c.r.Links, err
 }
 
 // Wanted is the plan that CHECK compares with.
@@ -129,7 +135,7 @@ func (p Plugin) Wanted(a Attached) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.HostLinks = a.HostLinks
+	r.Links = a.Links
 	c := &call{p: p, conf: a.Conf, r: r}
 	return c.want()
 }

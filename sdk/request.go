@@ -34,9 +34,7 @@ type Request struct {
 	// IsGateway is set by a plan function that has the host be the gateway of the attachment's addresses.
 	IsGateway bool
 
-	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
-	// call chained use (clause P23).
-	HostLinks []HostLink
+	Links
 
 	conf     *spec.Conf
 	args     [][2]string
@@ -49,7 +47,7 @@ type Request struct {
 // OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to it,
 // as far as they say: what comes for it passes the host by.
 func (r *Request) OnOtherLink() bool {
-	return r.InContainer() && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
+	return r.InContainer() && r.Peer == nil && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
 }
 
 // Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its value, and
@@ -58,13 +56,19 @@ func (r *Request) Warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// A HostLink is a link on the host that a previous plugin listed, and what the kernel says of it.
-type HostLink struct {
-	Name   string
-	Kind   string // ip(8)'s type: veth, tun, bridge, …
-	Master string // the bridge it is a port of; empty: none
-	Was    string // the name that it is listed by, where somebody has renamed it since
+// Links are what the kernel says of links on the host in ADD and CHECK.
+type Links struct {
+	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
+	// call chained use (clause P23). Missing are the names of the others.
+	HostLinks []HostLink
+	Missing   []string
+
+	// Peer is the other end of the container's veth, whether Prev lists it or not; nil where that is not on the host.
+	Peer *HostLink
 }
+
+// A HostLink is a link on the host, and what the kernel says of it.
+type HostLink = resource.HostLink
 
 // IsVLANGateway reports whether a link is the one by which the host is in a VLAN of a bridge that is listed with it:
 // BRIDGE.VLAN, as plugin bridge makes it and lists it. It is shared by all who are in the VLAN.

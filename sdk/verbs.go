@@ -89,7 +89,7 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	if err := c.openWorld(); err != nil {
 		return nil, err
 	}
-	if len(c.r.hostSide()) > 0 {
+	if c.r.InContainer() || len(c.r.hostSide()) > 0 {
 		if err := c.lookUpHostLinks(); err != nil {
 			return nil, err
 		}

@@ -108,29 +108,31 @@ func (r *Request) hostSide() []string {
 	return names
 }
 
-// lookUpHostLinks asks the kernel about the links that Prev lists on the host.
-func (c *call) lookUpHostLinks() error {
-	c.r.HostLinks = nil
-	for _, name := range c.r.hostSide() {
-		kind, master, there, err := resource.Look(c.w, name)
-		if err != nil {
+// lookUpHostLinks asks the kernel about the links that Prev lists on the host, and about the one that leads to the container.
+func (c *call) lookUpHostLinks() (err error) {
+	c.r.Links = Links{}
+	if c.r.InContainer() {
+		if c.r.Peer, err = resource.LookBehind(c.w, c.r.IfName); err != nil {
 			return err
 		}
-		was := ""
-		if !there && c.r.Verb == "CHECK" {
+	}
+	for _, name := range c.r.hostSide() {
+		l, err := resource.Look(c.w, name)
+		if err == nil && l == nil && c.r.Verb == "CHECK" {
 			var now string
-			if now, err = resource.Renamed(c.w, name, c.r.Owner); err != nil {
-				return err
-			}
-			if now != "" {
-				was, name = name, now
-				if kind, master, there, err = resource.Look(c.w, name); err != nil {
-					return err
+			if now, err = resource.Renamed(c.w, name, c.r.Owner); now != "" {
+				if l, err = resource.Look(c.w, now); l != nil {
+					l.Was = name
 				}
 			}
 		}
-		if there {
-			c.r.HostLinks = append(c.r.HostLinks, HostLink{name, kind, master, was})
+		switch {
+		case err != nil:
+			return err
+		case l != nil:
+			c.r.HostLinks = append(c.r.HostLinks, *l)
+		default:
+			c.r.Missing = append(c.r.Missing, name)
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ import (
 )
 
 // Run plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a
-// "call" (the verb, then HostLinks as "link NAME KIND [MASTER]", addresses as "ip PREFIX [GATEWAY]", routes
+// "call" (the verb, then HostLinks as "link NAME KIND [MASTER]", Peer as "peer NAME", Missing as "missing NAME", addresses as "ip PREFIX [GATEWAY]", routes
 // as "route DST [GW] [KEY=NUMBER…]", and "args K=V;…"), and "plan" or "error". With -update it writes the last two.
 // The example.txtar of the reference page is a list, and internal/docgen plans it.
 func Run(t *testing.T, p sdk.Plugin) {
@@ -83,7 +83,7 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 		args  [][2]string
 		ips   []spec.IP
 		rts   []spec.Route
-		links []sdk.HostLink
+		links sdk.Links
 	)
 	for _, line := range strings.Split(strings.TrimSpace(call), "\n") {
 		f := append(strings.Fields(line), "", "", "")
@@ -104,7 +104,11 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 			}
 			rts = append(rts, rt)
 		case "link":
-			links = append(links, sdk.HostLink{Name: f[1], Kind: f[2], Master: f[3]})
+			links.HostLinks = append(links.HostLinks, sdk.HostLink{Name: f[1], Kind: f[2], Master: f[3]})
+		case "peer":
+			links.Peer = &sdk.HostLink{Name: f[1], Kind: "veth"}
+		case "missing":
+			links.Missing = append(links.Missing, f[1])
 		case "args":
 			if args, err = spec.ParseArgs(f[1]); err != nil {
 				return "", err
@@ -121,7 +125,7 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 	if ips != nil {
 		r.IPs, r.Routes = ips, rts
 	}
-	r.HostLinks = links
+	r.Links = links
 	want, _, err := p.Plan(c, r)
 	if err != nil {
 		return "", err

@@ -6,6 +6,9 @@
 // as with macvlan, both are on the interface inside of the container's namespace, and a container that has
 // CAP_NET_ADMIN can take them away; CHECK says so, and the next ADD puts them back.
 //
+// The kernel says which link on the host is the other end of the container's veth; the names in the result of the plugins before
+// count only where that is not on the host. DEL needs neither a result nor the container's namespace.
+//
 // A burst passes at once before there is any limit. Without one, it is what the rate allows in 50 ms: long enough
 // for the late timers of a busy host, short enough that a limit is one. The same is meant by 4294967295, which is
 // what containerd and CRI-O write when nobody said. One that is less than a packet is as long as a packet. What
@@ -66,33 +69,29 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		resource.Redirect{Owner: r.Owner, Where: where, Link: link}), nil
 }
 
-// remove is all that could be there, whatever the configuration says now. The links on the host are those that
-// the previous result names, where it is there, and those that outlive the attachment and so are remembered.
+// remove is all that could be there, whatever the configuration and the result say now.
 func remove(r *sdk.Request) plan.Plan {
-	p := plan.Plan{
+	return plan.Plan{
 		resource.IFB{Owner: r.Owner, Where: resource.Host},
 		resource.IFB{Owner: r.Owner, Where: resource.Container},
+		resource.Qdisc{Owner: r.Owner, Where: resource.Host},
+		resource.Redirect{Owner: r.Owner, Where: resource.Host},
+		resource.Qdisc{Owner: r.Owner, Link: r.IfName},
+		resource.Redirect{Owner: r.Owner, Link: r.IfName},
 	}
-	names := []string{""}
-	if r.Prev != nil {
-		for _, f := range r.Prev.Interfaces {
-			if f.Sandbox == "" && f.Name != r.LinkName("ifb") {
-				names = append(names, f.Name)
-			}
-		}
-	}
-	for _, name := range names {
-		p = append(p, resource.Qdisc{Owner: r.Owner, Where: resource.Host, Link: name}, resource.Redirect{Owner: r.Owner, Where: resource.Host, Link: name})
-	}
-	return append(p, resource.Qdisc{Owner: r.Owner, Link: r.IfName}, resource.Redirect{Owner: r.Owner, Link: r.IfName})
 }
 
-// shaped is the link that limits are put on: the host's end of the container's veth pair, or a tap on the host;
-// where there is neither, as with macvlan, the container's own interface.
+// shaped is the link that limits are put on: the other end of the container's veth; where that is not on the host, the veth or
+// tap that the result lists there; where it lists none, as after macvlan, the container's own interface.
 func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
+	if r.Peer != nil {
+		return resource.Host, r.Peer.Name, nil
+	}
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {
+		case l.Elsewhere:
+			err = spec.Errorf(spec.CodeConfig, "prevResult: %s: leads into another network namespace than the container's, so a limit on it would be another container's", l.Name)
 		case l.Name == r.LinkName("veth"), l.Was == r.LinkName("veth"):
 			return resource.Host, l.Name, nil
 		case r.IsVLANGateway(l): // all in the VLAN share it
@@ -100,11 +99,13 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 			found = append(found, l.Name)
 		}
 	}
-	switch len(found) {
-	case 0:
-		return resource.Container, r.IfName, nil
-	case 1:
+	switch {
+	case len(found) == 1:
 		return resource.Host, found[0], nil
+	case len(found) > 1:
+		err = spec.Errorf(spec.CodeConfig, "prevResult: %s: several links on the host could lead to the container; a chain can limit one", strings.Join(found, ", "))
+	case err == nil && len(r.Missing) > 0:
+		err = spec.Errorf(spec.CodeConfig, "prevResult: %s: no such link on the host, and %s is not one end of a veth pair whose other end is there: want the link that leads to the container, or none", strings.Join(r.Missing, ", "), r.IfName)
 	}
-	return where, "", spec.Errorf(spec.CodeConfig, "prevResult: %s: several links on the host could lead to the container; a chain can limit one", strings.Join(found, ", "))
+	return resource.Container, r.IfName, err
 }

@@ -17,6 +17,7 @@ package bridge
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
@@ -172,9 +173,12 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 		case l.Name == pair.Host, l.Was == pair.Host:
 			return pair.Host, plan.Plan{pair}, nil
 		case r.IsVLANGateway(l): // in CHECK
-		case l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):
+		case !l.Elsewhere && l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):
 			found = append(found, l.Name)
 		}
+	}
+	if r.Peer != nil && slices.Contains(found, r.Peer.Name) {
+		found = []string{r.Peer.Name}
 	}
 	switch len(found) {
 	case 0:

@@ -75,16 +75,25 @@ func addrs(r *sdk.Request) (all []netip.Addr) {
 }
 
 // links are what the container's packets come through: the bridge, or the gateway of its VLAN there, and its port; or a
-// link of its own on the host.
+// link of its own on the host. The container's veth says which that is, whatever else the result lists.
 func links(r *sdk.Request) (link, port string) {
 	bridge := ""
+	if r.Peer != nil {
+		bridge = r.Peer.Master
+	}
 	for _, l := range r.HostLinks {
 		switch {
-		case l.Kind == "bridge" && bridge == "":
+		case r.Peer == nil && l.Kind == "bridge" && bridge == "":
 			bridge = l.Name
 		case r.IsVLANGateway(l):
 			link = l.Name
 		}
+	}
+	if r.Peer != nil {
+		if bridge == "" {
+			link = r.Peer.Name
+		}
+		return sdk.First(link, bridge), r.Peer.Name
 	}
 	link = sdk.First(link, bridge)
 	for _, l := range r.HostLinks {

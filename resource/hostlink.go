@@ -1,0 +1,78 @@
+package resource
+
+import (
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A HostLink is a link on the host, and what the kernel says of it.
+type HostLink struct {
+	Name   string
+	Kind   string // ip(8)'s type: veth, tun, bridge, …
+	Master string // the bridge it is a port of; empty: none
+	Was    string // the name that a result lists it by, where somebody has renamed it since
+
+	// Elsewhere is set for one end of a veth pair whose other end is neither on the host nor in the container.
+	Elsewhere bool
+}
+
+// Look is the link of that name on the host; nil without an error if there is none.
+func Look(w *kernel.World, name string) (*HostLink, error) {
+	l, err := w.Host.Link(name)
+	if err != nil {
+		return nil, gone(err)
+	}
+	return seen(w, l)
+}
+
+// LookBehind is the link on the host that is the other end of the container's veth; nil without an error if there is none.
+func LookBehind(w *kernel.World, ifname string) (*HostLink, error) {
+	l, err := hostEnd(w, ifname)
+	if l == nil || err != nil {
+		return nil, err
+	}
+	return seen(w, l)
+}
+
+func seen(w *kernel.World, l *kernel.Link) (*HostLink, error) {
+	h := &HostLink{Name: l.Name, Kind: l.Kind}
+	if l.Master != 0 {
+		m, err := w.Host.LinkAt(l.Master)
+		if err != nil {
+			return nil, gone(err)
+		}
+		h.Master = m.Name
+	}
+	if l.Kind == "veth" && l.PeerAway && w.Container != nil {
+		here, err := w.Host.ID(w.Container)
+		if err != nil {
+			return nil, err
+		}
+		h.Elsewhere = here < 0 || l.PeerNS != here
+	}
+	return h, nil
+}
+
+// hostEnd is the link on the host that is the other end of the container's veth; nil without an error if there is none.
+// Indexes count in each namespace by themselves, so the index of the other end says nothing without its namespace.
+func hostEnd(w *kernel.World, ifname string) (*kernel.Link, error) {
+	if w.Container == nil {
+		return nil, nil
+	}
+	l, err := w.Container.Link(ifname)
+	if err != nil || l.Kind != "veth" {
+		return nil, gone(err)
+	}
+	if !l.PeerAway && !kernel.Same(w.Host, w.Container) {
+		return nil, nil
+	}
+	if l.PeerAway {
+		if host, err := w.Container.ID(w.Host); err != nil || host < 0 || host != l.PeerNS {
+			return nil, err
+		}
+	}
+	h, err := w.Host.LinkAt(l.Peer)
+	if err != nil {
+		return nil, gone(err)
+	}
+	return h, nil
+}
