@@ -88,10 +88,14 @@ func LinkGroup(network string) uint32 {
 func OfGroup(group uint32) bool { return group>>24 == 0x7A }
 
 // MAC is a locally administered unicast address of o's own for one end of a link ("cont", "host"). It
-// differs between machines: the same path on two hosts of one LAN must not give one address.
+// differs between machines: the same path on two hosts of one LAN must not give one address. That of a port of a bridge ("host",
+// "port") begins with the greatest byte there is: a bridge whose address nobody has set takes the least of its ports'.
 func MAC(end string, o spec.Owner) net.HardwareAddr {
 	b := sum("mac", end, machineID(), o.Network, o.ContainerID, o.IfName)[:6]
 	b[0] = b[0]&^1 | 2
+	if end == "host" || end == "port" {
+		b[0] = 0xfe
+	}
 	return b
 }
 

@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -127,4 +128,36 @@ func TestGatewayOverlaps(t *testing.T) {
 	}
 	r2.must("del", r2.del(a2))
 	r1.must("del", r1.del(a1))
+}
+
+// TestGatewayKeepsMAC has a bridge that the administrator made keep the MAC that it had before its first port came, with the
+// gateway's address of ours and of his, and one with an uplink and no gateway keep that of its uplink: no link of ours on the
+// host begins below the address of a bridge.
+func TestGatewayKeepsMAC(t *testing.T) {
+	withoutBridges(t)
+	mac := func(link string) string {
+		return strings.TrimSpace(nstest.Run(t, "cat", "/sys/class/net/"+link+"/address"))
+	}
+	nstest.Run(t, "sh", "-ec", `ip link add br-bare type bridge; ip link set br-bare up
+		ip link add br-with type bridge; ip link set br-with up; ip addr add 10.100.2.1/24 dev br-with
+		ip link add br-uplink type bridge; ip link add fake address 52:54:00:12:34:56 type veth peer name fake1; ip link set fake master br-uplink`)
+	defer nstest.Run(t, "ip", "link", "del", "fake")
+	for n, br := range []string{"br-bare", "br-with", "br-uplink"} {
+		net := "10.100." + strconv.Itoa(n+1) + "."
+		conf := `"type":"bridge","bridge":"` + br + `","isGateway":` + strconv.FormatBool(br != "br-uplink") + `,"ipam":{"type":"host-local","subnet":"` + net + `0/24","rangeStart":"` + net + `10"}`
+		r := newRunner(t, chain{name: br, plugins: []string{conf}})
+		was := mac(br)
+		for i := range 4 {
+			a := &attachment{id: "c" + strconv.Itoa(i), netns: nstest.NewNS(t)}
+			r.must("add", r.add(a))
+			res, err := spec.DecodeResult(a.prev, spec.V110)
+			r.must("decode", err)
+			if is := mac(br); is != was || res.Interfaces[0].MAC != was {
+				t.Errorf("after %d containers, %s has %s and in the result %s, it was %s", i+1, br, is, res.Interfaces[0].MAC, was)
+			}
+			if port := mac(res.Interfaces[1].Name); !strings.HasPrefix(port, "fe:") {
+				t.Errorf("the host's end has %s, which may be less than a bridge's", port)
+			}
+		}
+	}
 }

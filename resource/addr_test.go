@@ -101,14 +101,4 @@ func TestGateway(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a bridge that floats is pinned", func(t *testing.T) {
-		w := newWorld(t)
-		host(t, w, "ip link add cni0 type bridge")
-		must(t, w, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")})
-		before, _ := w.Host.Link("cni0")
-		host(t, w, "ip link add p0 master cni0 address 00:00:00:00:00:02 type veth peer name p1")
-		if after, _ := w.Host.Link("cni0"); before.MAC.String() != after.MAC.String() {
-			t.Errorf("%v became %v", before.MAC, after.MAC)
-		}
-	})
 }

@@ -20,6 +20,7 @@ type Bridge struct {
 	Promisc bool
 	VLANs   bool // keeps VLANs apart; one that exists without is an error
 	Switch  bool // with VLANs: in one that exists without, it is switched on
+	KeepMAC bool // one that exists keeps its address, whatever ports come and go
 }
 
 func (b Bridge) String() string {
@@ -79,7 +80,31 @@ func (b Bridge) ensure(w *kernel.World) (changed bool, err error) {
 	if err != nil && changed {
 		return false, errors.Join(err, w.Host.DelLink(l.Index))
 	}
+	if err == nil && b.KeepMAC {
+		err = b.pin(w, l)
+	}
 	return changed || c, err
+}
+
+// pinnedRecord is the index of a bridge whose address has been set to what it was: the kernel does not say so of a link. To set it
+// again would have the host forget its neighbours there.
+const pinnedRecord = "pinned"
+
+// pin has a bridge that somebody else made keep its address. Before, it has that of its least port, and with its first port it
+// changes even if it had none: its containers would lose their gateway, and its neighbours the host.
+func (b Bridge) pin(w *kernel.World, l *kernel.Link) error {
+	if bytes.Equal(l.MAC, b.mac()) {
+		return nil
+	}
+	var index int
+	o := spec.Owner{IfName: b.Name}
+	if known, err := w.Memory.Recall(pinnedRecord, o, &index); err != nil || known && index == l.Index {
+		return err
+	}
+	if err := w.Host.SetLink(b.Name, kernel.LinkChange{MAC: l.MAC}); err != nil {
+		return err
+	}
+	return w.Memory.Remember(pinnedRecord, o, l.Index)
 }
 
 // settle finishes what AddBridge began, here or in a call that was killed before it could.

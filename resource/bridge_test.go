@@ -44,6 +44,25 @@ func TestBridge(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("somebody else's keeps its address, and one that is made anew under its name keeps its own", func(t *testing.T) {
+		for _, mac := range []string{"52:54:00:00:00:01", "52:54:00:00:00:02"} {
+			host(t, w, "ip link add br1 type bridge")
+			host(t, w, "ip link add low master br1 address %s type veth peer name low1", mac)
+			if changed, err := (Bridge{Name: "br1", KeepMAC: true}).Ensure(t.Context(), w); !changed || err != nil {
+				t.Errorf("changed %v, %v", changed, err)
+			}
+			if changed, err := (Bridge{Name: "br1", KeepMAC: true}).Ensure(t.Context(), w); changed || err != nil {
+				t.Errorf("again: changed %v, %v", changed, err)
+			}
+			host(t, w, "ip link add lower master br1 address 00:00:00:00:00:02 type veth peer name lower1")
+			host(t, w, "ip link del low")
+			if l, _ := w.Host.Link("br1"); l.MAC.String() != mac {
+				t.Errorf("%s became %v", mac, l.MAC)
+			}
+			host(t, w, "ip link del lower")
+			host(t, w, "ip link del br1")
+		}
+	})
 	t.Run("another type", func(t *testing.T) {
 		_, err := Bridge{Name: "p1"}.Ensure(t.Context(), w)
 		if err == nil || !strings.Contains(err.Error(), "link p1 is a veth, not a bridge") {

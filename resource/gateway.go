@@ -53,16 +53,7 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, errors.Join(err, g.restore(w, index, conflicts))
 	}
-	// A bridge that somebody else made may still take the least address of its ports, and its containers
-	// would lose their gateway when that changes. Setting it pins it, even to what it is.
-	l, err := w.Host.LinkAt(index)
-	if err == nil {
-		err = w.Host.SetLink(g.Link, kernel.LinkChange{MAC: l.MAC})
-	}
-	if err == nil {
-		err = usable(ctx, w.Host, g.Link, g.Prefix.Addr())
-	}
-	if err != nil {
+	if err := usable(ctx, w.Host, g.Link, g.Prefix.Addr()); err != nil {
 		return false, errors.Join(err, w.Host.DelAddr(index, kernel.Addr{Prefix: g.Prefix}), g.restore(w, index, conflicts))
 	}
 	return true, nil

@@ -149,7 +149,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 
 // bridge is the switch, which is anybody's, and goes with its last port where that is asked for.
 func (c conf) bridge(r *sdk.Request) plan.Resource {
-	b := resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering}
+	b := resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering, KeepMAC: c.IsGateway}
 	if c.RemoveWhenEmpty {
 		return resource.TransientBridge{Bridge: b, Network: r.Network}
 	}
