@@ -140,20 +140,8 @@ func read(path string) (*Cached, error) {
 			c.noResult = fmt.Errorf("%s: result: %w", path, err)
 		}
 	}
-	c.Netns = cmp.Or(c.Netns, c.sandbox())
+	c.Netns = cmp.Or(c.Netns, c.Result.Sandbox(c.IfName)) // libraries before 1.3 record it nowhere else
 	return c, nil
-}
-
-// sandbox is the namespace that the result names: libraries before 1.3 record it nowhere else.
-func (c *Cached) sandbox() string {
-	if c.Result != nil {
-		for _, i := range c.Result.Interfaces {
-			if i.Name == c.IfName && i.Sandbox != "" {
-				return i.Sandbox
-			}
-		}
-	}
-	return ""
 }
 
 // store writes the attachment. It is renamed into place, so that no reader finds half of it, and not

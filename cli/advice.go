@@ -2,12 +2,16 @@ package cli
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -136,4 +140,36 @@ func letGo(c attach.Cached) string {
 		return fmt.Sprintf("%s is a `fairlead run`: it is free when that ends.", c.ContainerID)
 	}
 	return fmt.Sprintf("It is free when %s is removed by the runtime that made it; where none does that any more, %s detaches it.", c.ContainerID, del)
+}
+
+// fullRange says how a network whose addresses are all in use comes to serve again; nothing where its leases cannot be read.
+func fullRange(network string) string {
+	l, err := spec.Load(confDir(), network)
+	if errors.Is(err, spec.ErrNotFound) && network == defaultNetwork {
+		l, err = spec.ParseList(defaultList(ipv6Here()))
+	}
+	if err != nil {
+		return ""
+	}
+	p, err := poolOf(l, true)
+	if err != nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // others may hold the lock
+	defer cancel()
+	b, err := p.ledger.Look(ctx, network)
+	if err != nil {
+		return ""
+	}
+	count := map[string]int{}
+	for _, l := range b.Leases {
+		count[l.State]++
+	}
+	switch {
+	case count[ipam.Gone] > 0:
+		return fmt.Sprintf("%d of %d leases are of containers that are gone: `fairlead ipam reclaim %s` removes them.", count[ipam.Gone], len(b.Leases), network)
+	case count[ipam.Unknown] > 0:
+		return fmt.Sprintf("The containers of %d leases are alive, and the state of %d is unknown: `fairlead ipam ls %[3]s` lists them, and `fairlead ipam release %[3]s ADDRESS --force` removes the lease of one that is gone.", count[ipam.Alive], count[ipam.Unknown], network)
+	}
+	return fmt.Sprintf("All %d containers that have one are alive (`fairlead ipam ls %s`): detach one and try again, or configure a larger range.", count[ipam.Alive], network)
 }

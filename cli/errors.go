@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -89,6 +90,10 @@ func explain(err error) (exit int, hint string) {
 		exit, hint = explainCode(doc.Code)
 		if errors.As(err, &ran) && ran.Command != "ADD" && ran.Command != "STATUS" && hint == hintUnavailable {
 			hint = "That is to be mended first. What is attached goes on."
+		}
+		const reference = "no IP addresses available in range set"
+		if errors.As(err, &ran) && (strings.Contains(doc.Msg, ipam.ErrExhausted.Error()) || strings.Contains(doc.Msg, reference)) {
+			return exit, cmp.Or(fullRange(ran.Network), hint)
 		}
 		return exit, cmp.Or(advice(doc, attached), hint)
 	case errors.As(err, &ran):

@@ -277,6 +277,19 @@ func clonePointer(p *int) *int {
 	return &v
 }
 
+// Sandbox is the network namespace that the result names for a container interface; empty where it names none.
+func (r *Result) Sandbox(ifName string) string {
+	if r == nil {
+		return ""
+	}
+	for _, i := range r.Interfaces {
+		if i.Name == ifName && i.Sandbox != "" {
+			return i.Sandbox
+		}
+	}
+	return ""
+}
+
 // InterfaceOf is the interface that ip is on; nil where the result does not say (clause P24).
 func (r *Result) InterfaceOf(ip IP) *Interface {
 	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {

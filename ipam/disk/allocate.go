@@ -56,13 +56,17 @@ func noRanges() error {
 	return spec.Errorf(spec.CodeConfig, "ipam: has no range: give it a subnet, or ranges")
 }
 
-// exhausted is why there is no address: all that are not reserved are in use, for none was found.
-func exhausted(code spec.Code, set ipam.Set, reserved ipam.Reserved) error {
-	size, back := reserved.Size(set), ""
+// exhausted is why there is no address: all that are not reserved are in use, for none was found, and no container of
+// theirs is gone by proof.
+func exhausted(code spec.Code, network string, set ipam.Set, reserved ipam.Reserved, unknown int) error {
+	size, more := reserved.Size(set), ""
 	if n := set.Size().Sub(size); !n.IsZero() {
-		back = ", and " + n.String() + " are reserved"
+		more = ", and " + n.String() + " are reserved"
 	}
-	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size, back)
+	if unknown > 0 {
+		more += fmt.Sprintf("; the state of %d of the containers is unknown (fairlead ipam ls %s)", unknown, network)
+	}
+	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size, more)
 }
 
 // A call is one Allocate on its way.
@@ -130,7 +134,7 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 		if err := c.barred(want); err != nil {
 			return want, fmt.Errorf("requested %w", err)
 		}
-		by, err := c.seize(i, want, false)
+		by, err := c.seize(i, want)
 		if by != "" {
 			err = spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", want, holder(by))
 		}
@@ -142,9 +146,8 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 	return c.next(i, set, c.back.Cut(set.After(c.d.last(i))))
 }
 
-// seize makes a lease for one address. By is what the lease of who has it says: then none is made. With cached, a lease
-// of this boot counts for nothing too where the runtime's cache says that its namespace is gone.
-func (c *call) seize(i int, a netip.Addr, cached bool) (by string, err error) {
+// seize makes a lease for one address. By is what the lease of who has it says: then none is made.
+func (c *call) seize(i int, a netip.Addr) (by string, err error) {
 	for range 3 { // a lease that is nobody's any more goes first
 		l, rerr := c.d.read(a)
 		switch {
@@ -158,7 +161,7 @@ func (c *call) seize(i int, a netip.Addr, cached bool) (by string, err error) {
 			return "", spec.Errorf(spec.CodeIO, "address %s: %w", a, rerr)
 		default:
 			s, known := c.d.entry(a, l.text)
-			if !known || !c.outlived(c.d, c.o.Network, s) && !(cached && vanished(c.results(), c.o.Network, l.text)) {
+			if !known || !c.outlived(c.d, c.o.Network, s) {
 				return l.text, nil
 			}
 			err = c.reclaim(s)
@@ -172,18 +175,20 @@ func (c *call) seize(i int, a netip.Addr, cached bool) (by string, err error) {
 
 // next makes a lease for the next free address of set i in order.
 func (c *call) next(i int, set ipam.Set, order []ipam.Span) (netip.Addr, error) {
-	reclaimed := false
+	reclaimed, unknown := false, 0
 	for {
 		a, how := c.d.x.free(order, c.d.now, c.Cooldown)
 		if how <= held && !reclaimed {
-			if err := c.reclaim(c.stale(c.d, c.o.Network, set)...); err != nil {
+			var gone []slot
+			gone, unknown = c.stale(c.d, c.o.Network, set)
+			if err := c.reclaim(gone...); err != nil {
 				return a, err
 			}
 			reclaimed = true
 			continue
 		}
 		if how == nowhere {
-			return a, exhausted(spec.CodeTryAgain, set, c.back)
+			return a, exhausted(spec.CodeTryAgain, c.o.Network, set, c.back, unknown)
 		}
 		err := c.put(i, a)
 		switch {
@@ -261,33 +266,39 @@ func (c *call) reclaim(leases ...slot) error {
 	return c.d.giveBack(leases, 0)
 }
 
-// outlived reports whether l is of an earlier boot, so that its container cannot live. Where the boot
-// was not written down, as for a lease that the reference made, the runtime's cache has to say it.
+// outlived reports whether the container of l is gone, by proof.
 func (s *Store) outlived(d *directory, network string, l slot) bool {
-	f, err := d.read(l.addr)
-	if err != nil || keyOf("lease", f.text) != l.key || !l.of(f.stamp) || d.boot == 0 {
-		return false
-	}
-	if l.boot != 0 {
-		return l.boot != d.boot
-	}
-	return vanished(s.results(), network, f.text)
+	return s.stateOf(d, network, l) == ipam.Gone
 }
 
-// stale returns the leases of set that outlived their containers.
-func (s *Store) stale(d *directory, network string, set ipam.Set) (found []slot) {
-	if d.x.others == 0 {
-		return nil
+// stateOf is what is known of the container of l. A host that does not tell boots apart proves nothing.
+func (s *Store) stateOf(d *directory, network string, l slot) string {
+	f, err := d.read(l.addr)
+	if err != nil || keyOf("lease", f.text) != l.key || !l.of(f.stamp) || d.boot == 0 {
+		return ipam.Unknown
 	}
+	state, _ := s.state(d, network, l, f)
+	return state
+}
+
+// stale returns the leases of set whose containers are gone by proof, and counts those of whose containers nothing is
+// known. It reads all leases of the set, so it is for one that has no other address left.
+func (s *Store) stale(d *directory, network string, set ipam.Set) (gone []slot, unknown int) {
 	d.x.all(func(l slot) {
-		if l.kind != kindLease || l.boot == d.boot {
+		if l.kind != kindLease {
 			return
 		}
-		if _, ok := set.Find(l.addr); ok && s.outlived(d, network, l) {
-			found = append(found, l)
+		if _, ok := set.Find(l.addr); !ok {
+			return
+		}
+		switch s.stateOf(d, network, l) {
+		case ipam.Gone:
+			gone = append(gone, l)
+		case ipam.Unknown:
+			unknown++
 		}
 	})
-	return found
+	return gone, unknown
 }
 
 // entry is what the index knows of the lease file of a.

@@ -3,6 +3,7 @@ package disk
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -35,26 +36,17 @@ func clockNow() clock {
 	return clock(min(ts.Sec*10+ts.Nsec/100_000_000+1, holdBit-1)) // six years
 }
 
-// netnsOf is the device and inode of a namespace, 0 where there is none.
+// netnsOf is a number for the path of a namespace, 0 where there is none.
 func netnsOf(path string) uint64 {
-	var st unix.Stat_t
-	if path == "" || unix.Stat(path, &st) != nil {
+	if path == "" {
 		return 0
 	}
-	return st.Dev<<32 | st.Ino&0xffffffff
+	return number("netns " + path)
 }
 
-// vanished reports whether the runtime's cache of results says that the owner which a lease names lived
-// in a namespace that is gone. It takes nothing less for proof: not the age of a file, for it says when
-// the lease was made and not whether its container lives.
-func vanished(results, network, text string) bool {
-	netns, ok := namespaceOf(results, network, text)
-	return ok && stateOf(netns) == ipam.Gone
-}
-
-// stateOf is what can be seen of the namespace at a path. Unknown are one that is there and no namespace, and one whose
+// pathState is what can be seen of the namespace at a path. Unknown are one that is there and no namespace, and one whose
 // directory is missing: the mounts may be some that this process does not see.
-func stateOf(netns string) string {
+func pathState(netns string) string {
 	var fsys unix.Statfs_t
 	switch err := unix.Statfs(netns, &fsys); {
 	case err == nil && fsys.Type == unix.NSFS_MAGIC:
@@ -68,20 +60,41 @@ func stateOf(netns string) string {
 	return ipam.Gone
 }
 
-// namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in.
-func namespaceOf(results, network, text string) (netns string, ok bool) {
-	containerID, ifName, ok := strings.Cut(text, "\r\n")
-	if !ok || strings.ContainsRune(text, '/') {
+// namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in: the lease in file
+// f, of which the index has l. The entry of an earlier attachment says nothing of the lease, as while the container is
+// attached anew: it names another path than the allocator was told or, where that is not known, is older than the lease.
+func namespaceOf(results, network string, l slot, f lease) (netns string, ok bool) {
+	containerID, ifName, ok := strings.Cut(f.text, "\r\n")
+	if !ok || strings.ContainsRune(f.text, '/') {
 		return "", false
 	}
-	b, err := spec.ReadPlain(filepath.Join(results, network+"-"+containerID+"-"+ifName), spec.MaxFile)
+	path := filepath.Join(results, network+"-"+containerID+"-"+ifName)
+	info, err := os.Stat(path) // before it is read: what replaces it then is newer
 	if err != nil {
 		return "", false
 	}
-	var entry struct{ Kind, ContainerID, IfName, NetworkName, Netns string }
-	if json.Unmarshal(b, &entry) != nil || entry.Kind != "cniCacheV1" || !filepath.IsAbs(entry.Netns) ||
+	b, err := spec.ReadPlain(path, spec.MaxFile)
+	if err != nil {
+		return "", false
+	}
+	var entry struct {
+		Kind, ContainerID, IfName, NetworkName, Netns string
+		Result                                        json.RawMessage
+	}
+	if json.Unmarshal(b, &entry) != nil || entry.Kind != "cniCacheV1" ||
 		entry.NetworkName != network || entry.ContainerID != containerID || entry.IfName != ifName {
 		return "", false // names with dashes share a file name
 	}
-	return entry.Netns, true
+	if netns = entry.Netns; netns == "" && len(entry.Result) > 0 { // libraries before 1.3 record it in the result alone
+		if result, err := spec.DecodeResult(entry.Result, ""); err == nil {
+			netns = result.Sandbox(ifName)
+		}
+	}
+	switch {
+	case !filepath.IsAbs(netns):
+		return "", false
+	case l.netns != 0:
+		return netns, l.netns == netnsOf(netns)
+	}
+	return netns, !info.ModTime().Before(f.written)
 }

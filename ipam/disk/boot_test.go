@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -38,7 +39,12 @@ func reboot(t *testing.T, id string) {
 // cache is what the runtime's library remembers of an attachment.
 func cache(t *testing.T, network, id, ifName, netns string) {
 	t.Helper()
-	b, err := json.Marshal(map[string]string{"kind": "cniCacheV1", "containerId": id, "ifName": ifName, "networkName": network, "netns": netns})
+	cacheEntry(t, network+"-"+id+"-"+ifName, map[string]any{"kind": "cniCacheV1", "containerId": id, "ifName": ifName, "networkName": network, "netns": netns})
+}
+
+func cacheEntry(t *testing.T, name string, entry map[string]any) {
+	t.Helper()
+	b, err := json.Marshal(entry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +52,7 @@ func cache(t *testing.T, network, id, ifName, netns string) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, network+"-"+id+"-"+ifName)
+	path := filepath.Join(dir, name)
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -166,10 +172,11 @@ func TestUnknownBoot(t *testing.T) {
 		t.Errorf("nothing proves that a lease is stale, and ADD says %v", err)
 	}
 	cache(t, "net", "gone", "eth0", "/run/netns/gone")
+	s.Netns = alive
 	if got := add(t, s, "gone"); got[0] != "10.1.0.4" {
 		t.Errorf("its own lease of a namespace that is gone: got %s", got)
 	}
-	// Now that its boot is known, the cache does not count.
+	// It is attached anew, and the cache knows the attachment before: that does not count.
 	if _, err := s.Allocate(ctx, owner("new")); !errors.Is(err, ipam.ErrExhausted) {
 		t.Errorf("all are in use, and ADD says %v", err)
 	}
@@ -181,6 +188,85 @@ func TestUnknownBoot(t *testing.T) {
 		t.Errorf("leases: %v", got)
 	}
 	audit(t, s)
+}
+
+// A full range takes what containers of this boot left behind whose namespace is gone, says the runtime's cache, and
+// nothing else. So does an address that is asked for.
+func TestExhaustedByTheDead(t *testing.T) {
+	ctx := context.Background()
+	const gone = "/run/netns/gone"
+	if err := os.MkdirAll("/run/netns", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	fill := func(t *testing.T) *Store {
+		s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29"), Log: testLog(t)}
+		alive := nstest.NewNS(t)
+		for id, netns := range map[string]string{"alive": alive, "hidden": "/run/nowhere/gone", "anew": "/run/netns/anew", "nocache": gone, "dead": gone} {
+			s.Netns = netns
+			add(t, s, id)
+		}
+		cache(t, "net", "alive", "eth0", alive)
+		cache(t, "net", "hidden", "eth0", "/run/nowhere/gone") // another's mounts
+		cache(t, "net", "anew", "eth0", gone)                  // of the attachment before, while ADD goes on
+		s.Netns = alive
+		if _, err := s.Allocate(ctx, owner("new")); !errors.Is(err, ipam.ErrExhausted) || !strings.Contains(err.Error(), "the state of 4 of the containers is unknown (fairlead ipam ls net)") {
+			t.Errorf("nothing is proven, and ADD says %v", err)
+		}
+		if err := s.Status(ctx, "net"); !errors.Is(err, ipam.ErrExhausted) {
+			t.Errorf("nothing is proven, and STATUS says %v", err)
+		}
+		return s
+	}
+	for name, entry := range map[string]map[string]any{
+		"netns": {"netns": gone},
+		"result": {"result": map[string]any{"cniVersion": "1.0.0", "interfaces": []map[string]string{
+			{"name": "veth0"}, {"name": "eth0", "sandbox": gone}}}},
+	} {
+		for _, asked := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " asked ", asked), func(t *testing.T) {
+				s := fill(t)
+				entry["kind"], entry["containerId"], entry["ifName"], entry["networkName"] = "cniCacheV1", "dead", "eth0", "net"
+				cacheEntry(t, "net-dead-eth0", entry)
+				if err := s.Status(ctx, "net"); err != nil {
+					t.Errorf("STATUS: %v", err)
+				}
+				var want string
+				for a, who := range leases(t, s.DataDir) {
+					if who == "dead\r\neth0" {
+						want = a
+					}
+				}
+				if asked {
+					s.Requested = []netip.Addr{addr(want)}
+				}
+				if got := add(t, s, "new"); got[0] != want {
+					t.Errorf("got %s, want %s", got, want)
+				}
+				if _, err := s.Allocate(ctx, owner("newer")); err == nil {
+					t.Errorf("newer got one too: %v", leases(t, s.DataDir))
+				}
+				if !audit(t, s) {
+					t.Error("the index does not count")
+				}
+			})
+		}
+	}
+}
+
+// What the reference leased has no namespace written down: an entry of the cache counts that is not older than the lease.
+func TestTheReferencesDead(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/30"), Log: testLog(t)}
+	cache(t, "net", "a", "eth0", "/run/netns/gone")
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes("/var/lib/cni/results/net-a-eth0", old, old); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s.DataDir, "10.1.0.2", "a\r\neth0")
+	if _, err := s.Allocate(context.Background(), owner("new")); !errors.Is(err, ipam.ErrExhausted) {
+		t.Errorf("the cache knows an earlier attachment, and ADD says %v", err)
+	}
+	cache(t, "net", "a", "eth0", "/run/netns/gone")
+	add(t, s, "new")
 }
 
 // What somebody else makes while we watch is of this boot, though nobody wrote that down.
@@ -282,7 +368,7 @@ func TestNamespaceOfPipe(t *testing.T) {
 	}
 	done := make(chan bool)
 	go func() {
-		_, ok := namespaceOf(dir, "net", "a\r\neth0")
+		_, ok := namespaceOf(dir, "net", slot{}, lease{text: "a\r\neth0"})
 		done <- ok
 	}()
 	select {

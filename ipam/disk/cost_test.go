@@ -117,6 +117,9 @@ func TestCost(t *testing.T) {
 			}
 			const more = 8 // pages of tops, and the edges of runs
 			for name, n := range got {
+				if what == "ADD to a full range" && name == "pread64" {
+					continue // it looks for leases of the dead, of which there may be one in any page
+				}
 				if n > base[what][name]+more {
 					t.Errorf("%s with %d leases, %s: %d times %s; of %s with 200 %d times", tc.subnet, tc.n, what, n, name, "10.1.0.0/24", base[what][name])
 				}

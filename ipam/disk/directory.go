@@ -154,8 +154,9 @@ var errGarbage = errors.New("names no owner")
 
 // A lease is a lease file as it is on disk.
 type lease struct {
-	text  string // who holds it, without surrounding white space
-	stamp uint64 // which file it is
+	text    string // who holds it, without surrounding white space
+	stamp   uint64 // which file it is
+	written time.Time
 }
 
 // read reads the lease file of a. Whatever else has its name is an error, and stays.
@@ -169,7 +170,7 @@ func (d *directory) read(a netip.Addr) (lease, error) {
 		return fail("open", err)
 	}
 	defer unix.Close(fd)
-	stamp, err := stampOf(fd)
+	stamp, written, err := stampOf(fd)
 	if err != nil {
 		return fail("stat", err)
 	}
@@ -189,7 +190,7 @@ func (d *directory) read(a netip.Addr) (lease, error) {
 	if garbage(text) {
 		return fail("read", errGarbage)
 	}
-	return lease{text, stamp}, nil
+	return lease{text, stamp, written}, nil
 }
 
 // garbage reports whether text cannot be the names of a container and an interface: nothing at all, or
@@ -201,16 +202,16 @@ func garbage(text string) bool {
 }
 
 // stampOf tells a file from any other that ever had its name, and from what it was before it was written
-// to. The time of its last change says nothing about its age.
-func stampOf(fd int) (uint64, error) {
+// to. The time of its last change, which is the second result, says nothing about its age.
+func stampOf(fd int) (uint64, time.Time, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, err
+		return 0, time.Time{}, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0, errors.New("is not a regular file")
+		return 0, time.Time{}, errors.New("is not a regular file")
 	}
-	return stamp(&st), nil
+	return stamp(&st), time.Unix(st.Mtim.Unix()), nil
 }
 
 func stamp(st *unix.Stat_t) uint64 {
@@ -272,7 +273,7 @@ func fillDraft(f draft, text string) (draft, error) {
 		err = unix.ENOSPC
 	}
 	if err == nil {
-		f.stamp, err = stampOf(f.fd)
+		f.stamp, _, err = stampOf(f.fd)
 	}
 	if err != nil {
 		f.discard()

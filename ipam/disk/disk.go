@@ -265,7 +265,7 @@ func describe(sets []ipam.Set) string {
 	return strings.Join(names, ", ")
 }
 
-// Status is nil if each set has an address left, or one that an earlier boot left behind (clause P21).
+// Status is nil if each set has an address left, or one that a container left behind that is gone (clause P21).
 // Addresses that rest count.
 func (s *Store) Status(ctx context.Context, network string) error {
 	if len(s.Sets) == 0 {
@@ -285,10 +285,12 @@ func (s *Store) Status(ctx context.Context, network string) error {
 	}
 	var errs []error
 	for i, set := range s.Sets {
-		if _, how := d.x.free(reserved.Cut(set.After(d.last(i))), d.now, 0); how != nowhere || len(s.stale(d, network, set)) > 0 {
+		if _, how := d.x.free(reserved.Cut(set.After(d.last(i))), d.now, 0); how != nowhere {
 			continue
 		}
-		errs = append(errs, exhausted(spec.CodeUnavailable, set, reserved))
+		if gone, unknown := s.stale(d, network, set); len(gone) == 0 {
+			errs = append(errs, exhausted(spec.CodeUnavailable, network, set, reserved, unknown))
+		}
 	}
 	if d.log.Enabled(ctx, slog.LevelInfo) {
 		for _, set := range s.Sets {

@@ -118,7 +118,7 @@ func TestFillAndEmpty(t *testing.T) {
 			// clause: P8 P21
 			t.Run("exhausted", func(t *testing.T) {
 				_, err := s.Allocate(ctx, owner("f"))
-				const want = "ipam.ranges[0]: no address is left in 10.1.0.1-10.1.0.6: 5 of 5 are in use"
+				const want = "ipam.ranges[0]: no address is left in 10.1.0.1-10.1.0.6: 5 of 5 are in use; the state of 5 of the containers is unknown (fairlead ipam ls net)"
 				if e := spec.AsError(err, 0); !errors.Is(err, ipam.ErrExhausted) || e.Code != spec.CodeTryAgain || e.Msg != want {
 					t.Errorf("ADD: code %d, %v", e.Code, err)
 				}

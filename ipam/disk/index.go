@@ -28,7 +28,7 @@ const (
 	kindTop    = 4
 
 	taken = ^uint32(0) // any other word but 0 is a time of release, or of a hold's end
-	magic = "fairlead ipam 2\n"
+	magic = "fairlead ipam 3\n"
 
 	fewSticky   = 256 // which it is not worth to look through for those whose time has run out
 	fewBuckets  = 8
@@ -54,7 +54,7 @@ type slot struct {
 	key   key
 	addr  netip.Addr
 	boot  uint64 // the boot in which the lease was made; 0: not known
-	netns uint64 // device and inode of the container's namespace; 0: not known. For a sticky key: who has its address
+	netns uint64 // the path of the container's namespace, see netnsOf; 0: not known. For a sticky key: who has its address
 	stamp uint64 // seals the above, and the lease file that it was written down for
 	kind  uint32
 	page  uint32 // where a block is
@@ -106,7 +106,6 @@ type header struct {
 	pages   uint32
 	sticky  uint32 // how many slots are sticky keys'
 	pruned  uint32 // … and were, when those were removed whose time had run out
-	others  uint32 // how many leases are of another boot, or of one that is not known
 }
 
 func (h header) encode() []byte {
@@ -121,7 +120,6 @@ func (h header) encode() []byte {
 	binary.LittleEndian.PutUint32(b[64:], h.pages)
 	binary.LittleEndian.PutUint32(b[68:], h.sticky)
 	binary.LittleEndian.PutUint32(b[72:], h.pruned)
-	binary.LittleEndian.PutUint32(b[76:], h.others)
 	sum := keyOf("header", string(b[:80]))
 	copy(b[80:], sum[:])
 	return b
@@ -142,7 +140,6 @@ func decodeHeader(b []byte) (h header, ok bool) {
 		pages:   binary.LittleEndian.Uint32(b[64:]),
 		sticky:  binary.LittleEndian.Uint32(b[68:]),
 		pruned:  binary.LittleEndian.Uint32(b[72:]),
-		others:  binary.LittleEndian.Uint32(b[76:]),
 	}
 	pow2 := h.buckets > 0 && h.buckets&(h.buckets-1) == 0
 	return h, pow2 && h.buckets <= mostBuckets && h.pages > h.buckets
@@ -271,15 +268,10 @@ func (s slot) paged() bool { return s.kind == kindBlock || s.kind == kindTop }
 
 // tally counts s in, or out.
 func (x *index) tally(s slot, n int) {
-	of := &x.sticky
-	switch {
-	case s.kind == kindLease && s.boot != x.boot:
-		of = &x.others
-	case s.kind != kindSticky:
-		return
+	if s.kind == kindSticky {
+		x.sticky = uint32(max(int(x.sticky)+n, 0))
+		x.tallied = true
 	}
-	*of = uint32(max(int(*of)+n, 0))
-	x.tallied = true
 }
 
 // add inserts s and makes room for it if need be.
@@ -333,7 +325,6 @@ func (x *index) grow() {
 	for width := x.buckets * 2; width <= mostBuckets && int(width)*perPage/8 <= len(slots); width *= 2 {
 		wide := &index{path: x.path, header: x.header, store: &memory{}, err: x.err, extra: x.extra}
 		wide.buckets, wide.pages, wide.sticky = width, 1+width, 0
-		wide.others = 0
 		if wide.fill(slots, x) {
 			if _, unsaved := x.store.(*memory); !unsaved {
 				wide.save()

@@ -75,7 +75,7 @@ func slurp(path string) ([]byte, uint64, error) {
 		return nil, 0, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(fd)
-	stamp, err := stampOf(fd)
+	stamp, _, err := stampOf(fd)
 	if err != nil {
 		return nil, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
 	}

@@ -99,12 +99,8 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 		}
 		l := ipam.Lease{Address: a, State: ipam.Unknown}
 		l.ContainerID, l.IfName, _ = strings.Cut(f.text, "\r\n")
-		netns, known := namespaceOf(s.results(), network, f.text)
-		if e, ok := d.entry(a, f.text); ok && e.of(f.stamp) && e.boot != 0 && d.boot != 0 && e.boot != d.boot {
-			l.State, l.Why = ipam.Gone, "of an earlier boot"
-		} else if known {
-			l.State, l.Why = s.judge(spec.Owner{Network: network, ContainerID: l.ContainerID, IfName: l.IfName}, netns)
-		}
+		e, _ := d.entry(a, f.text)
+		l.State, l.Why = s.state(d, network, e, f)
 		all = append(all, l)
 	}
 	return all, nil
@@ -113,13 +109,26 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 // Judge keeps vanished for Look and Reclaim.
 func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanished = vanished }
 
-// judge is the state of a lease whose container, says the runtime's cache, lives in the namespace at netns.
-func (s *Store) judge(o spec.Owner, netns string) (state, why string) {
-	if state = stateOf(netns); state == ipam.Gone {
+// state is what is known of the container of the lease in file f, of which the index has l. It is gone if the lease is of
+// an earlier boot, or if the runtime's cache says that it lived in a namespace that is gone. Nothing less is proof: not the
+// age of a file, for it says when the lease was made and not whether its container lives.
+func (s *Store) state(d *directory, network string, l slot, f lease) (state, why string) {
+	if !l.of(f.stamp) {
+		l.boot, l.netns = 0, 0
+	}
+	if l.boot != 0 && d.boot != 0 && l.boot != d.boot {
+		return ipam.Gone, "of an earlier boot"
+	}
+	netns, ok := namespaceOf(s.results(), network, l, f)
+	if !ok {
+		return ipam.Unknown, ""
+	}
+	if state = pathState(netns); state == ipam.Gone {
 		return ipam.Gone, "its namespace " + netns + " is no more"
 	}
 	if state == ipam.Alive && s.vanished != nil {
-		if err := s.vanished(o, netns); err != nil {
+		id, ifName, _ := strings.Cut(f.text, "\r\n")
+		if err := s.vanished(spec.Owner{Network: network, ContainerID: id, IfName: ifName}, netns); err != nil {
 			return ipam.Gone, "its namespace " + netns + " is no more, and another is there"
 		}
 	}

@@ -75,7 +75,7 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 			c.d.log.Warn("a sticky address is not given again", "owner", c.o.String(), "key", c.key(), "cause", err)
 			continue
 		}
-		by, err := c.seize(i, s.addr, true)
+		by, err := c.seize(i, s.addr)
 		if by != "" {
 			c.d.log.Warn("the sticky address is in use, so this owner gets another one", "owner", c.o.String(), "key", c.key(), "address", s.addr, "by", holder(by))
 			if s.netns == 0 || s.netns == ownerNumber(by) { // one of the same key, who keeps it
