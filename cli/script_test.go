@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"flag"
 	"net"
 	"os"
 	"os/exec"
@@ -20,12 +19,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// The scripts share one host, and testscript would run them side by side.
-	if err := flag.Set("test.parallel", "1"); err != nil {
-		panic(err)
-	}
-	nstest.Main(m)
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+// oneByOne runs scripts one after the other: they share a host, and testscript would run them side by side.
+type oneByOne struct{ *testing.T }
+
+func (oneByOne) Parallel()     {}
+func (oneByOne) Verbose() bool { return testing.Verbose() }
+
+func (o oneByOne) Run(name string, fn func(testscript.T)) {
+	o.T.Run(name, func(t *testing.T) { fn(oneByOne{t}) })
 }
 
 // TestScript runs the real program in a throw-away host, with ip(8) and nft(8) as witnesses. The scripts
@@ -40,8 +43,7 @@ func TestScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	params := testscript.Params{
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
 			bare(t.Fatalf)
@@ -56,7 +58,15 @@ func TestScript(t *testing.T) {
 			"exits":        exits,
 			"nothing-left": nothingLeft,
 		},
-	})
+	}
+	scripts, err := filepath.Glob("testdata/script/*.txtar")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, file := range scripts {
+		params.Files, params.Deadline = []string{file}, time.Now().Add(2*time.Minute)
+		testscript.RunT(oneByOne{t}, params)
+	}
 }
 
 // program is the program, built for the test.

@@ -23,7 +23,7 @@ func TestTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	master, tty := openTerminal(t)
-	cmd := exec.Command(fairlead, "run", "--net", "lan", "--", "sh", "-c", `
+	cmd := exec.Command("env", "--default-signal", fairlead, "run", "--net", "lan", "--", "sh", "-c", `
 		n=0
 		trap 'n=$((n+1))' INT
 		echo ready
