@@ -57,7 +57,7 @@ var chained = []struct {
 // clause: P11 P12 P14 P15 P16 P18 P23
 func TestChainedUse(t *testing.T) {
 	for _, m := range makers {
-		t.Run(m.name, func(t *testing.T) {
+		nstest.Apart(t, m.name, func(t *testing.T) {
 			if m.setup != nil {
 				m.setup(t)
 			}
@@ -85,7 +85,7 @@ func TestChainedUse(t *testing.T) {
 						return nstest.Run(t, "sh", "-ec", a.text(strings.ReplaceAll(script, "IN ", "nsenter --net="+a.netns+" ")))
 					}
 					in := func() string {
-						return run(`IN ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /; s/fe80[^ ]*//; s/  *$//'; for f in -4 -6; do IN ip $f route show table all | grep -v 'fe80\|ff00\|local' | sort; IN ip $f rule; done; IN ip link | grep -o 'mtu [0-9]*'; IN tc qdisc`)
+						return run(`IN ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /; s/fe80[^ ]*//; s/  */ /g; s/ $//'; for f in -4 -6; do IN ip $f route show table all | grep -v 'fe80\|ff00\|local' | sort; IN ip $f rule; done; IN ip link | grep -o 'mtu [0-9]*'; IN tc qdisc`)
 					}
 					t.Cleanup(func() { // what is left where the test ended before its end
 						_, _ = r.run(1, "DEL", a, "")

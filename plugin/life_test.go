@@ -328,7 +328,7 @@ var chains = []chain{
 // clause: P6 P9 P10 P11 P12 P13 P14 P15 P17 P18 P21 P22
 func TestLife(t *testing.T) {
 	for _, c := range chains {
-		t.Run(c.name, func(t *testing.T) {
+		nstest.Apart(t, c.name, func(t *testing.T) {
 			r := newRunner(t, c)
 			withoutBridges(t)
 			renew := renewals[c.name]
@@ -462,7 +462,7 @@ func TestKill(t *testing.T) {
 		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge"}, c.name) {
 			continue
 		}
-		t.Run(c.name, func(t *testing.T) {
+		nstest.Apart(t, c.name, func(t *testing.T) {
 			r := newRunner(t, c)
 			withoutBridges(t)
 			warm := &attachment{id: "k", netns: nstest.NewNS(t)}

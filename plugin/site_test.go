@@ -89,8 +89,8 @@ func newSite(t *testing.T) *site {
 	outside := nstest.NewNS(t)
 	s.open("outside", outside)
 	s.sh("host", "ip link set lo up; sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip link add wan type veth peer name eth0 netns "+strings.TrimPrefix(outside, "/run/netns/")+
-		"; ip addr add 192.0.2.1/24 dev wan; ip addr add 2001:db8::1/64 dev wan nodad; ip link set wan up")
-	s.sh("outside", "ip link set lo up; ip addr add 192.0.2.2/24 dev eth0; ip addr add 2001:db8::2/64 dev eth0 nodad; ip link set eth0 up; ip route add default via 192.0.2.1; ip route add default via 2001:db8::1")
+		"; sysctl -qw net.ipv6.conf.wan.accept_dad=0; ip addr add 192.0.2.1/24 dev wan; ip addr add 2001:db8::1/64 dev wan nodad; ip link set wan up")
+	s.sh("outside", "ip link set lo up; sysctl -qw net.ipv6.conf.eth0.accept_dad=0; ip addr add 192.0.2.2/24 dev eth0; ip addr add 2001:db8::2/64 dev eth0 nodad; ip link set eth0 up; ip route add default via 192.0.2.1; ip route add default via 2001:db8::1")
 	s.addr["outside"] = [2]string{"192.0.2.2", "2001:db8::2"}
 	s.serve("outside")
 	return s

@@ -133,7 +133,9 @@ func TestStartDaemon(t *testing.T) {
 // A daemon that says nothing holds nobody up.
 func TestHangingDaemon(t *testing.T) {
 	newLAN(t)
-	os.Remove(rpc.DefaultSocket)
+	if err := os.MkdirAll(filepath.Dir(rpc.DefaultSocket), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	ln, err := net.Listen("unix", rpc.DefaultSocket) // and nobody accepts
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ package nstest
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -26,13 +27,28 @@ const marker = "FAIRLEAD_NSTEST"
 // stateDirs get an empty tmpfs each, so that defaults such as /var/lib/cni can be used as they are.
 var stateDirs = []string{"/run", "/var/lib/cni", "/etc/cni", "/opt/cni"}
 
-// Main is for TestMain: it runs the package's tests in a throw-away host and exits with their status.
+// Main is for TestMain: it runs each of the package's tests in a throw-away host of its own, several of them side by side,
+// and exits with the status of all.
 func Main(m *testing.M) {
+	flag.Parse()
+	if os.Getenv(marker) == "" {
+		if flag.Lookup("test.list").Value.String() != "" {
+			os.Exit(m.Run())
+		}
+		if h := severalHosts(); h != nil {
+			status, err := h.run()
+			if err != nil {
+				fmt.Fprintln(os.Stderr, "nstest:", err)
+				status = max(status, 1)
+			}
+			os.Exit(status)
+		}
+	}
 	if err := Enter(); err != nil {
 		fmt.Fprintln(os.Stderr, "nstest:", err)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(inHost(m))
 }
 
 // Enter puts this program into a throw-away host: it runs itself again in one and exits with the status
@@ -42,23 +58,12 @@ func Enter() error {
 		os.Unsetenv(marker)
 		return furnish()
 	}
-	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
-	cmd.Args[0] = os.Args[0]
-	cmd.Env = append(os.Environ(), marker+"=1")
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd := throwAway(os.Args[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if slices.Contains(os.Args, "-test.fuzzworker") { // which go test talks to over three more files
 		for fd := range uintptr(3) {
 			cmd.ExtraFiles = append(cmd.ExtraFiles, os.NewFile(3+fd, "fuzz"))
 		}
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
-		Pdeathsig:  syscall.SIGKILL,
-	}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
 	}
 	runtime.LockOSThread() // Pdeathsig follows the thread
 	err := cmd.Run()
@@ -71,6 +76,24 @@ func Enter() error {
 	}
 	os.Exit(0)
 	return nil
+}
+
+// throwAway is this program again, in a throw-away host. The thread that starts it has to last as long.
+func throwAway(args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Env = append(os.Environ(), marker+"=1")
+	cmd.Stdin = os.Stdin
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS,
+		Pdeathsig:  syscall.SIGKILL,
+	}
+	if os.Getuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	return cmd
 }
 
 func furnish() error {
