@@ -34,6 +34,9 @@ func OwnerHash(o spec.Owner) [8]byte {
 // NetworkHash is 6 bytes that stand for the network of that name.
 func NetworkHash(network string) [6]byte { return [6]byte(sum("network", network)) }
 
+// PlaceHash stands for the place of an element where there is room for a key.
+func PlaceHash(place string) [8]byte { return [8]byte(sum("place", place)) }
+
 // ContainerHash stands for a container where there is room for four bytes.
 func ContainerHash(id string) uint32 { return binary.BigEndian.Uint32(sum("container", id)) }
 

@@ -75,6 +75,12 @@ func (s slot) parse(e *kernel.NFTElem) (c claim) {
 	return c
 }
 
+// network stands for the network of a claim's owner.
+func (c claim) network() (hash [6]byte) {
+	hash, _, _, _ = kernel.ParseTag(c.comment)
+	return hash
+}
+
 // same reports whether two claims of one owner ask for the same thing.
 func (c claim) same(d claim) bool {
 	return c.host == d.host && c.to == d.to && c.toPort == d.toPort && c.first == d.first && c.last == d.last

@@ -144,7 +144,7 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 	me := kernel.OwnerHash(f.Owner)
 	var errs []error
 	if known.Zone != "" {
-		others, err := zoneUsers(w, f.Owner.Network, func(owner [8]byte) bool { return owner != me })
+		others, err := zoneUsers(w, func(owner [8]byte) bool { return owner != me })
 		errs = append(errs, err, leaveZone(ctx, known, others))
 	}
 	if known.IPTables || !there {
@@ -226,7 +226,10 @@ func (f Forward) advice(v kernel.Verdict) string {
 func SweepForward(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	records, err := forwardRecords(w, network)
 	errs := []error{err}
-	others, err := zoneUsers(w, network, keep)
+	others, err := zoneUsers(w, func(owner [8]byte) bool {
+		_, mine := records[owner]
+		return !mine || keep(owner)
+	})
 	errs = append(errs, err)
 	for owner, known := range records {
 		if !keep(owner) {
@@ -237,9 +240,9 @@ func SweepForward(ctx context.Context, w *kernel.World, network string, keep fun
 	return errors.Join(errs...)
 }
 
-// zoneUsers tells the addresses that attachments of the network have in a zone, of the owners that keep wants.
-func zoneUsers(w *kernel.World, network string, keep func(owner [8]byte) bool) (uses func(netip.Addr) bool, err error) {
-	records, err := forwardRecords(w, network)
+// zoneUsers tells the addresses that attachments of any network have in a zone, of the owners that keep wants.
+func zoneUsers(w *kernel.World, keep func(owner [8]byte) bool) (uses func(netip.Addr) bool, err error) {
+	records, err := decoded[forwarded](w.Memory.All(forwardRecord))
 	used := map[netip.Addr]bool{}
 	for owner, known := range records {
 		for _, a := range known.Addrs {

@@ -79,15 +79,17 @@ func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records m
 	if !asked || f.further || p.further(v6) || f.owner.ContainerID == p.Owner.ContainerID {
 		return false, nil
 	}
-	if f.to.Addr() == to.Addr() {
-		return true, nil
-	}
+	known := false
 	for _, r := range records {
-		if r.ContainerID == f.owner.ContainerID && r.has(f.to.Addr()) && r.Link != 0 && vanished(w, uint32(r.Link)) {
-			return true, nil
+		if r.ContainerID == f.owner.ContainerID && r.has(f.to.Addr()) && r.Link != 0 {
+			if known = true; vanished(w, uint32(r.Link)) {
+				return true, nil
+			}
 		}
 	}
-	if cachedGone(w, f.owner) {
+	// One network's IPAM gives an address away when nobody has it. Networks may overlap.
+	given := f.to.Addr() == to.Addr() && (f.owner.Network == "" || f.owner.Network == p.Owner.Network)
+	if given && !known || cachedGone(w, f.owner) {
 		return true, nil
 	}
 	who := f.owner.ContainerID

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -140,24 +139,14 @@ func (m MasqueradeIPTables) draft(ctx context.Context, w *kernel.World, v6 bool)
 			d.lines = append(d.lines, r.Append())
 		}
 	}
-	var stale []string
 	for _, r := range saved["POSTROUTING"] {
-		theirs := slices.ContainsFunc(mine, func(j kernel.IPTRule) bool { return j.Src == r.Src })
-		switch _, ours := parseReferenceComment("", r.Comment); {
-		case r.Jump == chain && !theirs && !slices.Contains(keep, r.Src.Addr()):
+		wanted := slices.ContainsFunc(mine, func(j kernel.IPTRule) bool { return j.Src == r.Src })
+		if r.Jump == chain && !wanted && !slices.Contains(keep, r.Src.Addr()) {
 			d.lines = append(d.lines, r.Delete()) // of an address that the container no longer has
-		case r.Jump != chain && theirs && ours && strings.HasPrefix(r.Jump, "CNI-"):
-			d.lines = append(d.lines, r.Delete()) // of who had the address before
-			stale = append(stale, r.Jump)
 		}
 	}
 	for _, j := range mine {
 		d.has(j, false)
-	}
-	for _, c := range slices.Compact(stale) {
-		if n := len(slices.DeleteFunc(slices.Clone(saved["POSTROUTING"]), func(r kernel.IPTRule) bool { return r.Jump != c })); n == 1 {
-			d.drop(c)
-		}
 	}
 	if len(d.lines) == 0 {
 		return nil, nil

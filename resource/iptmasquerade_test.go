@@ -70,8 +70,8 @@ func TestMasqueradeIPTablesPaths(t *testing.T) {
 	})
 }
 
-// The second interface of a container on a network shares the chain of the first one; an address that IPAM gives
-// to the next container takes its rule along.
+// The second interface of a container on a network shares the chain of the first one. Containers with one address, of
+// networks that overlap, have rules of their own.
 func TestMasqueradeIPTablesShared(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v kernel.IPTVariant) {
 		w := newWorld(t)
@@ -88,10 +88,17 @@ func TestMasqueradeIPTablesShared(t *testing.T) {
 		if s := natState(t, w, v); strings.Contains(s, "-s 10.1.2.5") || strings.Contains(s, "-s fd00::5") {
 			t.Errorf("left:\n%s", s)
 		}
-		next := two
-		next.Owner.ContainerID = "c9"
+		next, first := two, two
+		next.Owner.ContainerID, first.Owner.Network = "c9", "overlaps"
 		ensure(t, w, next)
+		ensure(t, w, first)
+		removeIt(t, w, first)
+		verify(t, w, two)
+		ensure(t, w, first)
 		removeIt(t, w, two)
+		verify(t, w, next)
+		verify(t, w, first)
+		removeIt(t, w, first)
 		verify(t, w, next)
 		if s := natState(t, w, v); strings.Contains(s, masqueradeChain(owner)) {
 			t.Errorf("left:\n%s", s)

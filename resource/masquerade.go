@@ -15,8 +15,8 @@ import (
 // link that it leaves by, or SNATTo. Traffic to the network's own prefixes, to multicast and to Except keeps
 // its source; what goes to Force does not, but for multicast.
 //
-// An address stands in the set of its network, whose chain is made once. The latest owner of an address has
-// it: who had it before is gone, for IPAM gave it away again.
+// An address stands in the set of its network, whose chain is made once. Several owners may have one address, of
+// networks that overlap: it goes with the last of them.
 type Masquerade struct {
 	Owner  spec.Owner
 	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown

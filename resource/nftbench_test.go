@@ -37,7 +37,7 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 				if _, _, err := f.publish(w, &batch, o, pub); err != nil {
 					return err
 				}
-				f.replace(&batch, kernel.OwnerHash(o), nil, elems, nil)
+				f.replace(&batch, kernel.OwnerHash(o), nil, elems, map[string]*kernel.NFTElem{})
 				f.record(&batch, o, kindMasquerade, nil, elems)
 			}
 			if err := f.Commit(&batch); err != nil {

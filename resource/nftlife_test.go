@@ -17,18 +17,19 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// The same late DEL where elements of A were replaced by hand: what does not carry A's tag stays.
+// A late DEL where an element was replaced by hand: what does not carry the owner's tag stays.
 func TestRemoveLooksAtTags(t *testing.T) {
 	w := newHost(t)
-	m := Masquerade{Owner: owner, From: []netip.Prefix{pfx("10.1.2.5/24")}}
-	ensure(t, w, m)
-	late := Masquerade{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, From: m.From}
-	ensure(t, w, late) // the address was given away again
+	s := SpoofCheck{Owner: owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
+	ensure(t, w, s)
+	late := s
+	late.Owner.ContainerID = "c2" // the link's name was given away again
+	ensure(t, w, late)
 	verify(t, w, late)
-	if err := m.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "net/c2/eth0") {
+	if err := s.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "net/c2/eth0") {
 		t.Errorf("the former owner is told %v", err)
 	}
-	removeIt(t, w, m)
+	removeIt(t, w, s)
 	verify(t, w, late)
 }
 

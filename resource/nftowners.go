@@ -79,7 +79,7 @@ func (f filter) entries(hash [8]byte, kind uint32) (all []entry, err error) {
 	}
 }
 
-// current are the elements at the places of entries and wanted elements, by place.
+// current are the elements at the places of entries and wanted elements, by place, with who else holds them.
 func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel.NFTElem, error) {
 	var ask []kernel.NFTElem
 	for _, e := range have {
@@ -88,41 +88,138 @@ func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel
 		}
 	}
 	ask = append(ask, want...)
-	found, err := f.Get(ask...)
 	at := map[string]*kernel.NFTElem{}
-	for i, e := range found {
-		if e != nil {
-			at[place(ask[i])] = e
+	held := slices.DeleteFunc(slices.Clone(ask), func(e kernel.NFTElem) bool { return !byAddress(e.Set) })
+	for n := uint32(0); len(ask)+len(held) > 0; n++ {
+		plain := len(ask)
+		for _, e := range held {
+			ask = append(ask, holder(e, n))
 		}
+		found, err := f.Get(ask...)
+		if err != nil {
+			return nil, err
+		}
+		for i, e := range found {
+			if e != nil {
+				at[place(ask[i])] = e
+			}
+		}
+		var more []kernel.NFTElem // which have a further one
+		for i, e := range held {
+			if found[plain+i] != nil {
+				more = append(more, e)
+			}
+		}
+		ask, held = nil, more
 	}
-	return at, err
+	return at, nil
 }
 
 func place(e kernel.NFTElem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
-// replace writes into b how the elements of an owner turn from have into want. Elements at these keys
-// that belong to somebody else give way where they are wanted, else they are left alone.
-func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []kernel.NFTElem, at map[string]*kernel.NFTElem) {
-	for _, e := range have {
-		if e.place.Set == nil || slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, e.place) }) {
-			continue
+// byAddress reports whether the elements of a set are for a container's address, which several may have: of networks
+// that overlap, or that one moves to another. Links' names are one attachment's.
+func byAddress(s *kernel.NFTSet) bool {
+	return len(s.Data) == 0 && (s.Key[0] == kernel.NFTAddr || s.Key[0] == kernel.NFTAddr6)
+}
+
+// holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
+func holder(e kernel.NFTElem, n uint32) kernel.NFTElem {
+	return kernel.NFTElem{Set: holdersSet(e.Set.Table), Key: ownerKey(kernel.PlaceHash(place(e)), n)}
+}
+
+// holders are those who have an element beside the owner that its comment names.
+func holders(e kernel.NFTElem, at map[string]*kernel.NFTElem) (all []kernel.NFTElem) {
+	for byAddress(e.Set) {
+		h := at[place(holder(e, uint32(len(all))))]
+		if h == nil {
+			break
 		}
-		// Deleting goes by key and does not ask whose element it is: a late DEL would delete what
-		// somebody else has there by now.
-		if now := at[place(e.place)]; now != nil && taggedBy(now, hash) {
-			b.Delete(*now)
-			delete(at, place(e.place))
+		all = append(all, *h)
+	}
+	return all
+}
+
+// holds reports whether an owner has the element at a place, alone or with others.
+func holds(e kernel.NFTElem, hash [8]byte, at map[string]*kernel.NFTElem) bool {
+	now := at[place(e)]
+	return now != nil && (taggedBy(now, hash) ||
+		slices.ContainsFunc(holders(e, at), func(h kernel.NFTElem) bool { return taggedBy(&h, hash) }))
+}
+
+// An edit is how a batch changes elements, and what there is after it.
+type edit struct {
+	b  *kernel.NFTBatch
+	at map[string]*kernel.NFTElem
+}
+
+func (e edit) delete(x kernel.NFTElem) {
+	e.b.Delete(x)
+	delete(e.at, place(x))
+}
+
+func (e edit) add(x kernel.NFTElem) {
+	e.b.Add(x)
+	e.at[place(x)] = &x
+}
+
+// release takes an element from an owner: it goes with the last who holds it.
+func (e edit) release(x kernel.NFTElem, hash [8]byte) {
+	now, others := e.at[place(x)], holders(x, e.at)
+	mine := slices.IndexFunc(others, func(h kernel.NFTElem) bool { return taggedBy(&h, hash) })
+	leads := now != nil && taggedBy(now, hash)
+	if leads {
+		e.delete(*now)
+	}
+	if len(others) == 0 || !leads && mine < 0 {
+		return
+	}
+	last := others[len(others)-1]
+	e.delete(last)
+	switch {
+	case leads: // and is nobody's twice
+		next := *now
+		next.Comment = last.Comment
+		e.add(next)
+	case mine < len(others)-1:
+		e.delete(others[mine])
+		others[mine].Comment = last.Comment
+		e.add(others[mine])
+	}
+}
+
+// claim gives an element to an owner. By its link's name it is nobody else's then; by address he holds it with those
+// who do.
+func (e edit) claim(x kernel.NFTElem, hash [8]byte) {
+	now := e.at[place(x)]
+	if now == nil {
+		e.release(x, hash) // who held it with others before somebody deleted it by hand
+		e.add(x)
+		return
+	}
+	_, _, _, tagged := kernel.ParseTag(now.Comment)
+	switch {
+	case holds(x, hash, e.at) && sameData(*now, x):
+	case tagged && byAddress(x.Set):
+		h := holder(x, uint32(len(holders(x, e.at))))
+		h.Comment = x.Comment
+		e.add(h)
+	default:
+		e.delete(*now)
+		e.add(x)
+	}
+}
+
+// replace writes into b how the elements of an owner turn from have into want.
+func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []kernel.NFTElem, at map[string]*kernel.NFTElem) {
+	e := edit{b, at}
+	for _, old := range have {
+		if old.place.Set != nil && !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, old.place) }) {
+			e.release(old.place, hash)
 		}
 	}
 	for _, w := range want {
-		now := at[place(w)]
-		if now != nil && taggedBy(now, hash) && sameData(*now, w) {
-			continue
-		}
-		if now != nil {
-			b.Delete(*now)
-		}
-		b.Add(w)
+		e.claim(w, hash)
 	}
 }
 
@@ -201,10 +298,19 @@ func (f filter) settled(o spec.Owner, kind uint32, want []kernel.NFTElem) (d dri
 		return nil, err
 	}
 	for _, w := range want {
-		d.add(elementDrift(at[place(w)], w))
+		d.add(heldDrift(w, at))
 	}
 	d = append(d, recordDrift(have, want)...)
 	return d, nil
+}
+
+// heldDrift compares a wanted element with what there is, which its owner may hold with others.
+func heldDrift(want kernel.NFTElem, at map[string]*kernel.NFTElem) error {
+	_, owner, _, _ := kernel.ParseTag(want.Comment)
+	if now := at[place(want)]; holds(want, owner, at) && sameData(*now, want) {
+		return nil
+	}
+	return elementDrift(at[place(want)], want)
 }
 
 // elementDrift compares the element at a place with the wanted one.

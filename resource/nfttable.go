@@ -35,7 +35,7 @@ func inetTable() *kernel.NFTTable {
 	post := &kernel.NFTChain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
 		Rules: []*kernel.NFTRule{rule("administrator").Jump("user"),
 			rule("published ports, back to where it came from").Translated().Jump("hairpin"), rule("out of a network").Jump("masquerading")}}
-	t.Sets = append(t.Sets, ownersSet(t))
+	t.Sets = append(t.Sets, ownersSet(t), holdersSet(t))
 	for _, v6 := range []bool{false, true} {
 		p := portsOf(t, v6, "")
 		t.Sets = append(append(t.Sets, p.sets()...), itselfSet(t, v6))
@@ -149,6 +149,12 @@ func set(t *kernel.NFTTable, name string, key ...kernel.NFTType) *kernel.NFTSet 
 // whose upper half is the kind of resource. The comment names set and key, and has the tag.
 func ownersSet(t *kernel.NFTTable) *kernel.NFTSet {
 	return set(t, "owners", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
+}
+
+// holdersSet is who has an element that another owner has too, because the address that it is for is that of both: keyed
+// by a hash of the element's place in two halves and a number. The comment has the tag.
+func holdersSet(t *kernel.NFTTable) *kernel.NFTSet {
+	return set(t, "holders", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
 }
 
 // sharedSet is the set of those who share a chain, and has the chain's name: addresses that masquerade, or

@@ -107,7 +107,7 @@ func (m claimants) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[[
 				mate := d.container == mine.container
 				switch {
 				case d.owner == me || !mine.overlaps(d):
-				case !mate && d.to == mine.to: // which belongs to this one now
+				case !mate && d.to == mine.to && d.link == 0 && d.network() == mine.network(): // which IPAM gave to this one
 					dead[d.owner] = true
 				case !mine.meets(d) || mate && (mine.at(d) || d.host != mine.host):
 				case vanished(w, d.link):
@@ -240,7 +240,7 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 		}
 	}
 	for _, h := range pub.plain {
-		d.add(elementDrift(at[place(h)], h))
+		d.add(heldDrift(h, at))
 	}
 	return append(d, recordDrift(have, pub.places())...), nil
 }
