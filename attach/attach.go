@@ -139,7 +139,10 @@ func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options .
 		return err
 	}
 	defer op.end()
-	cached, unreadable := op.recall() // and that never stops a DEL
+	cached, unreadable := op.recall() // one that is no attachment never stops a DEL
+	if unanswered(unreadable) {
+		return op.failed(unreadable)
+	}
 	err = op.detach(ctx, cached, o.goOn)
 	if unreadable != nil {
 		err = errors.Join(err, op.failed(unreadable))

@@ -207,7 +207,7 @@ func (r *Runtime) forget(o spec.Owner, c *Cached) error {
 func (r *Runtime) setAside(o spec.Owner) (kept []string, err error) {
 	var errs []error
 	for _, path := range r.paths(o) {
-		if _, err := read(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := read(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !unanswered(err) {
 			if err := os.Rename(path, path+corruptSuffix); err != nil {
 				errs = append(errs, err)
 				continue

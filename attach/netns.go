@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // errNoNamespace: the path exists, and is no namespace: its mount is gone.
@@ -76,25 +78,46 @@ func identity(path string) (string, error) {
 // netnsForDel is what DEL tells the plugins: path, or nothing where path is the runtime's own namespace,
 // or another one than ADD saw, or none any more. A namespace path such as /proc/PID/ns/net outlives its
 // process and comes back as somebody else's; a plugin that believed it would take his interfaces, or the
-// host's, down. A plugin that gets no namespace takes the container's for vanished (clause P12).
-func (r *Runtime) netnsForDel(path, seen string) string {
+// host's, down. A plugin that gets no namespace takes the container's for vanished (clause P12). Where it cannot be told
+// which namespace it is, that is an error, and no plugin is asked.
+func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 	if path == "" {
-		return ""
+		return "", nil
 	}
 	now, err := lookAt(path)
 	switch {
 	case errors.Is(err, errNoNamespace):
-		return ""
-	case err != nil:
-		return path
+		return "", nil
+	case unanswered(err):
+		return "", err
+	case err != nil: // it leads nowhere, as the plugins will see
+		return path, nil
 	}
-	if own, err := ownNamespace(); err == nil && own == now && !r.override() {
-		return ""
+	own, err := ownNamespace()
+	if err != nil {
+		return "", err
 	}
-	if id, err := now.identity(); err == nil && seen != "" && id != seen {
-		return ""
+	id, err := now.identity()
+	if err != nil {
+		return "", err
 	}
-	return path
+	if own == now && !r.override() || seen != "" && id != seen {
+		return "", nil
+	}
+	return path, nil
+}
+
+// unanswered reports whether an error says nothing of the file that was asked about, but only that it could not be asked.
+func unanswered(err error) bool {
+	if errors.Is(err, errCorrupt) || errors.Is(err, spec.ErrNotPlain) {
+		return false
+	}
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM, syscall.EACCES, syscall.EINTR, syscall.EIO} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // override tells whether the reference's variable for plugins that may work in the host's own namespace

@@ -108,11 +108,14 @@ func (op *operation) makeRoom(ctx context.Context) error {
 	return nil
 }
 
-// recall is what the cache has. What cannot be read there is set aside.
+// recall is what the cache has. What is no attachment there is set aside.
 func (op *operation) recall() (*Cached, error) {
 	cached, err := op.r.load(op.owner)
 	if err == nil {
 		return cached, nil
+	}
+	if unanswered(err) { // it may be one
+		return nil, err
 	}
 	kept, failed := op.r.setAside(op.owner)
 	if failed != nil {
@@ -188,7 +191,11 @@ func (op *operation) check(ctx context.Context, prev *spec.Result, goOn bool) er
 func (op *operation) rollback(ctx context.Context) error {
 	op.each = cmp.Or(op.r.Rollback, DefaultRollback)
 	defer func() { op.each = 0 }()
-	return op.del(context.WithoutCancel(ctx), nil, op.r.netnsForDel(op.a.Netns, op.seen), true)
+	netns, err := op.r.netnsForDel(op.a.Netns, op.seen)
+	if err != nil {
+		return err
+	}
+	return op.del(context.WithoutCancel(ctx), nil, netns, true)
 }
 
 // detach runs DEL of all plugins, and forgets the attachment when they have succeeded.
@@ -199,11 +206,14 @@ func (op *operation) detach(ctx context.Context, cached *Cached, goOn bool) erro
 		op.inherit(cached)
 		prev, seen = cached.Result, cached.seen
 	}
-	netns := op.r.netnsForDel(op.a.Netns, seen)
+	netns, err := op.r.netnsForDel(op.a.Netns, seen)
+	if err != nil {
+		return op.failed(err)
+	}
 	if cached != nil && netns != "" && netns == cached.Netns && !cached.stale() && op.r.Gone(cached) { // what is there now is another's
 		netns = ""
 	}
-	err := op.del(ctx, prev, netns, goOn)
+	err = op.del(ctx, prev, netns, goOn)
 	if op.older(ctx) {
 		err = op.del(ctx, prev, netns, goOn)
 	}

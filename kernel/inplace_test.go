@@ -19,7 +19,7 @@ func TestInPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cont.Close()
-	cont.InPlace = true
+	cont.Stranded = func(err error) { t.Error(err) }
 	where := func() string {
 		l, err := os.Readlink("/proc/thread-self/ns/net")
 		if err != nil {

@@ -40,13 +40,14 @@ func (w *World) Close() {
 }
 
 // An NS is an open network namespace: a descriptor and, from their first use on, netlink sockets and a thread
-// inside it. Nobody else's thread ever enters it, unless InPlace is set.
+// inside it. Nobody else's thread ever enters it, unless Stranded is set.
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
 	FD   netns.NsHandle
-	// InPlace has the caller's thread enter the namespace and leave it again, where it may. That is for a program of one call, where
-	// to start another thread, and to hand over to it, is a good part of what a call takes. A thread that cannot leave ends the program.
-	InPlace bool
+	// Stranded has the caller's thread enter the namespace and leave it again, where it may. That is for a program of one call, where
+	// to start another thread, and to hand over to it, is a good part of what a call takes. Where a thread cannot leave, this is
+	// called, and has to end the program.
+	Stranded func(error)
 
 	connMu sync.Mutex
 	conns  map[int]*conn // one a protocol, see conn
@@ -77,12 +78,28 @@ func Open(path string) (*NS, error) {
 		return nil, fmt.Errorf("open netns %s: %w", p, err)
 	}
 	ns.FD = netns.NsHandle(fd)
-	// Only nsfs answers; a plain file left at the path, or the namespace of another kind, does not.
-	if kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE); err != nil || kind != unix.CLONE_NEWNET {
+	if err := network(fd); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("open netns %s: %w", p, ErrNotNamespace)
+		return nil, fmt.Errorf("open netns %s: %w", p, err)
 	}
 	return ns, nil
+}
+
+// network is nil for a file that is a network namespace. Only nsfs answers; a plain file left at the path, or the namespace
+// of another kind, does not. Whether an error is that answer is asked of the file system.
+func network(fd int) error {
+	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
+	if err == nil && kind == unix.CLONE_NEWNET {
+		return nil
+	}
+	var st unix.Statfs_t
+	if serr := unix.Fstatfs(fd, &st); serr != nil {
+		return os.NewSyscallError("fstatfs", serr)
+	}
+	if err == nil || st.Type != unix.NSFS_MAGIC {
+		return ErrNotNamespace
+	}
+	return os.NewSyscallError("ioctl", err)
 }
 
 // Hidden reports whether what Open says of a path is no proof that the namespace is gone: mounts are not all seen in a
@@ -110,18 +127,18 @@ func (ns *NS) Close() {
 }
 
 // Do runs fn on a thread that is inside the namespace, for what follows the thread: opening sockets, and
-// /proc/sys/net. The thread is made at the first use and thrown away by Close, and runs nothing else; InPlace says otherwise.
+// /proc/sys/net. The thread is made at the first use and thrown away by Close, and runs nothing else; Stranded says otherwise.
 func (ns *NS) Do(fn func() error) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
 	if ns.Path == "" {
 		return fn() // every thread of the process is in it
 	}
-	if ns.InPlace {
+	if ns.Stranded != nil {
 		if home := wayBack(); home >= 0 {
 			return ns.visit(home, fn)
 		}
-		ns.InPlace = false
+		ns.Stranded = nil
 	}
 	if ns.work == nil {
 		work, entered := make(chan func()), make(chan error)
@@ -170,8 +187,7 @@ func (ns *NS) visit(home int, fn func() error) error {
 	defer func() {
 		// What this thread did next would be done to the container instead of the host.
 		if err := unix.Setns(home, unix.CLONE_NEWNET); err != nil {
-			fmt.Fprintf(os.Stderr, "leave netns %s: %v\n", ns.Path, err)
-			os.Exit(1)
+			ns.Stranded(fmt.Errorf("leave netns %s: %w", ns.Path, err))
 		}
 	}()
 	return fn()
@@ -207,13 +223,13 @@ func (ns *NS) Inode() (dev, ino uint64, err error) {
 }
 
 // Same reports whether two open namespaces are one.
-func Same(a, b *NS) bool {
+func Same(a, b *NS) (bool, error) {
 	if a == nil || b == nil {
-		return false
+		return false, nil
 	}
 	ad, ai, aerr := a.Inode()
 	bd, bi, berr := b.Inode()
-	return aerr == nil && berr == nil && ad == bd && ai == bi
+	return ad == bd && ai == bi, errors.Join(aerr, berr)
 }
 
 // An Identity tells a namespace from one that got its path, or even its inode, later.
@@ -221,8 +237,8 @@ type Identity struct {
 	Dev, Ino, Cookie uint64
 }
 
-// Same reports whether two identities may be of one namespace. One that has no cookie is of an old kernel, or of a namespace
-// that one may not look inside: then the inode has to do.
+// Same reports whether two identities may be of one namespace. One that has no cookie is of an old kernel: then the inode has
+// to do.
 func (id Identity) Same(as Identity) bool {
 	if id.Cookie == 0 || as.Cookie == 0 {
 		id.Cookie, as.Cookie = 0, 0
@@ -232,7 +248,39 @@ func (id Identity) Same(as Identity) bool {
 
 // Identity is ns's.
 func (ns *NS) Identity() (id Identity, err error) {
-	id.Dev, id.Ino, err = ns.Inode()
-	id.Cookie = ns.Cookie()
+	if id.Dev, id.Ino, err = ns.Inode(); err != nil {
+		return id, err
+	}
+	id.Cookie, err = ns.Cookie()
 	return id, err
+}
+
+// Is reports whether ns is the namespace that had an identity. Its cookie is asked for only where the inode leaves the
+// answer open, for one may not look inside of every namespace.
+func (ns *NS) Is(was Identity) (bool, error) {
+	dev, ino, err := ns.Inode()
+	if err != nil || dev != was.Dev || ino != was.Ino {
+		return false, err
+	}
+	cookie, err := ns.Cookie()
+	return err == nil && was.Same(Identity{dev, ino, cookie}), err
+}
+
+// Reopen opens the namespace at a path if it is still the one that had an identity, and is nil where that is gone.
+func Reopen(path string, was Identity) (*NS, error) {
+	if path == "" {
+		return nil, nil
+	}
+	ns, err := Open(path)
+	if errors.Is(err, ErrNoNamespace) || errors.Is(err, ErrNotNamespace) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if same, err := ns.Is(was); err != nil || !same {
+		ns.Close()
+		return nil, err
+	}
+	return ns, nil
 }

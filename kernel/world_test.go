@@ -25,8 +25,11 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cont.Close()
-	if Same(host, cont) || !Same(host, host) {
-		t.Error("Same does not tell two namespaces apart")
+	if same, err := Same(host, cont); err != nil || same {
+		t.Errorf("the host's namespace is the container's: %v", err)
+	}
+	if same, err := Same(host, host); err != nil || !same {
+		t.Errorf("the host's namespace is not itself: %v", err)
 	}
 	links, err := cont.Links()
 	if err != nil || len(links) == 0 {

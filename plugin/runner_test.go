@@ -41,7 +41,8 @@ type runner struct {
 	dir    string
 	chain  chain
 	ifName string
-	host   string // the namespace that is the host; empty: the test's own
+	host   string                // the namespace that is the host; empty: the test's own
+	start  func(*exec.Cmd) error // runs a plugin; nil: Run
 }
 
 func newRunner(t *testing.T, c chain) *runner {
@@ -58,7 +59,7 @@ func newRunner(t *testing.T, c chain) *runner {
 			t.Fatal(err)
 		}
 	}
-	return &runner{t, dir, c, "eth0", ""}
+	return &runner{t: t, dir: dir, chain: c, ifName: "eth0"}
 }
 
 type attachment struct {
@@ -83,7 +84,11 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME="+r.ifName, "CNI_PATH="+r.dir)
-	if err := nstest.In(r.host, cmd.Run); err != nil {
+	start := cmd.Run
+	if r.start != nil {
+		start = func() error { return r.start(cmd) }
+	}
+	if err := nstest.In(r.host, start); err != nil {
 		var e spec.Error
 		if json.Unmarshal(out.Bytes(), &e) == nil && e.Msg != "" {
 			return nil, &e

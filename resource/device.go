@@ -232,8 +232,9 @@ func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
 		if !k.is(r) {
 			continue
 		}
+		var who *spec.Error
 		switch err := r.held(w, k.Device); {
-		case err != nil && r.Owner.Network != k.Network:
+		case err != nil && (r.Owner.Network != k.Network || !errors.As(err, &who)):
 			return err
 		case err != nil || r.returns():
 			return nil

@@ -132,23 +132,13 @@ func (r deviceRecord) onHost(w *kernel.World) (*kernel.Link, error) {
 }
 
 // container is the namespace that the device was moved to, if that is still there. The caller closes what is not w's.
-func (r deviceRecord) container(w *kernel.World) *kernel.NS {
-	is := func(ns *kernel.NS) bool {
-		id, err := ns.Identity()
-		return err == nil && id == r.NS
+func (r deviceRecord) container(w *kernel.World) (*kernel.NS, error) {
+	if w.Container != nil {
+		if same, err := w.Container.Is(r.NS); err != nil || same {
+			return w.Container, err
+		}
 	}
-	if w.Container != nil && is(w.Container) {
-		return w.Container
-	}
-	ns, err := kernel.Open(r.Netns)
-	if err != nil {
-		return nil
-	}
-	if !is(ns) {
-		ns.Close()
-		return nil
-	}
-	return ns
+	return kernel.Reopen(r.Netns, r.NS)
 }
 
 // returns reports whether there will be a device again that no container has: a card comes back after its namespace's
@@ -171,7 +161,10 @@ func (r deviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	if l != nil {
 		return r.returned(w, l)
 	}
-	in := r.container(w)
+	in, err := r.container(w)
+	if err != nil {
+		return true, err
+	}
 	if in != nil {
 		if in != w.Container {
 			defer in.Close()

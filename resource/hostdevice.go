@@ -126,9 +126,9 @@ func (h HostDevice) take(ctx context.Context, w *kernel.World) (*kernel.Link, er
 
 // held says who has the device; nil if its container is gone, or has lost it.
 func (r deviceRecord) held(w *kernel.World, d Device) error {
-	in := r.container(w)
-	if in == nil {
-		return nil
+	in, err := r.container(w)
+	if err != nil || in == nil {
+		return err
 	}
 	if in != w.Container {
 		defer in.Close()
@@ -207,10 +207,16 @@ func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover.
 func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
-	if _, known, err := recallDevice(w, h.Owner); err != nil {
+	_, known, err := recallDevice(w, h.Owner)
+	if err != nil {
 		return err
-	} else if _, in, _ := h.former(w); !known && in == nil {
-		return w.Memory.Forget(deviceMemory, h.Owner)
+	}
+	if !known {
+		if _, in, _, err := h.former(w); err != nil {
+			return err
+		} else if in == nil {
+			return w.Memory.Forget(deviceMemory, h.Owner)
+		}
 	}
 	unlock, err := kernel.Lock(ctx, deviceLock)
 	if err != nil {
@@ -225,9 +231,9 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 		_, err := r.release(ctx, w)
 		return err
 	}
-	r, in, l := h.former(w)
-	if in == nil {
-		return nil
+	r, in, l, err := h.former(w)
+	if err != nil || in == nil {
+		return err
 	}
 	if in != w.Host {
 		if l, err = r.bring(w, in, l); err != nil || l == nil {

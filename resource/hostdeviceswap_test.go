@@ -169,9 +169,9 @@ func TestHostDeviceOfReferenceSwapped(t *testing.T) {
 	host(t, w, "ip link set ens5 alias ens5 netns %s name eth0", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 	h := aDevice(owner, "ens5")
 	h.Attached = true
-	r, in, l := h.former(w)
-	if in == nil {
-		t.Fatal("it is not known")
+	r, in, l, err := h.former(w)
+	if err != nil || in == nil {
+		t.Fatalf("it is not known: %v", err)
 	}
 	lent{name: "ens5", decoy: "ip link add eth0 index %d type veth peer name mine0 index %d"}.swap(t, w, l)
 	cont(t, w, "ip link set eth0 alias ens5")

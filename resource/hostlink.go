@@ -62,10 +62,11 @@ func hostEnd(w *kernel.World, ifname string) (*kernel.Link, error) {
 	if err != nil || l.Kind != "veth" {
 		return nil, gone(err)
 	}
-	if !l.PeerAway && !kernel.Same(w.Host, w.Container) {
-		return nil, nil
-	}
-	if l.PeerAway {
+	if !l.PeerAway {
+		if same, err := kernel.Same(w.Host, w.Container); err != nil || !same {
+			return nil, err
+		}
+	} else {
 		if host, err := w.Container.ID(w.Host); err != nil || host < 0 || host != l.PeerNS {
 			return nil, err
 		}

@@ -140,16 +140,4 @@ func sweepContained(w *kernel.World, network string, keep func(owner [8]byte) bo
 }
 
 // open is the namespace, or nil if it is gone.
-func (m Made) open() (*kernel.NS, error) {
-	ns, err := kernel.Open(m.Path)
-	if errors.Is(err, kernel.ErrNoNamespace) || errors.Is(err, kernel.ErrNotNamespace) {
-		return nil, nil
-	} else if err != nil {
-		return nil, err
-	}
-	if now, err := ns.Identity(); err != nil || !now.Same(m.Identity) {
-		ns.Close()
-		return nil, err
-	}
-	return ns, nil
-}
+func (m Made) open() (*kernel.NS, error) { return kernel.Reopen(m.Path, m.Identity) }

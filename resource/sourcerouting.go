@@ -88,11 +88,13 @@ func (s SourceRouting) recall(w *kernel.World, ns *kernel.NS) (rec sources, know
 	if known, err = w.Memory.Recall(sourceRecord, s.Owner, &rec); err != nil {
 		return rec, false, err
 	}
-	id, err := ns.Identity()
-	if !known || rec.NS != id || rec.By == nil {
-		return sources{NS: id, Path: ns.Path, By: map[int]sourced{}}, false, err
+	if known && rec.By != nil {
+		if same, err := ns.Is(rec.NS); err != nil || same {
+			return rec, same, err
+		}
 	}
-	return rec, true, err
+	id, err := ns.Identity()
+	return sources{NS: id, Path: ns.Path, By: map[int]sourced{}}, false, err
 }
 
 // Ensure implements plan.Resource.

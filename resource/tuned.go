@@ -53,21 +53,20 @@ func (r tuned) clone() tuned {
 // recall is what is remembered of the link, nil where there is none. What is remembered of another container, or of a link that had its
 // name, is not known.
 func (t Tuning) recall(w *kernel.World, l *kernel.Link) (r tuned, known bool, err error) {
-	now, err := w.Container.Identity()
-	if err != nil {
-		return r, false, err
-	}
 	index := 0
 	if l != nil {
 		index = l.Index
 	}
-	known, err = w.Memory.Recall(tuningRecord, t.Owner, &r)
-	if known = known && r.NS == now; known && r.Index != index {
+	if known, err = w.Memory.Recall(tuningRecord, t.Owner, &r); err == nil && known {
+		known, err = w.Container.Is(r.NS)
+	}
+	if known && r.Index != index {
 		r.Link = nil
 		maps.DeleteFunc(r.Sysctl, func(path string, _ *change) bool { return strings.Contains(path, "/"+t.Link+"/") })
 	}
-	if !known {
-		r = tuned{NS: now}
+	if err == nil && !known {
+		r = tuned{}
+		r.NS, err = w.Container.Identity()
 	}
 	r.Index, r.File = index, t.file()
 	if r.Link == nil {

@@ -126,7 +126,9 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 // apply writes what differs, the sysctls first: with the link's MTU some of them go.
 func (t Tuning) apply(w *kernel.World, rec tuned, l *kernel.Link, change attrs, write []NetSysctl, before map[string]string) error {
 	host, again := w.Host, false
-	if kernel.Same(w.Host, w.Container) {
+	if same, err := kernel.Same(w.Host, w.Container); err != nil {
+		return err
+	} else if same {
 		host = nil
 	}
 	for _, s := range write {

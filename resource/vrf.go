@@ -50,11 +50,13 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 	if known, err = w.Memory.Recall(vrfRecord, v.Owner, &m); err != nil {
 		return m, false, false, err
 	}
-	id, err := ns.Identity()
-	if !known || m.NS != id {
-		return member{NS: id, Path: ns.Path, Link: v.Owner.IfName}, false, known, err
+	if known {
+		if same, err := ns.Is(m.NS); err != nil || same {
+			return m, same, false, err
+		}
 	}
-	return m, true, false, err
+	id, err := ns.Identity()
+	return member{NS: id, Path: ns.Path, Link: v.Owner.IfName}, false, known, err
 }
 
 // Possible implements Prober.

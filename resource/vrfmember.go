@@ -263,18 +263,11 @@ func (m member) giveBack(ns *kernel.NS) {
 
 // within runs do in the namespace of a path, if it is still the one that it was.
 func within(ctx context.Context, path string, was kernel.Identity, do func(*kernel.NS) error) error {
-	ns, err := kernel.Open(path)
-	if path == "" || errors.Is(err, kernel.ErrNoNamespace) || errors.Is(err, kernel.ErrNotNamespace) {
-		ns.Close()
-		return nil
-	}
-	if err != nil {
+	ns, err := kernel.Reopen(path, was)
+	if err != nil || ns == nil {
 		return err
 	}
 	defer ns.Close()
-	if now, err := ns.Identity(); err != nil || now != was {
-		return err
-	}
 	unlock, err := lockSources(ctx, ns)
 	if err != nil {
 		return err

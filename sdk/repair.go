@@ -29,9 +29,11 @@ func Inside(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, er
 	} else if err != nil {
 		return nil, err
 	}
-	if kernel.Same(host.Host, cont) {
+	same, err := kernel.Same(host.Host, cont)
+	if same && err == nil {
 		err = fmt.Errorf("%s: %w", netns, kernel.ErrHostNamespace)
-	} else {
+	}
+	if err == nil {
 		err = another(host.Memory, o, cont)
 	}
 	if err != nil {
@@ -66,14 +68,13 @@ func Vanished(o spec.Owner, netns string) error {
 func another(m kernel.Memory, o spec.Owner, cont *kernel.NS) error {
 	var was kernel.Identity
 	known, err := m.Recall(netnsRecord, o, &was)
-	now, ierr := cont.Identity()
-	if err = errors.Join(err, ierr); err != nil || !known {
+	if err != nil || !known {
 		return err
 	}
-	if !was.Same(now) {
-		return fmt.Errorf("%s is another one than the one that was attached: %w", cont.Path, kernel.ErrNoNamespace)
+	if same, err := cont.Is(was); err != nil || same {
+		return err
 	}
-	return nil
+	return fmt.Errorf("%s is another one than the one that was attached: %w", cont.Path, kernel.ErrNoNamespace)
 }
 
 // Made reports whether an interface plugin of ours has made o's link in this boot, and no DEL has removed it.

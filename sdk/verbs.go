@@ -303,7 +303,8 @@ func (c *call) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// del removes the attachment and then gives its addresses back. What is gone already is no error.
+// del removes the attachment and then gives its addresses back: what could not be removed has them yet. What is gone already
+// is no error.
 func (c *call) del(ctx context.Context) error {
 	if err := c.openHost(); err != nil {
 		return err
@@ -321,8 +322,8 @@ func (c *call) del(ctx context.Context) error {
 		release()
 	}
 	want, err := c.want()
-	errs = append(errs, err, want.Remove(ctx, c.w))
-	if c.ipam != nil && !c.ipam.needsLink() {
+	left := want.Remove(ctx, c.w)
+	if errs = append(errs, err, left); left == nil && c.ipam != nil && !c.ipam.needsLink() {
 		release()
 	}
 	if errors.Join(errs...) == nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -28,12 +29,21 @@ func (c *call) openWorld() error {
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	cont.InPlace = true
+	cont.Stranded = c.stranded
 	c.w.Container = cont
-	if kernel.Same(c.w.Host, cont) && !c.env.netnsOverride() {
+	if same, err := kernel.Same(c.w.Host, cont); err != nil {
+		return err
+	} else if same && !c.env.netnsOverride() {
 		return fmt.Errorf("CNI_NETNS %s: %w", c.r.Netns, kernel.ErrHostNamespace)
 	}
 	return nil
+}
+
+// stranded ends the program with its error document where the thread that answers the call cannot leave the container's namespace:
+// whatever it did next, it would do to the container instead of the host. An ADD is taken back by the DEL that follows.
+func (c *call) stranded(err error) {
+	os.Stdout.Write(document(err).Encode(c.conf.CNIVersion.Or010()))
+	os.Exit(1)
 }
 
 const netnsRecord = resource.MadeRecord
@@ -78,15 +88,19 @@ func (c *call) openContainerForDel() error {
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	cont.InPlace = true
+	cont.Stranded = c.stranded
 	var was kernel.Identity
+	isHost, herr := kernel.Same(c.w.Host, cont)
 	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
-	now, ierr := cont.Identity()
+	same := true
+	if known && err == nil {
+		same, err = cont.Is(was)
+	}
 	switch {
-	case err != nil || ierr != nil:
+	case err != nil || herr != nil:
 		cont.Close()
-		return errors.Join(err, ierr)
-	case kernel.Same(c.w.Host, cont) && !c.env.netnsOverride(), known && was != now:
+		return errors.Join(err, herr)
+	case isHost && !c.env.netnsOverride(), !same:
 		slog.Warn("CNI_NETNS is not the container's namespace any more; only the host is cleaned up", "netns", c.r.Netns)
 		cont.Close()
 		return nil

@@ -44,8 +44,8 @@ func (k *keeper) reach() (reached, error) {
 	if err != nil {
 		return reached{}, err
 	}
-	id, err := ns.Identity()
-	if err == nil && id != rec.Identity {
+	same, err := ns.Is(rec.Identity)
+	if err == nil && !same {
 		err = fmt.Errorf("the namespace is %w, and %s is another one", errGone, rec.Netns)
 	}
 	var l *kernel.Link

@@ -1,0 +1,146 @@
+package nstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Syscall is one that a program asks of the kernel.
+type Syscall struct {
+	Name string // socket, setns, openat, ioctl, fstat, getsockopt
+	Path string // of openat
+}
+
+// answerable are the system calls that WithFaults can answer in the kernel's stead.
+func answerable() map[uint32]string {
+	return map[uint32]string{unix.SYS_SOCKET: "socket", unix.SYS_SETNS: "setns", unix.SYS_OPENAT: "openat", unix.SYS_IOCTL: "ioctl",
+		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt"}
+}
+
+// WithFaults runs cmd, and asks fault of each of its system calls that are in answerable, one at a time: an error that it
+// names is what the program gets, and the kernel does nothing. It stands on seccomp's notifications (Linux 5.5).
+func WithFaults(cmd *exec.Cmd, fault func(Syscall) unix.Errno) error {
+	done, stop, answered := make(chan error), make(chan struct{}), make(chan error, 1)
+	thrownAway(func() { // with its filter, which cannot be taken off
+		fd, err := filter()
+		if err != nil {
+			answered <- nil
+			done <- fmt.Errorf("seccomp: %w", err)
+			return
+		}
+		starter := uint32(unix.Gettid())
+		go func() { answered <- answer(fd, starter, stop, fault) }()
+		done <- cmd.Run()
+	})
+	err := <-done
+	close(stop)
+	return errors.Join(err, <-answered)
+}
+
+// filter has the calling thread, and what it starts, wait for an answer to the system calls of answerable.
+func filter() (fd int, err error) {
+	calls := answerable()
+	code := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the system call's number
+	left := len(calls)
+	for nr := range calls {
+		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(left), K: nr})
+		left--
+	}
+	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_USER_NOTIF})
+	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	r, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
+	runtime.KeepAlive(code)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(r), nil
+}
+
+// What linux/seccomp.h calls seccomp_notif and seccomp_notif_resp.
+type (
+	notification struct {
+		id    uint64
+		pid   uint32
+		flags uint32
+		nr    int32
+		arch  uint32
+		ip    uint64
+		args  [6]uint64
+	}
+	response struct {
+		id    uint64
+		val   int64
+		errno int32
+		flags uint32
+	}
+)
+
+const (
+	notifRecv     = 0xc0502100
+	notifSend     = 0xc0182101
+	notifContinue = 1
+)
+
+// answer answers until stop is closed. What the thread with that number asks, which starts the program, is never a fault.
+func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix.Errno) error {
+	defer unix.Close(fd)
+	names := answerable()
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50)
+		if n == 0 || err == unix.EINTR {
+			select {
+			case <-stop:
+				return nil
+			default:
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		var q notification
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifRecv, uintptr(unsafe.Pointer(&q))); errno == unix.ENOENT || errno == unix.EINTR {
+			select { // it was killed meanwhile, or there is nobody any more
+			case <-stop:
+				return nil
+			default:
+				continue
+			}
+		} else if errno != 0 {
+			return errno
+		}
+		a := response{id: q.id, flags: notifContinue}
+		if q.pid != starter {
+			s := Syscall{Name: names[uint32(q.nr)]}
+			if s.Name == "openat" {
+				s.Path = textAt(q.pid, q.args[1])
+			}
+			if errno := fault(s); errno != 0 {
+				a = response{id: q.id, errno: -int32(errno)}
+			}
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend, uintptr(unsafe.Pointer(&a))); errno != 0 && errno != unix.ENOENT {
+			return errno
+		}
+	}
+}
+
+// textAt is the text at an address of a process.
+func textAt(pid uint32, at uint64) string {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b := make([]byte, unix.PathMax)
+	n, _ := f.ReadAt(b, int64(at))
+	text, _, _ := strings.Cut(string(b[:n]), "\x00")
+	return text
+}
