@@ -60,9 +60,7 @@ func (d Dummy) Verify(ctx context.Context, w *kernel.World) error {
 	if d.MAC != "" {
 		is.want("address", macText(d.MAC), l.MAC)
 	}
-	if d.MTU != 0 {
-		is.want("mtu", d.MTU, l.MTU)
-	}
+	is.mtu(w, d.Owner, d.MTU, l)
 	if !d.Down {
 		is.want("state", "up", state(l))
 	}

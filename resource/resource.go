@@ -50,7 +50,8 @@ type Iface struct {
 // A Linker is a resource that has links to show in the result.
 type Linker interface{ Ifaces() []Iface }
 
-// A Describer is a Linker that knows more of the container's link than its MAC and MTU: its socketPath, its pciID.
+// A Describer is a Linker that knows more of the container's link than its MAC and MTU, as its socketPath and its pciID; or that
+// changes a link of another plugin's, and knows which of the two it was asked for.
 type Describer interface {
 	Describe(*kernel.World, *spec.Interface) error
 }

@@ -114,9 +114,7 @@ func (s Stacked) verify(w *kernel.World, kind string) (l *kernel.Link, d drift) 
 	if s.MAC != "" {
 		d.want("address", macText(s.MAC), l.MAC)
 	}
-	if s.MTU != 0 {
-		d.want("mtu", s.MTU, l.MTU)
-	}
+	d.mtu(w, s.Owner, s.MTU, l)
 	if !s.Down {
 		d.want("state", "up", state(l))
 	}

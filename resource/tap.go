@@ -120,9 +120,7 @@ func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
 	if t.MAC != "" {
 		d.want("address", macText(t.MAC), l.MAC)
 	}
-	if t.MTU != 0 {
-		d.want("mtu", t.MTU, l.MTU)
-	}
+	d.mtu(w, t.Owner, t.MTU, l)
 	if !t.Down {
 		d.want("state", "up", state(l))
 	}

@@ -78,6 +78,18 @@ func (t Tuning) recall(w *kernel.World, l *kernel.Link) (r tuned, known bool, er
 	return r, known, err
 }
 
+// mtu compares the MTU of a container's link, unless it is the one that a Tuning of the same owner has given the link since:
+// a result of a version before 1.1.0 cannot say that (P16).
+func (d *drift) mtu(w *kernel.World, o spec.Owner, want int, l *kernel.Link) {
+	if want == 0 || want == l.MTU {
+		return
+	}
+	rec, _, err := Tuning{Owner: o, Link: l.Name}.recall(w, l)
+	if d.add(err); err == nil && (rec.Link["mtu"] == nil || rec.Link["mtu"].Is != strconv.Itoa(l.MTU)) {
+		d.want("mtu", want, l.MTU)
+	}
+}
+
 // remember writes both memories.
 func (t Tuning) remember(w *kernel.World, r tuned) error {
 	if err := w.Memory.Remember(tuningRecord, t.Owner, r); err != nil {

@@ -49,6 +49,18 @@ func (t Tuning) String() string {
 // Ifaces implements Linker.
 func (t Tuning) Ifaces() []Iface { return []Iface{{Container, t.Link}} }
 
+// Describe implements Describer.
+func (t Tuning) Describe(w *kernel.World, f *spec.Interface) error {
+	mac, mtu, err := Shown(Iface{Container, t.Link}, w)
+	if t.MAC != "" {
+		f.MAC = mac
+	}
+	if t.MTU != 0 {
+		f.MTU = mtu
+	}
+	return err
+}
+
 func (t Tuning) want() attrs {
 	a := attrs{}
 	if t.MAC != "" {

@@ -184,7 +184,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		return res, nil
 	}
 	// Where no link of the container is of the plan, as after a plugin that made a tap, it is the previous one's.
-	own, link, unseen := c.r.prevInterface(), c.r.IfName, false
+	own, link, unseen, listed := c.r.prevInterface(), c.r.IfName, false, len(res.Interfaces)
 	for _, r := range want {
 		l, ok := plan.Unwrap(r).(resource.Linker)
 		if !ok {
@@ -200,7 +200,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 				i = len(res.Interfaces)
 				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, Sandbox: sandbox})
 			}
-			if _, unseen = plan.Unwrap(r).(resource.Linkless); !unseen {
+			if _, unseen = plan.Unwrap(r).(resource.Linkless); !unseen && i >= listed { // what others made is as they said
 				mac, mtu, err := resource.Shown(f, c.w)
 				if err != nil {
 					return nil, err
@@ -253,8 +253,8 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	return res, nil
 }
 
-// retell brings what a previous result says of the links that a chained plugin works on up to date, and adds
-// those that it made on the host.
+// retell brings what a previous result says of the links that a chained plugin was asked to change up to date, and adds
+// those that it made on the host. An interface that nobody listed is none of the result's.
 func (c *call) retell(res *spec.Result, want plan.Plan) error {
 	for _, r := range want {
 		l, ok := plan.Unwrap(r).(resource.Linker)
@@ -262,18 +262,21 @@ func (c *call) retell(res *spec.Result, want plan.Plan) error {
 			continue
 		}
 		for _, f := range l.Ifaces() {
-			mac, mtu, err := resource.Shown(f, c.w)
-			if err != nil {
-				return err
-			}
-			listed := f.Where == resource.Container // an interface that nobody listed is none of the result's
-			for i, have := range res.Interfaces {
-				if have.Name == f.Name && (have.Sandbox != "") == (f.Where == resource.Container) {
-					res.Interfaces[i].MAC, res.Interfaces[i].MTU, listed = mac, mtu, true
+			i := slices.IndexFunc(res.Interfaces, func(have spec.Interface) bool {
+				return have.Name == f.Name && (have.Sandbox != "") == (f.Where == resource.Container)
+			})
+			d, describes := plan.Unwrap(r).(resource.Describer)
+			switch {
+			case f.Where == resource.Host && i < 0:
+				mac, mtu, err := resource.Shown(f, c.w)
+				if err != nil {
+					return err
 				}
-			}
-			if !listed {
 				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, MAC: mac, MTU: mtu})
+			case describes && i >= 0:
+				if err := d.Describe(c.w, &res.Interfaces[i]); err != nil {
+					return err
+				}
 			}
 		}
 	}

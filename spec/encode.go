@@ -15,9 +15,9 @@ import (
 //
 // What the version cannot say is left out. Before 0.3.0 that is all but the first address of each
 // family and its routes; a result without any address cannot be said there, and is an error (clause V7).
-// The members of interfaces that came with 1.1.0 are written in an older version only if the result was
-// read in that version. Those of routes are written from 0.3.0 on, as everywhere in the field: a CHECK
-// in an older version would else look for another route than ADD made.
+// The members of interfaces that came with 1.1.0 are not written in an older version. Those of routes are
+// written from 0.3.0 on, as the reference library does: without them the plugin that asked an IPAM plugin
+// would make another route than was configured, and CHECK would look for another than ADD made.
 func (r *Result) Encode(v Version) ([]byte, error) {
 	b, err := r.compact(v)
 	if err != nil {
@@ -118,7 +118,7 @@ func (r Route) inMain() bool { return r.Table == nil || *r.Table == 0 || *r.Tabl
 func (r *Result) lists(doc wire, v Version) wire {
 	var interfaces, ips, routes []wire
 	for _, i := range r.Interfaces {
-		interfaces = append(interfaces, i.wire(v.AtLeast(V110) || v == r.CNIVersion))
+		interfaces = append(interfaces, i.wire(v.AtLeast(V110)))
 	}
 	for _, ip := range r.IPs {
 		ips = append(ips, ip.wire(!v.AtLeast(V100)))

@@ -195,8 +195,8 @@ func TestDecodeResult(t *testing.T) {
 		{"mapped address", `{"ips":[{"address":"::ffff:10.1.2.3/120","gateway":"::ffff:10.1.2.1"}]}`, V040, "",
 			`{"cniVersion":"0.4.0","ips":[{"version":"4","address":"10.1.2.3/24","gateway":"10.1.2.1"}],"dns":{}}`},
 		{"host bits", `{"routes":[{"dst":"10.1.2.3/8"}]}`, V100, "", `{"cniVersion":"1.0.0","routes":[{"dst":"10.1.2.3/8"}]}`},
-		{"same version keeps what it does not define", `{"interfaces":[{"name":"a","mtu":9000,"socketPath":"/s"}]}`, V100, "",
-			`{"cniVersion":"1.0.0","interfaces":[{"mtu":9000,"name":"a","socketPath":"/s"}]}`},
+		{"what the version does not have", `{"interfaces":[{"name":"a","mtu":9000,"socketPath":"/s","pciID":"p"}]}`, V100, "",
+			`{"cniVersion":"1.0.0","interfaces":[{"name":"a"}]}`},
 		{"extra", `{"z":1.0,"a":9007199254740993,"ips":[]}`, V100, "", `{"a":9007199254740993,"cniVersion":"1.0.0","z":1.0}`},
 		{"index out of range", `{"ips":[{"address":"10.1.2.3/24","interface":-1}]}`, V100, "", `{"cniVersion":"1.0.0","ips":[{"address":"10.1.2.3/24","interface":-1}]}`},
 
