@@ -19,8 +19,9 @@ import (
 
 // A collected is the answer of gc.
 type collected struct {
-	Network string     `json:"network"`
-	Removed []attached `json:"removed"` // attachments that were remembered; what plugins found beside has no names
+	Network   string     `json:"network,omitempty"`   // empty: all
+	Removed   []attached `json:"removed"`             // attachments that were remembered; what plugins found beside has no names
+	Reclaimed []address  `json:"reclaimed,omitempty"` // --gone: leases that no attachment was remembered for
 }
 
 // gcFlags are the ways to say which attachments are valid.
@@ -32,17 +33,26 @@ type gcFlags struct {
 func (a *app) gcCommand() *cobra.Command {
 	var f gcFlags
 	c := &cobra.Command{
-		Use: "gc NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
+		Args: func(c *cobra.Command, args []string) error {
+			if f.gone && len(args) == 0 {
+				return nil
+			}
+			return operands("NET [NETNS]")(c, args)
+		},
+		Use: "gc NET [NETNS]", GroupID: "attach",
 		Short: "Remove what belongs to none of the valid attachments of a network",
 		Long: `Remove everything of the network NET that belongs to none of its valid attachments: what the cache remembers,
 and whatever else the plugins find. The valid ones have to be said, or --all that there are none: containers of
 other runtimes on this host may be attached to the same network. What is not known to be gone and not among them is
 named and nothing is removed, and so it is where --valid names what is not attached; --force removes all the same.
 
-With --gone only those are removed that the cache remembers and whose network namespace is gone.
+With --gone only that is removed which is gone by proof: the attachments that the cache remembers and whose network
+namespace is no more, with all that they left, and the leases of such containers. Without NET it does so in all networks. The unit
+fairlead-gc.service runs it once a boot, before the runtimes start.
 
 NETNS is there because cnitool has it; it limits nothing.`,
-		Example: `  fairlead gc lan --gone                                      what dead containers left
+		Example: `  fairlead gc --gone                                          what dead containers left, in all networks
+  fairlead gc lan --gone                                      the same in one
   fairlead gc lan --valid web1/eth0 --valid web2/eth0
   fairlead gc lan --all --force                               all there is, and what is alive too
   fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all that is remembered`,
@@ -51,28 +61,30 @@ NETNS is there because cnitool has it; it limits nothing.`,
 			if err := a.noteAbsent(args); err != nil {
 				return err
 			}
-			keep, err := a.validAttachments(args[0], f)
+			name := strings.Join(args[:min(len(args), 1)], "")
+			keep, err := a.validAttachments(name, f)
 			if err != nil {
 				return err
 			}
-			n, rt, err := a.networkAndRuntime(a.network, args[0])
+			if f.gone {
+				return a.collectGone(c.Context(), name)
+			}
+			n, rt, err := a.networkAndRuntime(a.network, name)
 			if err != nil {
 				return err
 			}
 			before, _ := rt.List(n.Name)
-			if !f.gone && !f.force {
+			if !f.force {
 				if err := doubtful(before, keep, f); err != nil {
 					return err
 				}
 			}
-			if f.gone {
-				err = deleteGone(c.Context(), rt, n.List, before)
-			} else if err = rt.GC(c.Context(), n.List, keep); !n.DisableGC {
+			if err = rt.GC(c.Context(), n.List, keep); !n.DisableGC {
 				err = errors.Join(err, a.sweep(c.Context(), n, keep))
 			}
 			after, _ := rt.List(n.Name)
 			var otherwise []attach.Cached
-			removed := collected{n.Name, []attached{}}
+			removed := collected{Network: n.Name, Removed: []attached{}}
 			for _, b := range before {
 				gone := true
 				for _, a := range after {
@@ -98,7 +110,7 @@ NETNS is there because cnitool has it; it limits nothing.`,
 	}
 	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
 	c.Flags().BoolVar(&f.stdin, "from-stdin", false, "read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
-	c.Flags().BoolVar(&f.gone, "gone", false, "remove only the remembered attachments whose network namespace is gone")
+	c.Flags().BoolVar(&f.gone, "gone", false, "remove only what is gone by proof; without NET in all networks")
 	c.Flags().BoolVar(&f.all, "all", false, "no attachment is valid: remove all of the network; what is alive only with --force")
 	c.Flags().BoolVar(&f.force, "force", false, "remove what is alive too, and let --valid name what is not attached")
 	return c
@@ -135,17 +147,6 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 			"not among the valid ones, and not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	return nil
-}
-
-// deleteGone deletes what is remembered of namespaces that are gone, each by the list that it was attached by.
-func deleteGone(ctx context.Context, rt *attach.Runtime, l *spec.List, remembered []attach.Cached) error {
-	var errs []error
-	for _, c := range remembered {
-		if isGone(c) {
-			errs = append(errs, rt.Del(ctx, c.AttachedBy(l), attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, attach.DelContinue()))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // sweep does what the plugins of ours would have done in a GC, where the list's version has none.

@@ -175,6 +175,15 @@ type address struct {
 	Range       string     `json:"range,omitempty"` // show: the range that it is of
 }
 
+func leaseAddress(network string, l ipam.Lease) address {
+	return address{Network: network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID, IfName: l.IfName, Note: l.Why}
+}
+
+// reclaimed says of a lease who had it and why it is no more.
+func (d address) reclaimed() string {
+	return fmt.Sprintf("%s of %s, which %s had: %s", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
+}
+
 // listing is a book as a list of addresses.
 func listing(network string, b *ipam.Book) []address {
 	var all []address
@@ -183,7 +192,9 @@ func listing(network string, b *ipam.Book) []address {
 		keys[k.Address] = k
 	}
 	for _, l := range b.Leases {
-		all = append(all, address{Network: network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID, IfName: l.IfName, Key: keys[l.Address].Key, Note: l.Why})
+		d := leaseAddress(network, l)
+		d.Key = keys[l.Address].Key
+		all = append(all, d)
 		delete(keys, l.Address)
 	}
 	for _, k := range b.Sticky {

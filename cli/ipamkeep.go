@@ -242,7 +242,7 @@ such a container left is removed by fairlead gc NET --gone.`,
 					problems = append(problems, err.Error())
 				}
 				for _, l := range gone {
-					all = append(all, address{Network: p.network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID, IfName: l.IfName, Note: l.Why})
+					all = append(all, leaseAddress(p.network, l))
 				}
 			}
 			if len(problems) > 0 {
@@ -256,7 +256,7 @@ such a container left is removed by fairlead gc NET --gone.`,
 				}{dry, all, problems})
 			}
 			for _, d := range all {
-				a.print("%s of %s, which %s had: %s\n", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
+				a.print("%s\n", d.reclaimed())
 			}
 			if len(all) == 0 && len(problems) == 0 {
 				a.print("nothing to reclaim\n")

@@ -92,3 +92,29 @@ func TestUnits(t *testing.T) {
 		})
 	}
 }
+
+// The sweep of a boot runs once, before any runtime and before the repair, and sees the host's mounts.
+func TestSweepUnit(t *testing.T) {
+	u := unit(t, "../../packaging/systemd/fairlead-gc.service")
+	before := strings.Fields(strings.Join(u["Unit.Before"], " "))
+	for _, other := range []string{"containerd.service", "crio.service", "docker.service", "podman.service", "podman-restart.service", "kubelet.service", "fairlead-repair.service"} {
+		if !slices.Contains(before, other) {
+			t.Errorf("Before= lacks %s", other)
+		}
+	}
+	after := strings.Fields(strings.Join(u["Unit.After"], " ")) // rules that were saved are loaded by these
+	for _, other := range []string{"nftables.service", "firewalld.service", "netfilter-persistent.service"} {
+		if !slices.Contains(after, other) {
+			t.Errorf("After= lacks %s", other)
+		}
+	}
+	if !slices.Equal(u["Service.Type"], []string{"oneshot"}) || !slices.Equal(u["Service.RemainAfterExit"], []string{"yes"}) {
+		t.Errorf("it runs more than once: %v", u)
+	}
+	for key := range u {
+		_, name, _ := strings.Cut(key, ".")
+		if strings.HasPrefix(name, "Protect") || strings.HasPrefix(name, "Private") || strings.HasSuffix(name, "Paths") || strings.HasPrefix(name, "Bind") || strings.HasPrefix(name, "Root") {
+			t.Errorf("%s gives it mounts of its own", key)
+		}
+	}
+}
