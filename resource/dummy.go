@@ -43,6 +43,9 @@ func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if errors.Is(err, kernel.ErrLinkExists) {
 		err = kernel.NameTaken(d.Name)
 	}
+	if err == nil {
+		err = rememberLink(w, d.Owner, d.Name, "dummy", nil)
+	}
 	return err == nil, err
 }
 

@@ -69,4 +69,6 @@ func (i IPvlan) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Remove implements plan.Remover.
-func (i IPvlan) Remove(ctx context.Context, w *kernel.World) error { return i.remove(w, "ipvlan") }
+func (i IPvlan) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, i.Owner, i.Name, "ipvlan")
+}

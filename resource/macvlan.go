@@ -131,4 +131,6 @@ func (m Macvlan) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Remove implements plan.Remover.
-func (m Macvlan) Remove(ctx context.Context, w *kernel.World) error { return m.remove(w, m.kind()) }
+func (m Macvlan) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, m.Owner, m.Name, m.kind())
+}

@@ -181,7 +181,7 @@ func TestMacvlanOfTheDefaultRoute(t *testing.T) {
 		if err := m.Remove(ctx, w); err != nil {
 			t.Error(err)
 		}
-		if records, err := w.Memory.Records(stackRecord, owner.Network); err != nil || len(records) > 0 {
+		if records, err := w.Memory.Records(linkRecord, owner.Network); err != nil || len(records) > 0 {
 			t.Errorf("%s: still remembered: %v, %v", what, records, err)
 		}
 		for _, n := range []string{"ens3", "ens4"} {

@@ -9,17 +9,61 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Whoever is root in a container may call its links what he likes, and write any mark on them. A mark is gone by in his
-// namespace only: it says what of his is an attachment's, and nothing of the host's or of another container's.
+// Whoever is root in a container may call its links what he likes, and write any mark on them. So which of them is an
+// attachment's, what ADD wrote down decides: a link's index and kind. Name, mark and address say it only where a killed ADD wrote nothing,
+// and never that a link is somebody else's.
 
 // A Made is what is remembered of where an attachment's link was made, under MadeRecord.
 type Made struct {
-	kernel.Identity        // of the container's namespace, which another may have the path of by now
-	Path            string // empty in the records of earlier versions
+	kernel.Identity            // of the container's namespace, which another may have the path of by now
+	Path            string     // empty in the records of earlier versions
+	Owner           spec.Owner // likewise
+}
+
+// linkRecord is the Memory of which link of the container an attachment's is.
+const linkRecord = "link"
+
+type madeLink struct {
+	NS     kernel.Identity // of the container's namespace
+	Index  int
+	Kind   string
+	Master *chosenMaster // that it stands on, where the configuration names none
 }
 
 // contained are the kinds of the links that we make in a container, and that no deletion on the host takes along.
 func contained() []string { return []string{"macvlan", "macvtap", "ipvlan", "vlan", "dummy", "tun"} }
+
+// rememberLink writes down which link in the container was made for the owner, or deletes it again.
+func rememberLink(w *kernel.World, o spec.Owner, name, kind string, master *chosenMaster) error {
+	index, err := w.Container.Index(name)
+	m := madeLink{Index: index, Kind: kind, Master: master}
+	if err == nil {
+		m.NS, err = w.Container.Identity()
+	}
+	if err == nil {
+		err = w.Memory.Remember(linkRecord, o, m)
+	}
+	if err != nil {
+		return errors.Join(err, removeOwn(w, o, name, kind))
+	}
+	return nil
+}
+
+// recallLink is what is remembered of the owner's link, if it is in this namespace.
+func recallLink(w *kernel.World, o spec.Owner, in *kernel.NS) (m madeLink, err error) {
+	known, err := w.Memory.Recall(linkRecord, o, &m)
+	if err == nil && known {
+		known, err = in.Is(m.NS)
+	}
+	if !known {
+		m = madeLink{}
+	}
+	return m, err
+}
+
+func (m madeLink) is(l *kernel.Link) bool {
+	return m.Index != 0 && l.Index == m.Index && l.Kind == m.Kind
+}
 
 // tagged reports whether a link carries an owner's own tag.
 func tagged(l *kernel.Link, owner [8]byte) bool {
@@ -27,10 +71,50 @@ func tagged(l *kernel.Link, owner [8]byte) bool {
 	return ok && h == owner
 }
 
-// taggedIn are the links of a container with an owner's tag, whatever they are called, of one of the kinds.
-func taggedIn(ns *kernel.NS, owner [8]byte, kinds ...string) ([]*kernel.Link, error) {
-	links, err := ns.Links()
-	return slices.DeleteFunc(links, func(l *kernel.Link) bool { return !tagged(l, owner) || !slices.Contains(kinds, l.Kind) }), err
+// ownLinks are an owner's links of some kinds in a container: the one that its record says, and else what its tag or like says
+// that is in no other attachment's record.
+func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like func(*kernel.Link) bool, kinds ...string) ([]*kernel.Link, error) {
+	links, err := in.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, is := range []func(*kernel.Link) bool{m.is, func(l *kernel.Link) bool { return tagged(l, owner) }, like} {
+		found := slices.DeleteFunc(slices.Clone(links), func(l *kernel.Link) bool { return !slices.Contains(kinds, l.Kind) || !is(l) })
+		if len(found) > 0 {
+			if found, err = unclaimed(w, in, links, found, owner); err != nil || len(found) > 0 {
+				return found, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// unclaimed are those of found that are not written down as another attachment's. Those of earlier versions wrote no link down:
+// theirs are what has their tag.
+func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owner [8]byte) ([]*kernel.Link, error) {
+	id, err := in.Identity()
+	if err != nil {
+		return nil, err
+	}
+	records, err := decoded[madeLink](w.Memory.All(linkRecord))
+	made, merr := decoded[Made](w.Memory.All(MadeRecord))
+	devices, derr := deviceRecords(w)
+	if err := errors.Join(err, merr, derr); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found, func(l *kernel.Link) bool {
+		for other, m := range records {
+			if other != owner && m.NS.Same(id) && m.is(l) {
+				return true
+			}
+		}
+		for other, m := range made {
+			if _, known := records[other]; !known && other != owner && m.Owner == (spec.Owner{}) && m.Same(id) && tagged(l, other) {
+				return true
+			}
+		}
+		return slices.ContainsFunc(devices, func(r deviceRecord) bool { return r.NS.Same(id) && r.inContainer(links) == l })
+	}), nil
 }
 
 // calledNow is err, that a link is not there, with the name that it has now if one of the namespace's is it.
@@ -65,34 +149,43 @@ func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err erro
 func own(w *kernel.World, o spec.Owner, name, kind string) (*kernel.Link, error) {
 	ns, l, err := Container.link(w, name)
 	if errors.Is(err, kernel.ErrNoLink) {
-		err, _ = calledNow(ns, err, func(l *kernel.Link) bool { return l.Kind == kind && tagged(l, kernel.OwnerHash(o)) })
+		m, merr := recallLink(w, o, ns)
+		if merr != nil {
+			return nil, merr
+		}
+		err, _ = calledNow(ns, err, func(l *kernel.Link) bool { return l.Kind == kind && (m.is(l) || tagged(l, kernel.OwnerHash(o))) })
 	}
 	return l, err
 }
 
-// removeOwn deletes the link of that name and kind in the container, or what the owner's has become there under another
-// name. One that is marked as somebody else's stays; one without a mark was made by the reference's plugin.
+// removeOwn deletes the owner's link in the container, and forgets it. Where nothing was written down of it, it is the one
+// of that name and kind, whatever is on it: the reference's plugin leaves no mark.
 func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
-	if w.Container == nil {
-		return nil
+	if w.Container != nil {
+		m, err := recallLink(w, o, w.Container)
+		if err != nil {
+			return err
+		}
+		links, err := ownLinks(w, w.Container, m, kernel.OwnerHash(o), func(l *kernel.Link) bool { return l.Name == name || derived(l, o) }, kind)
+		if err = errors.Join(err, deleteAll(w.Container, links)); err != nil {
+			return err
+		}
 	}
-	l, err := w.Container.Link(name)
-	if gone(err) != nil {
-		return err
+	return w.Memory.Forget(linkRecord, o)
+}
+
+// derived reports whether a link has one of the addresses that only the owner's has.
+func derived(l *kernel.Link, o spec.Owner) bool {
+	return slices.ContainsFunc(contMACs(o), func(mac string) bool { return l.MAC.String() == mac })
+}
+
+// contMACs are the addresses that the owner's link in the container has where nobody asks for one: the first that is free.
+func contMACs(o spec.Owner) []string {
+	macs := []string{kernel.MAC("cont", o).String()}
+	for n := 2; n <= 9; n++ {
+		macs = append(macs, kernel.MAC(fmt.Sprint("cont", n), o).String())
 	}
-	if err == nil && l.Kind == kind && tagged(l, kernel.OwnerHash(o)) {
-		return w.Container.DelLink(l.Index)
-	}
-	renamed, rerr := taggedIn(w.Container, kernel.OwnerHash(o), kind)
-	switch {
-	case rerr != nil:
-		return rerr
-	case len(renamed) > 0: // and what has its name is the container's own
-		return deleteAll(w.Container, renamed)
-	case err != nil || l.Kind != kind || !owned(l, o) && marked(l):
-		return nil
-	}
-	return w.Container.DelLink(l.Index)
+	return macs
 }
 
 func deleteAll(ns *kernel.NS, links []*kernel.Link) error {
@@ -103,14 +196,8 @@ func deleteAll(ns *kernel.NS, links []*kernel.Link) error {
 	return errors.Join(errs...)
 }
 
-// marked reports whether a link carries the mark of some attachment, or of some network.
-func marked(l *kernel.Link) bool {
-	_, _, _, ok := kernel.ParseTag(l.Alias)
-	return ok || kernel.OfGroup(l.Group)
-}
-
 // sweepContained removes what attachments of the network that keep does not want have in containers that live on. An ADD that
-// was killed has left a link of the network's group without a tag, if it got as far: the first message cannot set one.
+// was killed has written no link down: its is the one of its name that has its address, or that is of the network's group.
 func sweepContained(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	records, err := decoded[Made](w.Memory.Records(MadeRecord, network))
 	errs := []error{err}
@@ -123,16 +210,13 @@ func sweepContained(w *kernel.World, network string, keep func(owner [8]byte) bo
 			errs = append(errs, err)
 			continue
 		}
-		links, err := ns.Links()
-		alone := true // no attachment that stays is in there: it might just be made
-		for other, h := range records {
-			alone = alone && !(keep(other) && h.Same(m.Identity))
+		made, err := recallLink(w, m.Owner, ns)
+		var links []*kernel.Link
+		if err == nil {
+			links, err = ownLinks(w, ns, made, owner, func(l *kernel.Link) bool {
+				return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(network))
+			}, contained()...)
 		}
-		links = slices.DeleteFunc(links, func(l *kernel.Link) bool {
-			_, _, _, ok := kernel.ParseTag(l.Alias)
-			unfinished := alone && !ok && l.Group == kernel.LinkGroup(network)
-			return !slices.Contains(contained(), l.Kind) || !tagged(l, owner) && !unfinished
-		})
 		errs = append(errs, err, deleteAll(ns, links))
 		ns.Close()
 	}

@@ -33,9 +33,7 @@ func (s Stacked) words(kind string, own ...string) string {
 // Ifaces implements Linker.
 func (s Stacked) Ifaces() []Iface { return []Iface{{Container, s.Name}} }
 
-// stackRecord is the Memory of which master was chosen where the configuration names none.
-const stackRecord = "master"
-
+// A chosenMaster is the one that was chosen where the configuration names none.
 type chosenMaster struct {
 	Where Where
 	Index int
@@ -75,13 +73,14 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 		return s.taken(w, kind, master, err)
 	case errors.Is(err, kernel.ErrLinkExists):
 		return kernel.NameTaken(s.Name)
-	case err != nil || !s.Chosen:
+	case err != nil:
 		return err
 	}
-	if err := w.Memory.Remember(stackRecord, s.Owner, chosenMaster{s.Master.Where, master.Index}); err != nil {
-		return errors.Join(err, s.remove(w, kind))
+	var chosen *chosenMaster
+	if s.Chosen {
+		chosen = &chosenMaster{s.Master.Where, master.Index}
 	}
-	return nil
+	return rememberLink(w, s.Owner, s.Name, kind, chosen)
 }
 
 // spareIndex is an index for the link that is out of the way of those that the kernel counts up.
@@ -92,8 +91,11 @@ func (s Stacked) spareIndex() int {
 
 // taken says who has the address that the link is to have.
 func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err error) error {
-	if links, lerr := taggedIn(w.Container, kernel.OwnerHash(s.Owner), kind); lerr == nil && len(links) > 0 {
-		return fmt.Errorf("%w: it is called %s now", kernel.NameTaken(s.Name), links[0].Name)
+	if m, rerr := recallLink(w, s.Owner, w.Container); rerr == nil {
+		links, lerr := ownLinks(w, w.Container, m, kernel.OwnerHash(s.Owner), func(l *kernel.Link) bool { return derived(l, s.Owner) }, kind)
+		if lerr == nil && len(links) > 0 {
+			return fmt.Errorf("%w: it is called %s now", kernel.NameTaken(s.Name), links[0].Name)
+		}
 	}
 	if s.MAC == kernel.MAC("cont", s.Owner).String() { // nobody asked for it
 		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC, master.Name, err)
@@ -127,12 +129,13 @@ func isMacvlan(l *kernel.Link) bool { return l.Kind == "macvlan" || l.Kind == "m
 
 // onMaster is nil if a link stands on its master, and that is up.
 func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
-	chosen, known := chosenMaster{Where: s.Master.Where}, false
+	chosen, known := chosenMaster{Where: s.Master.Where}, s.Chosen
 	if s.Chosen {
-		var err error
-		if known, err = w.Memory.Recall(stackRecord, s.Owner, &chosen); err != nil || !known {
+		m, err := recallLink(w, s.Owner, w.Container)
+		if err != nil || m.Master == nil {
 			return err // of an ADD that was killed before it remembered, what is there has to do
 		}
+		chosen = *m.Master
 	}
 	ns, err := chosen.Where.ns(w)
 	if err != nil {
@@ -169,9 +172,4 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 		d.want("master", master.Name, is)
 	}
 	return d.err()
-}
-
-// remove forgets what make remembered, and deletes the link.
-func (s Stacked) remove(w *kernel.World, kind string) error {
-	return errors.Join(w.Memory.Forget(stackRecord, s.Owner), removeOwn(w, s.Owner, s.Name, kind))
 }

@@ -70,6 +70,8 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, spec.Errorf(spec.CodeConfig, "selinuxContext: %q: %w; want one of this host's policy that this program may be executed in", t.Label, err)
 	case errors.Is(err, unix.EINVAL) && t.User != nil || errors.Is(err, unix.EINVAL) && t.Group != nil:
 		err = fmt.Errorf("%w (a user namespace knows only the users and groups that are mapped into it)", err)
+	case err == nil:
+		err = rememberLink(w, t.Owner, t.Name, "tun", nil)
 	}
 	return err == nil, err
 }
@@ -156,7 +158,7 @@ func masterIn(ns *kernel.NS, l *kernel.Link) string {
 	return fmt.Sprintf("#%d", l.Master)
 }
 
-// Remove implements plan.Remover. A tap without a mark was made by the reference's plugin.
+// Remove implements plan.Remover.
 func (t Tap) Remove(ctx context.Context, w *kernel.World) error {
 	return removeOwn(w, t.Owner, t.Name, "tun")
 }

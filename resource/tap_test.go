@@ -97,22 +97,26 @@ func TestTap(t *testing.T) {
 	t.Run("who may remove it", func(t *testing.T) {
 		other := owner
 		other.ContainerID = "c2"
-		for alias, removed := range map[string]bool{"": true, kernel.Tag(owner): true, kernel.Tag(other): false} {
-			cont(t, w, "ip link del eth0")
-			cont(t, w, "ip tuntap add eth0 mode tap")
-			if alias != "" {
+		cont(t, w, "ip link del eth0")
+		for _, made := range []bool{false, true} { // by the other one; else by the reference's plugin, or by a killed ADD
+			for _, alias := range []string{"", kernel.Tag(owner), kernel.Tag(other)} {
+				if made {
+					must(t, w, Tap{Owner: other, Name: "eth0"})
+				} else {
+					cont(t, w, "ip tuntap add eth0 mode tap")
+				}
 				if err := w.Container.SetLink("eth0", kernel.LinkChange{Alias: alias}); err != nil {
 					t.Fatal(err)
 				}
-			}
-			if err := (Tap{Owner: owner, Name: "eth0"}).Remove(t.Context(), w); err != nil {
-				t.Error(err)
-			}
-			if _, err := w.Container.Index("eth0"); (err != nil) != removed {
-				t.Errorf("%q: %v", alias, err)
-			}
-			if removed {
-				cont(t, w, "ip tuntap add eth0 mode tap")
+				if err := (Tap{Owner: owner, Name: "eth0"}).Remove(t.Context(), w); err != nil {
+					t.Error(err)
+				}
+				if _, err := w.Container.Index("eth0"); (err == nil) != made {
+					t.Errorf("the other one's: %v, alias %q: %v", made, alias, err)
+				}
+				if err := (Tap{Owner: other, Name: "eth0"}).Remove(t.Context(), w); err != nil {
+					t.Error(err)
+				}
 			}
 		}
 	})

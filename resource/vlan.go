@@ -131,4 +131,6 @@ func (v VLAN) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Remove implements plan.Remover.
-func (v VLAN) Remove(ctx context.Context, w *kernel.World) error { return v.remove(w, "vlan") }
+func (v VLAN) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, v.Owner, v.Name, "vlan")
+}

@@ -294,3 +294,9 @@ func vrfOf(ns *kernel.NS, index int) (*kernel.Link, error) {
 	}
 	return m, nil
 }
+
+// marked reports whether a link carries the mark of some attachment, or of some network.
+func marked(l *kernel.Link) bool {
+	_, _, _, ok := kernel.ParseTag(l.Alias)
+	return ok || kernel.OfGroup(l.Group)
+}

@@ -54,7 +54,7 @@ func (c *call) remember() (restore func() error, err error) {
 	var was resource.Made
 	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
 	if err != nil {
-		return c.forget, err
+		return func() error { return nil }, err
 	}
 	id, err := c.w.Container.Identity()
 	if err != nil {
@@ -63,7 +63,7 @@ func (c *call) remember() (restore func() error, err error) {
 	if restore = c.forget; known {
 		restore = func() error { return c.w.Memory.Remember(netnsRecord, c.r.Owner, was) }
 	}
-	return restore, c.w.Memory.Remember(netnsRecord, c.r.Owner, resource.Made{Identity: id, Path: c.w.Container.Path})
+	return restore, c.w.Memory.Remember(netnsRecord, c.r.Owner, resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner})
 }
 
 func (c *call) forget() error {
