@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
@@ -81,6 +82,14 @@ func TestForgetUDP(t *testing.T) {
 							nstest.RunIn(t, ns.Path, "nft", f[1])
 						} else {
 							nstest.RunIn(t, ns.Path, f[0], strings.Fields(f[1])...)
+						}
+					}
+					for _, a := range []string{host, other} { // the kernel makes the routes of IPv6 addresses in its own time
+						if err := ns.Await(t.Context(), time.Minute, []uint{IPv6RouteEvents}, func() (bool, error) {
+							r, err := ns.RouteTo(addr(a))
+							return err == nil && r.Type == Local, nil
+						}); err != nil {
+							t.Fatalf("%s is not local: %v", a, err)
 						}
 					}
 					if err := ns.ForgetUDP([]UDPFlow{c.flow}); err != nil { // of nothing

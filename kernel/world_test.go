@@ -38,24 +38,25 @@ func TestOpen(t *testing.T) {
 	if _, err := Open("/run/netns/none"); !errors.Is(err, ErrNoNamespace) {
 		t.Errorf("missing path: %v", err)
 	}
-	if err := os.WriteFile("/run/netns/file", nil, 0o644); err != nil {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/file", nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(unix.Mkfifo("/run/netns/fifo", 0o644), os.Symlink("loop", "/run/netns/loop")); err != nil {
+	if err := errors.Join(unix.Mkfifo(dir+"/fifo", 0o644), os.Symlink("loop", dir+"/loop")); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", "/run/netns/socket")
+	l, err := net.Listen("unix", dir+"/socket")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for _, path := range []string{"/run/netns/loop", "/run/netns/" + strings.Repeat("x", 300), strings.Repeat("/run", 2000)} {
+	for _, path := range []string{dir + "/loop", dir + "/" + strings.Repeat("x", 300), strings.Repeat("/run", 2000)} {
 		if _, err := Open(path); !errors.Is(err, ErrNoNamespace) {
 			t.Errorf("%.30s: %v", path, err)
 		}
 	}
 	// A FIFO without a writer must not be waited for.
-	for _, path := range []string{"/run/netns/file", "/run/netns", "/proc/self/ns/mnt", "/run/netns/fifo", "/run/netns/socket"} {
+	for _, path := range []string{dir + "/file", dir, "/proc/self/ns/mnt", dir + "/fifo", dir + "/socket"} {
 		if _, err := Open(path); !errors.Is(err, ErrNotNamespace) {
 			t.Errorf("%s: %v", path, err)
 		}

@@ -79,7 +79,7 @@ func TestHostDevicePackets(t *testing.T) {
 	r.must("del", r.del(&attachment{id: "a1", netns: a.netns}))
 	r.must("second del", r.del(a))
 	after := ""
-	if err := s.ns["host"].Await(t.Context(), 20*time.Second, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
+	if err := s.ns["host"].Await(t.Context(), time.Minute, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
 		after = s.sh("host", show) // without the kernel's own address, which comes later
 		return fieldsOf(after) == fieldsOf(before), nil
 	}); err != nil {

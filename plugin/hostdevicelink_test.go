@@ -1,6 +1,7 @@
 package plugin_test
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -71,7 +72,8 @@ func TestHostDeviceMadeAnew(t *testing.T) {
 	r.must("add of the new one", r.add(a))
 	r.must("check", r.check(a))
 	r.must("del", r.del(a))
-	if links := sh("ip link"); !strings.Contains(links, "ens4@wire: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1400") {
+	// The kernel says in its own time that there is a carrier.
+	if links := sh("ip link"); !regexp.MustCompile(`ens4@wire: <[^>]*\bUP\b[^>]*> mtu 1400`).MatchString(links) {
 		t.Errorf("del left %s", links)
 	}
 }

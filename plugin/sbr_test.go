@@ -49,7 +49,7 @@ func newFork(t *testing.T) *fork {
 // expect is who answers from, which has the address local (or whatever the kernel gives it), at an address; "": nobody.
 func (f *fork) expect(from, local, to, want string) {
 	f.Helper()
-	patience := 5 * time.Second
+	patience := 30 * time.Second
 	if want == "" {
 		patience = 300 * time.Millisecond
 	}

@@ -35,7 +35,7 @@ func TestStatusDeviceGone(t *testing.T) {
 		_, err := host.Index("beyond8")
 		return err != nil, nil
 	}
-	if err := host.Await(t.Context(), 10*time.Second, []uint{kernel.LinkEvents}, gone); err != nil {
+	if err := host.Await(t.Context(), time.Minute, []uint{kernel.LinkEvents}, gone); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []*runner{h1, h2} {

@@ -40,7 +40,7 @@ func (s *site) machine(r *runner, a *attachment) {
 func (s *site) settled(name, link, addr string) {
 	s.Helper()
 	ns := s.ns[name]
-	err := ns.Await(s.Context(), 10*time.Second, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
+	err := ns.Await(s.Context(), time.Minute, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
 		i, err := ns.Index(link)
 		if err != nil {
 			return false, err

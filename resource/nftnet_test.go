@@ -64,7 +64,14 @@ func newLab(t *testing.T) *lab {
 	// Everybody learns where everybody is, so that what a test loses is lost by the filter.
 	for _, from := range []*kernel.NS{l.neighbour, l.a, l.b} {
 		for _, to := range []string{"198.51.100.2", "2001:db8:1::2", "10.1.2.5", "fd00::5", "10.1.2.6", "fd00::6", "192.0.2.2", "2001:db8::2"} {
-			if err := ping(t, from, to); err != nil {
+			// The kernel joins the group of an address, and so hears its neighbours ask for it, in its own time.
+			var err error
+			for begin := time.Now(); ; {
+				if err = pingWithin(t, from, to, time.Second); err == nil || time.Since(begin) > patience {
+					break
+				}
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -148,13 +155,9 @@ func hostOf(a net.Addr) string {
 	return host
 }
 
-// ask connects from ns and returns the answer; a refusal or silence comes as the error.
-func (l *lab) ask(ns *kernel.NS, network, addr string) (string, error) {
-	return l.askFrom(ns, network, "", addr)
-}
-
-func (l *lab) askFrom(ns *kernel.NS, network, from, addr string) (answer string, err error) {
-	d := net.Dialer{Timeout: time.Second}
+// ask connects from ns and returns the answer; a refusal or silence comes as the error. An empty from is any address.
+func (l *lab) ask(ns *kernel.NS, network, from, addr string, limit time.Duration) (answer string, err error) {
+	d := net.Dialer{Timeout: limit}
 	if from != "" {
 		if d.LocalAddr, err = net.ResolveUDPAddr("udp", from); err != nil {
 			l.Fatal(err)
@@ -165,7 +168,7 @@ func (l *lab) askFrom(ns *kernel.NS, network, from, addr string) (answer string,
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Second))
+	c.SetDeadline(time.Now().Add(limit))
 	if strings.HasPrefix(network, "udp") {
 		if _, err := c.Write([]byte("?")); err != nil {
 			return "", err
@@ -179,7 +182,11 @@ func (l *lab) askFrom(ns *kernel.NS, network, from, addr string) (answer string,
 // expect asks and compares; want is empty where no answer may come.
 func (l *lab) expect(ns *kernel.NS, network, addr, want string) {
 	l.Helper()
-	got, err := l.ask(ns, network, addr)
+	limit := patience
+	if want == "" {
+		limit = silence
+	}
+	got, err := l.ask(ns, network, "", addr, limit)
 	if got != want || err != nil && want != "" {
 		l.Errorf("%s %s from %s: %q (%v), want %q", network, addr, l.name(ns), got, err, want)
 	}

@@ -32,13 +32,17 @@ func TestUDPFlowsFollow(t *testing.T) {
 				}
 				ask := func(want string) {
 					t.Helper()
-					got, err := l.askFrom(l.neighbour, c.network, c.from, c.host)
+					limit := patience
+					if want == "" {
+						limit = silence
+					}
+					got, err := l.ask(l.neighbour, c.network, c.from, c.host, limit)
 					if got != want {
 						t.Errorf("%s (%v), want %q", got, err, want)
 					}
 				}
 				// Another flow to that port, which only passes through, stays in conntrack.
-				if _, err := l.askFrom(l.neighbour, c.network, "", c.bystander); err != nil {
+				if _, err := l.ask(l.neighbour, c.network, "", c.bystander, patience); err != nil {
 					t.Fatal(err)
 				}
 				through := l.flows(c.bystander)

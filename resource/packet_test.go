@@ -16,11 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience bounds what a test waits for a packet that has to come.
-const patience = 5 * time.Second
+// patience bounds what a test waits for a packet that has to come, and silence what it waits for one that must not.
+const (
+	patience = 30 * time.Second
+	silence  = 500 * time.Millisecond
+)
 
 // rawSocket is a raw ICMP or ICMPv6 socket in ns.
-func rawSocket(t testing.TB, ns *kernel.NS, family, proto int) int {
+func rawSocket(t testing.TB, ns *kernel.NS, family, proto int, limit time.Duration) int {
 	t.Helper()
 	var fd int
 	if err := ns.Do(func() (err error) {
@@ -30,7 +33,7 @@ func rawSocket(t testing.TB, ns *kernel.NS, family, proto int) int {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Close(fd) })
-	timeout := unix.NsecToTimeval(patience.Nanoseconds())
+	timeout := unix.NsecToTimeval(limit.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +42,11 @@ func rawSocket(t testing.TB, ns *kernel.NS, family, proto int) int {
 
 // ping sends one echo request from ns and waits for the answer: a packet that is lost is not sent again.
 func ping(t testing.TB, ns *kernel.NS, to string) error {
+	t.Helper()
+	return pingWithin(t, ns, to, patience)
+}
+
+func pingWithin(t testing.TB, ns *kernel.NS, to string, limit time.Duration) error {
 	t.Helper()
 	addr := netip.MustParseAddr(to)
 	msg := []byte{8, 0, 0, 0, 0x12, 0x34, 0, 1}
@@ -51,7 +59,7 @@ func ping(t testing.TB, ns *kernel.NS, to string) error {
 		sa = &unix.SockaddrInet6{Addr: addr.As16()}
 		msg[0], answer, family, proto = 128, 129, unix.AF_INET6, unix.IPPROTO_ICMPV6
 	}
-	fd := rawSocket(t, ns, family, proto)
+	fd := rawSocket(t, ns, family, proto, limit)
 	if err := unix.Sendto(fd, msg, 0, sa); err != nil {
 		return fmt.Errorf("send to %s: %w", to, err)
 	}
@@ -95,7 +103,7 @@ func advertise(t testing.TB, ns *kernel.NS, link string) {
 	net := netip.MustParseAddr("2001:db8:bad::").As16()
 	copy(prefix[16:], net[:])
 
-	fd := rawSocket(t, ns, unix.AF_INET6, unix.IPPROTO_ICMPV6)
+	fd := rawSocket(t, ns, unix.AF_INET6, unix.IPPROTO_ICMPV6, patience)
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
 		t.Fatal(err)
 	}

