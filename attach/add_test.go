@@ -379,3 +379,20 @@ func TestParallel(t *testing.T) {
 		t.Errorf("left locks: %q, %v", locks, err)
 	}
 }
+
+// A pipe at the path of a namespace is not waited for: nobody may ever write to it.
+func TestPipeForNamespace(t *testing.T) {
+	w := newWorld(t)
+	l := chain(t, "1.0.0", three[:1], nil)
+	a := attach.Attachment{ContainerID: "web", Netns: filepath.Join(t.TempDir(), "pipe"), IfName: "eth0"}
+	if err := syscall.Mkfifo(a.Netns, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Add(bounded(t), l, a); err == nil || !strings.Contains(err.Error(), a.Netns+": not a namespace") {
+		t.Errorf("ADD: %v", err)
+	}
+	if err := w.Del(bounded(t), l, a); err != nil {
+		t.Errorf("DEL: %v", err)
+	}
+	w.expect("DEL first")
+}

@@ -22,7 +22,7 @@ func lookAt(path string) (namespace, error) {
 	if path == "" {
 		return namespace{}, errors.New("no path is given")
 	}
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0) // a pipe must not be waited for
 	if err != nil {
 		return namespace{}, err
 	}

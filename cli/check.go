@@ -32,7 +32,7 @@ func (a *app) checkCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, rest := drifts(t.runtime.Check(c.Context(), t.List, t.Attachment, attach.CheckContinue()))
+			found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.CheckContinue()))
 			if len(found) == 0 && rest != nil {
 				return rest
 			}

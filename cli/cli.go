@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -19,7 +20,9 @@ import (
 // Main runs the command line args (without the program's name) and returns the exit status. Version is
 // what `fairlead version` answers.
 func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
-	a := &app{ctx: context.Background(), version: version, stdin: stdin, stdout: stdout, stderr: stderr}
+	a := &app{version: version, stdin: stdin, stdout: stdout, stderr: stderr}
+	a.ctx, a.cancel = context.WithCancelCause(context.Background())
+	defer a.cancel(nil)
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -50,6 +53,8 @@ type app struct {
 	status                int             // exit status where there is no error
 	doing                 string          // the command that ran, as it is called
 	ctx                   context.Context // of the command that runs
+	cancel                context.CancelCauseFunc
+	heeding               sync.Once // a signal ends ctx, and no longer the program
 }
 
 // Command is the command line, for who writes its manual pages.
@@ -86,10 +91,6 @@ Network Interface, and says what is attached and what would be done.
 			return fmt.Errorf("-o %s: want text or json", a.output)
 		}
 		a.ran, a.doing = true, c.CommandPath()
-		if c.GroupID == "attach" {
-			a.ctx = interruptible(c.Context())
-			c.SetContext(a.ctx)
-		}
 		return nil
 	}
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
@@ -188,17 +189,19 @@ type interrupted struct{ sig syscall.Signal }
 
 func (i interrupted) Error() string { return "interrupted by " + unix.SignalName(i.sig) }
 
-// interruptible ends the context at the first signal to end, so that what was begun is taken back.
-func interruptible(ctx context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(ctx)
-	sigs := make(chan os.Signal, 1)
-	for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-		if !signal.Ignored(s) {
-			signal.Notify(sigs, s)
+// interruptible is the context of what begins now: from here on the first signal to end cancels it, so that what was begun
+// is taken back. Before, there is nothing to take back, and a signal ends the program whatever it waits for.
+func (a *app) interruptible() context.Context {
+	a.heeding.Do(func() {
+		sigs := make(chan os.Signal, 1)
+		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+			if !signal.Ignored(s) {
+				signal.Notify(sigs, s)
+			}
 		}
-	}
-	go func() { cancel(interrupted{(<-sigs).(syscall.Signal)}) }()
-	return ctx
+		go func() { a.cancel(interrupted{(<-sigs).(syscall.Signal)}) }()
+	})
+	return a.ctx
 }
 
 // operands is for cobra's Args: it says what is missing by its name. Optional ones are in brackets.

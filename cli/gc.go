@@ -67,7 +67,7 @@ NETNS is there because cnitool has it; it limits nothing.`,
 				return err
 			}
 			if f.gone {
-				return a.collectGone(c.Context(), name)
+				return a.collectGone(a.interruptible(), name)
 			}
 			n, rt, err := a.networkAndRuntime(a.network, name)
 			if err != nil {
@@ -79,8 +79,8 @@ NETNS is there because cnitool has it; it limits nothing.`,
 					return err
 				}
 			}
-			if err = rt.GC(c.Context(), n.List, keep); !n.DisableGC {
-				err = errors.Join(err, a.sweep(c.Context(), n, keep))
+			if err = rt.GC(a.interruptible(), n.List, keep); !n.DisableGC {
+				err = errors.Join(err, a.sweep(a.interruptible(), n, keep))
 			}
 			after, _ := rt.List(n.Name)
 			var otherwise []attach.Cached

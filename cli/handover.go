@@ -57,7 +57,7 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 				return err
 			}
 			defer a.logLater()()
-			report, err := r.HandOver(c.Context(), backend)
+			report, err := r.HandOver(a.interruptible(), backend)
 			if err != nil {
 				return err
 			}

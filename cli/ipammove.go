@@ -155,12 +155,11 @@ func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*i
 	}
 	in := io.Reader(a.stdin)
 	if from != "-" {
-		f, err := os.Open(from)
+		b, err := spec.ReadLinked(from, 1<<30)
 		if err != nil {
 			return nil, fail(exitNotFound, hintFrom, "%w", err)
 		}
-		defer f.Close()
-		in = f
+		in = bytes.NewReader(b)
 	}
 	doc, err := parseBook(in)
 	switch {

@@ -34,7 +34,7 @@ func netnsPath(arg string) (string, error) {
 // isNetns reports whether path leads to a network namespace. The file that a name leaves behind when the
 // namespace went without it, or the namespace of another kind, does not.
 func isNetns(path string) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return &fs.PathError{Op: "open netns", Path: path, Err: err}
 	}

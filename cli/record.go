@@ -78,7 +78,7 @@ func (r *record) create() error {
 
 // adopt reads and locks the record at path; nil where there is none that is without a living owner.
 func adopt(path string) (*record, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // what is no file is not waited for
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -106,7 +106,7 @@ func read(path string, f *os.File) (*record, error) {
 		return nil, nil // somebody else was faster
 	}
 	r := &record{dir: filepath.Dir(path), lock: f}
-	b, err := os.ReadFile(path)
+	b, err := spec.ReadPlain(path, spec.MaxFile)
 	if err == nil {
 		err = json.Unmarshal(b, r)
 	}

@@ -63,7 +63,7 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 				return usage("--dry-run, --watch, --shut: want one of them")
 			}
 			if shut {
-				did, err := repair.Shut(c.Context())
+				did, err := repair.Shut(a.interruptible())
 				for _, line := range did {
 					a.note("%s", line)
 				}
@@ -73,10 +73,10 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 				return err
 			}
 			if watch {
-				return a.watchRepair(c.Context(), &r)
+				return a.watchRepair(a.interruptible(), &r)
 			}
 			defer a.logLater()()
-			report, err := r.Run(c.Context())
+			report, err := r.Run(a.interruptible())
 			if err != nil {
 				return err
 			}

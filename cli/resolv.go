@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 
@@ -38,10 +37,10 @@ const (
 // another namespace, so those are taken that systemd-resolved asks itself, or it is noted that names will
 // not resolve.
 func resolvConf(dns spec.DNS, etc, systemd string) (content []byte, note string) {
-	host, _ := os.ReadFile(etc) // a host without one has no names either
+	host, _ := spec.ReadLinked(etc, spec.MaxFile) // a host without one has no names either
 	servers, loopback := nameservers(host)
 	if len(servers) == 0 && len(loopback) > 0 {
-		host, _ = os.ReadFile(systemd)
+		host, _ = spec.ReadLinked(systemd, spec.MaxFile)
 		servers, _ = nameservers(host)
 	}
 	search := slices.Clone(dns.Search)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -54,6 +55,17 @@ func TestResolvConf(t *testing.T) {
 		if text != c.want || !strings.Contains(note, c.note) || (note == "") != (c.note == "") {
 			t.Errorf("%s:\n%s(%s)\nwant\n%s(%s)", c.name, text, note, c.want, c.note)
 		}
+	}
+}
+
+// A pipe that nobody writes to says nothing of names, and is not waited for.
+func TestResolvConfPipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "resolv.conf")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if content, note := resolvConf(spec.DNS{}, pipe, pipe); content != nil || note != "" {
+		t.Errorf("%s(%s)", content, note)
 	}
 }
 

@@ -148,7 +148,9 @@ func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
 		return 0, err
 	}
 	sigs := signals()
-	a.takeDownDead(ctx)
+	if err := heeding(ctx, sigs, func(ctx context.Context) error { a.takeDownDead(ctx); return nil }); err != nil {
+		return 0, err
+	}
 
 	ns, err := newNetns()
 	if err != nil {
@@ -178,7 +180,8 @@ func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
 
 // runOn attaches the namespace and runs the command in it.
 func (a *app) runOn(ctx context.Context, r *record, ws []wanted, f runFlags, p *process, sigs <-chan os.Signal) (int, error) {
-	dns, err := a.attachAll(ctx, r, ws, sigs)
+	var dns spec.DNS
+	err := heeding(ctx, sigs, func(ctx context.Context) error { return r.attach(ctx, ws, &dns) })
 	if err != nil {
 		return 0, err
 	}
@@ -217,9 +220,9 @@ func (a *app) runOn(ctx context.Context, r *record, ws []wanted, f runFlags, p *
 	}
 }
 
-// attachAll attaches the namespace to every network and returns what they say together of names. A signal
-// to end is heeded meanwhile.
-func (a *app) attachAll(ctx context.Context, r *record, ws []wanted, sigs <-chan os.Signal) (dns spec.DNS, err error) {
+// heeding does what comes before the command, whose signals are not there to be forwarded yet: one that asks to end ends
+// ctx, and is the error.
+func heeding(ctx context.Context, sigs <-chan os.Signal, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done, idle := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -243,17 +246,22 @@ func (a *app) attachAll(ctx context.Context, r *record, ws []wanted, sigs <-chan
 		}
 		cancel(nil)
 	}()
+	return do(ctx)
+}
+
+// attach attaches the namespace to every network, and gathers what they say together of names.
+func (r *record) attach(ctx context.Context, ws []wanted, dns *spec.DNS) error {
 	for i, w := range ws {
 		at := r.attachment(i)
 		at.Capabilities = w.capabilities
 		res, err := w.runtime.Add(ctx, w.List, at)
 		if err != nil { // and taken back
-			return dns, fmt.Errorf("attach %s to %s: %w", r.ID, w.Name, err)
+			return fmt.Errorf("attach %s to %s: %w", r.ID, w.Name, err)
 		}
 		r.made = i + 1
-		mergeDNS(&dns, res.DNS)
+		mergeDNS(dns, res.DNS)
 	}
-	return dns, nil
+	return nil
 }
 
 // newRecord records what is going to be made, under a name that no run has.

@@ -45,8 +45,8 @@ about the network, not about a container: NETNS is there because cnitool has it,
 				return err
 			}
 			r := readiness{Network: n.Name}
-			r.Addresses, r.NotAsked, err = n.serves(c.Context(), rt)
-			if c.Context().Err() != nil {
+			r.Addresses, r.NotAsked, err = n.serves(a.interruptible(), rt)
+			if a.interruptible().Err() != nil {
 				return err
 			}
 			if r.Ready = err == nil; r.Ready {
@@ -54,7 +54,7 @@ about the network, not about a container: NETNS is there because cnitool has it,
 					a.note("warning: %v", problem)
 				}
 			}
-			r.Existing = a.existing(c.Context(), n)
+			r.Existing = a.existing(a.interruptible(), n)
 			if a.json() {
 				if err != nil {
 					r.Reason = err.Error()

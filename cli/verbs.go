@@ -172,7 +172,7 @@ func (a *app) addCommand() *cobra.Command {
 			for _, note := range t.undeclared() {
 				a.note("warning: %s", note)
 			}
-			res, err := t.runtime.Add(c.Context(), t.List, t.Attachment)
+			res, err := t.runtime.Add(a.interruptible(), t.List, t.Attachment)
 			if err != nil {
 				return err
 			}
@@ -212,7 +212,7 @@ func (a *app) delCommand() *cobra.Command {
 			if goOn {
 				options = append(options, attach.DelContinue())
 			}
-			if err := t.runtime.Del(c.Context(), t.List, t.Attachment, options...); err != nil {
+			if err := t.runtime.Del(a.interruptible(), t.List, t.Attachment, options...); err != nil {
 				return err
 			}
 			if a.json() {

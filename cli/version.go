@@ -41,7 +41,7 @@ which of them it runs. NETNS is there because cnitool has it, and nobody is aske
 			if err != nil {
 				return err
 			}
-			speak, err := rt.Versions(c.Context(), n.List)
+			speak, err := rt.Versions(a.interruptible(), n.List)
 			if err != nil {
 				return err
 			}

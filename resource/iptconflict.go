@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -315,7 +314,7 @@ func cachedGone(w *kernel.World, o spec.Owner) bool {
 				Interfaces []struct{ Name, Sandbox, MAC string } `json:"interfaces"`
 			} `json:"result"`
 		}
-		b, err := os.ReadFile(file)
+		b, err := spec.ReadPlain(file, spec.MaxFile)
 		if err != nil || json.Unmarshal(b, &c) != nil || c.ContainerID != o.ContainerID {
 			continue
 		}

@@ -207,7 +207,7 @@ func load(file string, single func(*document) bool) loaded {
 		out.list, out.problem = nil, err
 		return out
 	}
-	b, err := os.ReadFile(file)
+	b, err := ReadLinked(file, MaxFile)
 	if err != nil {
 		return fail(unread(file, err))
 	}
@@ -280,7 +280,7 @@ func (l *List) dropIns(d *document) *FileError {
 		return &FileError{File: folder, Err: err}
 	}
 	for _, file := range names {
-		b, err := os.ReadFile(file)
+		b, err := ReadLinked(file, MaxFile)
 		if err != nil {
 			return unread(file, err)
 		}

@@ -20,17 +20,25 @@ var ErrNotPlain = errors.New("no plain file")
 // ReadPlain reads a file that is one, of most bytes. A pipe that has the name of a file of state would hang who opens it
 // for ever, a device may begin to work, a symbolic link may lead to one, and a huge file costs time and memory.
 func ReadPlain(path string, most int64) ([]byte, error) {
+	return readPlain(path, most, os.Lstat, syscall.O_NOFOLLOW)
+}
+
+// ReadLinked is ReadPlain for what a person may have put somewhere else, and a symbolic link in its place: a configuration,
+// or what the command line names.
+func ReadLinked(path string, most int64) ([]byte, error) { return readPlain(path, most, os.Stat, 0) }
+
+func readPlain(path string, most int64, stat func(string) (os.FileInfo, error), flags int) ([]byte, error) {
 	fail := func(format string, args ...any) ([]byte, error) {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf(format, args...)}
 	}
-	st, err := os.Lstat(path)
+	st, err := stat(path)
 	if err != nil {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() {
 		return fail("it is %w but %s", ErrNotPlain, typeOf(st.Mode()))
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|flags, 0)
 	if errors.Is(err, syscall.ELOOP) {
 		return fail("it is %w but %s", ErrNotPlain, typeOf(fs.ModeSymlink))
 	}

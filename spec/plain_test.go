@@ -48,4 +48,15 @@ func TestReadPlain(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v, want %q", path, len(b), err, want)
 		}
 	}
+	// Of what a person may have put somewhere else, a link is followed, and leads to no pipe either.
+	full := filepath.Join(dir, "to full")
+	if err := os.Symlink(filepath.Join(dir, "full"), full); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := spec.ReadLinked(full, 10); err != nil || string(b) != "0123456789" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if _, err := spec.ReadLinked(link, 10); !errors.Is(err, spec.ErrNotPlain) || !strings.Contains(err.Error(), "a named pipe") {
+		t.Error(err)
+	}
 }

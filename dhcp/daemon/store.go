@@ -66,8 +66,9 @@ func (s store) save(r record) error {
 }
 
 func write(path string, b []byte) error {
-	f, err := os.OpenFile(path+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.OpenFile(path+unfinished, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o600)
 	if err != nil {
+		os.Remove(path + unfinished) // a pipe of that name
 		return err
 	}
 	_, err = f.Write(b)

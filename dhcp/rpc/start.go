@@ -31,7 +31,7 @@ func Start(ctx context.Context, socket string) error {
 		return conn.Close()
 	}
 	logName := filepath.Join(kernel.RunDir, "dhcp-daemon.log")
-	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err
 	}
