@@ -261,6 +261,28 @@ func Share(ctx context.Context, name string) (unlock func(), err error) {
 	return lockWithin(ctx, lockBound, name, unix.LOCK_SH)
 }
 
+// turnBound is how long a call waits for its turn.
+const turnBound = time.Second
+
+// Turn is Lock where the lock only keeps callers in order, and nothing goes wrong without it. After a second, and where
+// there can be no lock, the caller goes on without: a process that was stopped keeps its locks. A caller that has
+// waited in vain does not wait again, until it has found the lock free.
+func (ns *NS) Turn(ctx context.Context, name string) (done func(), err error) {
+	bound := turnBound
+	if ns.overdue.Load() {
+		bound = 0
+	}
+	done, err = lockWithin(ctx, bound, name, unix.LOCK_EX)
+	if err != nil && ctx.Err() == nil {
+		if !ns.overdue.Swap(true) {
+			slog.Warn("going on without a lock that only keeps calls in order", "cause", err)
+		}
+		return func() {}, nil
+	}
+	ns.overdue.Store(err != nil)
+	return done, err
+}
+
 func lockWithin(ctx context.Context, bound time.Duration, name string, how int) (unlock func(), err error) {
 	f, err := lockFile(filepath.Join(RunDir, name+".lock"))
 	if err != nil {
@@ -278,6 +300,10 @@ func lockWithin(ctx context.Context, bound time.Duration, name string, how int) 
 func flock(ctx context.Context, f *os.File, how int) error {
 	err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		if ctx.Err() != nil {
+			f.Close()
+			return fmt.Errorf("wait for the lock %s: %w", f.Name(), ctx.Err())
+		}
 		got := make(chan error, 1)
 		go func() {
 			err := unix.Flock(int(f.Fd()), how)

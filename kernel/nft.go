@@ -67,6 +67,8 @@ type NFTChain struct {
 	Open     bool // others write the rules; it is only made
 }
 
+const nfnlBatchGenID = 1 // NFNL_BATCH_GENID, since Linux 4.12
+
 func nftMsg(op uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | op }
 
 func nfgenmsg(family byte) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }
@@ -80,8 +82,8 @@ type question struct {
 	found  bool
 }
 
-// generation is a number that every transaction on nf_tables raises.
-func (n *NFT) generation() (id uint32, err error) {
+// Generation is a number that every transaction on nf_tables raises.
+func (n *NFT) Generation() (id uint32, err error) {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	r := n.c.requests()
@@ -98,7 +100,10 @@ func (n *NFT) generation() (id uint32, err error) {
 		}
 		return false
 	})
-	return id, errors.Join(err, failed)
+	if err = errors.Join(err, failed); err != nil {
+		err = fmt.Errorf("ask nf_tables: %w", err)
+	}
+	return id, err
 }
 
 // ask asks many questions in few system calls. That something does not exist is no error.
@@ -290,7 +295,11 @@ func sameSet(a, b *NFTSet) bool {
 }
 
 // Commit makes all of b happen, or nothing.
-func (n *NFT) Commit(b *NFTBatch) error {
+func (n *NFT) Commit(b *NFTBatch) error { return n.CommitAt(b, 0) }
+
+// CommitAt is Commit for what was read in one generation: when there has been another transaction since, whoever's, it
+// does nothing, and the error is ERESTART. That costs no grace period. Generation 0 is any.
+func (n *NFT) CommitAt(b *NFTBatch, generation uint32) error {
 	if b.Empty() {
 		return nil
 	}
@@ -299,6 +308,9 @@ func (n *NFT) Commit(b *NFTBatch) error {
 	subsys := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
 	r := n.c.requests()
 	r.begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsys...)
+	if generation != 0 {
+		r.u32(nfnlBatchGenID, generation)
+	}
 	first := map[uint32]nftOp{} // by sequence number
 	for i := 0; i < len(b.ops); {
 		// Elements of one set go in one message, of at most half of what an attribute can hold.

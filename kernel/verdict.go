@@ -125,7 +125,7 @@ func (ns *NS) Forwarded(p Packet, skip ...string) (v Verdict, err error) {
 	}
 	var before Verdict
 	for i := range 8 {
-		from, err := nft.generation()
+		from, err := nft.Generation()
 		if err != nil && !unsupported(err) {
 			return Verdict{Packet: p}, err
 		}
@@ -136,7 +136,7 @@ func (ns *NS) Forwarded(p Packet, skip ...string) (v Verdict, err error) {
 		if err != nil {
 			return v, err
 		}
-		to, err := nft.generation()
+		to, err := nft.Generation()
 		if err != nil && !unsupported(err) {
 			return v, err
 		}

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/vishvananda/netns"
@@ -51,6 +52,8 @@ type NS struct {
 
 	connMu sync.Mutex
 	conns  map[int]*conn // one a protocol, see conn
+
+	overdue atomic.Bool // see Turn
 
 	mu   sync.Mutex
 	work chan func() // to the thread inside, started by Do

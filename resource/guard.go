@@ -52,7 +52,7 @@ func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, 
 			if fix.Empty() {
 				return errors.Join(append(found, serr)...)
 			}
-			if err := f.NFT.Commit(fix); err != nil {
+			if err := f.write(fix); err != nil {
 				return errors.Join(err, serr)
 			}
 			if stand[t.String()], _, err = f.Handle(t); err != nil {

@@ -387,7 +387,10 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 			done[hash] = true
 			stays, err := keeps(linkOf(e.place))
 			if err == nil && !stays {
-				_, err = f.drop(hash, kindNetwork)
+				err = f.attempt(ctx, func(f filter) error {
+					_, err := f.drop(hash, kindNetwork)
+					return err
+				})
 			}
 			errs = append(errs, err)
 		}

@@ -40,7 +40,11 @@ func addOnce() error {
 	}
 	w := &kernel.World{Host: h, Container: c, Memory: kernel.Memory{Dir: os.Getenv(killMe + "_MEMORY")}}
 	fmt.Println("open") // from here on it may be killed
-	for _, r := range killPlans[os.Getenv(killMe)]() {
+	p := killPlans[os.Getenv(killMe)]()
+	if os.Getenv(killMe+"_VERB") == "DEL" {
+		return p.Remove(context.Background(), w)
+	}
+	for _, r := range p {
 		if _, err := r.Ensure(context.Background(), w); err != nil {
 			return err
 		}

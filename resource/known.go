@@ -16,6 +16,7 @@ type known struct {
 	// parts have been compared rule by rule, and need not be looked at for each attachment. What is flushed afterwards
 	// is noticed in the end, see Guarded.
 	parts map[string]bool
+	read  uint32 // the generation that the changes of later rest on; 0: any
 	// later are changes that are to be made in one transaction, by table; nil: each is made at once.
 	later map[string]*deferred
 }
@@ -45,9 +46,12 @@ func knownOf(ctx context.Context) *known {
 // got in the way.
 func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 	k := knownOf(ctx)
-	for range 5 {
+	for left := 4; left >= 0; left-- {
 		k.mu.Lock()
-		k.later = map[string]*deferred{}
+		k.later, k.read = map[string]*deferred{}, 0
+		if nft, err := w.Host.NFT(); err == nil && left > 0 { // at last it is done, whoever goes on changing something else
+			k.read, _ = nft.Generation() // without nf_tables nothing is written either
+		}
 		k.mu.Unlock()
 		do()
 		k.mu.Lock()
@@ -57,10 +61,14 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 		err = nil
 		for _, d := range later {
 			err = errors.Join(err, withFilter(ctx, w, d.table, func(f filter) error {
-				if f.again {
+				if k.read != 0 {
+					*f.gen = k.read
+				}
+				err := f.write(&d.batch)
+				if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERESTART) {
 					return unix.EAGAIN // reading comes before writing
 				}
-				return f.NFT.Commit(&d.batch)
+				return err
 			}))
 		}
 		if !errors.Is(err, unix.EAGAIN) {
@@ -93,26 +101,47 @@ func (f filter) Get(keys ...kernel.NFTElem) ([]*kernel.NFTElem, error) {
 
 // Commit makes changes of elements, now or with those of others.
 func (f filter) Commit(b *kernel.NFTBatch) error {
-	if f.known != nil && !b.Empty() {
-		f.known.mu.Lock()
-		defer f.known.mu.Unlock()
-		if f.known.later != nil {
-			d := f.known.later[f.t.String()]
-			if d == nil {
-				d = &deferred{table: f.t, at: map[string]*kernel.NFTElem{}}
-				f.known.later[f.t.String()] = d
-			}
-			d.batch.Append(b)
-			b.Each(func(e kernel.NFTElem, added bool) {
-				d.at[place(e)] = nil
-				if added {
-					d.at[place(e)] = &e
-				}
-			})
-			return nil
-		}
+	if b.Empty() || f.known.defers(f.t, b) {
+		return nil
 	}
-	return f.NFT.Commit(b)
+	return f.write(b)
+}
+
+// defers takes changes that are to be made with those of others, where they are.
+func (k *known) defers(t *kernel.NFTTable, b *kernel.NFTBatch) bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.later == nil {
+		return false
+	}
+	d := k.later[t.String()]
+	if d == nil {
+		d = &deferred{table: t, at: map[string]*kernel.NFTElem{}}
+		k.later[t.String()] = d
+	}
+	d.batch.Append(b)
+	b.Each(func(e kernel.NFTElem, added bool) {
+		d.at[place(e)] = nil
+		if added {
+			d.at[place(e)] = &e
+		}
+	})
+	return true
+}
+
+// wrote has what was read before a transaction of our own go on to count.
+func (k *known) wrote(was, now uint32) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.read == was && now == was+1 {
+		k.read = now
+	}
 }
 
 // has reports whether a part, and what always stands in its table, have been seen to.

@@ -13,37 +13,71 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A filter is one call's work on a table. It holds a lock in /run for as long: a reading and the
-// transaction that follows from it belong together, and a transaction that fails costs a grace period.
+// A filter is one call's work on a table: what it reads and the transaction that follows belong together.
 type filter struct {
 	*kernel.NFT
 	t     *kernel.NFTTable
+	gen   *uint32 // the generation that is read
 	again bool
 	known *known // nil: every call looks for itself
 }
 
-// withFilter runs fn under the lock. What somebody else did to the table in between, without the lock,
-// fails the transaction; then the table is mended and fn runs once more.
+// withFilter runs fn, and runs it anew where somebody else has made a transaction between what fn read and its own. A
+// lock in /run makes that rare. Nothing rests on it: who holds it may have been stopped.
 func withFilter(ctx context.Context, w *kernel.World, t *kernel.NFTTable, fn func(filter) error) error {
 	nft, err := w.Host.NFT()
 	if err != nil {
 		return err
 	}
-	unlock, err := kernel.Lock(ctx, "nft")
+	done, err := w.Host.Turn(ctx, "nft")
 	if err != nil {
 		return err
 	}
-	defer unlock()
-	f := filter{NFT: nft, t: t, known: knownOf(ctx)}
-	err = fn(f)
-	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) {
-		f.again = true
-		err = fn(f)
+	defer done()
+	return filter{NFT: nft, t: t, gen: new(uint32), known: knownOf(ctx)}.attempt(ctx, fn)
+}
+
+// attempt is withFilter under the lock.
+func (f filter) attempt(ctx context.Context, fn func(filter) error) (err error) {
+	torn := 0
+	for range 1000 { // each time somebody else got ahead
+		if *f.gen, err = f.Generation(); err != nil {
+			return err
+		}
+		read := *f.gen
+		switch err = fn(f); {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.Is(err, unix.ERESTART):
+		case !f.again && (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT)):
+			f.again = true // what always stands is not as the cheap look at it says
+		default: // what was read of two generations is no answer
+			if now, gerr := f.Generation(); gerr != nil || now == read || *f.gen != read || torn == 10 {
+				return err
+			}
+			torn++
+		}
 	}
 	return err
 }
 
-// ready makes what always stands in the table, and a part, where something of them is missing.
+// write makes a transaction of what was read since the last one.
+func (f filter) write(b *kernel.NFTBatch) error {
+	if b.Empty() {
+		return nil
+	}
+	was := *f.gen
+	if err := f.CommitAt(b, was); err != nil {
+		return err
+	}
+	now, err := f.Generation()
+	*f.gen = now
+	f.known.wrote(was, now)
+	return err
+}
+
+// ready makes what always stands in the table, and a part, where something of them is missing. What was read before that
+// is of another generation: the error is ERESTART.
 func (f filter) ready(p *part) error {
 	all := &kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Chains: slices.Concat(f.t.Chains, p.Chains)}
 	var more []*kernel.NFTRule
@@ -59,11 +93,19 @@ func (f filter) ready(p *part) error {
 			return err
 		}
 	}
-	if err := f.mend(f.t); err != nil {
-		return err
-	}
-	if err := f.mend(&p.NFTTable); err != nil {
-		return err
+	mended := false
+	for _, t := range []*kernel.NFTTable{f.t, &p.NFTTable} {
+		drift, fix, err := f.Diff(t)
+		if err != nil {
+			return err
+		}
+		if len(drift) > 0 && fix.Empty() {
+			return errors.Join(drift...)
+		}
+		if err := f.write(fix); err != nil {
+			return err
+		}
+		mended = mended || !fix.Empty()
 	}
 	missing, err := f.missing(p)
 	if err != nil {
@@ -73,23 +115,14 @@ func (f filter) ready(p *part) error {
 	for _, l := range missing {
 		b.AddRule(f.t, l.chain, l.rule)
 	}
-	if err := f.NFT.Commit(&b); err != nil {
+	if err := f.write(&b); err != nil {
 		return err
 	}
 	f.known.add(p)
+	if mended || !b.Empty() {
+		return unix.ERESTART
+	}
 	return nil
-}
-
-// mend makes the chains and sets of t as they should be. They are for all attachments and stay.
-func (f filter) mend(t *kernel.NFTTable) error {
-	drift, fix, err := f.Diff(t)
-	if err != nil {
-		return err
-	}
-	if len(drift) > 0 && fix.Empty() {
-		return errors.Join(drift...)
-	}
-	return f.NFT.Commit(fix)
 }
 
 // A part is what some attachments share in a table: chains and sets that are named after a hash of what they
@@ -142,10 +175,17 @@ func (f filter) missing(p *part) (missing []wayIn, err error) {
 // remove is Remove for an owner.
 func remove(ctx context.Context, w *kernel.World, t *kernel.NFTTable, o spec.Owner, kind uint32) error {
 	var flows []kernel.UDPFlow
-	err := withFilter(ctx, w, t, func(f filter) (err error) {
-		flows, err = f.drop(kernel.OwnerHash(o), kind)
+	nft, err := w.Host.NFT()
+	if err != nil {
 		return err
-	})
+	}
+	have, err := filter{NFT: nft, t: t}.entries(kernel.OwnerHash(o), kind)
+	if err == nil && len(have) > 0 {
+		err = withFilter(ctx, w, t, func(f filter) (err error) {
+			flows, err = f.drop(kernel.OwnerHash(o), kind)
+			return err
+		})
+	}
 	if unavailable(err) {
 		return nil // what the kernel cannot have is removed
 	}
@@ -223,11 +263,15 @@ func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func(ow
 				}
 			}
 			for _, s := range dead {
-				cut, err := f.drop(s.hash, s.kind)
-				errs = append(errs, err)
-				flows = append(flows, cut...)
+				errs = append(errs, f.attempt(ctx, func(f filter) error {
+					cut, err := f.drop(s.hash, s.kind)
+					if err == nil {
+						flows = append(flows, cut...)
+					}
+					return err
+				}))
 			}
-			return f.prune()
+			return f.attempt(ctx, filter.prune)
 		})
 		if !unavailable(err) {
 			errs = append(errs, err)

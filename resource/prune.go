@@ -84,7 +84,7 @@ func (f filter) prune() error {
 			}
 		}
 	}
-	err = f.NFT.Commit(&b)
+	err = f.write(&b)
 	if errors.Is(err, unix.EBUSY) {
 		slog.Warn("what no attachment uses any more stays, for a rule of somebody else needs it", "error", err)
 		return nil

@@ -1,0 +1,191 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"golang.org/x/sys/unix"
+)
+
+// A process that is stopped at any point of its work on the packet filter, with the lock or without, keeps no other
+// one from its own; and when it goes on, what both have made is there, once.
+func TestStoppedHolder(t *testing.T) {
+	for _, verb := range []string{"ADD", "DEL"} {
+		t.Run(verb, func(t *testing.T) {
+			const together = 28 // each waits for a lock, for a second
+			points := 0
+			for more := true; more; {
+				var stopped [together]bool
+				var wg sync.WaitGroup
+				for i := range together {
+					wg.Go(func() { stopped[i] = stoppedHolder(t, points+i+1, verb) })
+				}
+				wg.Wait()
+				for _, s := range stopped {
+					if more = more && s; more {
+						points++
+					}
+				}
+				if t.Failed() {
+					return
+				}
+			}
+			if points < 20 {
+				t.Errorf("stopped at %d points only", points)
+			}
+			t.Logf("stopped at %d points", points)
+		})
+	}
+}
+
+func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
+	w := newWorld(t)
+	if n%2 == 0 { // else what attachments share is made by one of the two
+		skeleton(t, w)
+	}
+	mine := killFilterPlan()
+	if verb == "DEL" {
+		for _, r := range mine {
+			ensure(t, w, r)
+		}
+	}
+	next := publishOf("c2", "net", "10.1.2.5/24", tcp("", 8081)) // with the address of the one that is stopped
+	gone := publishOf("c3", "net", "10.1.2.5/24", tcp("", 8082))
+	others := plan.Plan{next, Masquerade{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
+	ensure(t, w, gone)
+	stopped = stopAt(t, n, w, verb, func() {
+		ns, err := kernel.Open(w.Host.Path) // as another process: nobody has waited yet
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer ns.Close()
+		other := &kernel.World{Host: ns, Memory: w.Memory}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // the bound of other locks is 45 s
+		defer cancel()
+		for _, r := range others {
+			if _, err := r.Ensure(ctx, other); err != nil {
+				t.Errorf("while another is stopped at point %d: %v", n, err)
+			}
+			if err := r.Verify(ctx, other); err != nil {
+				t.Errorf("while another is stopped at point %d: %v", n, err)
+			}
+		}
+		if err := gone.Remove(ctx, other); err != nil {
+			t.Errorf("while another is stopped at point %d: %v", n, err)
+		}
+	})
+	if !stopped {
+		return false
+	}
+	all := others
+	if verb == "ADD" {
+		all = append(all, mine...)
+	}
+	if err := all.Verify(t.Context(), w); err != nil {
+		t.Errorf("stopped at point %d: %v", n, err)
+	}
+	for _, line := range []string{"jump masquerade_ip_", "jump hairpin_ip_"} {
+		if s := nftState(t, w); strings.Count(s, line) != 1 {
+			t.Errorf("stopped at point %d: %q is there %d times:\n%s", n, line, strings.Count(s, line), s)
+		}
+	}
+	if err := all.Remove(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+	if s := nftState(t, w); strings.Contains(s, "elements") {
+		t.Errorf("stopped at point %d, and removed:\n%s", n, s)
+	}
+	return true
+}
+
+// stopAt has a child do verb, and stops it before it sends something to the kernel, or locks something, for the n-th time.
+// Meanwhile is run then; after it the child goes on.
+func stopAt(t *testing.T, n int, w *kernel.World, verb string, meanwhile func()) (stopped bool) {
+	t.Helper()
+	runtime.LockOSThread() // one thread is the tracer
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), killMe+"=filter", killMe+"_VERB="+verb, killMe+"_HOST="+w.Host.Path, killMe+"_CONT="+w.Container.Path, killMe+"_MEMORY="+w.Memory.Dir)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			t.Skipf("trace a child: %v", err)
+		}
+		t.Fatal(err)
+	}
+	defer cmd.Process.Release()
+	root := cmd.Process.Pid
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(root, &ws, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	const options = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_EXITKILL
+	if err := unix.PtraceSetOptions(root, options); err != nil {
+		t.Fatal(err)
+	}
+	pid, sig := root, 0
+	for {
+		if err := unix.PtraceSyscall(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+		var err error
+		if pid, err = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil); err != nil {
+			t.Fatal(err)
+		}
+		sig = 0
+		switch {
+		case pid == root && (ws.Exited() || ws.Signaled()):
+			if !ws.Exited() || ws.ExitStatus() != 0 {
+				t.Errorf("the child ends with %v", fmt.Sprint(ws))
+			}
+			return stopped
+		case !ws.Stopped():
+			continue // another thread's end
+		case ws.StopSignal() == unix.SIGTRAP|0x80:
+			if n > 0 && talks(t, pid) {
+				if n--; n == 0 {
+					stopped = true
+					meanwhile() // a thread that waits for the tracer is stopped; the others have nothing to do
+				}
+			}
+		case ws.StopSignal() != unix.SIGTRAP && ws.StopSignal() != unix.SIGSTOP:
+			sig = int(ws.StopSignal()) // the runtime's own, such as SIGURG
+		}
+	}
+}
+
+// talks reports whether pid enters a system call that asks nf_tables something, changes it, or takes its lock.
+func talks(t *testing.T, pid int) bool {
+	t.Helper()
+	var info struct { // struct ptrace_syscall_info
+		op   uint8
+		_    [7]byte
+		_    [2]uint64
+		nr   uint64
+		args [6]uint64
+		_    uint64
+	}
+	const getSyscallInfo = 0x420e // since 5.3
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e == unix.ESRCH { // it has just ended
+		return false
+	} else if e != 0 {
+		t.Skipf("ask for the system call of a traced process: %v", e)
+	}
+	const entry = 1
+	return info.op == entry && (info.nr == unix.SYS_SENDTO || info.nr == unix.SYS_FLOCK)
+}
