@@ -34,11 +34,18 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Backend == "none" {
 		return nil, nil
 	}
+	if err := servable(r); err != nil {
+		return nil, err
+	}
 	link, port := links(r)
 	if c.IngressPolicy != resource.PolicyOpen && r.OnOtherLink() {
 		r.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp", c.IngressPolicy)
 	}
 	forward := resource.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, resource.BackendAuto), Addrs: addrs(r), Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
+	var to []netip.Addr
+	for _, p := range subnets(r) {
+		to = append(to, p.Addr().Unmap())
+	}
 	isolated := c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "")
 	var p plan.Plan
 	if r.Verb == "STATUS" {
@@ -47,31 +54,53 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Backend == resource.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
-		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: forward.Addrs})
+		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: to})
 	} else {
-		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: forward.Addrs},
+		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: to},
 			resource.Closed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
-		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables, To: forward.Addrs})
+		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables, To: to})
 	}
 	return append(p, forward), nil
 }
 
-// subnets are those of the container's addresses.
+// subnets are those of the addresses that the policy is for: of the container's interface, or of whatever else is listed
+// where the plugins before give that none.
 func subnets(r *sdk.Request) (all []netip.Prefix) {
-	for _, ip := range r.ContainerIPs() {
+	ips := r.ContainerIPs()
+	if len(ips) == 0 && r.Prev != nil {
+		ips = r.Prev.IPs
+	}
+	for _, ip := range ips {
 		all = append(all, ip.Address)
 	}
 	return all
 }
 
-// addrs are the container's addresses.
+// addrs are all addresses of the result, whichever interface they are listed for: plugins may leave out its sandbox, or
+// call it by another name.
 func addrs(r *sdk.Request) (all []netip.Addr) {
-	for _, ip := range r.ContainerIPs() {
+	if r.Prev == nil {
+		return nil
+	}
+	for _, ip := range r.Prev.IPs {
 		all = append(all, ip.Address.Addr().Unmap())
 	}
 	return all
+}
+
+// servable is an error for an address that no packet is forwarded for.
+func servable(r *sdk.Request) error {
+	for i, a := range addrs(r) {
+		if a.IsUnspecified() || a.IsMulticast() {
+			return spec.Errorf(spec.CodeConfig, "prevResult.ips[%d].address: %v: no container's packets come from it, so they cannot be let through; want the address of an interface", i, a)
+		}
+		if n := r.Prev.IPs[i].Interface; n != nil && (*n < 0 || *n >= len(r.Prev.Interfaces)) {
+			return spec.Errorf(spec.CodeConfig, "prevResult.ips[%d].interface: %d: prevResult.interfaces has %d entries; want the index of one, or leave it out", i, *n, len(r.Prev.Interfaces))
+		}
+	}
+	return nil
 }
 
 // links are what the container's packets come through: the bridge, or the gateway of its VLAN there, and its port; or a
