@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,8 +30,8 @@ func (m Memory) file(kind string, o spec.Owner) string {
 	return filepath.Join(m.Dir, kind+"."+hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:]))
 }
 
-// unfinished is what the file of a record is called while it is written. It has a name of the record's own, so
-// that Forget finds what a killed Remember left.
+// unfinished is what the file of a record is called while it takes the place of one that is there. It has a name of the
+// record's own, so that Forget finds what a killed Remember left. The first file of a record has no name until it is whole.
 const unfinished = ".new"
 
 // Has reports whether something is stored under kind for who carries such a tag.
@@ -77,19 +78,51 @@ func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
 // replace puts a file in the place of one, in one step. Who writes the same one has to wait until the new file has its name:
 // the lock goes when that is closed.
 func replace(file string, b []byte, sync bool) error {
+	if made, err := first(file, b, sync); made || err != nil {
+		return err
+	}
 	f, err := create(file + unfinished)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	_, err = f.Write(b)
-	if sync {
-		err = errors.Join(err, f.Sync())
-	}
-	if err != nil {
+	if err := write(f, b, sync); err != nil {
 		return err
 	}
 	return os.Rename(file+unfinished, file)
+}
+
+func write(f *os.File, b []byte, sync bool) error {
+	_, err := f.Write(b)
+	if sync {
+		err = errors.Join(err, f.Sync())
+	}
+	return err
+}
+
+// first makes a file where there is none, and reports whether it has. A call that is killed leaves nothing. Not every file
+// system has files without a name.
+func first(file string, b []byte, sync bool) (made bool, err error) {
+	if err := unix.Access(file, unix.F_OK); !errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	dir := filepath.Dir(file)
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	switch err {
+	case nil:
+	case unix.EOPNOTSUPP, unix.EISDIR, unix.EINVAL, unix.EINTR: // overlayfs before 6.3, NFS
+		return false, nil
+	default:
+		return false, &fs.PathError{Op: "create a file in", Path: dir, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), file)
+	defer f.Close()
+	if err := write(f, b, sync); err != nil {
+		return false, err
+	}
+	// Not by AT_EMPTY_PATH, which takes CAP_DAC_READ_SEARCH.
+	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), unix.AT_FDCWD, file, unix.AT_SYMLINK_FOLLOW)
+	return err == nil, nil // else somebody was faster, or /proc is not there
 }
 
 // create opens a file, empties it, and locks it: several calls may write one record at a time, of a bridge that they share.

@@ -53,7 +53,8 @@ func addOnce() error {
 	return nil
 }
 
-var killPlans = map[string]func() plan.Plan{"links": killPlan, "filter": killFilterPlan}
+var killPlans = map[string]func() plan.Plan{"links": killPlan, "filter": killFilterPlan,
+	"record": func() plan.Plan { return plan.Plan{iptMasq()} }}
 
 func killPlan() plan.Plan {
 	addr := netip.MustParsePrefix("10.1.0.2/16")

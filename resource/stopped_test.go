@@ -66,11 +66,11 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 	gone := publishOf("c3", "net", "10.1.2.5/24", tcp("", 8082))
 	others := plan.Plan{next, Masquerade{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
 	ensure(t, w, gone)
-	stopped = stopAt(t, n, w, verb, func() {
+	stopped = stopAt(t, n, w, "filter", verb, talks, func() (kill bool) {
 		ns, err := kernel.Open(w.Host.Path) // as another process: nobody has waited yet
 		if err != nil {
 			t.Error(err)
-			return
+			return false
 		}
 		defer ns.Close()
 		other := &kernel.World{Host: ns, Memory: w.Memory}
@@ -87,6 +87,7 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 		if err := gone.Remove(ctx, other); err != nil {
 			t.Errorf("while another is stopped at point %d: %v", n, err)
 		}
+		return false
 	})
 	if !stopped {
 		return false
@@ -112,14 +113,53 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 	return true
 }
 
-// stopAt has a child do verb, and stops it before it sends something to the kernel, or locks something, for the n-th time.
-// Meanwhile is run then; after it the child goes on.
-func stopAt(t *testing.T, n int, w *kernel.World, verb string, meanwhile func()) (stopped bool) {
+// talks are the system calls that ask nf_tables something, change it, or take its lock.
+func talks(nr uint64) bool { return nr == unix.SYS_SENDTO || nr == unix.SYS_FLOCK }
+
+// A call that is killed at any point of writing a record leaves none that DEL does not find, though DEL looks for no more
+// than what the record says.
+func TestKilledRecord(t *testing.T) {
+	names := func(nr uint64) bool {
+		return nr == unix.SYS_WRITE || nr == unix.SYS_LINKAT || nr == unix.SYS_RENAMEAT || nr == unix.SYS_RENAMEAT2 || nr == unix.SYS_FTRUNCATE
+	}
+	settleOn(t, newWorld(t), kernel.IPTNFT) // or it skips
+	for _, before := range []bool{false, true} {
+		points := 0
+		for n := 1; ; n++ {
+			w := newWorld(t)
+			settleOn(t, w, kernel.IPTNFT)
+			p := killPlans["record"]()
+			if before {
+				m := iptMasq()
+				m.From = m.From[:1] // so that the record is written anew
+				ensure(t, w, m)
+			}
+			killed := stopAt(t, n, w, "record", "ADD", names, func() bool { return true })
+			if err := p.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
+				t.Error(err)
+			}
+			if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) > 0 {
+				t.Errorf("killed at point %d, and removed: %v, %v", n, left, err)
+			}
+			if !killed {
+				break
+			}
+			points++
+		}
+		if points < 3 {
+			t.Errorf("killed at %d points only", points)
+		}
+	}
+}
+
+// stopAt has a child do verb, and stops it before a system call of those that calls says, for the n-th time. Meanwhile is run
+// then; after it the child goes on, or is killed.
+func stopAt(t *testing.T, n int, w *kernel.World, which, verb string, calls func(nr uint64) bool, meanwhile func() (kill bool)) (stopped bool) {
 	t.Helper()
 	runtime.LockOSThread() // one thread is the tracer
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), killMe+"=filter", killMe+"_VERB="+verb, killMe+"_HOST="+w.Host.Path, killMe+"_CONT="+w.Container.Path, killMe+"_MEMORY="+w.Memory.Dir)
+	cmd.Env = append(os.Environ(), killMe+"="+which, killMe+"_VERB="+verb, killMe+"_HOST="+w.Host.Path, killMe+"_CONT="+w.Container.Path, killMe+"_MEMORY="+w.Memory.Dir)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {
@@ -150,17 +190,19 @@ func stopAt(t *testing.T, n int, w *kernel.World, verb string, meanwhile func())
 		sig = 0
 		switch {
 		case pid == root && (ws.Exited() || ws.Signaled()):
-			if !ws.Exited() || ws.ExitStatus() != 0 {
+			if ws.Signal() != unix.SIGKILL && ws.ExitStatus() != 0 {
 				t.Errorf("the child ends with %v", fmt.Sprint(ws))
 			}
 			return stopped
 		case !ws.Stopped():
 			continue // another thread's end
 		case ws.StopSignal() == unix.SIGTRAP|0x80:
-			if n > 0 && talks(t, pid) {
+			if nr, enters := systemCall(t, pid); n > 0 && enters && calls(nr) {
 				if n--; n == 0 {
 					stopped = true
-					meanwhile() // a thread that waits for the tracer is stopped; the others have nothing to do
+					if meanwhile() { // a thread that waits for the tracer is stopped; the others have nothing to do
+						_ = unix.Kill(root, unix.SIGKILL)
+					}
 				}
 			}
 		case ws.StopSignal() != unix.SIGTRAP && ws.StopSignal() != unix.SIGSTOP:
@@ -169,8 +211,8 @@ func stopAt(t *testing.T, n int, w *kernel.World, verb string, meanwhile func())
 	}
 }
 
-// talks reports whether pid enters a system call that asks nf_tables something, changes it, or takes its lock.
-func talks(t *testing.T, pid int) bool {
+// systemCall is the system call that pid enters.
+func systemCall(t *testing.T, pid int) (nr uint64, enters bool) {
 	t.Helper()
 	var info struct { // struct ptrace_syscall_info
 		op   uint8
@@ -180,12 +222,12 @@ func talks(t *testing.T, pid int) bool {
 		args [6]uint64
 		_    uint64
 	}
-	const getSyscallInfo = 0x420e // since 5.3
+	const getSyscallInfo = 0x420e                                                                                                                            // since 5.3
 	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e == unix.ESRCH { // it has just ended
-		return false
+		return 0, false
 	} else if e != 0 {
 		t.Skipf("ask for the system call of a traced process: %v", e)
 	}
 	const entry = 1
-	return info.op == entry && (info.nr == unix.SYS_SENDTO || info.nr == unix.SYS_FLOCK)
+	return info.nr, info.op == entry
 }
