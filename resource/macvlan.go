@@ -87,7 +87,14 @@ func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if passthru {
 		s.MAC = ""
 	}
-	err := s.make(w, m.kind(), kernel.MacvlanData(MacvlanModes()[m.mode()], m.BCQueueLen))
+	on, err := m.Master.Where.ns(w)
+	if err != nil {
+		return false, err
+	}
+	err = withOwnMAC(ctx, on, m.Owner, s.MAC, func(mac string) error {
+		s.MAC = mac
+		return s.make(w, m.kind(), kernel.MacvlanData(MacvlanModes()[m.mode()], m.BCQueueLen))
+	})
 	if errors.Is(err, unix.EINVAL) {
 		err = m.crowded(w, err)
 	}

@@ -1,9 +1,13 @@
 package resource
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
+	"slices"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -97,7 +101,7 @@ func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err er
 			return fmt.Errorf("%w: it is called %s now", kernel.NameTaken(s.Name), links[0].Name)
 		}
 	}
-	if s.MAC == kernel.MAC("cont", s.Owner).String() { // nobody asked for it
+	if slices.Contains(contMACs(s.Owner), s.MAC) { // nobody asked for it
 		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC, master.Name, err)
 	}
 	return spec.Errorf(spec.CodeConfig, "mac: %q: %s, or another link on it, has that address: %w", s.MAC, master.Name, err)
@@ -172,4 +176,50 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 		d.want("master", master.Name, is)
 	}
 	return d.err()
+}
+
+// dyingLimit is how long is waited for what a namespace that is gone has yet: the kernel takes it apart later, and the container
+// that is started again wants its own at once.
+const dyingLimit = time.Second
+
+// withOwnMAC makes a link with the owner's address, if that is the one that nobody asked for. Where another link on the master, which is in on, has it, that
+// is the owner's former one: it goes with its namespace, or somebody keeps that. So its end is waited for, and then the owner has other addresses.
+func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, make func(mac string) error) error {
+	err := make(mac)
+	macs := contMACs(o)
+	if mac != macs[0] || !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	ended := on.Await(ctx, dyingLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+		if err = make(mac); errors.Is(err, unix.EADDRINUSE) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if !errors.Is(ended, context.DeadlineExceeded) {
+		return ended
+	}
+	for _, other := range macs[1:] {
+		if err = make(other); !errors.Is(err, unix.EADDRINUSE) {
+			slog.Warn("a link in another namespace has the attachment's address, as of an earlier ADD without a DEL: it has another one", "owner", o, "address", other)
+			return err
+		}
+	}
+	return err
+}
+
+// masterBelow is the link that one in the container stands on, and where that is; nil where that is neither on the host nor in the container.
+func masterBelow(w *kernel.World, l *kernel.Link) (*kernel.NS, *kernel.Link, error) {
+	ns := w.Container
+	if l.Peer == 0 {
+		return nil, nil, nil
+	}
+	if l.PeerAway {
+		ns = w.Host
+		if id, err := w.Container.ID(w.Host); err != nil || id < 0 || id != l.PeerNS {
+			return nil, nil, err
+		}
+	}
+	under, err := ns.LinkAt(l.Peer)
+	return ns, under, gone(err)
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,6 +15,7 @@ import (
 type Up struct {
 	Where Where
 	Link  string
+	Owner spec.Owner // of a link of the container: its address is one of the owner's, if nobody asked for another
 }
 
 func (u Up) String() string { return "link " + u.Where.String() + u.Link + " up" }
@@ -26,13 +29,23 @@ func (u Up) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil || l.Up {
 		return false, err
 	}
-	if err := ns.SetLink(u.Link, kernel.LinkChange{Up: true}); err != nil {
-		if errors.Is(err, unix.EADDRINUSE) { // of a macvlan, and no other
+	up := kernel.LinkChange{Up: true}
+	err = ns.SetLink(u.Link, up)
+	if errors.Is(err, unix.EADDRINUSE) { // of a macvlan, and no other
+		on, _, berr := masterBelow(w, l)
+		if berr == nil && on != nil {
+			err = withOwnMAC(ctx, on, u.Owner, l.MAC.String(), func(mac string) error {
+				if mac != l.MAC.String() {
+					up.MAC, _ = net.ParseMAC(mac)
+				}
+				return ns.SetLink(u.Link, up)
+			})
+		}
+		if err = errors.Join(err, berr); err != nil {
 			err = fmt.Errorf("another link on the same master, or that itself, has the address %v: %w", l.MAC, err)
 		}
-		return false, err
 	}
-	return true, nil
+	return err == nil, err
 }
 
 // Verify implements plan.Resource.

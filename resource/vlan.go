@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -34,10 +33,6 @@ func (v VLAN) protocol() string {
 func (v VLAN) String() string {
 	return v.words("vlan", "protocol "+v.protocol(), opt("id", v.ID))
 }
-
-// vlanLimit is how long a VLAN that somebody has is waited for: the kernel takes a namespace that is gone apart later,
-// and the container that is started again wants its VLAN at once.
-const vlanLimit = time.Second
 
 // Possible implements Prober.
 func (VLAN) Possible(w *kernel.World) error { return w.Host.NoKind("vlan") }
@@ -78,7 +73,7 @@ func (v VLAN) await(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if who == "" {
-		err = ns.Await(ctx, vlanLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+		err = ns.Await(ctx, dyingLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
 			err := v.add(w)
 			if errors.Is(err, kernel.ErrLinkExists) && !v.there(w) {
 				return false, nil

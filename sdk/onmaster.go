@@ -64,7 +64,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	late := c.Announces && (r.L3 || len(r.IPs) > 0)
 	link.Down = link.Down || late
 	if link.Down && !late {
-		after = append(after, resource.Up{Link: r.IfName})
+		after = append(after, resource.Up{Link: r.IfName, Owner: r.Owner})
 	}
 	a := Addressing{Link: r.IfName, Up: late, Conflicts: c.Conflicts, ByOn: c.ByMaster}
 	if c.Taken { // a vlan's master is of another segment
