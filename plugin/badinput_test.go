@@ -18,7 +18,8 @@ var badInput = []struct {
 	status spec.Code // of STATUS, which says the same; zero: it does not know
 }{
 	{"MASTER", `"master":"esn3"`, `master: "esn3": no such link on the host; there is ens4, ens3, br0, port1, port0, tun0; did you mean "ens3"?`, 50},
-	{"MASTER", `"master":"ens4"`, `master: "ens4": is down; set it up (ip link set ens4 up); ens3, br0`, 50},
+	{"vlan", `"vlanId":7,"master":"ens4"`, `master: "ens4": is down; set it up (ip link set ens4 up); ens3, br0`, 50},
+	{"TAKEN", `"master":"ens4","requireMasterUp":true`, `master: "ens4": is down; set it up (ip link set ens4 up); ens3, br0`, 50},
 	{"MASTER", `"master":"lo"`, `master: "lo": is lo, which has no Ethernet headers, and KIND needs them; ens3, br0`, 50},
 	{"MASTER", `"master":"tun0"`, `master: "tun0": is a tun, which has no Ethernet headers`, 50},
 	{"MASTER", `"master":"ens3","mtu":1501`, `mtu: 1501: ens3 has 1500; want 68 to 1500 bytes, or none for the master's`, 50},

@@ -270,7 +270,7 @@ func TestMasterRefused(t *testing.T) {
 			r.refuses([]refusal{
 				{`,"master":"esn3"`, `master: "esn3": no such link on the host; there is`, spec.CodeUnavailable},
 				{`,"master":"esn3"`, `did you mean "ens3"?`, spec.CodeUnavailable},
-				{`,"master":"ens4"`, `master: "ens4": is down`, spec.CodeUnavailable},
+				{`,"master":"ens4","requireMasterUp":true`, `master: "ens4": is down`, spec.CodeUnavailable},
 				{`,"master":"lo"`, `master: "lo": is lo`, spec.CodeUnavailable},
 				{`,"master":"port0"`, `name "br0" instead`, spec.CodeUnavailable},
 				{`,"master":"ens3","mtu":1501`, `mtu: 1501: ens3 has 1500; want 68 to 1500`, spec.CodeUnavailable},

@@ -106,6 +106,9 @@ func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string
 	if l.Operational {
 		return true, nil
 	}
+	if _, under, err := masterBelow(w, l); err != nil || port == "" && under != nil && !under.Up { // which is said already
+		return false, err
+	}
 	err = carrier(ctx, Container, w.Container, l.Name)
 	if port == "" && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		slog.Warn("the link carries nothing yet", "link", l.Name)

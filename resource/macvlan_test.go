@@ -24,7 +24,7 @@ func masters(t testing.TB, w *kernel.World) {
 }
 
 func stacked(o spec.Owner, kind, master string) Stacked {
-	return Stacked{Owner: o, Name: o.IfName, Chosen: master == "", Master: Master{Where: Host, Link: master, Kind: kind, Taken: true}}
+	return Stacked{Owner: o, Name: o.IfName, Chosen: master == "", Master: Master{Where: Host, Link: master, Kind: kind, Taken: true, Up: true}}
 }
 
 // again makes a broken link anew, on a master that is as it was.
@@ -207,10 +207,11 @@ func TestMaster(t *testing.T) {
 		{Master{Where: Host, Link: "inner0"}, []string{`master: "inner0": no such link on the host: it is in the container; "linkInContainer": true`}},
 		{Master{Link: "ens3"}, []string{`master: "ens3": no such link in the container: it is on the host; without "linkInContainer"`}},
 		{Master{Link: "inner1"}, []string{`no such link in the container; there is inner0; did you mean "inner0"?`}},
-		{Master{Where: Host, Link: "down0"}, []string{`master: "down0": is down`, `ip link set down0 up`}},
+		{Master{Where: Host, Link: "down0", Up: true}, []string{`master: "down0": is down`, `ip link set down0 up`}},
 		{Master{Where: Host, Link: "lo", Taken: true, Kind: "macvlan"}, []string{`master: "lo": is lo`}},
 		{Master{Where: Host, Link: "port0", Taken: true, Kind: "macvlan"}, []string{`master: "port0": is a port of br0`, `name "br0" instead`}},
 		{Master{Where: Host, Link: "port0"}, nil},
+		{Master{Where: Host, Link: "down0"}, nil},
 		{Master{Where: Host, Link: "br0", Taken: true}, nil},
 		{Master{Where: Host, Link: "ens3", MTU: 1500}, nil},
 		{Master{Where: Host, Link: "ens3", MTU: 1501}, []string{`mtu: 1501: ens3 has 1500; want 68 to 1500 bytes`}},

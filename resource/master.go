@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -19,13 +20,14 @@ type Master struct {
 	Kind  string // type of the link above, for words
 	Taken bool   // the link above takes what comes in by the master: an Ethernet link, and no port of a bridge
 	Ether bool   // the link above needs an Ethernet link, and gets what is for it from a port of a bridge too
+	Up    bool   // it has to be up; else that it is down is warned of, and the link above waits for it
 }
 
 // egress stands in a plan for the link of the default route, which a plan does not know.
 const egress = "(egress)"
 
 func (m Master) String() string {
-	return line("link", m.Where.String()+name(m.Link), "up", opt("mtu at least", m.MTU), flag("for "+m.Kind, m.Kind != ""))
+	return line("link", m.Where.String()+name(m.Link), flag("up", m.Up), opt("mtu at least", m.MTU), flag("for "+m.Kind, m.Kind != ""))
 }
 
 func name(master string) string {
@@ -37,14 +39,23 @@ func name(master string) string {
 
 // Ensure makes nothing: the fact is there or not.
 func (m Master) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	_, _, err := m.find(w)
-	return false, err
+	return false, m.Verify(ctx, w)
 }
 
 // Verify implements plan.Resource.
 func (m Master) Verify(ctx context.Context, w *kernel.World) error {
-	_, _, err := m.find(w)
+	_, l, err := m.find(w)
+	if err == nil {
+		m.warn(l)
+	}
 	return err
+}
+
+// warn says that the master is down: it is the administrator's to set up.
+func (m Master) warn(l *kernel.Link) {
+	if !l.Up {
+		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+" up)", "master", l.Name)
+	}
 }
 
 // find is the master, and the namespace that it is in.
@@ -133,7 +144,7 @@ func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
 	links, lerr := ns.Links()
 	var names []string
 	for _, other := range links {
-		if lerr == nil && other.Index != l.Index && m.stands(ns, other, "") == nil {
+		if lerr == nil && other.Index != l.Index && other.Up && m.stands(ns, other, "") == nil {
 			names = append(names, other.Name)
 		}
 	}
@@ -147,7 +158,7 @@ func (m Master) stands(ns *kernel.NS, l *kernel.Link, what string) error {
 	switch {
 	case (m.Taken || m.Ether) && !l.Ethernet:
 		return spec.Errorf(spec.CodeConfig, "%s: is %s, which has no Ethernet headers, and %s needs them", what, kind(l), m.Kind)
-	case !l.Up:
+	case !l.Up && m.Up:
 		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what, l.Name)
 	case m.MTU > l.MTU:
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's", m.MTU, l.Name, l.MTU)

@@ -52,6 +52,7 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	if err != nil {
 		return err
 	}
+	s.Master.warn(master)
 	l := kernel.NewLink{
 		Name: s.Name, Kind: kind, NS: w.Container, Index: s.index, Parent: master.Index, MTU: s.MTU, Up: !s.Down,
 		Group: kernel.LinkGroup(s.Owner.Network), Alias: kernel.Tag(s.Owner), Data: data,
@@ -155,9 +156,10 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 		return fmt.Errorf("master: %w", err)
 	}
 	var d drift
-	if !master.Up {
+	if !master.Up && s.Master.Up {
 		d.add(fmt.Errorf("master %s is down", master.Name))
 	}
+	s.Master.warn(master)
 	below, in := master.Index, ns
 	if isMacvlan(master) && isMacvlan(l) || master.Kind == "ipvlan" && l.Kind == "ipvlan" { // the kernel puts one above another on what that stands on
 		below, in = master.Peer, nil

@@ -13,6 +13,8 @@ type Macvlan struct {
 	MAC        string `json:"mac"`        // of the interface; default: derived from the attachment. With passthru the default is the master's own, and another is the master's too, as long as the interface is there
 	BCQueueLen uint32 `json:"bcqueuelen"` // broadcast and multicast packets that may wait for those on the master, which gets the largest that any asks for; default: the kernel's (Linux 5.11)
 
+	RequireMasterUp bool `json:"requireMasterUp"` // refuse a master that is down; else that is warned of, and the interface carries packets when somebody sets the master up
+
 	RuntimeConfig struct {
 		MAC string `json:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
 	} `json:"runtimeConfig"`
@@ -24,7 +26,7 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 		return nil, err
 	}
 	on := OnMaster{
-		MasterKeys: c.MasterKeys, Kind: "macvlan", Master: c.Master, Taken: true,
+		MasterKeys: c.MasterKeys, Kind: "macvlan", Master: c.Master, Taken: true, Up: c.RequireMasterUp,
 		MAC: Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, r.ArgMAC(), Ask{"mac", c.MAC}), OwnMAC: c.Mode != "passthru",
 	}
 	if tap {

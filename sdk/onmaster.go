@@ -29,6 +29,7 @@ type OnMaster struct {
 	OwnMAC    bool // where none was, it has one of the owner's own, and else the kernel's
 	Found     bool // Master is what a plugin before made, and the configuration does not name it
 	ByMaster  bool // it hears no answers to what it asks, and its master does
+	Up        bool // the master has to be up
 	Announces bool // it can announce its addresses only as it comes up, so it has to get them before
 }
 
@@ -46,7 +47,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	if c.OwnMAC {
 		link.MAC = r.MAC(c.MAC.Value)
 	}
-	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether}
+	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether, Up: c.Up}
 	if c.LinkInContainer {
 		link.Master.Where = resource.Container
 	} else if r.Verb == "STATUS" {

@@ -18,6 +18,7 @@ type conf struct {
 	Mode   string `json:"mode"`   // l2, which is the default: the container decides where packets go; l3: the master's host routes them, and there is no broadcast and no multicast; l3s: the same, and its packet filter sees them
 	Flag   string `json:"flag"`   // bridge, which is the default: the ipvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back
 	sdk.MasterKeys
+	RequireMasterUp bool `json:"requireMasterUp"` // refuse a master that is down; else that is warned of, and the interface carries packets when somebody sets the master up
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -35,7 +36,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if !r.L3 {
 		r.Adopt()
 	}
-	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true, ByMaster: true}
+	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true, ByMaster: true, Up: c.RequireMasterUp}
 	if name, inContainer := r.OnlyLink(); c.Master == "" && name != "" {
 		on.Master, on.LinkInContainer, on.Found = name, on.LinkInContainer || inContainer, true
 	}

@@ -25,7 +25,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			return nil, err
 		}
 	}
-	before, link, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true})
+	before, link, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true, Up: true})
 	if err != nil {
 		return nil, err
 	}
