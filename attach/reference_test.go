@@ -1,7 +1,6 @@
 package attach_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,9 +14,7 @@ import (
 // clause: R2 R3 R6 P12
 func TestReferencePlugins(t *testing.T) {
 	const dir = "/usr/lib/cni"
-	if _, err := os.Stat(filepath.Join(dir, "bridge")); err != nil {
-		t.Skipf("containernetworking-plugins is not installed: %v", err)
-	}
+	nstest.NeedProgram(t, dir+"/bridge")
 	leases := t.TempDir()
 	for name, tc := range map[string]struct{ list, link, address string }{
 		"loopback": {`{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}`, "lo", "127.0.0.1/8"},

@@ -46,6 +46,13 @@ func TestScript(t *testing.T) {
 	params := testscript.Params{
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
+			if names, err := os.ReadFile(e.WorkDir + "/need"); err == nil { // programs, as nstest.NeedProgram has them
+				if why := nstest.Missing(strings.Fields(string(names))...); why != "" && os.Getenv("CI") == "" {
+					e.T().Skip(why)
+				} else if why != "" {
+					return errors.New(why)
+				}
+			}
 			bare(t.Fatalf)
 			e.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 			e.Setenv("NETCONFPATH", e.WorkDir+"/net.d")

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -267,9 +268,10 @@ func TestVersions(t *testing.T) {
 // The peer's plugins answer as ours do.
 func TestReferencePlugins(t *testing.T) {
 	const dir = "/usr/lib/cni"
+	nstest.NeedProgram(t, dir+"/host-local")
 	path, err := invoke.Find("host-local", []string{dir})
 	if err != nil {
-		t.Skipf("the reference plugins (containernetworking-plugins) are not installed: %v", err)
+		t.Fatal(err)
 	}
 	got, err := invoke.Versions(bounded(t), path, invoke.Call{})
 	if err != nil || !slices.Contains(got, spec.V040) || !slices.Contains(got, spec.V100) {

@@ -131,6 +131,7 @@ func TestBandwidthFails(t *testing.T) {
 // clause: P12 P16
 func TestBandwidthOfReference(t *testing.T) {
 	const reference = "/usr/lib/cni/bandwidth"
+	nstest.NeedProgram(t, reference)
 	limits := `,"runtimeConfig":{"bandwidth":{"ingressRate":100000000,"ingressBurst":8000000,"egressRate":20000000,"egressBurst":4294967295}}`
 	r := newRunner(t, chain{name: "ref", plugins: []string{`"type":"bridge","bridge":"br-ref","isGateway":true,` + strings.ReplaceAll(hostLocal, "77", "97"), `"type":"bandwidth"` + limits}})
 	warm := &attachment{id: "w", netns: nstest.NewNS(t)}

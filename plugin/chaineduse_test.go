@@ -156,6 +156,7 @@ func byReference(a *attachment, r *runner, verb string) error {
 		return err
 	}
 	argv := []string{"/usr/lib/cni/" + typ.Type}
+	nstest.NeedProgram(r.t, argv[0])
 	if r.host != "" {
 		argv = append([]string{"nsenter", "--net=" + r.host}, argv...)
 	}

@@ -34,6 +34,7 @@ func dhcpUplink(t *testing.T) {
 }
 
 func dhcpServer(t *testing.T, ns string) {
+	nstest.NeedProgram(t, "dnsmasq")
 	background(t, "started", exec.Command("nsenter", "--net="+ns, "dnsmasq", "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--user=root", "--pid-file=",
 		"--port=0", "--interface=wire", "--bind-interfaces", "--no-ping", "--leasefile-ro", "--dhcp-range=10.77.0.10,10.77.0.90,255.255.255.0,10m", "--dhcp-option=option:router,10.77.0.1"))
 	cmd := exec.Command("/proc/self/exe", "daemon")

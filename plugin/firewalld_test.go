@@ -20,6 +20,7 @@ const busConf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Confi
 // firewalld runs a real one on the site's host, on a bus of its own, and returns what ends it.
 func (s *site) firewalld() (stop func()) {
 	s.Helper()
+	nstest.NeedProgram(s, "dbus-daemon", "firewalld")
 	dir := s.TempDir()
 	bus := filepath.Join(dir, "bus")
 	if err := os.WriteFile(filepath.Join(dir, "bus.conf"), []byte(strings.ReplaceAll(busConf, "BUS", bus)), 0o644); err != nil {

@@ -463,6 +463,7 @@ func TestKill(t *testing.T) {
 			continue
 		}
 		nstest.Apart(t, c.name, func(t *testing.T) {
+			nstest.NeedProgram(t, "strace")
 			r := newRunner(t, c)
 			withoutBridges(t)
 			warm := &attachment{id: "k", netns: nstest.NewNS(t)}

@@ -90,6 +90,7 @@ func TestIPvlanChained(t *testing.T) {
 func TestMasterOfReference(t *testing.T) {
 	for _, kind := range []string{"macvlan", "ipvlan"} {
 		t.Run(kind, func(t *testing.T) {
+			nstest.NeedProgram(t, "/usr/lib/cni/"+kind)
 			uplink(kind)(t)
 			conf := `"type":"` + kind + `","master":"ens3","mtu":1400,` + hostLocal4
 			r := newRunner(t, chain{name: "ref-" + kind, plugins: []string{conf}})

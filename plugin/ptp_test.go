@@ -261,6 +261,7 @@ func TestPtpOfReference(t *testing.T) {
 	clean := state(t)
 	for _, gone := range []bool{false, true} {
 		ns := nstest.NewNS(t)
+		nstest.NeedProgram(t, "/usr/lib/cni/ptp")
 		cmd := exec.Command("/usr/lib/cni/ptp")
 		cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"` + r.network() + `",` + conf + `}`)
 		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + ns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}

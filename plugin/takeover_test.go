@@ -63,9 +63,7 @@ func filters(t *testing.T) string {
 //
 // clause: P12
 func TestTakeOver(t *testing.T) {
-	if _, err := os.Stat(reference + "/bridge"); err != nil {
-		t.Fatal(err)
-	}
+	nstest.NeedProgram(t, reference+"/bridge")
 	eachIPTables(t, func(t *testing.T, variant string) {
 		c := chain{name: "takeover", plugins: []string{
 			`"type":"bridge","bridge":"br-take","isGateway":true,"ipMasq":true,"macspoofchk":true,` + hostLocal,

@@ -185,9 +185,7 @@ func TestTuningAllowList(t *testing.T) {
 // clause: P12 P13
 func TestTuningFromReference(t *testing.T) {
 	const debian = "/usr/lib/cni/tuning"
-	if _, err := os.Stat(debian); err != nil {
-		t.Skip(err)
-	}
+	nstest.NeedProgram(t, debian)
 	// Debian's speaks 1.0.0; of two keys the last one counts.
 	ours := newRunner(t, tuned("moved", `,"cniVersion":"1.0.0","mac":"02:00:00:00:00:0d","mtu":1400,"promisc":true,"allmulti":true`))
 	theirs := &runner{t: t, dir: t.TempDir(), chain: ours.chain, ifName: ours.ifName}

@@ -25,6 +25,7 @@ func (s *site) firewalld() {
 	if err != nil {
 		s.Fatal(err)
 	}
+	nstest.NeedProgram(s, "dbus-daemon", "firewalld")
 	nstest.Run(s, "mkdir", filepath.Join(dir, "etc")) // the defaults; an ordinary user cannot read the host's
 	nstest.Run(s, "mkdir", "-p", "/run/firewalld")
 	if t, ok := s.TB.(*testing.T); ok {

@@ -141,6 +141,7 @@ func TestHandOverRefused(t *testing.T) {
 func TestRepairLeavesOthers(t *testing.T) {
 	s := newSite(t)
 	dir := "/usr/lib/cni"
+	nstest.NeedProgram(t, dir+"/bridge")
 	ours := s.PluginDirs
 	s.PluginDirs = []string{dir}
 	s.add(s.list(`{"cniVersion":"1.0.0","name":"lan","plugins":[

@@ -299,6 +299,7 @@ func repairHere() int {
 func TestKillRepair(t *testing.T) {
 	s := newSite(t)
 	red := s.network("red", "10.9.1.0/24", `{"type":"firewall","ingressPolicy":"strict"}`)
+	nstest.NeedProgram(t, "strace")
 	all := []*box{s.add(red, "a", "127.0.0.1:8000:80"), s.add(red, "b", "8001:80")}
 	before := elements(t)
 	exe, err := os.Executable()

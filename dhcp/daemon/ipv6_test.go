@@ -54,6 +54,7 @@ func (l lan) kea6(t *testing.T, pool string, valid, t1, t2 int, more string) *pr
 	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	nstest.NeedProgram(t, "kea-dhcp6")
 	cmd := exec.Command("nsenter", "--net="+l.server, "kea-dhcp6", "-c", file)
 	cmd.Env = append(os.Environ(), "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR="+dir)
 	p := start(t, cmd)

@@ -198,6 +198,7 @@ func newLAN(t *testing.T) lan {
 // dnsmasq serves a range for two minutes, the least that it gives, and says when to renew.
 func (l lan) dnsmasq(t *testing.T, more ...string) *process {
 	t.Helper()
+	nstest.NeedProgram(t, "dnsmasq")
 	args := []string{"--net=" + l.server, "dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--pid-file=",
 		"--port=0", "--interface=eth0", "--bind-interfaces", "--no-ping", "--log-dhcp", "--leasefile-ro"}
 	if len(more) == 0 || !strings.HasPrefix(more[0], "--dhcp-range") {

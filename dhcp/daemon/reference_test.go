@@ -16,6 +16,7 @@ const reference = "/usr/lib/cni/"
 
 // The reference's plugins are served by our daemon.
 func TestReferencePlugin(t *testing.T) {
+	nstest.NeedProgram(t, reference+"bridge")
 	l := newLAN(t)
 	srv := l.dnsmasq(t, "--dhcp-option=option:router,10.9.0.254", "--dhcp-option=121,172.16.4.0/22,10.9.0.3,0.0.0.0/0,10.9.0.254")
 	startDaemon(t)
@@ -60,6 +61,7 @@ func TestReferencePlugin(t *testing.T) {
 
 // Our plugin is served by the reference's daemon.
 func TestReferenceDaemon(t *testing.T) {
+	nstest.NeedProgram(t, reference+"bridge")
 	l := newLAN(t)
 	srv := l.dnsmasq(t, "--dhcp-option=option:router,10.9.0.254")
 	startReference(t)
@@ -113,6 +115,7 @@ func awaitSocket(t *testing.T, path string) {
 
 // A lease of the reference's daemon is ours when it is replaced: the server knows the container by the same name.
 func TestReplacedReference(t *testing.T) {
+	nstest.NeedProgram(t, reference+"bridge")
 	l := newLAN(t)
 	l.dnsmasq(t)
 	d := startReference(t)

@@ -17,6 +17,7 @@ import (
 // kea serves a pool for as long as is said, in seconds, which dnsmasq cannot.
 func (l lan) kea(t *testing.T, pool string, valid, t1, t2 int, more ...string) *process {
 	t.Helper()
+	nstest.NeedProgram(t, "kea-dhcp4")
 	dir := t.TempDir()
 	conf := fmt.Sprintf(`{"Dhcp4":{"interfaces-config":{"interfaces":["eth0"]},"lease-database":{"type":"memfile","persist":false},
 		"valid-lifetime":%d,"renew-timer":%d,"rebind-timer":%d,"calculate-tee-times":false,"authoritative":true,

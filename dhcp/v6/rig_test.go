@@ -104,6 +104,7 @@ type server struct {
 
 func (n lan) start(ready string, env []string, name string, args ...string) *server {
 	n.t.Helper()
+	nstest.NeedProgram(n.t, name)
 	s := &server{t: n.t, done: make(chan struct{}), news: make(chan struct{}, 1)}
 	s.cmd = exec.Command("nsenter", append([]string{"--net=" + n.path, name}, args...)...)
 	s.cmd.Env = append(os.Environ(), env...)

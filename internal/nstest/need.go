@@ -24,6 +24,29 @@ func Need(t testing.TB, kind string, args ...string) {
 	}
 }
 
+// NeedProgram skips a test for want of a program, or of a file by its path, that .ci/packages installs. Where CI is in the
+// environment all of them are there, or the test fails.
+func NeedProgram(t testing.TB, names ...string) {
+	t.Helper()
+	switch why := Missing(names...); {
+	case why == "":
+	case os.Getenv("CI") != "":
+		t.Fatal(why)
+	default:
+		t.Skip(why)
+	}
+}
+
+// Missing is what NeedProgram says, or "" where all is there.
+func Missing(names ...string) string {
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			return name + " is not installed: run .ci/packages"
+		}
+	}
+	return ""
+}
+
 // Machine is in the environment in the virtual machine of internal/vm.
 const Machine = "FAIRLEAD_MACHINE"
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -43,9 +44,7 @@ func occupied(t testing.TB, dir, subnet string, n int, lastGiven netip.Addr) *St
 
 // What a call asks of the kernel does not grow with the range, nor with the leases.
 func TestCost(t *testing.T) {
-	if _, err := exec.LookPath("strace"); err != nil {
-		t.Skip(err)
-	}
+	nstest.NeedProgram(t, "strace")
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -130,8 +131,9 @@ func TestKeptIsSynced(t *testing.T) {
 				t.Fatal(err)
 			}
 			child.Args[7] = exe
+			nstest.NeedProgram(t, "strace")
 			if child.Path, err = exec.LookPath("strace"); err != nil {
-				t.Skip(err)
+				t.Fatal(err)
 			}
 			if err := child.Run(); err != nil {
 				t.Fatal(err)

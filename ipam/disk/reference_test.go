@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
 )
 
@@ -27,19 +28,9 @@ type reference struct {
 
 func findReference(t testing.TB, dataDir string, sets []ipam.Set) reference {
 	t.Helper()
-	var why error
-	for _, dir := range []string{"/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni"} {
-		path := filepath.Join(dir, "host-local")
-		_, err := os.Stat(path)
-		if err == nil {
-			return reference{path, dataDir, sets}
-		}
-		if why == nil {
-			why = err
-		}
-	}
-	t.Skip(why)
-	return reference{}
+	const path = "/usr/lib/cni/host-local"
+	nstest.NeedProgram(t, path)
+	return reference{path, dataDir, sets}
 }
 
 func (r reference) run(verb, id string, ips ...string) ([]string, error) {

@@ -77,9 +77,7 @@ func leases(t testing.TB, dir string) map[string]string {
 // clause: I4 K2 K5 K11 K12 C12 V4 V6
 func TestSameAsTheReference(t *testing.T) {
 	const program = "/usr/lib/cni/host-local"
-	if _, err := os.Stat(program); err != nil {
-		t.Skip(err)
-	}
+	nstest.NeedProgram(t, program)
 	resolv := filepath.Join(t.TempDir(), "resolv.conf")
 	const text = "# c\n; d\nnameserver 192.0.2.1 ignored\n\tnameserver fd00::53  \ndomain a.example\ndomain b.example\n" +
 		"search c.example d.example\nsearch e.example\noptions ndots:5 edns0\noptions trust-ad\nnameserver\nnonsense x\n#nameserver 9.9.9.9\n"

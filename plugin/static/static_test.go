@@ -72,9 +72,7 @@ func result(t *testing.T, out []byte) map[string]any {
 // clause: I4 K5 K11 K12 C12 V4 V6 P5
 func TestSameAsTheReference(t *testing.T) {
 	const program = "/usr/lib/cni/static"
-	if _, err := os.Stat(program); err != nil {
-		t.Skip(err)
-	}
+	nstest.NeedProgram(t, program)
 	for name, tc := range map[string]struct{ args, conf string }{
 		"IPv4":                         {"", with("", four)},
 		"IPv6":                         {"", with("", six)},
