@@ -138,7 +138,7 @@ func TestLoadDirOddities(t *testing.T) {
 	}
 	names, _, problems := loadedLists(dir)
 	sameLines(t, "lists", names, []string{"n=x"})
-	sameLines(t, "problems", problems, []string{"b.conflist: open: no such file or directory", "c.conflist: read: is a directory"})
+	sameLines(t, "problems", problems, []string{"b.conflist: stat: no such file or directory", "c.conflist: read: it is no plain file but a directory"})
 }
 
 // clause: C1 C10
