@@ -1,10 +1,6 @@
 package kernel
 
-import (
-	"net"
-
-	"golang.org/x/sys/unix"
-)
+import "net"
 
 // An IFB is what AddIFB makes: a link that packets can be sent through on their way in.
 type IFB struct {
@@ -21,11 +17,7 @@ func (ns *NS) AddIFB(i IFB) error {
 		return err
 	}
 	// The kernel sets a link up before it reads how IPv6 is to name it, so that takes two messages.
-	err := ns.SetLink(i.Name, LinkChange{Alias: i.Alias, NoLinkLocal: true})
-	if is(err, unix.EAFNOSUPPORT) { // IPv6 is off, or has no room in so small an MTU
-		err = ns.SetLink(i.Name, LinkChange{Alias: i.Alias})
-	}
-	if err != nil {
+	if err := ns.SetLink(i.Name, LinkChange{Alias: i.Alias, NoLinkLocal: true}); err != nil {
 		return err
 	}
 	return ns.SetLink(i.Name, LinkChange{Up: true})

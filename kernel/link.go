@@ -276,7 +276,7 @@ type LinkChange struct {
 	// after MAC, so what is to be announced is set in another message.
 	ARPNotify bool
 
-	NoLinkLocal bool // no IPv6 address of the kernel's making; EAFNOSUPPORT where the link has no IPv6
+	NoLinkLocal bool // no IPv6 address of the kernel's making
 }
 
 // SetLink changes the link of that name, in one message. The kernel takes its parts one after the other: where
@@ -340,6 +340,10 @@ func (ns *NS) SetLink(name string, c LinkChange) error {
 		req.AddData(info)
 	}
 	if err := ns.tell(req); err != nil {
+		if c.NoLinkLocal && is(err, unix.EAFNOSUPPORT) { // IPv6 is off, or has no room in so small an MTU
+			c.NoLinkLocal = false
+			return ns.SetLink(name, c)
+		}
 		if is(err, unix.ENODEV) {
 			err = ErrNoLink
 		}

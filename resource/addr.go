@@ -42,12 +42,7 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if errors.Is(err, fs.ErrExist) {
 		return false, a.Verify(ctx, w) // IPv6 has an address once, whatever the length
 	}
-	if err == nil && a.Where == Host { // a container's are waited for when they are announced
-		if err = usable(ctx, ns, a.Link, a.Prefix.Addr()); err != nil {
-			err = errors.Join(err, ns.DelAddr(index, kernel.Addr{Prefix: a.Prefix}))
-		}
-	}
-	return err == nil, err
+	return err == nil, err // a container's is waited for when it is announced; the host is sure of its own
 }
 
 // Free implements Freer.

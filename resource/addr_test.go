@@ -1,11 +1,14 @@
 package resource
 
 import (
+	"context"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 )
 
 // clause: P14
@@ -100,5 +103,57 @@ func TestGateway(t *testing.T) {
 				t.Errorf("forced: %s", out)
 			}
 		})
+	}
+}
+
+// TestAddrWaits has the waits for an IPv6 address end as its state says, whatever the load: one that the kernel is sure of is no
+// error where its route comes late, one that it still asks for is, and so is one that is gone. The host waits for none of its own.
+func TestAddrWaits(t *testing.T) {
+	const soon = 10 * time.Millisecond
+	w := newWorld(t)
+	wire(t, w)
+	cont(t, w, "ip link add lonely type veth peer name lonely1") // the other end is down, so nobody can be asked
+	cont(t, w, "ip link set lonely up")
+	for _, a := range []string{"fd00:5::1/64 dev eth0 nodad", "fd00:5::2/64 dev eth0 nodad", "fd00:6::1/64 dev lonely"} {
+		cont(t, w, "ip addr add %s", a)
+	}
+	at := netip.MustParseAddr
+	for _, a := range []string{"fd00:5::1", "fd00:5::2"} {
+		if err := usable(t.Context(), w.Container, "eth0", at(a), kernelLimit); err != nil {
+			t.Error(err)
+		}
+	}
+	cont(t, w, "ip -6 route del local fd00:5::2 dev eth0 table local")
+	for _, c := range []struct {
+		link, addr, usable, settled string
+	}{
+		{"eth0", "fd00:5::1", "", ""},
+		{"eth0", "fd00:5::2", "", ""},
+		{"lonely", "fd00:6::1", "deadline exceeded", "deadline exceeded"},
+		{"eth0", "fd00:5::3", "is missing", "is missing"},
+		{"eth0", "10.1.0.2", "", ""},
+	} {
+		for what, got := range map[string]struct {
+			err  error
+			want string
+		}{
+			"usable":  {usable(t.Context(), w.Container, c.link, at(c.addr), soon), c.usable},
+			"settled": {settled(t.Context(), w.Container, c.link, at(c.addr), soon), c.settled},
+		} {
+			if got.want == "" && got.err != nil || got.want != "" && (got.err == nil || !strings.Contains(got.err.Error(), got.want)) {
+				t.Errorf("%s %s: %v, want %q", what, c.addr, got.err, got.want)
+			}
+		}
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	host(t, w, "ip link add cni0 up type bridge")
+	for _, r := range []plan.Resource{
+		Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00:7::1/64")},
+		Addr{Where: Host, Link: "cni0", Prefix: netip.MustParsePrefix("fd00:8::1/128"), NoDAD: true},
+	} {
+		if changed, err := r.Ensure(over, w); !changed || err != nil {
+			t.Errorf("%v: changed %v, %v", r, changed, err)
+		}
 	}
 }

@@ -21,11 +21,14 @@ type Announce struct {
 	Port  string // the host's end, waited for until it forwards; empty: none
 }
 
-// How long an Announce waits: for a link to carry packets, and for the kernel to make sure that nobody else
-// has an IPv6 address, which takes it a second and a random part of another.
+// How long an Announce waits for what may never come, as a link whose cable is out, and for what the kernel does in time. That
+// is, for an IPv6 address, as good as nothing, or a second or two where it asks whether somebody else has it. But the workers
+// that do it (of the queue ipv6_addrconf, and of linkwatch) serve the namespaces of all containers: one work at a time on each
+// CPU, and each takes the lock that every change of a link, address or route takes (rtnl_lock). Where a thousand links come and
+// go beside them, an address has waited for 20 s.
 const (
 	carrierLimit = 2 * time.Second
-	dadLimit     = 5 * time.Second
+	kernelLimit  = time.Minute
 )
 
 func (a Announce) String() string {
@@ -84,7 +87,7 @@ func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) err
 		return err // no address gets any further without
 	}
 	for _, p := range a.Addrs {
-		if err := usable(ctx, w.Container, a.Link, p.Addr()); err != nil {
+		if err := usable(ctx, w.Container, a.Link, p.Addr(), kernelLimit); err != nil {
 			return err
 		}
 	}
@@ -98,8 +101,10 @@ func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string
 		return false, fmt.Errorf("link %v%s is down", Container, l.Name)
 	}
 	// The host's end first: as a rule the other one has been dealt with when it is.
+	limit := carrierLimit
 	if port != "" {
-		if err := carrier(ctx, Host, w.Host, port); err != nil {
+		limit = kernelLimit
+		if err := carrier(ctx, Host, w.Host, port, limit); err != nil {
 			return false, err
 		}
 	}
@@ -109,7 +114,7 @@ func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string
 	if _, under, err := masterBelow(w, l); err != nil || port == "" && under != nil && !under.Up { // which is said already
 		return false, err
 	}
-	err = carrier(ctx, Container, w.Container, l.Name)
+	err = carrier(ctx, Container, w.Container, l.Name, limit)
 	if port == "" && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		slog.Warn("the link carries nothing yet", "link", l.Name)
 		return false, nil
@@ -118,51 +123,80 @@ func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string
 }
 
 // carrier waits until a link carries packets and, where it is a port of a bridge, that forwards them.
-func carrier(ctx context.Context, where Where, ns *kernel.NS, name string) error {
-	var l *kernel.Link
-	err := ns.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, func() (ok bool, err error) {
-		l, err = ns.Link(name)
-		if err == nil && !l.Up {
-			err = errors.New("is down")
+func carrier(ctx context.Context, where Where, ns *kernel.NS, name string, limit time.Duration) error {
+	wait := func(limit time.Duration, is func(*kernel.Link) bool) error {
+		return ns.Await(ctx, limit, []uint{kernel.LinkEvents}, func() (bool, error) {
+			l, err := ns.Link(name)
+			if err == nil && !l.Up {
+				err = errors.New("is down")
+			}
+			return err == nil && is(l), err
+		})
+	}
+	err := wait(limit, func(l *kernel.Link) bool { return l.Operational })
+	if err == nil {
+		err = wait(carrierLimit, func(l *kernel.Link) bool { return l.Port == nil || l.Port.Forwarding })
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", name)
+			return nil
 		}
-		return err == nil && l.Operational && (l.Port == nil || l.Port.Forwarding), err
-	})
-	switch {
-	case errors.Is(err, context.DeadlineExceeded) && l.Operational:
-		slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", name)
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("wait for link %v%s to carry packets: %w", where, name, err)
 	}
 	return nil
 }
 
-// usable waits until the kernel takes packets to an IPv6 address of a link for its own. It does not at once, even
-// where it asks nobody: a worker of its adds the route.
-func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr) error {
-	if !addr.Is6() {
-		return nil
-	}
-	err := ns.Await(ctx, dadLimit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents}, func() (bool, error) {
+// settled waits until the kernel is sure of an IPv6 address of a link: it asks whether somebody else has it, unless it was
+// told not to.
+func settled(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
+	return await(ctx, ns, link, addr, limit, func(int) (bool, error) { return true, nil })
+}
+
+// usable waits until the kernel takes packets to an IPv6 address of a link for its own, too. It does not at once, even
+// where it asks nobody: a worker of its adds the route. What it is sure of will have that, so that to be late is no error.
+func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
+	sure := false
+	err := await(ctx, ns, link, addr, limit, func(index int) (bool, error) {
+		sure = true
 		if r, err := ns.RouteTo(addr); err == nil && r.Type == kernel.Local {
 			return true, nil
-		}
-		index, err := ns.Index(link)
-		if err != nil {
-			return false, err
-		}
-		list, err := ns.Addrs(index)
-		for _, have := range list {
-			if have.Prefix.Addr() == addr && have.DADFailed {
-				return false, whoHas(ctx, ns, index, addr)
-			}
-		}
-		if err != nil {
-			return false, err
 		}
 		routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Link: index})
 		return slices.ContainsFunc(routes, func(r kernel.Route) bool { // in a VRF's table, where no packet from here goes
 			return r.Type == kernel.Local && r.Dst.IsSingleIP() && r.Dst.Addr() == addr
 		}), err
+	})
+	if sure && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		slog.Warn("the kernel takes no packets to the address yet; it is busy with other links", "link", link, "address", addr)
+		return nil
+	}
+	return err
+}
+
+func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration, done func(index int) (bool, error)) error {
+	if !addr.Is6() {
+		return nil
+	}
+	err := ns.Await(ctx, limit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents}, func() (bool, error) {
+		index, err := ns.Index(link)
+		if err != nil {
+			return false, err
+		}
+		list, err := ns.Addrs(index)
+		if err != nil {
+			return false, err
+		}
+		i := slices.IndexFunc(list, func(a kernel.Addr) bool { return a.Prefix.Addr() == addr })
+		switch {
+		case i < 0:
+			return false, errors.New("is missing")
+		case list[i].DADFailed:
+			return false, whoHas(ctx, ns, index, addr)
+		case list[i].Tentative:
+			return false, nil
+		}
+		return done(index)
 	})
 	if err != nil {
 		return fmt.Errorf("wait for address %v of %s: %w", addr, link, err)

@@ -53,9 +53,6 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, errors.Join(err, g.restore(w, index, conflicts))
 	}
-	if err := usable(ctx, w.Host, g.Link, g.Prefix.Addr()); err != nil {
-		return false, errors.Join(err, w.Host.DelAddr(index, kernel.Addr{Prefix: g.Prefix}), g.restore(w, index, conflicts))
-	}
 	return true, nil
 }
 

@@ -35,7 +35,7 @@ func newLAN(t *testing.T) *lan {
 	nstest.RunIn(t, l.neighbour.Path, "ip", "link", "set", "eth0", "up")
 	must(t, l.World, Announce{Link: "eth0", Port: v.Host})
 	for ns, link := range map[*kernel.NS]string{l.Host: "uplink", l.neighbour: "eth0"} {
-		if err := carrier(t.Context(), Host, ns, link); err != nil {
+		if err := carrier(t.Context(), Host, ns, link, kernelLimit); err != nil {
 			t.Fatal(err)
 		}
 	}

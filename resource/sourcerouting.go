@@ -171,7 +171,7 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 		if !l.Operational {
 			continue
 		}
-		if err := usable(ctx, ns, s.Owner.IfName, src.Prefix.Addr()); err != nil {
+		if err := settled(ctx, ns, s.Owner.IfName, src.Prefix.Addr(), kernelLimit); err != nil {
 			return false, err
 		}
 	}

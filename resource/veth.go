@@ -135,7 +135,8 @@ func (v Veth) drop(w *kernel.World, old *kernel.Link) error {
 
 // settle does what the creating message cannot, and sets the container's end up at last.
 func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
-	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner)}
+	// Nobody talks to a port by itself, and to make an address for one takes the kernel a second of asking for it.
+	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner), NoLinkLocal: v.Master != ""}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
 		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
 	}

@@ -46,7 +46,7 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) e
 		return err
 	}
 	if l.Operational { // it was set down and up
-		if err := carrier(ctx, Container, ns, l.Name); err != nil {
+		if err := carrier(ctx, Container, ns, l.Name, kernelLimit); err != nil {
 			return err
 		}
 	}
@@ -142,7 +142,7 @@ func rehome(ctx context.Context, ns *kernel.NS, l *kernel.Link, master, table in
 	if !l.Operational { // nothing settles before it is
 		return nil
 	}
-	err = ns.Await(ctx, dadLimit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents, kernel.LinkEvents}, func() (bool, error) {
+	err = ns.Await(ctx, kernelLimit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents, kernel.LinkEvents}, func() (bool, error) {
 		routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Table: table, Link: l.Index})
 		for _, a := range had {
 			own := func(r kernel.Route) bool {
