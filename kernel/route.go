@@ -30,6 +30,7 @@ const (
 	ScopeLink = unix.RT_SCOPE_LINK
 	ByRA      = unix.RTPROT_RA // the Protocol of a route that a router advertised
 	ByBoot    = unix.RTPROT_BOOT
+	ByKernel  = unix.RTPROT_KERNEL // of one that came with an address of the link
 	Unicast   = unix.RTN_UNICAST
 	Local     = unix.RTN_LOCAL
 

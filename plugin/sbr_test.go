@@ -170,6 +170,50 @@ func TestSourceHints(t *testing.T) {
 	}
 }
 
+// TestSourceRoutingMain leaves of an interface's routes in the main table what the reference's plugin leaves there: nothing, not
+// its subnet either, but in IPv6 what belongs to the link alone. With addSourceHints the subnets stay. An address of another
+// interface is left out, and that is said.
+//
+// clause: P18
+func TestSourceRoutingMain(t *testing.T) {
+	const reference = "/usr/lib/cni/sbr"
+	main := func(plugin string) (routes, stderr string) {
+		ns := nstest.NewNS(t)
+		nstest.RunIn(t, ns, "sh", "-ec", `for n in 1 2; do ip link add eth$n type veth peer name peer$n; ip link set peer$n up; ip link set eth$n up
+			ip addr add 10.9$n.0.2/24 dev eth$n; ip addr add fd9$n::2/64 dev eth$n nodad; done
+			ip route add default via 10.91.0.1; ip -6 route add default via fd91::1; ip route add 192.0.2.0/24 via 10.92.0.1; ip route add 198.51.100.0/24 dev eth2`)
+		prev := `{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"NS"},{"name":"eth2","sandbox":"NS"}],"ips":[{"address":"10.91.0.2/24","interface":0},{"address":"10.92.0.2/24","gateway":"10.92.0.1","interface":1},{"address":"fd92::2/64","interface":1}]}`
+		path := reference
+		if plugin != reference {
+			r := newRunner(t, chain{"main", []string{`"type":"sbr"`}, nil})
+			path = r.dir + "/sbr"
+		}
+		cmd := exec.Command(path)
+		cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"main","type":"sbr"` + strings.TrimPrefix(plugin, reference) + `,"prevResult":` + strings.ReplaceAll(prev, "NS", ns) + `}`)
+		cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS="+ns, "CNI_IFNAME=eth2", "CNI_PATH=/usr/lib/cni")
+		var said strings.Builder
+		cmd.Stderr = &said
+		if out, err := cmd.Output(); err != nil {
+			t.Fatalf("%s: %v: %s %s", path, err, out, &said)
+		}
+		return nstest.RunIn(t, ns, "sh", "-c", "for f in -4 -6; do ip $f route show table main | grep -v ^fe80 | sed 's/ *$//' | sort; done"), said.String()
+	}
+	theirs, _ := main(reference)
+	ours, said := main("")
+	if ours != theirs {
+		t.Errorf("the main table is\n%swith the reference's plugin it is\n%s", ours, theirs)
+	}
+	if want := "prevResult.ips[0]: 10.91.0.2/24 is an address of eth1, and packets from it are left as they are"; !strings.Contains(said, want) {
+		t.Errorf("stderr is %q, want %q", said, want)
+	}
+	hinted, _ := main(`,"addSourceHints":true`)
+	for _, want := range []string{"10.92.0.0/24 dev eth2 proto kernel scope link src 10.92.0.2", "fd92::/64 dev eth2 proto 250 src fd92::2"} {
+		if strings.Contains(ours, want) || !strings.Contains(hinted, want) {
+			t.Errorf("with hints the main table is\n%swant %s", hinted, want)
+		}
+	}
+}
+
 const sourceRouted = `"type":"bridge","bridge":"br-g","isGateway":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.93.0.0/24"}],[{"subnet":"fd93::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`
 
 // TestSourceRoutingGone deletes where the namespace, or what was at its path, is not there any more. The whole chain

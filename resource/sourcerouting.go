@@ -16,13 +16,13 @@ import (
 
 // A SourceRouting sends what comes from the addresses of the owner's link out by that link, whatever the
 // container's other links have for routes. Each address has a rule that leads to a table: to a free one of its own,
-// with the routes that the link has, or to one that somebody else has filled. In its own tables are the routes by
-// a router; the main one, where they compete with those of the other links, gets them back from Remove.
+// with the routes that the link has, or to one that somebody else has filled. What is in a table of their own is not in the main
+// one any more, where it competes with the routes of the other links; that gets it back from Remove.
 type SourceRouting struct {
 	Owner   spec.Owner
 	Sources []Source
 	Table   int  // zero: the first free one from 100 on, for each address one; else nothing but rules is made
-	Hints   bool // the main table's routes to the subnets name the address to be used
+	Hints   bool // the main table keeps the routes to the subnets, and they name the address to be used
 }
 
 // A Source is an address of the link.
@@ -236,9 +236,18 @@ func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS)
 	return errors.Join(errs...)
 }
 
-// giveBack puts a route into the main table again. If another link has taken its place, or the router cannot be
-// reached any more, it stays away.
+// giveBack puts a route into the main table again. If another link has taken its place, the router cannot be
+// reached any more, or it came with an address that is gone, it stays away.
 func giveBack(ns *kernel.NS, r kernel.Route) error {
+	if r.Protocol == kernel.ByKernel {
+		addrs, err := ns.Addrs(r.Link)
+		if err != nil && !unreachable(err) {
+			return err
+		}
+		if !slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Masked() == r.Dst }) {
+			return nil
+		}
+	}
 	err := ns.AddRoute(r, true)
 	if errors.Is(err, fs.ErrExist) {
 		var list []kernel.Route

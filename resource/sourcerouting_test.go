@@ -83,7 +83,9 @@ func TestSourceRouting(t *testing.T) {
 		breaker{"subnet", in(w, "ip route del 10.1.0.0/16 table 100"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 100: is missing"},
 		breaker{"subnet's hint", in(w, "ip route change 10.1.0.0/16 dev eth0 table 100"), "src is invalid IP, want 10.1.0.2"},
 		breaker{"mtu", in(w, "ip route change 192.0.2.0/24 via 10.1.0.7 metric 5 table 100"), "mtu is 0, want 1300"},
-		breaker{"back in main", in(w, "ip route add default via 10.1.0.1"), "route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"},
+		breaker{"back in main", in(w, "ip route add default via 10.1.0.1 dev eth0 onlink"), "route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"},
+		breaker{"subnet back in main", in(w, "ip route add 10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 254: is back in the main table"},
+		breaker{"IPv6 subnet back in main", in(w, "ip -6 route add fd00::/64 dev eth0 metric 256 proto kernel"), "route fd00::/64 dev cont/eth0 metric 256 table 254: is back in the main table"},
 		breaker{"flushed", in(w, "ip -6 route flush table 101"), "route fd00::/64 dev cont/eth0 src fd00::2 table 101: is missing"},
 	)
 	must(t, w, s)
@@ -92,9 +94,8 @@ func TestSourceRouting(t *testing.T) {
 	shows(t, w, "-4 route show table 100", "default via 10.1.0.1 dev eth0 proto 250", "10.1.0.0/16 dev eth0 proto 250 scope link src 10.1.0.2",
 		"192.0.2.0/24 via 10.1.0.7 dev eth0 proto 250 metric 5 mtu 1300", "198.51.100.0/24 dev eth0 proto 250 scope link")
 	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0 proto 250 src fd00::2 metric", "default via fd00::1 dev eth0 proto 250 metric 1024")
-	// What is on the link itself stays.
-	shows(t, w, "-4 route show table main", "10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2", "198.51.100.0/24 dev eth0 scope link")
-	shows(t, w, "-6 route show table main", "fd00::/64 dev eth0 proto kernel metric 256")
+	shows(t, w, "-4 route show table main")
+	shows(t, w, "-6 route show table main")
 	if out := cont(t, w, "ip -6 route show table main"); !strings.Contains(out, "fe80::/64") {
 		t.Errorf("no route to link-local neighbours:\n%s", out)
 	}

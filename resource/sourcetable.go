@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -64,7 +65,7 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 			continue
 		}
 		for _, r := range main[family] {
-			if competes(r) {
+			if s.competes(r) {
 				rec.Moved = append(rec.Moved, r)
 			}
 		}
@@ -72,13 +73,24 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 			rec.Made = append(rec.Made, s.hints(family, main[family], index)...)
 		}
 	}
+	// Those on the link first: without them, those by a router could not be put back.
+	slices.SortStableFunc(rec.Moved, func(a, b kernel.Route) int { return cmp.Compare(a.Via.BitLen(), b.Via.BitLen()) })
 	return rec, nil
 }
 
-// competes reports whether a route is one that other links have too. Routes to what is on the link itself stay, for
-// the container could not reach its neighbours without; one that a router advertised would soon be back.
-func competes(r kernel.Route) bool {
-	return (r.Dst.Bits() == 0 || r.Via.IsValid()) && r.Protocol != kernel.ByRA
+// competes reports whether a route is one that other links may have too: to what is on the link itself as well, for another may
+// be on the same subnet. With hints the link keeps those, and so it keeps those to link-local neighbours, and to the subnets of
+// addresses that are no sources. One that a router advertised would soon be back.
+func (s SourceRouting) competes(r kernel.Route) bool {
+	switch {
+	case r.Protocol == kernel.ByRA:
+		return false
+	case r.Dst.Bits() == 0, r.Via.IsValid():
+		return true
+	case s.Hints, r.Dst.Addr().Is6() && (r.Dst.Addr().IsLinkLocalUnicast() || r.Dst.Addr().IsMulticast()):
+		return false
+	}
+	return r.Protocol != kernel.ByKernel || slices.ContainsFunc(s.Sources, func(src Source) bool { return src.Prefix.Masked() == r.Dst })
 }
 
 // table is the routes of the source's own table: to its subnet, then the link's that are not another source's, and

@@ -1,4 +1,6 @@
-// Package sbr routes by source: what comes from an interface's addresses leaves by that interface. Of an interface that is in
+// Package sbr routes by source: what comes from an interface's addresses leaves by that interface. The interface's routes move out
+// of the main routing table into tables of their own, that to its subnet too: what comes from no address of the interface does
+// not leave by it, unless addSourceHints keeps that one. Of an interface that is in
 // a VRF this holds for what has no route in the VRF's table, for that is asked first; the plugin says so on stderr.
 package sbr
 
@@ -19,13 +21,16 @@ var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses 
 type conf struct {
 	Table          *int     `json:"table"`          // a routing table that is filled already, by routes of IPAM with this table: rules lead to it, no route is made or moved, and the other keys have no effect; 1 to 4294967295 but not 253, 254 and 255; default: a free one from 100 on for each address, filled with the interface's routes
 	Gateways       []string `json:"gateways"`       // the routers of the tables' default routes, at most one of IPv4 and one of IPv6, whatever default routes the interface has; default: those, or the gateways that IPAM gave with the addresses
-	AddSourceHints bool     `json:"addSourceHints"` // let the main table's routes to the interface's subnets name the address that packets are to come from
+	AddSourceHints bool     `json:"addSourceHints"` // keep the routes to the interface's subnets in the main table too, and let them name the address that packets are to come from
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	s := resource.SourceRouting{Owner: r.Owner, Hints: c.AddSourceHints}
+	known := func(ip spec.IP) bool {
+		return slices.ContainsFunc(s.Sources, func(src resource.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() })
+	}
 	for _, ip := range r.ContainerIPs() {
-		if !slices.ContainsFunc(s.Sources, func(src resource.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() }) {
+		if !known(ip) {
 			s.Sources = append(s.Sources, resource.Source{Prefix: ip.Address, Via: ip.Gateway})
 		}
 	}
@@ -40,6 +45,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	if r.Prev != nil && len(s.Sources) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from", r.IfName)
+	}
+	if r.Prev != nil {
+		for i, ip := range r.Prev.IPs {
+			if of := r.Prev.InterfaceOf(ip); of != nil && !known(ip) {
+				r.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: only those from addresses of %s are routed by their source", i, ip.Address, of.Name, r.IfName)
+			}
+		}
 	}
 	for i, text := range c.Gateways {
 		if err := c.gateway(i, text, &s, r); err != nil {
