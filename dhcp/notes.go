@@ -45,7 +45,9 @@ func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	return true, os.WriteFile(stem(dir, o)+NoteSuffix, b, 0o600)
+	note := stem(dir, o) + NoteSuffix
+	_ = os.Remove(note) // whatever it is: a pipe would be waited for
+	return true, os.WriteFile(note, b, 0o600)
 }
 
 // TakeNotes are the owners that were deleted while there was no daemon. Take is called with each, and then its note goes.

@@ -186,6 +186,25 @@ func TestTwoDaemons(t *testing.T) {
 	}
 }
 
+// A pipe that nobody reads is no file for a process ID, and is not waited for.
+func TestPidfilePipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pid")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", "daemon", "-pidfile", pipe)
+	cmd.Args[0] = "dhcp"
+	d := start(t, cmd)
+	select {
+	case <-d.dead:
+	case <-time.After(limit):
+		t.Fatal("it waits for a reader")
+	}
+	if want := "open " + pipe + ": no such device or address"; !strings.Contains(d.text(), want) {
+		t.Errorf("it says %s, want %s", d.text(), want)
+	}
+}
+
 // Whatever is written to the socket, the daemon goes on.
 func TestGarbage(t *testing.T) {
 	l := newLAN(t)

@@ -104,7 +104,12 @@ func serve(ctx context.Context, s Settings, socket, pidfile string) error {
 	}
 	defer d.Close()
 	if pidfile != "" {
-		if err := os.WriteFile(pidfile, []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+		f, err := os.OpenFile(pidfile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(strconv.Itoa(os.Getpid()))
+		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}
 		defer os.Remove(pidfile)
