@@ -269,3 +269,18 @@ func TestTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestPortNeedsNoLinkLocal: the kernel is told to make no address for a port of a bridge, which nobody talks to by itself.
+func TestPortNeedsNoLinkLocal(t *testing.T) {
+	for master, want := range map[string]string{"cni0": "1", "": "0"} {
+		w := newWorld(t)
+		v := testVeth(owner, master)
+		if master != "" {
+			must(t, w, Bridge{Name: master})
+		}
+		must(t, w, v)
+		if got := sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/addr_gen_mode"); got != want {
+			t.Errorf("with master %q, addr_gen_mode is %s, want %s", master, got, want)
+		}
+	}
+}
