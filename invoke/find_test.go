@@ -91,6 +91,28 @@ func TestFindRelative(t *testing.T) {
 	}
 }
 
+// An empty element of CNI_PATH, as in "", ":", "/a::/b" and "/a:", is no directory: in PATH of a shell it would be the working
+// directory, where anybody may have put a program.
+//
+// clause: I1 R11
+func TestFindNotInTheWorkingDirectory(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("bridge", nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, path := range []string{"", ":", "::", ":" + dir, dir + ":", dir + "::" + dir} {
+		for _, dirs := range [][]string{filepath.SplitList(path), strings.Split(path, ":")} {
+			if got, err := invoke.Find("bridge", dirs); !errors.Is(err, invoke.ErrNotFound) {
+				t.Errorf("CNI_PATH %q: found %q, %v", path, got, err)
+			}
+			if got := invoke.List(dirs); len(got) > 0 {
+				t.Errorf("CNI_PATH %q: %v", path, got)
+			}
+		}
+	}
+}
+
 func TestList(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	for _, f := range []struct {

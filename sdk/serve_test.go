@@ -279,6 +279,32 @@ func script(t *testing.T, text string) (dir string) {
 	return dir
 }
 
+// No program of the working directory is a delegate, whatever empty elements CNI_PATH has.
+//
+// clause: I1
+func TestNoDelegateInTheWorkingDirectory(t *testing.T) {
+	t.Chdir(script(t, "echo ran > ran"))
+	for _, path := range []string{"", ":", "::", ":/nowhere", "/nowhere:", "/nowhere::/nowhere"} {
+		for _, verb := range []string{"ADD", "CHECK", "STATUS", "GC"} {
+			more := ""
+			switch verb {
+			case "CHECK":
+				more = prev
+			case "GC":
+				more = `,"cni.dev/valid-attachments":[]`
+			}
+			a := ask(t, "toy", conf("1.1.0", `,"ipam":{"type":"odd"}`+more), env(verb, "CNI_NETNS="+nstest.NewNS(t), "CNI_PATH="+path)...)
+			if a.status == 0 || a.doc["code"] != float64(spec.CodeConfig) || !strings.Contains(fmt.Sprint(a.doc["msg"]), "plugin not found") {
+				t.Errorf("CNI_PATH %q, %s: status %d, %s", path, verb, a.status, a.stdout)
+			}
+		}
+		ask(t, "toy", conf("1.1.0", `,"ipam":{"type":"odd"}`+prev), env("DEL", "CNI_PATH="+path)...)
+	}
+	if _, err := os.Stat("ran"); err == nil {
+		t.Error("the program of the working directory was run")
+	}
+}
+
 // A delegate that never answers: a signal ends it, its DEL is tried (clause I3) and not waited for without end.
 //
 // clause: I3 P7
