@@ -81,9 +81,13 @@ func (op *operation) deleteStale(ctx context.Context) error {
 	for _, p := range problems {
 		op.r.warn("%v", p) // nothing says that it is of this network
 	}
+	valid := make(map[spec.Attachment]bool, len(op.valid))
+	for _, a := range op.valid {
+		valid[a] = true
+	}
 	var errs []error
 	for _, c := range cached {
-		if c.Bare || slices.Contains(op.valid, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}) {
+		if c.Bare || valid[spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}] {
 			continue
 		}
 		errs = append(errs, op.deleteOne(ctx, c.Owner()))

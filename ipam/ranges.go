@@ -77,11 +77,18 @@ func (s Set) Size() Count {
 // Is4 reports the family of s.
 func (s Set) Is4() bool { return len(s.Ranges) > 0 && s.Ranges[0].Subnet.Addr().Is4() }
 
+// mostRanges is how many ranges a network may have.
+const mostRanges = 4096
+
 // Complete fills in what the ranges of sets leave out, and refuses what cannot be meant. An error names
 // the path of the value, the value, and what would be right.
 func Complete(sets []Set) ([]Set, error) {
 	out := make([]Set, len(sets))
+	n := 0
 	for i, s := range sets {
+		if n += len(s.Ranges); n > mostRanges { // each is compared with each
+			return nil, bad(s.Path, "is the list in which range %d stands: want at most %d", mostRanges+1, mostRanges)
+		}
 		c := Set{Path: s.Path}
 		if len(s.Ranges) == 0 {
 			return nil, bad(s.Path, "is an empty list: give it a range, or leave it out")

@@ -74,8 +74,8 @@ func TestResultOfOthers(t *testing.T) {
 	nstest.RunIn(t, ns, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other")
 	nstest.RunIn(t, ns, "ip", "addr", "add", "10.79.0.2/24", "dev", "eth0")
 	nstest.RunIn(t, ns, "ip", "link", "set", "eth0", "up")
-	prev := `{"cniVersion":"1.1.0","interfaces":[{"name":"there"},{"name":"eth0","mac":"02:00:00:00:00:AA","sandbox":"` + ns + `"}],
-		"ips":[{"address":"10.79.0.2/24","interface":1}],"vendor":1}`
+	prev := `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:AA","sandbox":"` + ns + `"}],
+		"ips":[{"address":"10.79.0.2/24","interface":0}],"vendor":1}`
 	for _, plugin := range []string{`"type":"tuning","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"txQLen":7`, `"type":"tuning"`,
 		`"type":"bandwidth","ingressRate":100000000`, `"type":"firewall"`, `"type":"sbr"`, `"type":"portmap"`} {
 		r := newRunner(t, chain{name: "others", plugins: []string{plugin}})

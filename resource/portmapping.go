@@ -3,7 +3,6 @@ package resource
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 )
 
@@ -29,12 +28,6 @@ func (m PortMapping) ContainerLast() uint16 { return m.ContainerPort + (m.Last()
 
 // Len is the number of ports.
 func (m PortMapping) Len() int { return int(m.Last()-m.HostPort) + 1 }
-
-// Equal reports whether two mappings are the same.
-func (m PortMapping) Equal(n PortMapping) bool {
-	return m.Protocol == n.Protocol && m.HostIP == n.HostIP && m.HostPort == n.HostPort && m.ContainerPort == n.ContainerPort &&
-		m.Last() == n.Last() && slices.Equal(m.AllowFrom, n.AllowFrom)
-}
 
 // String is "tcp dport 8080 : 80", with "daddr 192.0.2.1 " before it where an address is given, with
 // ranges such as 8000-8010, and with who is let in behind it.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -30,21 +31,32 @@ type unknownKey struct {
 	value json.RawMessage // as it was written
 	know  []string        // what would have been understood there
 	lacks string          // the key without which nobody reads what is there
+	more  int             // no key, but how many more there are
 }
 
+// mostUnknown is how many unknown keys of a plugin's configuration are named. Parts of it a pod's owner may write, and each is
+// a line of the runtime's log.
+const mostUnknown = 20
+
 func (u unknownKey) String() string {
+	if u.more > 0 {
+		return fmt.Sprintf("and %d more unknown keys", u.more)
+	}
 	if u.lacks != "" {
 		return fmt.Sprintf("%s: %s: has no %q, so nobody reads it", u.path, shown(u.value), u.lacks) + u.near(", ")
 	}
-	return "unknown key " + strconv.Quote(u.path) + u.near(", ")
+	return "unknown key " + shown([]byte(strconv.Quote(u.path))) + u.near(", ")
 }
 
 // refused is the error where "strict" is set.
 func (u unknownKey) refused() error {
+	if u.more > 0 {
+		return errors.New(u.String())
+	}
 	if u.lacks != "" {
 		return spec.Errorf(spec.CodeUnsupported, "%v; and \"strict\" is set", u)
 	}
-	return spec.Errorf(spec.CodeUnsupported, "%s: %s: unknown key, and \"strict\" is set%s", u.path, shown(u.value), u.near("; "))
+	return spec.Errorf(spec.CodeUnsupported, "%s: %s: unknown key, and \"strict\" is set%s", shown([]byte(u.path)), shown(u.value), u.near("; "))
 }
 
 func (u unknownKey) near(before string) string {
@@ -65,7 +77,7 @@ func fieldError(code spec.Code, path string, raw json.RawMessage, format string,
 
 // shown is a value in a line of moderate length.
 func shown(raw json.RawMessage) string {
-	val := strings.Join(strings.Fields(string(raw)), " ")
+	val := strings.Join(strings.Fields(string(raw[:min(len(raw), 4096)])), " ")
 	if len(val) > 80 {
 		val = val[:77] + "..."
 	}
@@ -156,21 +168,20 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 // members fills a struct from an object's members, in the order of their names, so that of several bad values the same one is
 // named every time.
 func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
-	fields, keys := collect(v, nil), o.Keys()
-	slices.Sort(keys)
+	fields, values := collect(v, nil), maps.Collect(o.All())
 	var know []string
-	for _, k := range keys {
+	for _, k := range sorted(values) {
 		if path == "" {
 			d.top = k
 		}
 		i := slices.IndexFunc(fields, func(f field) bool { return f.key == k })
 		if i < 0 {
 			i = slices.IndexFunc(fields, func(f field) bool { return strings.EqualFold(f.key, k) })
-			if i >= 0 && slices.Contains(keys, fields[i].key) {
+			if i >= 0 && values[fields[i].key] != nil {
 				continue // the exact spelling is there too, and preferred
 			}
 		}
-		raw, _ := o.Get(k)
+		raw := values[k]
 		if i < 0 {
 			if know == nil {
 				for _, f := range fields {
@@ -275,6 +286,9 @@ func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKe
 			offered(u):
 			own = append(own, u)
 		}
+	}
+	if more := len(own) - mostUnknown; more > 0 {
+		own = append(own[:mostUnknown], unknownKey{more: more})
 	}
 	return own, wrong
 }

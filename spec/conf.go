@@ -193,6 +193,10 @@ func (d *document) pluginType(n node, path string, v *string) *FileError {
 // attachments adds to v the list that GC was given. An entry that cannot be understood is an error: to
 // pass over it would be to remove what it names.
 func (d *document) attachments(n node, path string, v *[]Attachment) *FileError {
+	known := make(map[Attachment]bool, len(n.items))
+	for _, a := range *v {
+		known[a] = true
+	}
 	return d.each(n, path, "attachments", func(n node, path string) *FileError {
 		if n.kind != '{' {
 			return d.shape(n, path, "an object")
@@ -213,7 +217,8 @@ func (d *document) attachments(n node, path string, v *[]Attachment) *FileError 
 				return d.bad(CodeConfig, m.node.start, join(path, f.key), "is empty")
 			}
 		}
-		if !slices.Contains(*v, a) {
+		if !known[a] {
+			known[a] = true
 			*v = append(*v, a)
 		}
 		return nil

@@ -73,6 +73,9 @@ func ValidType(s string) error {
 func Nearest(word string, among []string) (string, bool) {
 	best, found := max(1, len(word)/3)+1, ""
 	for _, w := range among {
+		if away := max(len(word)-len(w), len(w)-len(word)); away >= best || away >= len(w) {
+			continue // there are at least so many edits, and each costs time for both lengths
+		}
 		if d := distance(strings.ToLower(word), strings.ToLower(w)); d < best && (d < len(w) || d == 0) {
 			best, found = d, w
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -124,12 +125,27 @@ func (o *Object) Delete(key string) {
 // Keys are the keys in their order.
 func (o Object) Keys() []string {
 	var keys []string
-	for _, f := range o.fields {
-		if !slices.Contains(keys, f.key) {
-			keys = append(keys, f.key)
-		}
+	for key := range o.All() {
+		keys = append(keys, key)
 	}
 	return keys
+}
+
+// All is each key in their order, and its value as Get has it, in time linear in their number. The values are o's own.
+func (o Object) All() iter.Seq2[string, json.RawMessage] {
+	return func(yield func(string, json.RawMessage) bool) {
+		last := make(map[string]int, len(o.fields))
+		for i, f := range o.fields {
+			last[f.key] = i
+		}
+		for _, f := range o.fields {
+			if i, first := last[f.key]; first {
+				if delete(last, f.key); !yield(f.key, o.fields[i].val) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // MarshalJSON is the object as it was written, or without white space between its members when one was

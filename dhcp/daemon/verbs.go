@@ -274,10 +274,14 @@ func (d *Daemon) check(q question) error {
 
 // sweep gives back what belongs to a network and to none of valid.
 func (d *Daemon) sweep(ctx context.Context, network string, valid []spec.Attachment) error {
+	keep := make(map[spec.Attachment]bool, len(valid))
+	for _, a := range valid {
+		keep[a] = true
+	}
 	d.mu.Lock()
 	owners := map[spec.Owner]bool{}
 	for at := range d.keepers {
-		if at.owner.Network == network && !slices.Contains(valid, spec.Attachment{ContainerID: at.owner.ContainerID, IfName: at.owner.IfName}) {
+		if at.owner.Network == network && !keep[spec.Attachment{ContainerID: at.owner.ContainerID, IfName: at.owner.IfName}] {
 			owners[at.owner] = true
 		}
 	}

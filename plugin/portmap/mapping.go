@@ -67,6 +67,7 @@ func (m mapping) allowed(i int, p *resource.PortMapping) error {
 		return spec.Errorf(spec.CodeConfig, "%s: []: nobody could reach the port; want at least one prefix, or leave the key out to let everybody in", path)
 	}
 	reachable := len(m.AllowFrom) == 0 || !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
+	known := map[netip.Prefix]bool{}
 	for j, from := range m.AllowFrom {
 		switch bits := from.Addr().BitLen(); {
 		case !from.IsValid(): // an empty string
@@ -77,7 +78,8 @@ func (m mapping) allowed(i int, p *resource.PortMapping) error {
 			return spec.Errorf(spec.CodeConfig, "%s[%d]: %v: has bits set behind its length; want %v, or %v for that one address", path, j, from, from.Masked(), netip.PrefixFrom(from.Addr(), bits))
 		}
 		reachable = reachable || from.Addr().Is4() == p.HostIP.Is4()
-		if !slices.Contains(p.AllowFrom, from) {
+		if !known[from] {
+			known[from] = true
 			p.AllowFrom = append(p.AllowFrom, from)
 		}
 	}

@@ -4,8 +4,8 @@
 package portmap
 
 import (
+	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
@@ -64,6 +64,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if len(c.RuntimeConfig.PortMappings) > 0 && r.OnOtherLink() {
 		r.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not have that", r.IfName)
 	}
+	known := map[string]bool{}
 	for i, m := range c.RuntimeConfig.PortMappings {
 		port, err := m.parse(i)
 		if err != nil {
@@ -73,7 +74,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			(port.HostIP.Is4() && !pub.To4.IsValid() || port.HostIP.Is6() && !pub.To6.IsValid()) {
 			return nil, spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i, port.HostIP)
 		}
-		if !slices.ContainsFunc(pub.Ports, port.Equal) { // podman asks twice for one mapping
+		if text := fmt.Sprint(port.HostIP, " ", port); !known[text] { // podman asks twice for one mapping
+			known[text] = true
 			pub.Ports = append(pub.Ports, port)
 		}
 	}

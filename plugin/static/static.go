@@ -113,8 +113,14 @@ func words(r *sdk.Request, key string) []string {
 	return nil
 }
 
+// mostAddresses is how many addresses a runtime may name: each is compared with each.
+const mostAddresses = 256
+
 // told reads addresses that a runtime names.
 func told(path string, list []string, fixed []spec.IP) ([]spec.IP, error) {
+	if len(list) > mostAddresses {
+		return nil, bad(path, "%d addresses: want at most %d", len(list), mostAddresses)
+	}
 	var ips []spec.IP
 	for i, s := range list {
 		path := path

@@ -40,6 +40,7 @@ func (s *sysctls) UnmarshalJSON(b []byte) error {
 // is an error, and over wins over config.
 func merge(config, over sysctls, link string) ([]resource.NetSysctl, error) {
 	var all []resource.NetSysctl
+	known := map[string]int{} // by path, where in all it is
 	for _, from := range []struct {
 		at   string
 		list sysctls
@@ -50,9 +51,10 @@ func merge(config, over sysctls, link string) ([]resource.NetSysctl, error) {
 			if err != nil {
 				return nil, err
 			}
-			i := slices.IndexFunc(all, func(o resource.NetSysctl) bool { return o.Path == s.Path })
+			i, there := known[s.Path]
 			switch {
-			case i < 0:
+			case !there:
+				known[s.Path] = len(all)
 				all = append(all, s)
 			case i >= above:
 				return nil, spec.Errorf(spec.CodeConfig, "%s: %q: is the sysctl of %s, which is given twice", s.At, s.Value, all[i].At)
