@@ -64,6 +64,9 @@ type entry struct {
 
 const kind = "cniCacheV1"
 
+// ErrUnseen is wrapped by the problem of List where the cache itself cannot be read: anything may be attached.
+var ErrUnseen = errors.New("cannot see what is attached")
+
 // errCorrupt: a file of the cache is neither an attachment nor a result.
 var errCorrupt = errors.New("not an attachment of the cache")
 
@@ -235,7 +238,7 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 	dir := r.resultsDir()
 	files, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("list attachments: %w", err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrUnseen, err)
 	}
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -28,8 +29,11 @@ func (a *app) checkCommand() *cobra.Command {
 		Use: "check NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
 		Short: "Compare an attachment with what add made; exit status 3 where they differ",
 		RunE: func(c *cobra.Command, args []string) error {
-			t, err := a.ready(f, args, true)
+			t, err := a.ready(f, args, false)
 			if err != nil {
+				return err
+			}
+			if err := t.dead(); err != nil {
 				return err
 			}
 			found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.CheckContinue()))
@@ -67,6 +71,21 @@ func (a *app) checkCommand() *cobra.Command {
 	f.register(c)
 	c.ValidArgsFunction = a.completeTarget
 	return c
+}
+
+// dead says that the namespace does not exist, or is another than the one that was attached, and what is done about that.
+func (t *target) dead() error {
+	was := t.former()
+	err := isNetns(t.Netns)
+	switch {
+	case err == nil && was != nil && samePath(was.Netns, t.Netns) && isGone(*was):
+		err = fmt.Errorf("network namespace %s is another one than the one that was attached", t.Netns)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	case was == nil:
+		return fail(exitNotFound, "`fairlead ls "+t.Name+"` lists what is attached, and where.", "%w", err)
+	}
+	return fail(exitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.", "%s: %w", was.Owner(), err)
 }
 
 // mending says how to mend an attachment. DEL and ADD are for those of this command and of cnitool's: of another

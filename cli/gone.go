@@ -12,6 +12,9 @@ import (
 // removed does not keep the others.
 func (a *app) collectGone(ctx context.Context, name string) error {
 	list, problems := (&attach.Runtime{}).List(name)
+	if err := unseen(problems); err != nil {
+		return err
+	}
 	for _, p := range problems {
 		a.note("%v", p) // nobody knows whether that is gone
 	}

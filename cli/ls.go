@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -34,6 +35,9 @@ mounted on the file at its path, or the directory is missing, as in a container 
 				return err
 			}
 			list, problems := (&attach.Runtime{}).List(strings.Join(args, ""))
+			if err := unseen(problems); err != nil {
+				return err
+			}
 			doc := struct {
 				Attachments []listed `json:"attachments"`
 				Problems    []string `json:"problems,omitempty"`
@@ -75,6 +79,16 @@ mounted on the file at its path, or the directory is missing, as in a container 
 		},
 		ValidArgsFunction: a.completeNetworks,
 	}
+}
+
+// unseen is the problem of a cache that cannot be read at all: nothing is known of what is attached.
+func unseen(problems []error) error {
+	for _, p := range problems {
+		if errors.Is(p, attach.ErrUnseen) {
+			return p
+		}
+	}
+	return nil
 }
 
 const (
@@ -124,8 +138,8 @@ type netInfo struct {
 	Name       string        `json:"name"`
 	CNIVersion spec.Version  `json:"cniVersion"`
 	Plugins    []string      `json:"plugins"`
-	File       string        `json:"file"` // empty: built in
-	Attached   int           `json:"attached"`
+	File       string        `json:"file"`     // empty: built in
+	Attached   *int          `json:"attached"` // null where that cannot be seen
 	Warnings   []fileProblem `json:"warnings,omitempty"`
 }
 
@@ -170,16 +184,20 @@ func (a *app) netCommand() *cobra.Command {
 				}
 				lists = append(lists, l)
 			}
-			cached, _ := (&attach.Runtime{}).List("")
+			cached, wrong := (&attach.Runtime{}).List("")
+			blind := unseen(wrong)
 			for _, l := range lists {
 				i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
 				for _, p := range l.Plugins {
 					i.Plugins = append(i.Plugins, p.Type)
 				}
-				for _, c := range cached {
-					if c.Network == l.Name {
-						i.Attached++
+				if n := 0; blind == nil {
+					for _, c := range cached {
+						if c.Network == l.Name {
+							n++
+						}
 					}
+					i.Attached = &n
 				}
 				if n := (&network{List: l}); l.File != "" { // what is built in is as it should be, whatever CNI_PATH has
 					for _, w := range append(n.warnings(), n.tried()...) {
@@ -201,9 +219,16 @@ func (a *app) netCommand() *cobra.Command {
 				if n.File != "" {
 					file = filepath.Clean(n.File)
 				}
-				t = append(t, []any{n.Name, n.CNIVersion, (&network{List: lists[i]}).types(), n.Attached, file})
+				attached := unknown
+				if n.Attached != nil {
+					attached = strconv.Itoa(*n.Attached)
+				}
+				t = append(t, []any{n.Name, n.CNIVersion, (&network{List: lists[i]}).types(), attached, file})
 			}
 			t.print(a.stdout, a.style(a.stdout))
+			if blind != nil {
+				a.note("%v", blind)
+			}
 			for _, n := range doc.Networks {
 				for _, w := range n.Warnings {
 					a.note("warning: %v", w)

@@ -30,6 +30,8 @@ type attached struct {
 	rules  bool // want has some
 
 	guarded bool // it has rules, as far as that is known
+
+	linksMend, linksStay bool // something is wrong with its links that is mended, or that is not
 }
 
 // plan finds out what should exist.
@@ -250,12 +252,22 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 		return
 	}
 	mends, hopeless := Wrong{Resource: r.String(), Mends: true}, Wrong{Resource: r.String()}
-	for _, line := range words(err) {
+	_, follows := plan.Unwrap(r).(resource.Follower)
+	_, link := plan.Unwrap(r).(resource.Linker)
+	for _, e := range parts(err) {
+		line := e.Error()
 		a.broken(fmt.Errorf("%v: %s", r, line))
 		if slices.Contains(mends.What, line) || slices.Contains(hopeless.What, line) {
 			continue
 		}
-		if a.r.DryRun && (rule || can && !inContainer(r, line)) {
+		would := (rule || can && !inContainer(r, line)) && !errors.As(e, new(resource.Beyond))
+		switch {
+		case follows:
+			would = a.linksMend && !a.linksStay
+		case link:
+			a.linksMend, a.linksStay = a.linksMend || would, a.linksStay || !would
+		}
+		if a.r.DryRun && would {
 			mends.What = append(mends.What, line)
 		} else {
 			hopeless.What = append(hopeless.What, line)

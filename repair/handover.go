@@ -36,6 +36,9 @@ func (r *Repairer) HandOver(ctx context.Context, backend string) (*Report, error
 	report := &Report{}
 	list, problems := r.Runtime.List(r.Network)
 	for _, p := range problems {
+		if errors.Is(p, attach.ErrUnseen) {
+			return report, p
+		}
 		report.Problems = append(report.Problems, p.Error())
 	}
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })

@@ -141,6 +141,9 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	list, problems := r.Runtime.List(r.Network)
 	report.Problems = nil
 	for _, p := range problems {
+		if errors.Is(p, attach.ErrUnseen) {
+			return false, p
+		}
 		report.Problems = append(report.Problems, p.Error())
 	}
 	var stand resource.Standing
@@ -289,18 +292,26 @@ func Changed(now *spec.List, c *attach.Cached) bool {
 	return a.Plugins != nil && b.Plugins != nil && !reflect.DeepEqual(a.Plugins, b.Plugins)
 }
 
-// words are the lines of an error.
-func words(err error) (lines []string) {
+// parts are the errors that err joins.
+func parts(err error) (all []error) {
 	if err == nil {
 		return nil
 	}
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range many.Unwrap() {
-			lines = append(lines, words(e)...)
+			all = append(all, parts(e)...)
 		}
-		return lines
+		return all
 	}
-	return []string{err.Error()}
+	return []error{err}
+}
+
+// words are the lines of an error.
+func words(err error) (lines []string) {
+	for _, e := range parts(err) {
+		lines = append(lines, e.Error())
+	}
+	return lines
 }
 
 // effect is when a resource of a plan is repaired, and whether it is of the packet filter. What is none of its

@@ -94,11 +94,15 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		}
 	}
 	if way.Foreign {
-		d, doubts, err := f.dropped(w)
+		dropped, doubts, err := f.dropped(w, ourTables())
 		for _, v := range doubts {
 			slog.Warn("whether the container's packets are forwarded could not be told", "why", v.String())
 		}
-		if err = errors.Join(append(d, err)...); err != nil {
+		errs := []error{err}
+		for _, v := range dropped {
+			errs = append(errs, spec.Errorf(spec.CodeUnavailable, "the container's packets are %v; %s", v, f.advice(v)))
+		}
+		if err := errors.Join(errs...); err != nil {
 			return changed, err
 		}
 	}
@@ -115,23 +119,62 @@ func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d drift
+	var lifted []func(kernel.Verdict) (table string) // by what Ensure would put into a table
 	for _, t := range way.tables(f.Addrs) {
-		rules, err := f.missing(ctx, w, t)
+		rules, first, err := f.missing(ctx, w, t)
 		if err != nil {
 			return err
 		}
 		for _, r := range rules {
 			d.add(fmt.Errorf("%v: rule %q is missing", t, r))
 		}
+		if len(rules) > 0 && t.Variant == kernel.IPTNFT {
+			lifted = append(lifted, func(v kernel.Verdict) string {
+				if first || v.Rule == "" {
+					return ip(t.V6) + " filter"
+				}
+				return ""
+			})
+		}
 	}
 	if way.Firewalld {
-		d.add(f.inZone(ctx, w))
+		err := f.inZone(ctx, w)
+		if d.add(err); err != nil {
+			lifted = append(lifted, func(kernel.Verdict) string { return "inet firewalld" })
+		}
 	}
 	if way.Foreign {
-		dropped, _, err := f.dropped(w)
-		d = append(append(d, dropped...), err)
+		d.add(f.notLifted(w, lifted))
 	}
 	return d.err()
+}
+
+// notLifted are the verdicts of others that drop the container's packets, whatever Ensure would make.
+func (f Forward) notLifted(w *kernel.World, lifted []func(kernel.Verdict) (table string)) error {
+	for skip := ourTables(); ; {
+		dropped, _, err := f.dropped(w, skip)
+		if err != nil {
+			return err
+		}
+		var d drift
+		more := len(skip)
+		for _, v := range dropped {
+			var by string
+			for _, lift := range lifted {
+				if t := lift(v); t != "" && strings.HasPrefix(v.Chain.String(), t+" ") {
+					by = t
+				}
+			}
+			if by != "" {
+				skip = append(skip, by)
+				continue
+			}
+			d.add(Beyond{fmt.Errorf("the container's packets are %v; %s", v, f.advice(v))})
+		}
+		if len(skip) == more {
+			return d.err()
+		}
+	}
 }
 
 // Remove implements plan.Remover. It needs only the owner.
@@ -162,9 +205,9 @@ func (Forward) Effect() Effect { return Opens }
 // ourTables are those that the evaluation of others' rules leaves out.
 func ourTables() []string { return []string{inetTable().String(), bridgeTable().String()} }
 
-// dropped are the verdicts of others that the container's packets to the outside, or the replies to them, do not go
-// through; and what could not be told.
-func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verdict, err error) {
+// dropped are the verdicts of others, but for those in the tables skip, that the container's packets to the outside, or the
+// replies to them, do not go through; and what could not be told.
+func (f Forward) dropped(w *kernel.World, skip []string) (dropped, doubts []kernel.Verdict, err error) {
 	if l, err := w.Host.Link(f.Link); err == nil && l.Kind == "bridge" {
 		if l, err = routedBy(w, l, f.Addrs); err != nil {
 			return nil, nil, err
@@ -175,14 +218,14 @@ func (f Forward) dropped(w *kernel.World) (dropped []error, doubts []kernel.Verd
 	for _, a := range f.Addrs {
 		outside := outward(w, a.Is6())
 		for _, p := range []kernel.Packet{{In: f.Link, Out: outside, Src: a}, {In: outside, Out: f.Link, Dst: a, Reply: true}} {
-			v, err := w.Host.Forwarded(p, ourTables()...)
+			v, err := w.Host.Forwarded(p, skip...)
 			place := fmt.Sprint(v.Outcome, v.Chain, v.Jumped, v.Handle)
 			switch {
 			case err != nil:
 				return nil, nil, err
 			case said[place]:
 			case v.Outcome == kernel.Dropped:
-				dropped = append(dropped, spec.Errorf(spec.CodeUnavailable, "the container's packets are %v; %s", v, f.advice(v)))
+				dropped = append(dropped, v)
 			case v.Outcome == kernel.Undecided && v.Chain.Table != "":
 				doubts = append(doubts, v)
 			}

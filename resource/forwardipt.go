@@ -45,14 +45,15 @@ func forwardJumps(admin string) []kernel.IPTRule {
 
 func (f Forward) admin() string { return cmp.Or(f.Admin, defaultAdminChain) }
 
-// missing are the rules that a table lacks.
-func (f Forward) missing(ctx context.Context, w *kernel.World, t *kernel.IPTables) ([]kernel.IPTRule, error) {
+// missing are the rules that a table lacks. First is whether they come before the rules of others once they are there.
+func (f Forward) missing(ctx context.Context, w *kernel.World, t *kernel.IPTables) (rules []kernel.IPTRule, first bool, err error) {
 	have, err := t.Save(ctx)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	shared, own := f.accepts(t.V6)
-	return lacking(have, slices.Concat(shared, own)), nil
+	jump := slices.IndexFunc(have[shared[0].Chain], shared[0].Same)
+	return lacking(have, slices.Concat(shared, own)), jump <= 0, nil
 }
 
 func lacking(have map[string][]kernel.IPTRule, want []kernel.IPTRule) (missing []kernel.IPTRule) {

@@ -3,6 +3,8 @@ package resource
 import (
 	"bytes"
 	"context"
+	"errors"
+	"log/slog"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -34,6 +36,23 @@ func (Masquerade) Effect() Effect { return Opens }
 
 // Effect implements PacketRule. What is published to some only lets these in with the transaction that publishes it.
 func (Publish) Effect() Effect { return Opens }
+
+// Beyond is a difference that neither Mend nor a rule's Ensure makes good: it lies in the container, or is another program's.
+type Beyond struct{ Err error }
+
+func (b Beyond) Error() string { return b.Err.Error() }
+
+// Unwrap has errors.Is find the cause.
+func (b Beyond) Unwrap() error { return b.Err }
+
+// A Follower is a resource whose differences on the host follow from those of the links before it, and go with them.
+type Follower interface {
+	plan.Resource
+	Follows()
+}
+
+// Follows implements Follower: what is not operational is so again once the links are up.
+func (Announce) Follows() {}
 
 // A Mender is a resource whose part on the host can be made whole while the container lives: Mend changes
 // nothing in the container, and nothing that is as it should be.
@@ -125,5 +144,14 @@ func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 	if h.Up {
 		return changed, nil
 	}
-	return true, w.Host.SetLink(v.Host, kernel.LinkChange{Up: true})
+	if err := w.Host.SetLink(v.Host, kernel.LinkChange{Up: true}); err != nil {
+		return true, err
+	}
+	if c, err := w.Container.Link(v.Name); err == nil && c.Up { // a worker of the kernel's tells both that they carry packets
+		err := errors.Join(carrier(ctx, Host, w.Host, v.Host, carrierLimit), carrier(ctx, Container, w.Container, v.Name, carrierLimit))
+		if err != nil {
+			slog.Debug("mended, and not operational", "cause", err) // Verify says so
+		}
+	}
+	return true, nil
 }

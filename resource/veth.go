@@ -174,43 +174,50 @@ func altName(o spec.Owner) string {
 
 // Verify implements plan.Resource. The container's MTU is compared with ContMTU alone: tuning may change it (P16).
 func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
-	var d drift
+	var d, beyond drift // beyond is what Mend leaves
+	v.verify(w, &d, &beyond)
+	for i, err := range beyond {
+		beyond[i] = Beyond{err}
+	}
+	return append(beyond, d...).err()
+}
+
+func (v Veth) verify(w *kernel.World, d, beyond *drift) {
 	_, c, err := Container.link(w, v.Name)
 	if err == nil {
-		d.want("type", "veth", c.Kind)
+		beyond.want("type", "veth", c.Kind)
 		if v.MAC != "" {
-			d.want("address", macText(v.MAC), c.MAC)
+			beyond.want("address", macText(v.MAC), c.MAC)
 		}
 		if v.ContMTU != 0 {
-			d.want("mtu", v.ContMTU, c.MTU)
+			beyond.want("mtu", v.ContMTU, c.MTU)
 		}
 		if !v.Down {
-			d.want("state", "up", state(c))
+			beyond.want("state", "up", state(c))
 		}
 	}
 	h, herr := w.Host.Link(v.Host)
 	if herr == nil {
 		err = v.renamed(w, h, err)
 	}
-	if d.add(err); herr != nil {
-		d.add(v.missing(w, c, herr))
-		return d.err()
+	if beyond.add(err); herr != nil {
+		beyond.add(v.missing(w, c, herr))
+		return
 	}
-	d.want("host type", "veth", h.Kind)
+	beyond.want("host type", "veth", h.Kind)
 	if c != nil && (c.Peer != h.Index || h.Peer != c.Index) {
-		d.add(fmt.Errorf("%s and %s are not the two ends of one pair", v.Name, v.Host))
+		beyond.add(fmt.Errorf("%s and %s are not the two ends of one pair", v.Name, v.Host))
+	}
+	if v.MTU > 0 {
+		beyond.want("host mtu", v.MTU, h.MTU)
 	}
 	d.want("host state", "up", state(h))
 	if v.HostMAC != "" {
 		d.want("host address", macText(v.HostMAC), h.MAC)
 	}
-	if v.MTU > 0 {
-		d.want("host mtu", v.MTU, h.MTU)
-	}
 	d.add(ignoresRA(w.Host, v.Host))
 	d.port(w, h, v.Master, v.Hairpin, v.Isolated)
 	d.vlans(w, h, v.VLANs)
-	return d.err()
 }
 
 // missing is err, that the host's end is not there, with the name that it has now. The two ends go together, so without
