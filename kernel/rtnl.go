@@ -100,6 +100,12 @@ func family(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
+// Unanswered reports whether an error says nothing of what the kernel was asked, but only that it could not be asked: what does
+// without an answer otherwise is to be tried again.
+func Unanswered(err error) bool {
+	return is(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EPERM)
+}
+
 // is reports whether the kernel answered with one of these numbers, whatever words it added.
 func is(err error, numbers ...syscall.Errno) bool {
 	for _, n := range numbers {

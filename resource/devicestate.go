@@ -136,6 +136,13 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 	}
 	var errs []error
 	set := func(c kernel.LinkChange) { errs = append(errs, w.Host.SetLink(name, c)) }
+	may := func(err error) { // of what the host may not take back as it was
+		if kernel.Unanswered(err) {
+			errs = append(errs, err)
+		} else if err != nil {
+			slog.Info("not put back", "device", s.Link, "error", err)
+		}
+	}
 	if mac, err := net.ParseMAC(s.MAC); err == nil && l.MAC.String() != s.MAC {
 		set(kernel.LinkChange{MAC: mac})
 	}
@@ -149,14 +156,10 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 		set(kernel.LinkChange{Promisc: &s.Promisc, AllMulti: &s.AllMulti})
 	}
 	if s.Traits != nil {
-		if err := w.Host.SetTraits(l, *s.Traits); err != nil {
-			slog.Info("not put back", "device", s.Link, "error", err)
-		}
+		may(w.Host.SetTraits(l, *s.Traits))
 	}
 	if s.Params != nil {
-		if err := w.Host.SetParams(l, s.Params); err != nil {
-			slog.Info("not put back", "device", s.Link, "error", err)
-		}
+		may(w.Host.SetParams(l, s.Params))
 	}
 	if s.Traits != nil && l.Group != s.Group {
 		errs = append(errs, w.Host.MoveLink(l.Index, kernel.Move{Group: &s.Group}))
@@ -174,11 +177,11 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 		}
 	}
 	for _, r := range s.Routes { // the host may have another way by now, or not the way to a gateway
-		if err := w.Host.RestoreRoute(l.Index, r); err != nil && !errors.Is(err, unix.EEXIST) {
-			slog.Info("not put back", "device", s.Link, "error", err)
+		if err := w.Host.RestoreRoute(l.Index, r); !errors.Is(err, unix.EEXIST) {
+			may(err)
 		}
 	}
-	s.restoreAltNames(w, name, l)
+	s.restoreAltNames(w, name, l, may)
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("give %s back: %w", s.Link, err)
 	}
@@ -245,20 +248,16 @@ func (s deviceState) restoreMaster(w *kernel.World, name string, l *kernel.Link)
 }
 
 // restoreAltNames leaves those that it had. They go with it and are for people, so that nothing fails for one.
-func (s deviceState) restoreAltNames(w *kernel.World, name string, l *kernel.Link) {
+func (s deviceState) restoreAltNames(w *kernel.World, name string, l *kernel.Link, may func(error)) {
 	have := l.AltNames()
 	for _, alt := range have {
 		if !slices.Contains(s.AltNames, alt) {
-			if err := w.Host.DelAltNames(l.Index, alt); err != nil {
-				slog.Info("not taken away", "error", err)
-			}
+			may(w.Host.DelAltNames(l.Index, alt))
 		}
 	}
 	for _, alt := range s.AltNames {
 		if !slices.Contains(have, alt) {
-			if err := w.Host.AddAltName(name, alt); err != nil {
-				slog.Info("not put back", "error", err)
-			}
+			may(w.Host.AddAltName(name, alt))
 		}
 	}
 }

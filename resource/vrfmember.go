@@ -202,7 +202,9 @@ func (m member) leave(ctx context.Context, ns *kernel.NS, known bool) error {
 			}
 		}
 	} else if err == nil && known { // an ADD that was killed while the link was down
-		m.giveBack(ns)
+		if err := m.giveBack(ns); err != nil {
+			return err
+		}
 	}
 	if m.VRF == "" || m.Found {
 		return nil
@@ -246,19 +248,21 @@ func (m member) back(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link, kn
 		}
 		slog.Info("out of the VRF", "link", l.Name, "error", err)
 	}
-	m.giveBack(ns)
-	return nil
+	return m.giveBack(ns)
 }
 
 const localTable = unix.RT_TABLE_LOCAL
 
 // giveBack puts the routes where they were. One that cannot be there any more is no reason for DEL to fail.
-func (m member) giveBack(ns *kernel.NS) {
+func (m member) giveBack(ns *kernel.NS) error {
 	for _, r := range m.Was {
-		if err := giveBack(ns, r); err != nil {
+		if err := giveBack(ns, r); kernel.Unanswered(err) {
+			return err
+		} else if err != nil {
 			slog.Info("a route is not put back", "route", said(ns, r), "error", err)
 		}
 	}
+	return nil
 }
 
 // within runs do in the namespace of a path, if it is still the one that it was.

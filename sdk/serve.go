@@ -242,7 +242,7 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.
 			c.ipam, err = lost{err}, nil
-			if e.Command == "DEL" && r.Prev == nil && !Made(c.w, o) {
+			if known, rerr := c.w.Memory.Recall(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && r.Prev == nil && !known && rerr == nil {
 				c.ipam = nil
 			}
 		}

@@ -14,14 +14,14 @@ import (
 
 // A Syscall is one that a program asks of the kernel.
 type Syscall struct {
-	Name string // socket, setns, openat, ioctl, fstat, getsockopt
+	Name string // socket, setns, openat, ioctl, fstat, getsockopt, sendto
 	Path string // of openat
 }
 
 // answerable are the system calls that WithFaults can answer in the kernel's stead.
 func answerable() map[uint32]string {
 	return map[uint32]string{unix.SYS_SOCKET: "socket", unix.SYS_SETNS: "setns", unix.SYS_OPENAT: "openat", unix.SYS_IOCTL: "ioctl",
-		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt"}
+		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_SENDTO: "sendto"}
 }
 
 // WithFaults runs cmd, and asks fault of each of its system calls that are in answerable, one at a time: an error that it
