@@ -184,6 +184,33 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestLongError: a message that would fill a log is cut.
+//
+// clause: P7
+func TestLongError(t *testing.T) {
+	more := `,"ipam":{"type":"` + strings.Repeat("é", 1<<20) + `"}`
+	a := ask(t, "toy", conf("1.1.0", more), env("ADD", "CNI_NETNS="+nstest.NewNS(t))...)
+	if a.status == 0 || len(a.stdout) > 17<<10 || !strings.Contains(fmt.Sprint(a.doc["msg"]), "(the message is cut here)") {
+		t.Errorf("status %d, %d bytes: %.200s", a.status, len(a.stdout), a.stdout)
+	}
+}
+
+// TestNoDNS: an empty list of name servers in the configuration is the configuration's word, whatever the IPAM plugin says.
+//
+// clause: C11
+func TestNoDNS(t *testing.T) {
+	ns := "CNI_NETNS=" + nstest.NewNS(t)
+	dir := script(t, `cat >/dev/null; [ $CNI_COMMAND = ADD ] && echo '{"cniVersion":"1.1.0","ips":[{"address":"192.0.2.7/32"}],"dns":{"nameservers":["192.0.2.53"],"domain":"x"}}' || true`)
+	for dns, want := range map[string]bool{``: true, `,"dns":{}`: true, `,"dns":{"nameservers":[]}`: false} {
+		more := `,"ipam":{"type":"odd"}` + dns
+		a := ask(t, "toy", conf("1.1.0", more), env("ADD", ns, "CNI_PATH="+dir, "PATH="+os.Getenv("PATH"))...)
+		if a.status != 0 || (a.doc["dns"] != nil) != want {
+			t.Errorf("%s: %s", more, a.stdout)
+		}
+		nstest.RunIn(t, strings.TrimPrefix(ns, "CNI_NETNS="), "ip", "addr", "flush", "dev", "lo")
+	}
+}
+
 // TestSaidOnce: the plugin is asked for its plan twice in an ADD, and says once which key it does not know.
 func TestSaidOnce(t *testing.T) {
 	more := `,"lable":1,"ipam":{"type":"toyipam"}`

@@ -86,7 +86,7 @@ func TestConfFields(t *testing.T) {
 	}
 	c.PrevResult, c.Object = nil, Object{}
 	same(t, c, &Conf{CNIVersion: V040, Name: "n", Type: "bridge", IPAMType: "host-local",
-		Capabilities: map[string]bool{"portMappings": true, "ips": false}, DNS: &DNS{Nameservers: []string{"10.1.0.1"}}})
+		Capabilities: map[string]bool{"portMappings": true, "ips": false}, DNS: &DNS{Nameservers: []string{"10.1.0.1"}, Options: []string{}}})
 	if c.HasValidAttachments {
 		t.Error("no list is no empty list")
 	}

@@ -55,9 +55,21 @@ func AsError(err error, def Code) *Error {
 // Encode is the document as a plugin prints it (clause P7), in the version of the configuration.
 func (e *Error) Encode(v Version) []byte {
 	doc := *e
+	doc.Msg, doc.Details = bounded(doc.Msg), bounded(doc.Details)
 	doc.CNIVersion = v.Or010()
 	b, _ := encode(doc)
 	return indent(b)
+}
+
+// mostText is how long a message may be: runtimes write it into logs and events.
+const mostText = 16 << 10
+
+func bounded(s string) string {
+	if len(s) <= mostText {
+		return s
+	}
+	const cut = " … (the message is cut here)"
+	return strings.ToValidUTF8(s[:mostText-len(cut)], "") + cut
 }
 
 // DecodeError reads an error document: a JSON object that has a code or a message. The bool says

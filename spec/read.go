@@ -238,7 +238,7 @@ func (d *document) strings(n node, path string, v *[]string) *FileError {
 	if n.kind == 'n' {
 		return nil
 	}
-	*v = nil
+	*v = []string{} // an empty list says something: of dns, that there are none (clause C11)
 	return d.each(n, path, "strings", func(item node, path string) *FileError {
 		if item.kind != '"' {
 			return d.shape(item, path, "a string")
