@@ -61,6 +61,7 @@ const (
 	ctStatusDNAT      = 1 << 5
 	ctEstablished     = 1 << 1
 	ctRelated         = 1 << 2
+	ctNew             = 1 << 3
 )
 
 func (r *NFTRule) expr(name string, fn func()) *NFTRule {
@@ -110,10 +111,12 @@ func (r *NFTRule) cmp(op uint32, v []byte) *NFTRule {
 	})
 }
 
-func (r *NFTRule) bitwise(mask []byte) *NFTRule {
+func (r *NFTRule) bitwise(mask []byte) *NFTRule { return r.maskAt(0, mask) }
+
+func (r *NFTRule) maskAt(word int, mask []byte) *NFTRule {
 	return r.expr("bitwise", func() {
-		r.u32(unix.NFTA_BITWISE_SREG, reg(0))
-		r.u32(unix.NFTA_BITWISE_DREG, reg(0))
+		r.u32(unix.NFTA_BITWISE_SREG, reg(word))
+		r.u32(unix.NFTA_BITWISE_DREG, reg(word))
 		r.u32(unix.NFTA_BITWISE_LEN, uint32(len(mask)))
 		r.value(unix.NFTA_BITWISE_MASK, mask)
 		r.value(unix.NFTA_BITWISE_XOR, make([]byte, len(mask)))
@@ -167,13 +170,53 @@ func (r *NFTRule) Prefix(dst, not bool, p netip.Prefix) *NFTRule {
 	offset, size := address(p.Addr().Is6(), dst)
 	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
 	if p.Bits() < p.Addr().BitLen() {
-		mask := make([]byte, size)
-		for i := range p.Bits() {
-			mask[i/8] |= 0x80 >> (i % 8)
-		}
-		r.bitwise(mask)
+		r.bitwise(prefixMask(size, p.Bits()))
 	}
 	return r.cmp(op(not), p.Masked().Addr().AsSlice())
+}
+
+func prefixMask(size uint32, bits int) []byte {
+	mask := make([]byte, size)
+	for i := range bits {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
+}
+
+// A Side is the source of a packet, with the link that it comes in by, or its destination, with the link that it leaves
+// by.
+type Side bool
+
+// The sides of a packet.
+const (
+	Src Side = false
+	Dst Side = true
+)
+
+// subnet loads an address without host bits, and returns the register's word behind it.
+func (r *NFTRule) subnet(word int, v6 bool, side Side, bits int) (next int) {
+	offset, size := address(v6, bool(side))
+	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(word))
+	if bits < int(8*size) {
+		r.maskAt(word, prefixMask(size, bits))
+	}
+	return word + int(size/4)
+}
+
+// SubnetBy is "ip saddr & mask . iifname @set", of either side of the packet for each, without the family.
+func (r *NFTRule) SubnetBy(v6 bool, bits int, side, link Side, not bool, set *NFTSet) *NFTRule {
+	key := uint32(unix.NFT_META_IIFNAME)
+	if link == Dst {
+		key = unix.NFT_META_OIFNAME
+	}
+	next := r.subnet(0, v6, side, bits)
+	return r.meta(key, reg(next)).lookup(set, not)
+}
+
+// Subnets is "ip saddr & mask . ip daddr & mask @set", of either side of the packet for each, without the family.
+func (r *NFTRule) Subnets(v6 bool, bits int, a, b Side, not bool, set *NFTSet) *NFTRule {
+	r.subnet(r.subnet(0, v6, a, bits), v6, b, bits)
+	return r.lookup(set, not)
 }
 
 // Iifname is `iifname "name"`; a name that ends in * stands for all that begin so.
@@ -183,6 +226,11 @@ func (r *NFTRule) Iifname(not bool, name string) *NFTRule {
 		v = []byte(name[:n-1])
 	}
 	return r.meta(unix.NFT_META_IIFNAME, reg(0)).cmp(op(not), v)
+}
+
+// Iifkind is `iifkind "kind"`.
+func (r *NFTRule) Iifkind(kind string) *NFTRule {
+	return r.meta(metaIifkind, reg(0)).cmp(unix.NFT_CMP_EQ, append([]byte(kind), make([]byte, 16)...)[:16])
 }
 
 // NotLo is `iif != "lo"`: lo has the index 1 in every namespace.
@@ -223,12 +271,17 @@ func (r *NFTRule) Port(dst, not bool, from, to uint16) *NFTRule {
 }
 
 // ToLocal is "fib daddr type local".
-func (r *NFTRule) ToLocal() *NFTRule {
+func (r *NFTRule) ToLocal() *NFTRule { return r.local(false) }
+
+// NotToLocal is "fib daddr type != local".
+func (r *NFTRule) NotToLocal() *NFTRule { return r.local(true) }
+
+func (r *NFTRule) local(not bool) *NFTRule {
 	return r.expr("fib", func() {
 		r.u32(unix.NFTA_FIB_DREG, reg(0))
 		r.u32(unix.NFTA_FIB_RESULT, fibResultAddrType)
 		r.u32(unix.NFTA_FIB_FLAGS, fibDaddr)
-	}).cmp(unix.NFT_CMP_EQ, binary.NativeEndian.AppendUint32(nil, addrTypeLocal))
+	}).cmp(op(not), binary.NativeEndian.AppendUint32(nil, addrTypeLocal))
 }
 
 // Translated is "ct status dnat".
@@ -240,11 +293,14 @@ func (r *NFTRule) Translated() *NFTRule {
 }
 
 // ReplyOrRelated is "ct state established,related".
-func (r *NFTRule) ReplyOrRelated() *NFTRule {
-	return r.expr("ct", func() {
-		r.u32(unix.NFTA_CT_DREG, reg(0))
-		r.u32(unix.NFTA_CT_KEY, unix.NFT_CT_STATE)
-	}).bitwise(binary.NativeEndian.AppendUint32(nil, ctEstablished|ctRelated)).cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
+func (r *NFTRule) ReplyOrRelated() *NFTRule { return r.inState(ctEstablished | ctRelated) }
+
+// New is "ct state new".
+func (r *NFTRule) New() *NFTRule { return r.inState(ctNew) }
+
+func (r *NFTRule) inState(bits uint32) *NFTRule {
+	return r.ct(unix.NFT_CT_STATE, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bits)).
+		cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
 }
 
 // In is "iifname @set".

@@ -264,7 +264,14 @@ func (b *NFTBatch) addChain(t *NFTTable, c *NFTChain) {
 
 // AddRule adds a rule at the end of a chain.
 func (b *NFTBatch) AddRule(t *NFTTable, chain string, rule *NFTRule) {
-	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, t, "rule "+t.String()+" "+chain+" "+rule.comment, func(r *requests) {
+	b.rule(t, chain, rule, unix.NLM_F_APPEND)
+}
+
+// InsertRule adds a rule at the beginning of a chain.
+func (b *NFTBatch) InsertRule(t *NFTTable, chain string, rule *NFTRule) { b.rule(t, chain, rule, 0) }
+
+func (b *NFTBatch) rule(t *NFTTable, chain string, rule *NFTRule, flags uint16) {
+	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, t, "rule "+t.String()+" "+chain+" "+rule.comment, func(r *requests) {
 		r.str(unix.NFTA_RULE_TABLE, t.Name)
 		r.str(unix.NFTA_RULE_CHAIN, chain)
 		r.nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.buffer = append(r.buffer, rule.buffer...) })

@@ -133,17 +133,65 @@ func TestBridgeVLANPolicies(t *testing.T) {
 	needBridgeVLANs(t)
 	for _, policy := range []string{"same-bridge", "isolated", "strict"} {
 		for _, backend := range []string{"nftables", "iptables"} {
-			t.Run(policy+"/"+backend, func(t *testing.T) {
-				s := newSite(t)
-				s.sh("host", "for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do if [ -e $f ]; then echo 0 > $f; fi; done")
-				fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, backend, policy)
-				for i, r := range []*runner{s.network("a", published, fw), s.network("b", fw)} {
-					r.chain.plugins[0] = strings.Replace(r.chain.plugins[0], `"bridge":"br-`+"ab"[i:i+1]+`"`, fmt.Sprintf(`"bridge":"br-v","access":%d`, 100+i), 1)
-				}
-				s.policies(policy, fw)
-			})
+			for _, bridged := range []string{"0", "1"} {
+				t.Run(policy+"/"+backend+"/br_netfilter="+bridged, func(t *testing.T) {
+					s := newSite(t)
+					s.sh("host", "for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do if [ -e $f ]; then echo "+bridged+" > $f; fi; done")
+					fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, backend, policy)
+					for i, r := range []*runner{s.network("a", published, fw), s.network("b", fw)} {
+						r.chain.plugins[0] = strings.Replace(r.chain.plugins[0], `"bridge":"br-`+"ab"[i:i+1]+`"`, fmt.Sprintf(`"bridge":"br-v","access":%d`, 100+i), 1)
+					}
+					if bridged == "0" {
+						s.policies(policy, fw)
+					} else {
+						s.add("a1")
+						s.add("a2")
+						s.add("b1")
+						s.talks("a1", "outside")
+						s.expect("between networks", "b1", net.JoinHostPort(s.addr["a1"][0], "80"), "")
+						if policy != "isolated" {
+							s.talks("a2", "a1")
+						}
+					}
+					// By the gateway of its VLAN, and by a frame to a neighbour in it.
+					s.add("b2")
+					s.echo("a1")
+					mac, err := s.ns["b2"].Link("eth0")
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, to := range []net.HardwareAddr{s.gateway("b1"), mac.MAC} {
+						s.forgeBy("in a VLAN", "b1", "a1", to, false)
+					}
+				})
+			}
 		}
 	}
+}
+
+// TestPolicyBesideVRF: a VRF has the subnet of a network with a policy, and nothing to do with it.
+func TestPolicyBesideVRF(t *testing.T) {
+	nstest.Need(t, "vrf", "table", "10")
+	s := newSite(t)
+	s.network("a", `"type":"firewall","ingressPolicy":"strict"`)
+	s.add("a1")
+	s.sh("host", "ip link add blue up type vrf table 10; ip link add br-blue up master blue type bridge; ip addr add 10.81.0.1/24 dev br-blue; ip addr add fd00:81::1/64 dev br-blue nodad; ip link add lan up master blue type bridge; ip addr add 10.99.0.1/24 dev lan; ip addr add fd00:99::1/64 dev lan nodad")
+	for name, bridge := range map[string]string{"v1": "br-blue", "v2": "lan"} {
+		path := nstest.NewNS(t)
+		s.open(name, path)
+		net4, net6 := "10.81.0", "fd00:81"
+		if name == "v2" {
+			net4, net6 = "10.99.0", "fd00:99"
+		}
+		s.addr[name] = [2]string{net4 + ".50", net6 + "::50"}
+		s.sh("host", "ip link add p-"+name+" up master "+bridge+" type veth peer name eth0 netns "+strings.TrimPrefix(path, "/run/netns/"))
+		s.sh(name, "ip addr add "+net4+".50/24 dev eth0; ip addr add "+net6+"::50/64 dev eth0 nodad; ip link set eth0 up; ip route add default via "+net4+".1; ip route add default via "+net6+"::1")
+		s.serve(name)
+	}
+	s.talks("v1", "v2")
+	s.talks("v2", "v1")
+	s.talks("a1", "outside")
+	s.expect("the policy", "outside", net.JoinHostPort(s.addr["a1"][0], "80"), "")
 }
 
 // policies attaches a1, whose port is published, a2 and b1, and expects of them what a policy promises.

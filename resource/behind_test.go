@@ -22,17 +22,19 @@ func TestIngressBehindBridge(t *testing.T) {
 	host(t, w, "ip link set port up master br7")
 	host(t, w, "ip addr add 10.7.0.1/24 dev br7.100")
 	skeleton(t, w)
-	before := elements(t, w)
-	to := []netip.Addr{netip.MustParseAddr("fd00:7::2"), netip.MustParseAddr("10.7.0.2")} // to the first there is no way
+	to := []netip.Prefix{pfx("fd00:7::2/64"), pfx("10.7.0.2/24")} // to the first there is no way
 	found := Ingress{Owner: owner, Policy: PolicyOpen, To: to}
 	listed := Ingress{Owner: owner, Link: "br7.100", Policy: PolicyOpen}
+	ensure(t, w, found)
+	removeIt(t, w, found)
+	before := elements(t, w) // with the sets of subnets, which stay
 	ensure(t, w, found)
 	verify(t, w, listed)
 	second := Ingress{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Link: "br7.100", Policy: PolicyStrict}
 	ensure(t, w, second)
 	removeIt(t, w, found)
 	verify(t, w, second)
-	if got := elements(t, w); !strings.Contains(got, "br7.100") || strings.Contains(strings.ReplaceAll(got, "br7.100", ""), "br7") {
+	if got := nft(t, w, "list ruleset"); !strings.Contains(setText(got, "policed"), `"br7.100"`) || strings.Contains(setText(got, "policed")+setText(got, "known"), `"br7"`) {
 		t.Errorf("the policy is not on the gateway's link: %s", got)
 	}
 	removeIt(t, w, second)

@@ -177,7 +177,7 @@ func (c closed) drop(w *kernel.World, owner [8]byte, want closed) (changed bool,
 
 // on is what has to stand, with what is remembered of the link.
 func (c Closed) on(w *kernel.World) (want, known closed, o spec.Owner, err error) {
-	link, o, kind, err := Ingress{c.Owner, c.Link, c.Policy, addrsIn(c.Subnets)}.on(w)
+	link, o, kind, err := Ingress{c.Owner, c.Link, c.Policy, c.Subnets}.on(w)
 	if err != nil || link == "" {
 		return want, known, o, err
 	}
@@ -201,7 +201,7 @@ func (c closed) part(t *kernel.NFTTable) *part {
 		v6 := s.Addr().Is6()
 		chain := &kernel.NFTChain{Name: "marking_" + ip(v6) + "_" + kernel.ShortHash(s.String()), Rules: []*kernel.NFTRule{kernel.NewNFTRule("this table decides").SetMark(decidedMark)}}
 		p.Chains = append(p.Chains, chain)
-		p.lines = append(p.lines, wayIn{"marking", kernel.NewNFTRule("into a strict network").Family(v6).Prefix(true, false, s).Jump(chain.Name)})
+		p.lines = append(p.lines, wayIn{chain: "marking", rule: kernel.NewNFTRule("into a strict network").Family(v6).Prefix(true, false, s).Jump(chain.Name)})
 	}
 	return p
 }

@@ -116,11 +116,22 @@ func TestIPTIngressLaw(t *testing.T) {
 	wire(t, w)
 	host(t, w, "ip link add br7 type bridge")
 	host(t, w, "ip link set veth1 master br7")
+	host(t, w, "ip link set br7 up")
+	host(t, w, "ip addr add 10.7.0.1/24 dev br7")
+	host(t, w, "ip addr add 10.8.0.1/16 dev br7")
 	host(t, w, "iptables-legacy -P FORWARD ACCEPT")
+	of := func(policy string, to ...netip.Prefix) IPTIngress {
+		return IPTIngress{Owner: owner, Policy: policy, V4: true, V6: true, To: to}
+	}
 	for _, policy := range []string{PolicyOpen, PolicyIsolated, PolicyStrict, PolicySameBridge} {
 		// It stays, so each policy takes the place of the one before.
-		lawBook{state: func(t testing.TB) string { return iptState(t, w) }}.hold(t, w, IPTIngress{Owner: owner, Policy: policy, V4: true, V6: true},
-			breaker{"rules gone", func(t *testing.T) { host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") }, "CNI-ISOLATION-STRICT"})
+		lawBook{state: func(t testing.TB) string { return iptState(t, w) }}.hold(t, w, of(policy, pfx("10.7.0.2/24")),
+			breaker{"rules gone", func(t *testing.T) { host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") }, "CNI-ISOLATION-STRICT"},
+			breaker{"forged names pass", func(t *testing.T) { host(t, w, "iptables-legacy -F CNI-ISOLATION-SOURCE") }, "-s 10.7.0.0/24 ! -i br7"})
+	}
+	ensure(t, w, of(PolicySameBridge, pfx("10.8.0.2/16"), pfx("10.9.0.2/16"))) // the host has no way to the last one
+	if s := iptState(t, w); !strings.Contains(s, "-s 10.7.0.0/24 ! -i br7") || !strings.Contains(s, "-s 10.8.0.0/16 ! -i br7") || strings.Contains(s, "10.9.") {
+		t.Errorf("subnets behind br7:\n%s", s)
 	}
 	if s := iptState(t, w); strings.Contains(s, "policy: isolated)") || strings.Contains(s, "policy: strict)\" -j CNI") {
 		t.Errorf("left of other policies:\n%s", s)
@@ -128,7 +139,30 @@ func TestIPTIngressLaw(t *testing.T) {
 	if err := SweepStages(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	verify(t, w, IPTIngress{Owner: owner, Policy: PolicySameBridge, V4: true, V6: true})
+	verify(t, w, of(PolicySameBridge))
+
+	// With the last attachment goes what the reference does not have; all of it where no container of its is there.
+	ensure(t, w, of(PolicyStrict))
+	removeIt(t, w, Policed{owner})
+	if s := iptState(t, w); strings.Contains(s, "strict)") || !strings.Contains(s, "CNI-ISOLATION-STAGE-2 -o br7") {
+		t.Errorf("left beside a container of the reference:\n%s", s)
+	}
+	ensure(t, w, of(PolicyStrict, pfx("10.7.0.2/24")))
+	if err := w.Host.SetLink("veth1", kernel.LinkChange{Alias: kernel.Tag(owner)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, lift := range []func() error{
+		func() error { return Policed{owner}.Remove(t.Context(), w) },
+		func() error { return Sweep(t.Context(), w, "net", nil) },
+	} {
+		if err := lift(); err != nil {
+			t.Fatal(err)
+		}
+		if s := iptState(t, w); strings.Contains(s, "br7") {
+			t.Errorf("left:\n%s", s)
+		}
+		ensure(t, w, of(PolicyStrict, pfx("10.7.0.2/24")))
+	}
 	host(t, w, "ip link del br7")
 	if err := SweepStages(t.Context(), w); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		sweepBridges(ctx, w, network),
 		sweepVRFs(ctx, w, network, keep),
 		sweepSources(ctx, w, network, keep), // the links that it puts routes back on may be gone by now
+		sweepPolicies(ctx, w, network, keep),
 		SweepStages(ctx, w),
 		sweepPoliced(ctx, w, network, keep),
 		SweepNetwork(ctx, w, network, len(valid) > 0),

@@ -83,7 +83,7 @@ func (i Ingress) Handover(string) (plan.Plan, []string) {
 	if i.Policy == PolicyStrict {
 		lost = []string{"ingressPolicy strict: its rules stay in iptables"}
 	}
-	return plan.Plan{IPTIngress{Owner: i.Owner, Link: i.Link, Policy: i.Policy, V4: true, V6: true, To: i.To}}, lost
+	return plan.Plan{IPTIngress{Owner: i.Owner, Link: i.Link, Policy: i.Policy, V4: true, V6: true, To: i.To, Stays: true}}, lost
 }
 
 // Handover implements Handed: it has nothing of the kind. The rules are the bridge's, and go with ReleaseNetwork.

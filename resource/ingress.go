@@ -32,7 +32,7 @@ type Ingress struct {
 	Owner  spec.Owner
 	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
 	Policy string
-	To     []netip.Addr // the container's addresses, which tell the link by which the host is on the bridge
+	To     []netip.Prefix // the container's addresses, each with its subnet's length: they tell the link by which the host is on the bridge
 }
 
 func (i Ingress) String() string {
@@ -60,7 +60,7 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 		}
 	}
 	if br := l; l != nil && l.Kind == "bridge" {
-		if l, err = routedBy(w, br, i.To); err != nil {
+		if l, err = routedBy(w, br, addrsIn(i.To)); err != nil {
 			return "", o, 0, err
 		}
 		if l.Index != br.Index && !br.Data.Filtering && i.Policy != PolicyOpen {
@@ -188,7 +188,15 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		}
 	}
 	err = withFilter(ctx, w, inetTable(), func(f filter) error {
-		if err := f.ready(newPart(f.t)); err != nil {
+		hadSubnets, err := f.entries(kernel.OwnerHash(o), subnetKind(kind))
+		if err != nil {
+			return err
+		}
+		part, subnets, err := i.subnets(w, f.t, link, o, kind, hadSubnets)
+		if err != nil {
+			return err
+		}
+		if err := f.ready(part); err != nil {
 			return err
 		}
 		want, not := i.want(f.t, link, o)
@@ -227,6 +235,11 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			}
 		}
 		f.record(&b, o, kind, have, asked)
+		if at, err = f.current(hadSubnets, subnets); err != nil {
+			return err
+		}
+		f.replace(&b, kernel.OwnerHash(o), hadSubnets, subnets, at)
+		f.record(&b, o, subnetKind(kind), hadSubnets, subnets)
 		changed = !b.Empty()
 		return f.Commit(&b)
 	})
@@ -243,10 +256,23 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	return withFilter(ctx, w, inetTable(), func(f filter) error {
-		d, err := f.standing(newPart(f.t))
+		had, err := f.entries(kernel.OwnerHash(o), subnetKind(kind))
+		if err != nil {
+			return err
+		}
+		part, subnets, err := i.subnets(w, f.t, link, o, kind, had)
+		if err != nil {
+			return err
+		}
+		d, err := f.standing(part)
 		if err != nil || d.all() {
 			return errors.Join(err, d.err())
 		}
+		more, err := f.settled(o, subnetKind(kind), subnets)
+		if err != nil {
+			return err
+		}
+		d = append(d, more...)
 		want, not := i.want(f.t, link, o)
 		at, err := f.current(nil, slices.Concat(want, not))
 		if err != nil {
@@ -279,7 +305,8 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner, and leaves what is the network's to others of it.
 func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
-	return errors.Join(remove(ctx, w, inetTable(), i.Owner, kindIngress), Policed{i.Owner}.Remove(ctx, w))
+	return errors.Join(remove(ctx, w, inetTable(), i.Owner, kindIngress), remove(ctx, w, inetTable(), i.Owner, kindOwnSubnet),
+		Policed{i.Owner}.Remove(ctx, w))
 }
 
 // An IsolatedPort is a container's host end on a bridge that no other of them may send to or hear from. The bridge
@@ -389,7 +416,8 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 			if err == nil && !stays {
 				err = f.attempt(ctx, func(f filter) error {
 					_, err := f.drop(hash, kindNetwork)
-					return err
+					_, also := f.drop(hash, kindSubnet)
+					return errors.Join(err, also)
 				})
 			}
 			errs = append(errs, err)

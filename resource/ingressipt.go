@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,14 +11,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An IPTIngress is an Ingress in iptables, in the reference's chains. It is its network's and stays when an
-// attachment goes; GC takes it away when the link is gone.
+// An IPTIngress is an Ingress in iptables, in the reference's chains. It is the link's, and goes with the last
+// attachment that was made with it, by Policed; or when the link is gone, with GC.
 type IPTIngress struct {
 	Owner  spec.Owner
 	Link   string // as in Ingress
 	Policy string
-	V4, V6 bool         // the families of the container's addresses
-	To     []netip.Addr // as in Ingress
+	V4, V6 bool           // the families of the container's addresses
+	To     []netip.Prefix // as in Ingress
+	Stays  bool           // is the reference's from now on, and not remembered
 }
 
 func (i IPTIngress) String() string {
@@ -29,14 +29,21 @@ func (i IPTIngress) String() string {
 // Effect implements PacketRule.
 func (IPTIngress) Effect() Effect { return Closes }
 
-// The reference has the first two chains. In the third a strict network meets all that are known.
+// The reference has the first two chains. In the third a strict network meets all that are known; in the fourth new
+// connections are asked in whose name they are; in the fifth stands what must not be in an open network's.
 const (
-	chainStage1 = "CNI-ISOLATION-STAGE-1"
-	chainStage2 = "CNI-ISOLATION-STAGE-2"
-	chainStrict = "CNI-ISOLATION-STRICT"
+	chainStage1  = "CNI-ISOLATION-STAGE-1"
+	chainStage2  = "CNI-ISOLATION-STAGE-2"
+	chainStrict  = "CNI-ISOLATION-STRICT"
+	chainSource  = "CNI-ISOLATION-SOURCE"
+	chainPoliced = "CNI-ISOLATION-POLICED"
 
 	commentStages = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)"
 )
+
+func policyChains() []string {
+	return []string{chainStage1, chainStage2, chainStrict, chainSource, chainPoliced}
+}
 
 func commentPolicy(policy string) string {
 	return "CNI firewall plugin rules (ingressPolicy: " + policy + ")"
@@ -44,21 +51,42 @@ func commentPolicy(policy string) string {
 
 // rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other,
 // so that the last of them comes first; ends are appended.
-func (i IPTIngress) rules(link string) (insert, ends []kernel.IPTRule) {
+func (i IPTIngress) rules(link string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
 	rule := func(chain string, comment string, words ...string) kernel.IPTRule {
 		jump := words[len(words)-1]
 		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
 		return kernel.NewIPTRule(chain, words...)
 	}
-	known := rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")
-	if i.Policy == PolicyOpen {
-		return []kernel.IPTRule{known}, nil
-	}
+	insert = []kernel.IPTRule{rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")}
 	policy := commentPolicy(i.Policy)
-	insert = []kernel.IPTRule{known,
-		rule(chainStage2, commentStages, "-o", link, "DROP"),
-		rule(chainStage1, policy, "-i", link, "!", "-o", link, chainStage2),
+	for _, s := range subnets {
+		p := s.String()
+		forged := chainPoliced
+		if i.Policy != PolicyOpen {
+			forged = "DROP"
+		}
+		// As in subnetSets: what lets pass comes before all that drops, which is appended.
+		insert = append(insert,
+			rule(chainSource, policy, "-s", p, "-d", p, "!", "-o", link, "-m", "addrtype", "!", "--dst-type", "LOCAL", "RETURN"),
+			rule(chainSource, policy, "-s", p, "-i", link, "RETURN"))
+		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
 	}
+	if i.Policy == PolicyOpen {
+		return insert, ends
+	}
+	multicast := []string{"224.0.0.0/4", "255.255.255.255/32"}
+	if len(subnets) > 0 && subnets[0].Addr().Is6() {
+		multicast = []string{"ff00::/8"}
+	}
+	for _, to := range multicast {
+		if len(subnets) > 0 {
+			insert = append(insert, rule(chainSource, commentStages, "-d", to, "RETURN"))
+		}
+	}
+	insert = append(insert,
+		rule(chainPoliced, policy, "-i", link, "DROP"),
+		rule(chainStage2, commentStages, "-o", link, "DROP"),
+		rule(chainStage1, policy, "-i", link, "!", "-o", link, chainStage2))
 	switch i.Policy {
 	case PolicyIsolated:
 		insert = append(insert, rule(chainStage1, policy, "-i", link, "-o", link, "DROP"))
@@ -69,14 +97,15 @@ func (i IPTIngress) rules(link string) (insert, ends []kernel.IPTRule) {
 	}
 	insert = append(insert,
 		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "RETURN"),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", chainSource),
+		rule("INPUT", commentStages, "!", "-i", "lo", "-m", "conntrack", "--ctstate", "NEW", chainSource),
 		rule("FORWARD", commentStages, chainStage1))
-	ends = []kernel.IPTRule{rule(chainStage1, commentStages, "RETURN"), rule(chainStage2, commentStages, "RETURN")}
-	return insert, ends
+	return insert, append(ends, rule(chainStage1, commentStages, "RETURN"), rule(chainStage2, commentStages, "RETURN"))
 }
 
 // odd are rules about the link that another policy wanted.
 func (i IPTIngress) odd(have map[string][]kernel.IPTRule, link string, want []kernel.IPTRule) (odd []kernel.IPTRule) {
-	for _, chain := range []string{chainStage1, chainStage2, chainStrict} {
+	for _, chain := range policyChains() {
 		for _, r := range have[chain] {
 			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
 				odd = append(odd, r)
@@ -103,11 +132,16 @@ func linksOf(r kernel.IPTRule) (links []string) {
 	return links
 }
 
-// tables are those of the families of the container's addresses, and the link that the policy is for.
-func (i IPTIngress) tables(w *kernel.World) (link string, tables []*kernel.IPTables, err error) {
-	link, _, _, err = Ingress{i.Owner, i.Link, i.Policy, i.To}.on(w)
+// tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
+// behind it.
+func (i IPTIngress) tables(w *kernel.World) (link string, subnets []netip.Prefix, tables []*kernel.IPTables, err error) {
+	in := Ingress{i.Owner, i.Link, i.Policy, i.To}
+	link, _, kind, err := in.on(w)
 	if err != nil || link == "" {
-		return "", nil, err
+		return "", nil, nil, err
+	}
+	if subnets, err = in.subnetsBehind(w, link, kind, nil); err != nil {
+		return "", nil, nil, err
 	}
 	for _, v6 := range []bool{false, true} {
 		if v6 && !i.V6 || !v6 && !i.V4 {
@@ -115,18 +149,33 @@ func (i IPTIngress) tables(w *kernel.World) (link string, tables []*kernel.IPTab
 		}
 		t, err := w.Host.IPTablesOf(v6, "filter")
 		if err != nil {
-			return "", nil, err
+			return "", nil, nil, err
 		}
 		tables = append(tables, t)
 	}
-	return link, tables, nil
+	return link, subnets, tables, nil
+}
+
+// with are the subnets of a table's family behind a link, and those that it has rules for from other attachments.
+func with(subnets []netip.Prefix, v6 bool, link string, have []kernel.IPTRule) []netip.Prefix {
+	for _, r := range have {
+		if r.Src.IsValid() && !r.Dst.IsValid() && r.Jump == "RETURN" && about(r, link) {
+			subnets = append(subnets[:len(subnets):len(subnets)], r.Src)
+		}
+	}
+	return networks(ofFamily(subnets, v6))
 }
 
 // Ensure implements plan.Resource.
 func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	link, tables, err := i.tables(w)
-	if err != nil {
+	link, subnets, tables, err := i.tables(w)
+	if err != nil || link == "" {
 		return false, err
+	}
+	if !i.Stays {
+		if changed, err = rememberPolicy(w, i.Owner, link); err != nil {
+			return false, err
+		}
 	}
 	for _, t := range tables {
 		err := withIPTables(ctx, func() error {
@@ -134,10 +183,10 @@ func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 			if err != nil {
 				return err
 			}
-			insert, ends := i.rules(link)
+			insert, ends := i.rules(link, with(subnets, t.V6, link, have[chainSource]))
 			var lines []string
-			for _, chain := range []string{chainStage1, chainStage2, chainStrict} {
-				if _, ok := have[chain]; !ok && (i.Policy != PolicyOpen || chain == chainStrict) {
+			for _, chain := range policyChains() {
+				if _, ok := have[chain]; !ok && (i.Policy != PolicyOpen || chain != chainStage1 && chain != chainStage2) {
 					lines = append(lines, "-N "+chain)
 				}
 			}
@@ -173,7 +222,7 @@ func late(r kernel.IPTRule, at int, chain []kernel.IPTRule) bool {
 
 // Verify implements plan.Resource.
 func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
-	link, tables, err := i.tables(w)
+	link, subnets, tables, err := i.tables(w)
 	if err != nil {
 		return err
 	}
@@ -183,7 +232,7 @@ func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		insert, ends := i.rules(link)
+		insert, ends := i.rules(link, with(subnets, t.V6, link, have[chainSource]))
 		want := slices.Concat(insert, ends)
 		for _, r := range lacking(have, want) {
 			d.add(fmt.Errorf("%v: rule %q is missing", t, r))
@@ -198,34 +247,4 @@ func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
 		}
 	}
 	return d.err()
-}
-
-// SweepStages removes from the chains of the policies what is about links that are gone.
-func SweepStages(ctx context.Context, w *kernel.World) error {
-	var errs []error
-	for _, v6 := range []bool{false, true} {
-		tables, err := iptHaving(w, v6, "filter", chainStrict) // the reference's own rules are its own
-		errs = append(errs, err)
-		for _, t := range tables {
-			errs = append(errs, withIPTables(ctx, func() error {
-				have, err := t.Save(ctx)
-				if err != nil {
-					return err
-				}
-				var lines []string
-				for _, chain := range []string{chainStage1, chainStage2, chainStrict} {
-					for _, r := range have[chain] {
-						for _, link := range linksOf(r) {
-							if _, err := w.Host.Link(link); errors.Is(err, kernel.ErrNoLink) {
-								lines = append(lines, r.Delete())
-								break
-							}
-						}
-					}
-				}
-				return t.Apply(ctx, lines...)
-			}))
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -113,7 +113,11 @@ func (f filter) ready(p *part) error {
 	}
 	var b kernel.NFTBatch
 	for _, l := range missing {
-		b.AddRule(f.t, l.chain, l.rule)
+		if l.first {
+			b.InsertRule(f.t, l.chain, l.rule)
+		} else {
+			b.AddRule(f.t, l.chain, l.rule)
+		}
 	}
 	if err := f.write(&b); err != nil {
 		return err
@@ -135,6 +139,7 @@ type part struct {
 type wayIn struct {
 	chain string
 	rule  *kernel.NFTRule
+	first bool // before all other lines
 }
 
 func newPart(t *kernel.NFTTable) *part {
@@ -151,7 +156,7 @@ func (p *part) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRu
 	c := &kernel.NFTChain{Name: prefix + "_" + kernel.ShortHash(all.String()), Rules: rules}
 	s := sharedSet(&p.NFTTable, c.Name)
 	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s)
-	p.lines = append(p.lines, wayIn{from, way(s).Jump(c.Name)})
+	p.lines = append(p.lines, wayIn{chain: from, rule: way(s).Jump(c.Name)})
 	return s
 }
 
@@ -255,7 +260,7 @@ func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func(ow
 					continue
 				}
 				s := stale{hash, binary.NativeEndian.Uint32(r.Key[8:]) &^ 0xffff}
-				if s.kind == kindNetwork {
+				if s.kind == kindNetwork || s.kind == kindSubnet {
 					continue // see SweepNetwork
 				}
 				if !slices.Contains(dead, s) {

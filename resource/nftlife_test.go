@@ -121,6 +121,11 @@ func TestPacketFilter(t *testing.T) {
 func TestNFTReload(t *testing.T) {
 	w := newHost(t)
 	long := strings.Repeat("x", 200)
+	for n, line := range []string{"ip addr add 10.1.2.254/24 dev br%d", "ip addr add 2001:db8:1111:2222::fe/63 dev br%d nodad"} {
+		host(t, w, "ip link add br%d up type bridge", n)
+		host(t, w, line, n)
+		ensure(t, w, Ingress{Owner: owner, Link: fmt.Sprintf("br%d", n), Policy: PolicyStrict, To: []netip.Prefix{pfx("10.1.2.5/24"), pfx("2001:db8:1111:2222::5/63")}})
+	}
 	for i, o := range []spec.Owner{owner, {Network: long, ContainerID: long, IfName: `a"b\c`}, {Network: "netö", ContainerID: "c$(reboot)", IfName: "é;"}} {
 		p := Publish{Owner: o, To4: pfx(fmt.Sprintf("10.1.2.%d/24", i+1)), To6: pfx(fmt.Sprintf("2001:db8:1111:2222:3333:4444:5555:%d/64", i+6666)), SNAT: true,
 			Ports: []PortMapping{tcp("", uint16(i+1)), tcp("2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", uint16(65535-i))}, MasqAll: i == 2,

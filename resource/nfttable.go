@@ -48,6 +48,7 @@ func inetTable() *kernel.NFTTable {
 		{Name: "user", Open: true},
 		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
 		{Name: "marking", Open: true},      // for each network that nobody may be forwarded into,
+		{Name: "sources", Open: true},      // two for each length of networks' prefixes,
 		{Name: "conditions", Open: true},   // for each set of conditions,
 		{Name: "hairpin", Open: true},      // for each network with published ports,
 		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
@@ -64,8 +65,12 @@ func inetTable() *kernel.NFTTable {
 			rule("this table decides").In(l.policed).SetMark(decidedMark),
 			rule("this table decides").Jump("marking"),
 		}},
+		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: prioFilter, Rules: []*kernel.NFTRule{
+			rule("in whose name").NotLo().New().Jump("sources"),
+		}},
 		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter, Rules: []*kernel.NFTRule{
 			rule("administrator").Jump("user"),
+			rule("in whose name").New().Jump("sources"),
 			rule("published ports, who may use them").Translated().Jump("allowfrom"),
 			rule("replies").ReplyOrRelated().Accept(),
 			rule("published ports").Translated().Accept(),
@@ -240,10 +245,14 @@ func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
 	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
 		return sharedSet(t, name)
 	}
+	var sets []*kernel.NFTSet
 	if p, ok := portsNamed(t, name); ok {
-		if i := slices.IndexFunc(p.sets(), func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
-			return p.sets()[i]
-		}
+		sets = p.sets()
+	} else if s, ok := subnetSetsNamed(t, name); ok {
+		sets = s.sets()
+	}
+	if i := slices.IndexFunc(sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
+		return sets[i]
 	}
 	return nil
 }
@@ -262,7 +271,9 @@ const (
 	kindSpoofCheck
 	kindIngress
 	kindIsolatedPort
-	kindNetwork // no attachment's: the policy of a bridge
+	kindNetwork   // no attachment's: the policy of a bridge
+	kindSubnet    // no attachment's: the subnets behind a bridge
+	kindOwnSubnet // the addresses behind a link of the attachment's own
 )
 
 // ownerKey is the key of an owner's nth entry of a kind.

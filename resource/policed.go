@@ -46,6 +46,10 @@ func (Policed) Verify(context.Context, *kernel.World) error { return nil }
 
 // Remove implements plan.Remover. It needs only the owner. With the last attachment goes the network's policy.
 func (p Policed) Remove(ctx context.Context, w *kernel.World) error {
+	return errors.Join(p.remove(ctx, w), releasePolicy(ctx, w, p.Owner))
+}
+
+func (p Policed) remove(ctx context.Context, w *kernel.World) error {
 	bridge := ""
 	if there, err := w.Memory.Recall(policedRecord, p.Owner, &bridge); err != nil || !there {
 		return err
@@ -100,7 +104,10 @@ func lift(ctx context.Context, w *kernel.World, network, bridge string) error {
 	if err := (Closed{Owner: o}).Remove(ctx, w); err != nil {
 		return err
 	}
-	err := withFilter(ctx, w, inetTable(), func(f filter) error { return f.bequeath(o, bridge) })
+	err := withFilter(ctx, w, inetTable(), func(f filter) error {
+		_, err := f.drop(kernel.OwnerHash(o), kindSubnet)
+		return errors.Join(err, f.bequeath(o, bridge))
+	})
 	if unavailable(err) {
 		return nil
 	}

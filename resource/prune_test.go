@@ -133,15 +133,15 @@ func TestPruneRace(t *testing.T) {
 	wg.Wait()
 }
 
-// The administrator's chain is asked first wherever a packet is decided about, in both tables. Two chains are
-// no place for his verdicts: guard, which an accept must not open, and decided, which decides nothing.
+// The administrator's chain is asked first wherever a packet is decided about, in both tables. Three chains are
+// no place for his verdicts: guard and input, which an accept must not open, and decided, which decides nothing.
 func TestUserIsAskedFirst(t *testing.T) {
 	for _, table := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
 		w := newHost(t)
 		skeleton(t, w)
 		nft(t, w, "add rule "+table.String()+" user counter comment \"mine\"")
 		for _, c := range table.Chains {
-			if c.Type == "" || c.Name == "guard" || c.Name == "decided" {
+			if c.Type == "" || c.Name == "guard" || c.Name == "input" || c.Name == "decided" {
 				continue
 			}
 			list := nft(t, w, "list chain "+table.String()+" "+c.Name)

@@ -85,7 +85,7 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 		pub.part.Sets = append(pub.part.Sets, ports.sets()...)
 		pub.part.Chains = append(pub.part.Chains, &kernel.NFTChain{Name: ports.chain(), Rules: ports.rules()})
 		for _, r := range alternatives {
-			pub.part.lines = append(pub.part.lines, wayIn{"conditions", r.Jump(ports.chain())})
+			pub.part.lines = append(pub.part.lines, wayIn{chain: "conditions", rule: r.Jump(ports.chain())})
 		}
 	}
 	list, err := spans(p.Ports, v6)

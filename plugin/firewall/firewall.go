@@ -54,9 +54,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Backend == resource.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
-		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: to})
+		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: subnets(r)})
 	} else {
-		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: to},
+		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
 			resource.Closed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
