@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -24,11 +25,7 @@ func TestPodmanExamples(t *testing.T) {
 	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
 		t.Skip("podman with CNI plugins takes root of the machine")
 	}
-	for _, tool := range []string{"podman", "crun", "dnsmasq", "busybox"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			t.Fatalf("%v: .ci/packages lists what the tests need", err)
-		}
-	}
+	nstest.NeedProgram(t, "podman", "crun", "dnsmasq", "busybox", "unshare")
 	bin, dir := program(t), t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "net.d"), os.DirFS("../docs/examples")); err != nil {
 		t.Fatal(err)
