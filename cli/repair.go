@@ -37,7 +37,7 @@ type repairing struct {
 
 func (a *app) repairCommand() *cobra.Command {
 	var r repair.Repairer
-	var watch, shut bool
+	var watch, shut, adopt bool
 	c := &cobra.Command{
 		Use: "repair", GroupID: "attach", Args: operands(""),
 		Short: "Make again what attachments have on the host, and the containers go on",
@@ -47,7 +47,9 @@ settings, bridges, their addresses and ports. What there should be is known from
 remembered. Nothing in a container is changed; what is wrong there is said.
 
 What keeps packets out comes first: ports are published again when everything is back that guards them.
-Attachments whose namespace is gone, or whose address is somebody else's by now, are left to gc.`,
+Attachments whose namespace is gone, or whose address is somebody else's by now, are left to gc. Those that the reference
+plugins made are left alone too: where rules of theirs are missing they are offline, with exit status 3, and --adopt attaches
+them anew by fairlead's plugins, with the same addresses, while the containers live.`,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
   fairlead repair --dry-run              say what is missing, and change nothing`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -69,6 +71,9 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 				}
 				return err
 			}
+			if adopt && (watch || shut || r.DryRun) {
+				return usage("--adopt: goes without --dry-run, --watch and --shut")
+			}
 			if err := a.known(r.Network); err != nil {
 				return err
 			}
@@ -79,6 +84,9 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 			report, err := r.Run(a.interruptible())
 			if err != nil {
 				return err
+			}
+			if adopt {
+				a.attachAnew(c.Context(), report)
 			}
 			if !report.OK() {
 				a.status = exitDrift
@@ -91,6 +99,7 @@ Attachments whose namespace is gone, or whose address is somebody else's by now,
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
 	c.Flags().BoolVar(&watch, "watch", false, "repair now and whenever somebody flushes or reloads the packet filter, until a signal")
 	c.Flags().BoolVar(&shut, "shut", false, "before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
+	c.Flags().BoolVar(&adopt, "adopt", false, "attach anew what the reference plugins attached, with the same addresses; its connections are interrupted")
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
 	return c
 }
@@ -159,7 +168,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		a.finding(f, s).print(a.stdout, s)
 	}
 	var sum []string
-	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.ToRepair, repair.Broken, repair.Gone, repair.Busy, repair.Foreign, repair.Handed} {
+	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.ToRepair, repair.Broken, repair.Gone, repair.Busy, repair.Foreign, repair.Offline, repair.Adopted, repair.Handed} {
 		if n := count[state]; n > 0 {
 			sum = append(sum, fmt.Sprintf("%d %s", n, state))
 		}
@@ -180,6 +189,9 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	if count[repair.Broken] > 0 {
 		a.note("what cannot be mended is made anew with the container, by the runtime that attached it")
 	}
+	if count[repair.Offline] > 0 {
+		a.note("what the reference plugins made of an attachment is theirs to mend; `fairlead repair --adopt` attaches it anew by fairlead's, with the same addresses")
+	}
 	if dry && !doc.OK {
 		a.note("nothing was changed; without --dry-run it is repaired as far as that can be")
 	}
@@ -190,9 +202,9 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 func (a *app) finding(f repair.Finding, s style) *tree {
 	state := s.doubt(string(f.State))
 	switch f.State {
-	case repair.Repaired, repair.InOrder:
+	case repair.Repaired, repair.InOrder, repair.Adopted:
 		state = s.good(string(f.State))
-	case repair.Broken:
+	case repair.Broken, repair.Offline:
 		state = s.bad(string(f.State))
 	}
 	node := &tree{text: sprintf("%s/%s/%s %s", f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, state)}

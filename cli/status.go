@@ -162,7 +162,7 @@ func (a *app) existing(ctx context.Context, n *network) *existing {
 	e := &existing{Attached: len(report.Findings)}
 	for _, f := range report.Findings {
 		switch f.State {
-		case repair.ToRepair, repair.Broken:
+		case repair.ToRepair, repair.Broken, repair.Offline:
 			e.Broken++
 		case repair.Gone:
 			e.Gone++

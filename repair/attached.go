@@ -29,6 +29,9 @@ type attached struct {
 	want   plan.Plan
 	rules  bool // want has some
 
+	theirs  plan.Plan // what the reference made of it in the packet filter, where that attached it
+	offline []string  // … and is missing
+
 	guarded bool // it has rules, as far as that is known
 
 	linksMend, linksStay bool // something is wrong with its links that is mended, or that is not
@@ -85,6 +88,9 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		}
 		if why != "" {
 			a.NotOurs = append(a.NotOurs, t.Conf.Type+": "+why)
+			if i >= 0 {
+				a.reference(a.r.Plugins[i], t, args, links)
+			}
 			continue
 		}
 		conf, err := spec.ParseConf(t.Stdin)
@@ -114,6 +120,52 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	return nil
 }
 
+// reference adds what the reference makes of a plugin's part in iptables, as far as that is known.
+func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, links sdk.Links) {
+	conf, err := spec.ParseConf(t.Stdin)
+	if err != nil {
+		return
+	}
+	want, err := p.Wanted(sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, Links: links})
+	if err != nil {
+		return
+	}
+	for _, r := range want {
+		switch r := plan.Unwrap(r).(type) {
+		case resource.MasqueradeIPTables, resource.PublishIPTables:
+			a.theirs = append(a.theirs, r)
+		case resource.Handed:
+			to, _ := r.Handover(resource.BackendIPTables)
+			a.theirs = append(a.theirs, to...)
+		}
+	}
+}
+
+// verifyTheirs finds out what the reference made of the attachment, and is missing. Of what it made in nf_tables nothing
+// is told.
+func (a *attached) verifyTheirs(ctx context.Context) {
+	w, release := a.hold(ctx)
+	if w == nil {
+		return
+	}
+	defer release()
+	if there, err := resource.ReferenceInNFT(w); there || err != nil {
+		return
+	}
+	for _, r := range a.theirs {
+		wrong := Wrong{Resource: r.String()}
+		for _, line := range words(r.Verify(ctx, w)) {
+			if strings.HasPrefix(line, "rule ") && strings.HasSuffix(line, " is missing") { // else it is ours, or could not be asked
+				wrong.What = append(wrong.What, line)
+				a.offline = append(a.offline, wrong.Resource+": "+line)
+			}
+		}
+		if len(wrong.What) > 0 {
+			a.Wrong = append(a.Wrong, wrong)
+		}
+	}
+}
+
 // others reports whether the plugin p that a list begins with is ours now, and was another's when it attached: the
 // programs were exchanged since.
 func (a *attached) others(p sdk.Plugin) bool {
@@ -132,6 +184,10 @@ func (a *attached) others(p sdk.Plugin) bool {
 // done so in the meantime has seen to everything.
 func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	if a.State != "" {
+		return
+	}
+	if e == resource.Opens && len(a.want) == 0 && len(a.theirs) > 0 {
+		a.verifyTheirs(ctx)
 		return
 	}
 	part := a.part(e)
@@ -342,7 +398,9 @@ func (a *attached) finding() Finding {
 	case len(a.Repaired) > 0:
 		a.State = Repaired
 	case len(a.want) == 0 && len(a.NotOurs) > 0:
-		a.State = Foreign
+		if a.State = Foreign; len(a.offline) > 0 {
+			a.State, a.Drift = Offline, a.offline
+		}
 	default:
 		a.State = InOrder
 	}

@@ -54,6 +54,8 @@ const (
 	Gone     State = "gone"           // its namespace, or its address: GC's business
 	Busy     State = "busy"           // it was deleted or made anew meanwhile, which sees to all that repair would
 	Foreign  State = "foreign"
+	Offline  State = "offline" // foreign, and rules are missing that the reference made for it, as far as these can be told
+	Adopted  State = "adopted" // it was foreign, and attached anew
 )
 
 // A Finding is an attachment and what came of it.
@@ -87,7 +89,7 @@ type Report struct {
 
 // OK reports whether all is as it should be now.
 func (r *Report) OK() bool {
-	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.State == Broken || f.State == ToRepair })
+	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.State == Broken || f.State == ToRepair || f.State == Offline })
 }
 
 // Several at once: the kernel takes changes of the packet filter one after the other, and between these there

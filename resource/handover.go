@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // What is remembered of an attachment: that we have made it, and that it was handed over, which only counts without
@@ -105,6 +106,28 @@ func (f Forward) Handover(string) (plan.Plan, []string) {
 		return nil, nil
 	}
 	return plan.Plan{FormerFirewall{Owner: f.Owner, Addrs: f.Addrs, Admin: f.admin()}}, nil
+}
+
+// ReferenceInNFT reports whether the reference plugins have rules of any attachment in nf_tables.
+func ReferenceInNFT(w *kernel.World) (there bool, err error) {
+	n, err := w.Host.NFT()
+	if err != nil {
+		return false, err
+	}
+	for _, c := range []struct {
+		table *kernel.NFTTable
+		chain string
+	}{
+		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}, "masq_checks"},
+		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_hostport"}, "hostports"},
+		{&kernel.NFTTable{Family: unix.NFPROTO_IPV4, Name: "cni_hostport"}, "hostports"},
+		{&kernel.NFTTable{Family: unix.NFPROTO_IPV6, Name: "cni_hostport"}, "hostports"},
+	} {
+		if there, err := n.HasChain(c.table, c.chain); there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
 }
 
 // ReleaseNetwork removes what a network itself has for its bridges, policies and routing rules, when its attachments
