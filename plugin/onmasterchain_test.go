@@ -20,7 +20,7 @@ func TestMasterChained(t *testing.T) {
 	s := newSite(t)
 	r := s.neighbours(`"type":"macvlan","master":"wan","mode":"bridge"`,
 		`"type":"tuning","mtu":1300,"mac":"02:00:5e:00:00:0a"`, `"type":"bandwidth","ingressRate":100000000,"egressRate":100000000`,
-		`"type":"firewall","backend":"nftables"`, `"type":"sbr"`, published)
+		`"type":"firewall","backend":"nftables"`, `"type":"sbr","addSourceHints":true`, published) // whose neighbours have no other way
 	s.add("a1")
 	f := interfaceOf(t, s.containers["a1"].prev, "eth0")
 	if f.MTU != 1300 || f.MAC != "02:00:5e:00:00:0a" {
