@@ -21,6 +21,15 @@ func (ns *NS) AddAltName(name, alt string) error {
 	return nil
 }
 
+// LinkByAltName is the link that has an alternative name. A kernel that knows none has no such link.
+func (ns *NS) LinkByAltName(alt string) (*Link, error) {
+	l, err := ns.getLink(alt, 0, attrText(unix.IFLA_ALT_IFNAME, alt))
+	if is(err, unix.EINVAL) || is(err, unix.EOPNOTSUPP) {
+		return nil, NoLink{alt}
+	}
+	return l, err
+}
+
 // DelAltNames takes such names from the link of that index. It goes on past one that is not there.
 func (ns *NS) DelAltNames(index int, names ...string) error {
 	var errs []error

@@ -54,32 +54,29 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 	return nil
 }
 
-// warnOfOverlap says which other link of the host has an address of the subnet, for the host reaches one of the two only.
+// An Overlapper is a Freer whose network may overlap with something else of the host: STATUS says so.
+type Overlapper interface {
+	Overlaps(*kernel.World) error
+}
+
+// Overlaps implements Overlapper.
+func (g Gateway) Overlaps(w *kernel.World) error { return warnOfOverlap(w, g.Link, g.Prefix) }
+
+// Overlaps implements Overlapper.
+func (a Addr) Overlaps(w *kernel.World) error {
+	if !a.Subnet.IsValid() {
+		return nil
+	}
+	return warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))
+}
+
+// warnOfOverlap says which other link of the host has an address of the subnet, or a route into it, for the host reaches
+// one of the two only.
 func warnOfOverlap(w *kernel.World, link string, subnet netip.Prefix) error {
-	if subnet.Addr().IsLinkLocalUnicast() || subnet.IsSingleIP() {
-		return nil // which stand on any number of links
+	other, kind, prefix, err := w.Host.Overlap(link, subnet)
+	if err == nil && other != "" {
+		slog.Warn("the network's subnet is that of another link too, or a part of it, and the host reaches only one of the two",
+			"subnet", subnet.Masked(), "link", link, "other", other, kind, prefix)
 	}
-	links, err := w.Host.Links()
-	if err != nil {
-		return err
-	}
-	names := map[int]string{}
-	for _, l := range links {
-		if l.Name != link {
-			names[l.Index] = l.Name
-		}
-	}
-	all, err := w.Host.AllAddrs()
-	if err != nil {
-		return err
-	}
-	for _, a := range all {
-		// A lone address is the gateway's on other cables.
-		if name := names[a.Link]; name != "" && a.Prefix.Masked().Overlaps(subnet.Masked()) && !(a.Prefix.IsSingleIP() && a.Prefix.Addr() == subnet.Addr()) {
-			slog.Warn("the network's subnet is that of another link too, or a part of it, and the host reaches only one of the two",
-				"subnet", subnet.Masked(), "link", link, "other", name, "address", a.Prefix)
-			return nil
-		}
-	}
-	return nil
+	return err
 }

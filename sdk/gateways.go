@@ -57,6 +57,9 @@ func (c *call) free(want plan.Plan) error {
 				errs = append(errs, fmt.Errorf("%v: %w", plan.Unwrap(r), err))
 			}
 		}
+		if o, ok := plan.Unwrap(r).(resource.Overlapper); ok && c.r.Verb == "STATUS" { // ADD says it when it makes the address
+			errs = append(errs, o.Overlaps(c.w))
+		}
 	}
 	return errors.Join(errs...)
 }

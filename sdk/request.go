@@ -224,6 +224,9 @@ func (r *Request) Prefixes() []netip.Prefix {
 	return ps
 }
 
+// ByHand reports whether the attachment's addresses are configured, rather than allocated.
+func (r *Request) ByHand() bool { return r.conf.IPAMType == "static" }
+
 const scopeLink = 253 // RT_SCOPE_LINK
 
 // Has6 reports whether the attachment has an IPv6 address.

@@ -140,6 +140,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 				plan.Shared(resource.Forwarding{V6: ip.Address.Addr().Is6()}))
 		}
 	}
+	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 && r.Verb != "DEL" {
+		p = append(p, resource.PortAddrs{Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(), ByHand: r.ByHand()})
+	}
 	p = append(p, c.Masquerade.Plan(r)...)
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, resource.Announce{Link: r.IfName, Port: wait})

@@ -179,6 +179,15 @@ func (c vlanConf) vlans() resource.VLANs {
 	return v
 }
 
+// segment is the VLAN that the container's addresses are in, zero being the default one, where it is in one only.
+func (c vlanConf) segment() (vlan uint16, one bool) {
+	v := c.vlans()
+	if v.Native == 1 {
+		v.Native = 0
+	}
+	return v.Native, len(v.Tagged) == 0
+}
+
 // gatewayVLAN is the VLAN that the gateway's addresses are in, or zero where that is the bridge's own. With the
 // reference, VLAN 1 that nobody asked for by its number is.
 func (c vlanConf) gatewayVLAN() uint16 {

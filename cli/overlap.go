@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A wire is what the containers of a network are on together, and the ranges that they get their addresses from.
+type wire struct {
+	segment string // the bridge or the master, with the VLAN; of ptp the network itself
+	link    string // of the host's
+	routed  bool   // the host is the containers' way out
+	ranges  []ipam.Range
+}
+
+// wireOf is that of a network whose first plugin is ours and allocates by host-local.
+func wireOf(l *spec.List) (w wire, ok bool) {
+	if len(l.Plugins) == 0 || l.Plugins[0].IPAMType != "host-local" {
+		return w, false
+	}
+	var conf struct {
+		Bridge, Master                      string
+		IsGateway, IsDefaultGateway, IPMasq bool
+		Vlan, Access                        int
+		VlanTrunk, Trunk, VlanID            json.RawMessage
+		IPAM                                struct {
+			ipam.Range
+			Ranges [][]ipam.Range
+		}
+	}
+	raw, err := l.Plugins[0].Object.MarshalJSON()
+	if err != nil || json.Unmarshal(raw, &conf) != nil {
+		return w, false // the plugin will say what is wrong
+	}
+	switch typ := l.Plugins[0].Type; typ {
+	case "bridge":
+		w.link = conf.Bridge
+		if w.link == "" {
+			w.link = "cni0"
+		}
+		w.routed = conf.IsGateway || conf.IsDefaultGateway || conf.IPMasq
+		w.segment = fmt.Sprintf("bridge %s", w.link)
+		if n := conf.Vlan + conf.Access; n > 1 || conf.VlanTrunk != nil || conf.Trunk != nil {
+			w.segment += fmt.Sprintf(" VLAN %d%s%s", n, conf.VlanTrunk, conf.Trunk)
+		}
+	case "ptp":
+		w.segment, w.routed = "network "+l.Name, true
+	case "macvlan", "ipvlan", "vlan":
+		w.link = conf.Master
+		w.segment = fmt.Sprintf("master %s%s", conf.Master, conf.VlanID)
+	default:
+		return w, false
+	}
+	sets := []ipam.Set{}
+	if conf.IPAM.Range != (ipam.Range{}) {
+		sets = append(sets, ipam.Set{Path: "ipam", Ranges: []ipam.Range{conf.IPAM.Range}})
+	}
+	for i, r := range conf.IPAM.Ranges {
+		sets = append(sets, ipam.Set{Path: fmt.Sprintf("ipam.ranges[%d]", i), Ranges: r})
+	}
+	sets, err = ipam.Complete(sets)
+	for _, s := range sets {
+		w.ranges = append(w.ranges, s.Ranges...)
+	}
+	return w, err == nil
+}
+
+// overlap says what two networks have in common that they must not: on one bridge addresses that both give away; else
+// subnets, for the host reaches one of the two only.
+func (w wire) overlap(other wire) string {
+	for _, a := range w.ranges {
+		for _, b := range other.ranges {
+			switch {
+			case w.segment == other.segment:
+				if a.Subnet.Addr().Is4() == b.Subnet.Addr().Is4() && a.RangeStart.Compare(b.RangeEnd) <= 0 && b.RangeStart.Compare(a.RangeEnd) <= 0 {
+					return fmt.Sprintf("both are on %s, and give away addresses of %v-%v and of %v-%v: two containers may get one address; give each a range of its own", w.segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
+				}
+			case w.routed && other.routed && a.Subnet.Overlaps(b.Subnet):
+				return fmt.Sprintf("subnet %v overlaps with %v: the host reaches the containers of one of the two only; give each a subnet of its own", a.Subnet, b.Subnet)
+			}
+		}
+	}
+	return ""
+}
+
+// overlaps are warnings of a network that overlaps with one of the lists before it, or with an address or a route of this
+// host. What cannot be asked of the host is left out.
+func overlaps(l *spec.List, before []*spec.List) (problems []error) {
+	mine, ok := wireOf(l)
+	if !ok {
+		return nil
+	}
+	bad := func(with, text string) {
+		problems = append(problems, &spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, with, text)})
+	}
+	for _, other := range before {
+		if theirs, ok := wireOf(other); ok {
+			if text := mine.overlap(theirs); text != "" {
+				bad("network "+other.Name, text)
+			}
+		}
+	}
+	if !mine.routed || mine.link == "" {
+		return problems
+	}
+	ns, err := kernel.Open("")
+	if err != nil {
+		return problems
+	}
+	defer ns.Close()
+	seen := map[netip.Prefix]bool{}
+	for _, r := range mine.ranges {
+		if seen[r.Subnet] {
+			continue
+		}
+		seen[r.Subnet] = true
+		if link, kind, prefix, err := ns.Overlap(mine.link, r.Subnet); err == nil && link != "" && !strings.HasPrefix(link, mine.link+".") { // its VLANs' gateways
+			bad("link "+link, fmt.Sprintf("subnet %v overlaps with %s %v of the host, which reaches one of the two only; choose another subnet", r.Subnet, kind, prefix))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,43 @@
+package kernel
+
+import "net/netip"
+
+// Overlap is the link, but for a network's own, that has something in common with the network's subnet: an "address" or a
+// "route", and which. What there is for single containers of ours is none.
+func (ns *NS) Overlap(link string, subnet netip.Prefix) (other, kind string, prefix netip.Prefix, err error) {
+	if subnet.Addr().IsLinkLocalUnicast() || subnet.IsSingleIP() {
+		return "", "", prefix, nil // which stand on any number of links
+	}
+	links, err := ns.Links()
+	if err != nil {
+		return "", "", prefix, err
+	}
+	others := map[int]*Link{}
+	for _, l := range links {
+		if l.Name != link {
+			others[l.Index] = l
+		}
+	}
+	all, err := ns.AllAddrs()
+	if err != nil {
+		return "", "", prefix, err
+	}
+	for _, a := range all {
+		// A lone address is the gateway's on other cables.
+		if l := others[a.Link]; l != nil && a.Prefix.Masked().Overlaps(subnet.Masked()) && !(a.Prefix.IsSingleIP() && a.Prefix.Addr() == subnet.Addr()) {
+			return l.Name, "address", a.Prefix, nil
+		}
+	}
+	family := uint8(IPv4)
+	if subnet.Addr().Is6() {
+		family = IPv6
+	}
+	routes, err := ns.Routes(RouteFilter{Family: family, Table: MainTable})
+	for _, r := range routes {
+		l := others[r.Link]
+		if l != nil && r.Dst.IsValid() && r.Dst.Bits() > 0 && r.Dst.Overlaps(subnet.Masked()) && !(r.Dst.IsSingleIP() && OfGroup(l.Group)) {
+			return l.Name, "route", r.Dst, nil
+		}
+	}
+	return "", "", prefix, err
+}

@@ -1,0 +1,118 @@
+package resource
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// PortAddrs are the addresses of a container that is on a bridge, of which no other container there has one. The host end
+// of the container's veth pair says so by an alternative name for each, which the kernel gives to one link only, finds
+// without a search, and forgets when the container's namespace goes. A container cannot change it.
+//
+// Two lists may put containers on one bridge and allocate from overlapping ranges. An address that was configured by
+// hand may be meant to be there twice, as for VRRP: if it is with both containers, that is only warned about.
+type PortAddrs struct {
+	Port   string // the host end
+	Bridge string
+	VLAN   uint16 // 0: the default one
+	Addrs  []netip.Prefix
+	ByHand bool // nobody allocated them
+}
+
+func (p PortAddrs) String() string {
+	return line("port", p.Port, "alone on", p.segment(), prefixes("with", p.Addrs), flag("by hand", p.ByHand))
+}
+
+func (p PortAddrs) segment() string {
+	if p.VLAN == 0 {
+		return p.Bridge
+	}
+	return fmt.Sprintf("%s.%d", p.Bridge, p.VLAN)
+}
+
+// name is the alternative name for an address: "10.1.2.5@cni0". udev takes no colon in one.
+func (p PortAddrs) name(a netip.Addr, byHand bool) string {
+	name := strings.ReplaceAll(a.Unmap().String(), ":", "_") + "@" + p.segment()
+	if byHand {
+		name += "+hand"
+	}
+	return name
+}
+
+// Ensure implements plan.Resource.
+func (p PortAddrs) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+	index, err := w.Host.Index(p.Port)
+	if err != nil {
+		return false, err
+	}
+	for _, prefix := range p.Addrs {
+		a, mine := prefix.Addr(), false
+		for _, byHand := range []bool{false, true} {
+			l, err := w.Host.LinkByAltName(p.name(a, byHand))
+			switch {
+			case errors.Is(err, kernel.ErrNoLink):
+			case err != nil:
+				return changed, err
+			case l.Index == index:
+				mine = mine || byHand == p.ByHand
+			case byHand && p.ByHand:
+				p.warn(a, l)
+				mine = true
+			default:
+				return changed, p.conflict(a, l)
+			}
+		}
+		if mine {
+			continue
+		}
+		switch err := w.Host.AddAltName(p.Port, p.name(a, p.ByHand)); {
+		case err == nil:
+			changed = true
+		case errors.Is(err, unix.EEXIST): // another call was faster by a moment
+			l, err := w.Host.LinkByAltName(p.name(a, p.ByHand))
+			if err != nil || l.Index == index {
+				return changed, gone(err)
+			}
+			if !p.ByHand {
+				return changed, p.conflict(a, l)
+			}
+			p.warn(a, l)
+		case errors.Is(err, unix.EOPNOTSUPP): // before Linux 5.5
+		default:
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// holder is who a link says that it belongs to.
+func holderOf(l *kernel.Link) string {
+	if _, _, text, ok := kernel.ParseTag(l.Alias); ok && text != "" {
+		return text + " (" + l.Name + ")"
+	}
+	return l.Name
+}
+
+func (p PortAddrs) conflict(a netip.Addr, l *kernel.Link) error {
+	return spec.Errorf(spec.CodeTryAgain, "address %v is that of %s, which is on bridge %s too: ranges of two networks on one bridge must not overlap, and an address that is configured by hand must not be in a range; give each list a range of its own, or a bridge",
+		a, holderOf(l), p.segment())
+}
+
+func (p PortAddrs) warn(a netip.Addr, l *kernel.Link) {
+	slog.Warn("two containers on one bridge have an address, both by hand: that works only if they take turns, as with VRRP",
+		"address", a, "bridge", p.segment(), "other", holderOf(l))
+}
+
+// Verify implements plan.Resource. A port of an earlier version says nothing, and that is no drift.
+func (p PortAddrs) Verify(context.Context, *kernel.World) error { return nil }
+
+// Mend implements Mender: the port of a container that lives says what it has, where nobody else does.
+func (p PortAddrs) Mend(ctx context.Context, w *kernel.World) (bool, error) { return p.Ensure(ctx, w) }
