@@ -34,6 +34,31 @@ func TestMemoryOddRecord(t *testing.T) {
 	}
 }
 
+// A record that a power cut tore is none, wherever it was torn.
+func TestMemoryTorn(t *testing.T) {
+	m, o := Memory{Dir: t.TempDir()}, spec.Owner{Network: "net", ContainerID: "c", IfName: "eth0"}
+	type record struct{ Link, Bridge string }
+	if err := m.Remember("x", o, record{"veth0", "cni0"}); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(m.file("x", o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range len(whole) {
+		if err := os.WriteFile(m.file("x", o), whole[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var v record
+		if ok, err := m.Recall("x", o, &v); err != nil || ok && v != (record{"veth0", "cni0"}) {
+			t.Errorf("%q: %v, %v, %v", whole[:n], ok, v, err)
+		}
+	}
+	if err := m.Forget("x", o); err != nil {
+		t.Error(err)
+	}
+}
+
 // What has the name of a record and is a pipe, a link or too large is none, and neither waited for nor read.
 func TestMemoryNoFile(t *testing.T) {
 	m, o := Memory{Dir: t.TempDir()}, spec.Owner{Network: "net", ContainerID: "c", IfName: "eth0"}

@@ -43,8 +43,6 @@ func TestBandwidthOfTwo(t *testing.T) {
 
 // TestBandwidthAgain adds once more with other limits, which replace the first ones, and with none, which takes
 // them away.
-//
-// clause: P18
 func TestBandwidthAgain(t *testing.T) {
 	r := newRunner(t, chain{name: "again", plugins: []string{`"type":"bridge","bridge":"br-two","isGateway":true,` + hostLocal, `"type":"bandwidth"`}})
 	a := &attachment{id: "c", netns: nstest.NewNS(t)}

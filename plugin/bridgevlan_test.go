@@ -56,7 +56,7 @@ func (s *site) heard(what, from, to string, want bool) {
 // TestBridgeVLANPackets sends packets within a VLAN of a bridge, by its gateway to a host beyond, and by a trunk. What
 // goes round on the bridge without a tag, or in another VLAN, does not get in, nor out.
 //
-// clause: P20 P24 P26
+// clause: P24 P26
 func TestBridgeVLANPackets(t *testing.T) {
 	needBridgeVLANs(t)
 	s := twoHosts(t)

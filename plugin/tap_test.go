@@ -61,7 +61,7 @@ func (s *site) settled(name, link, addr string) {
 // TestTapFrames has a program open a container's tap and carry its frames: from the container to a machine, and to a
 // host beyond it, and back.
 //
-// clause: P17 P24 P26 I5 C11
+// clause: P17 P24 P26 C11
 func TestTapFrames(t *testing.T) {
 	needTap(t)
 	for name, more := range map[string]string{"plain": "", "jumbo": `,"mtu":9000,"mac":"02:00:5E:00:00:0C"`} {

@@ -140,8 +140,6 @@ func TestWarningOfSpoofCheck(t *testing.T) {
 }
 
 // The kernel gives lo its addresses, so nobody is asked for any, as with the reference.
-//
-// clause: I1
 func TestLoopbackTakesNoAddress(t *testing.T) {
 	before := state(t)
 	r := newRunner(t, chain{"lo-ipam", []string{`"type":"loopback",` + hostLocal}, nil})

@@ -117,6 +117,17 @@ func TestPort(t *testing.T) {
 			t.Errorf("taken off another bridge: %v, %v", l, err)
 		}
 	})
+	t.Run("moved to another bridge since", func(t *testing.T) {
+		host(t, w, "ip link set tap0 nomaster")
+		must(t, w, p)
+		host(t, w, "ip link set tap0 master other")
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if l, err := w.Host.Link("tap0"); err != nil || masterName(w, l) != "other" {
+			t.Errorf("taken off another bridge: %v, %v", l, err)
+		}
+	})
 	t.Run("removed by the owner alone", func(t *testing.T) {
 		host(t, w, "ip link set tap0 nomaster")
 		must(t, w, p)

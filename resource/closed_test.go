@@ -1,9 +1,14 @@
 package resource
 
 import (
+	"bufio"
+	"context"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
@@ -77,6 +82,75 @@ func TestClosedOfNetwork(t *testing.T) {
 	sweep(false, 0)
 	if s := closedState(t, w); s != "" {
 		t.Errorf("left by GC:\n%s", s)
+	}
+}
+
+// TestClosedOrder: at no time is a link prohibited more than it will be. What exempts stands before what prohibits, and goes
+// after it.
+func TestClosedOrder(t *testing.T) {
+	w := newWorld(t)
+	wire(t, w)
+	c := Closed{Owner: owner, Policy: PolicyStrict, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
+	order := func(what string, do func()) (events []string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		monitor := exec.CommandContext(ctx, "nsenter", "--net="+w.Host.Path, "ip", "monitor", "rule")
+		out, err := monitor.StdoutPipe()
+		if err == nil {
+			err = monitor.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer monitor.Wait()
+		defer cancel()
+		// It listens as soon as it prints a rule that is made for that. The last rule ends it.
+		lines := make(chan string, 100)
+		go func() {
+			defer close(lines)
+			for in := bufio.NewScanner(out); in.Scan(); {
+				lines <- in.Text()
+			}
+		}()
+		for heard := false; !heard; {
+			host(t, w, "ip rule add priority 7 lookup 7")
+			host(t, w, "ip rule del priority 7 lookup 7")
+			select {
+			case <-lines:
+				heard = true
+			case <-time.After(10 * time.Millisecond):
+			}
+			if ctx.Err() != nil {
+				t.Fatal("nothing is heard of rules")
+			}
+		}
+		do()
+		host(t, w, "ip rule add priority 8 lookup 8")
+		host(t, w, "ip rule del priority 8 lookup 8")
+		for line := range lines {
+			if strings.Contains(line, "lookup 8") || strings.HasPrefix(line, "8:") {
+				break
+			}
+			if strings.Contains(line, "proto 250") {
+				events = append(events, line)
+			}
+		}
+		return events
+	}
+	rank := func(line string) int { // an exemption 0, a prohibition 1
+		if strings.Contains(line, "31900:") {
+			return 0
+		}
+		return 1
+	}
+	made := order("Ensure", func() { ensure(t, w, c) })
+	if !slices.IsSortedFunc(made, func(a, b string) int { return rank(a) - rank(b) }) || len(made) < 6 {
+		t.Errorf("made in this order:\n%s", strings.Join(made, "\n"))
+	}
+	gone := order("Remove", func() { removeIt(t, w, c) })
+	if !slices.IsSortedFunc(gone, func(a, b string) int { return rank(b) - rank(a) }) || len(gone) != len(made) {
+		t.Errorf("removed in this order:\n%s", strings.Join(gone, "\n"))
 	}
 }
 

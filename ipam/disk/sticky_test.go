@@ -152,6 +152,18 @@ func TestSticky(t *testing.T) {
 			is("another", add(t, nobody, "n2"), 5)
 			is("web again", add(t, web, "w2"), 2)
 
+			// An address of its own is not the next one: others go on where they were.
+			is("nobody goes on", add(t, nobody, "n5"), 6)
+			del(t, nobody, "n5")
+			if last, err := os.ReadFile(filepath.Join(s.DataDir, "net", "last_reserved_ip.0")); err != nil || string(last) != f.addrs(6)[0] {
+				t.Errorf("last_reserved_ip.0: %q, %v", last, err)
+			}
+			del(t, web, "w2")
+			is("web once more", add(t, web, "w2"), 2)
+			if last, err := os.ReadFile(filepath.Join(s.DataDir, "net", "last_reserved_ip.0")); err != nil || string(last) != f.addrs(6)[0] {
+				t.Errorf("after the key's own address, last_reserved_ip.0: %q, %v", last, err)
+			}
+
 			// Two of one key at the same time.
 			is("a second web", add(t, web, "w3"), 6)
 			log.has(t, "the sticky address is in use, so this owner gets another one")

@@ -190,6 +190,19 @@ func asIPv6(s string) string {
 	return strings.NewReplacer("0.0.0.0/0", "::/0", "192.168.0.0/16", "fd99::/16", `"version":"4"`, `"version":"6"`).Replace(s)
 }
 
+// Of two places that say the same thing args counts: IP of CNI_ARGS is not even read.
+//
+// clause: K11
+func TestArgsBeatCNIArgs(t *testing.T) {
+	for _, ip := range []string{"10.1.0.9", "10.9.0.9", "nonsense"} {
+		got := ours(t, "ADD", "a", "IP="+ip, `{"cniVersion":"1.0.0","name":"net","type":"host-local","ipam":{"type":"host-local","subnet":"10.1.0.0/24","dataDir":"`+t.TempDir()+
+			`"},"args":{"cni":{"ips":["10.1.0.7"]}}}`)
+		if got.status != 0 || !strings.Contains(string(got.out), `"10.1.0.7/24"`) || strings.Contains(string(got.out), "10.1.0.9") {
+			t.Errorf("IP=%s: %v", ip, got)
+		}
+	}
+}
+
 // A refusal is a document that names the path, the value and what would be right.
 // clause: P5 P7 P8 K13
 func TestRefusals(t *testing.T) {
