@@ -3,6 +3,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,26 +76,25 @@ func (s *Store) path(network string) (string, error) {
 		return "", spec.Errorf(spec.CodeConfig, "name: %q cannot name a network", network)
 	}
 	if len(network) > longestName {
-		return "", errLongName{spec.Errorf(spec.CodeConfig, "name: the network's has %d bytes, and the directory of its leases can have %d: choose a shorter one", len(network), longestName)}
+		return "", errNoPath{spec.Errorf(spec.CodeConfig, "name: the network's has %d bytes, and the directory of its leases can have %d: choose a shorter one", len(network), longestName)}
 	}
-	dir := s.DataDir
-	if dir == "" {
-		dir = "/var/lib/cni/networks"
+	if strings.ContainsRune(s.DataDir, 0) {
+		return "", errNoPath{spec.Errorf(spec.CodeConfig, "ipam.dataDir: %q: a path has no zero byte", s.DataDir)}
 	}
-	return filepath.Join(dir, network), nil
+	return filepath.Join(cmp.Or(s.DataDir, "/var/lib/cni/networks"), network), nil
 }
 
 // longestName is NAME_MAX.
 const longestName = 255
 
-// errLongName says that a network can have no leases, for no directory has its name.
-type errLongName struct{ error }
+// errNoPath says that a network can have no leases, for the path of their directory is none.
+type errNoPath struct{ error }
 
-func (e errLongName) Unwrap() error { return e.error }
+func (e errNoPath) Unwrap() error { return e.error }
 
 // none reports whether err, of opening a network's directory, says that there cannot be a lease in it.
 func none(err error) bool {
-	return errors.As(err, &errLongName{}) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
+	return errors.As(err, &errNoPath{}) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }
 
 // text is the content of o's lease files.
@@ -147,9 +147,8 @@ func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 	}
 	defer d.close()
 	found, err := d.held(text(o))
-	if err == nil && len(found) == 0 {
-		found, err = d.held(oldText(o))
-	}
+	old, oerr := d.held(oldText(o))
+	found, err = append(found, old...), errors.Join(err, oerr)
 	if slices.ContainsFunc(found, func(l slot) bool { return l.addr == a }) {
 		if r, _, rerr := d.readRecord(a); rerr == nil {
 			err = errors.Join(err, d.forget(a, r))

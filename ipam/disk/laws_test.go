@@ -77,11 +77,7 @@ func laws(t *testing.T, r *rand.Rand, steps int) {
 			if err := s.Release(ctx, o); err != nil {
 				t.Fatal(err)
 			}
-			gone := of(text(o))
-			if len(gone) == 0 {
-				gone = of(oldText(o))
-			}
-			for _, a := range gone {
+			for _, a := range append(of(text(o)), of(oldText(o))...) {
 				delete(model, a)
 			}
 		case n < 14:

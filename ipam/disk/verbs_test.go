@@ -156,11 +156,10 @@ func TestOldFormat(t *testing.T) {
 	if got := add(t, s, "c"); got[0] != "10.1.0.5" {
 		t.Errorf("got %s", got)
 	}
-	del(t, s, "b")
-	if got := leases(t, s.DataDir); len(got) != 3 || got["10.1.0.3"] != "b\n" {
-		t.Errorf("the new format goes first: %v", got)
+	del(t, s, "b") // both of its: a runtime asks once
+	if got := leases(t, s.DataDir); len(got) != 2 {
+		t.Errorf("after DEL of b: %v", got)
 	}
-	del(t, s, "b")
 	del(t, s, "a")
 	if got := leases(t, s.DataDir); len(got) != 1 {
 		t.Errorf("left: %v", got)
@@ -309,5 +308,16 @@ func TestNoFiles(t *testing.T) {
 		if _, err := os.Lstat(filepath.Join(dir, name)); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestNoPath: a dataDir that is no path is refused, and there is nothing in it to release.
+func TestNoPath(t *testing.T) {
+	s := &Store{DataDir: "/tmp/a\x00b", Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	if _, err := s.Allocate(t.Context(), owner("a")); err == nil || spec.AsError(err, 0).Code != spec.CodeConfig || !strings.Contains(err.Error(), "ipam.dataDir") {
+		t.Errorf("allocate: %v", err)
+	}
+	if err := errors.Join(s.Release(t.Context(), owner("a")), s.Sweep(t.Context(), "net", nil)); err != nil {
+		t.Errorf("release, sweep: %v", err)
 	}
 }
