@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"encoding/json"
@@ -207,7 +208,12 @@ func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
 func (m Memory) Forget(kind string, o spec.Owner) error {
 	var errs []error
 	for _, file := range []string{m.file(kind, o), m.file(kind, o) + unfinished} {
-		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+		err := os.Remove(file)
+		if errors.Is(err, unix.EROFS) { // which a read-only file system says of a file that is not there, too
+			_, lerr := os.Lstat(file)
+			err = cmp.Or(lerr, err)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
@@ -362,7 +368,7 @@ func flock(ctx context.Context, f *os.File, how int) error {
 	return nil
 }
 
-// lockFile opens the file of a lock. Where there is no room to make it, its directory is locked in its stead, or the
+// lockFile opens the file of a lock. Where there is no room to make it, or the file system is read-only, its directory is locked in its stead, or the
 // nearest one above it: a full disk must not keep DEL from making room.
 func lockFile(path string) (*os.File, error) {
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
@@ -372,7 +378,8 @@ func lockFile(path string) (*os.File, error) {
 			return f, nil
 		}
 	}
-	for dir := filepath.Dir(path); errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT); dir = filepath.Dir(dir) {
+	unmade := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
+	for dir := filepath.Dir(path); unmade; dir = filepath.Dir(dir) {
 		if f, derr := os.Open(dir); derr == nil {
 			return f, nil
 		} else if dir == "/" || !errors.Is(derr, fs.ErrNotExist) {

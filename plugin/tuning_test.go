@@ -325,3 +325,62 @@ func TestTuningKilled(t *testing.T) {
 	}
 	r.must("del", r.del(a))
 }
+
+// TestTuningWithoutLink sets sysctls for an interface that is none of the kernel's, as those of DPDK and vhost-user, and
+// gives them back. What asks for a change of the interface itself still fails.
+//
+// clause: P18
+func TestTuningWithoutLink(t *testing.T) {
+	c := tuned("userspace", `,"sysctl":{"net.core.somaxconn":"501"},"dataDir":"relative"`)
+	c.plugins = c.plugins[len(c.plugins)-1:]
+	r := newRunner(t, c)
+	t.Chdir(t.TempDir())
+	a := &attachment{id: "u", netns: nstest.NewNS(t)}
+	prev := `,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","socketPath":"/run/vhost.sock","sandbox":"` + a.netns + `"}]}`
+	somaxconn := func(want string) {
+		t.Helper()
+		if v := strings.TrimSpace(nstest.RunIn(t, a.netns, "sysctl", "-n", "net.core.somaxconn")); v != want {
+			t.Errorf("somaxconn is %s, want %s", v, want)
+		}
+	}
+	out, err := r.run(0, "ADD", a, prev)
+	r.must("add", err)
+	if !strings.Contains(string(out), "/run/vhost.sock") {
+		t.Errorf("the result lost the interface: %s", out)
+	}
+	somaxconn("501")
+	_, err = r.run(0, "CHECK", a, prev)
+	r.must("check", err)
+	nstest.RunIn(t, a.netns, "sysctl", "-qw", "net.core.somaxconn=77")
+	if _, err = r.run(0, "CHECK", a, prev); err == nil || !strings.Contains(err.Error(), "somaxconn") {
+		t.Errorf("check of a changed sysctl: %v", err)
+	}
+	_, err = r.run(0, "DEL", a, prev)
+	r.must("del", err)
+	somaxconn("4096")
+	if _, err = r.run(0, "ADD", a, `,"mtu":1400`+prev); err == nil || !strings.Contains(err.Error(), "eth0") {
+		t.Errorf("an MTU of no link: %v", err)
+	}
+	_, err = r.run(0, "ADD", a, `,"sysctl":{"net.ipv4.conf.IFNAME.arp_accept":"1"}`+prev)
+	wantCode(t, "a sysctl of no link", err, spec.CodeConfig, "arp_accept")
+	somaxconn("4096")
+}
+
+// TestReadOnlyRun deletes what was never added where /run/cni is read-only.
+//
+// clause: P12
+func TestReadOnlyRun(t *testing.T) {
+	if err := os.MkdirAll("/run/cni", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	nstest.Run(t, "mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/run/cni")
+	t.Cleanup(func() { nstest.Run(t, "umount", "/run/cni") })
+	netns := nstest.NewNS(t)
+	r := newRunner(t, chain{})
+	for _, c := range chains { // without what its ADD needs of the host
+		r.chain = c
+		if err := r.del(&attachment{id: "never", netns: netns}); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}

@@ -27,6 +27,9 @@ func keyOf(attr string) string {
 }
 
 func attrsOf(l *kernel.Link) attrs {
+	if l == nil {
+		return attrs{}
+	}
 	return attrs{
 		"address": l.MAC.String(), "mtu": strconv.Itoa(l.MTU), "promisc": onOff(l.Promisc),
 		"allmulticast": onOff(l.AllMulti), "txqueuelen": strconv.Itoa(l.TxQLen),

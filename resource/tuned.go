@@ -133,12 +133,17 @@ type backup struct {
 	TxQLen   *int   `json:"txQLen,omitempty"`
 }
 
-// file is where the reference plugin has it. Of two networks of a container the names of the interfaces differ.
+// file is where the reference plugin has it. Of two networks of a container the names of the interfaces differ. A
+// relative DataDir is relative to where the runtime runs its plugins; the record has the whole path.
 func (t Tuning) file() string {
 	if t.DataDir == "" {
 		return ""
 	}
-	return filepath.Join(t.DataDir, t.Owner.ContainerID+"_"+t.Owner.IfName+".json")
+	file := filepath.Join(t.DataDir, t.Owner.ContainerID+"_"+t.Owner.IfName+".json")
+	if abs, err := filepath.Abs(file); err == nil {
+		return abs
+	}
+	return file
 }
 
 // backUp writes what the link was, or removes what an earlier container left.

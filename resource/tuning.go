@@ -51,6 +51,9 @@ func (t Tuning) Ifaces() []Iface { return []Iface{{Container, t.Link}} }
 
 // Describe implements Describer.
 func (t Tuning) Describe(w *kernel.World, f *spec.Interface) error {
+	if t.MAC == "" && t.MTU == 0 {
+		return nil
+	}
 	mac, mtu, err := Shown(Iface{Container, t.Link}, w)
 	if t.MAC != "" {
 		f.MAC = mac
@@ -81,9 +84,19 @@ func (t Tuning) want() attrs {
 	return a
 }
 
+// link is the link to change. It is nil where there is none and sysctls alone are wanted: the interfaces of DPDK and
+// vhost-user are none of the kernel's.
+func (t Tuning) link(w *kernel.World) (*kernel.NS, *kernel.Link, error) {
+	ns, l, err := Container.link(w, t.Link)
+	if errors.Is(err, kernel.ErrNoLink) && len(t.want()) == 0 {
+		return ns, nil, nil
+	}
+	return ns, l, err
+}
+
 // Ensure implements plan.Resource.
 func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	ns, l, err := Container.link(w, t.Link)
+	ns, l, err := t.link(w)
 	if err != nil {
 		return false, err
 	}
@@ -188,7 +201,7 @@ func (t Tuning) explain(w *kernel.World, change attrs, refused error) error {
 
 // Verify implements plan.Resource. A later plugin of the same owner may have set something else (P16).
 func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
-	_, l, err := Container.link(w, t.Link)
+	_, l, err := t.link(w)
 	if err != nil {
 		return err
 	}

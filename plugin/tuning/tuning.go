@@ -2,7 +2,6 @@
 package tuning
 
 import (
-	"path/filepath"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
@@ -46,9 +45,6 @@ const (
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	t := resource.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir)}
 	if r.Verb == "DEL" {
-		if !filepath.IsAbs(t.DataDir) {
-			t.DataDir = dataDir
-		}
 		if r.Prev != nil {
 			for _, f := range r.Prev.Interfaces {
 				if f.Name == r.IfName && f.Sandbox != "" {
@@ -58,8 +54,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 		return plan.Plan{t}, nil
 	}
-	if !filepath.IsAbs(t.DataDir) {
-		return nil, spec.Errorf(spec.CodeConfig, "dataDir: %q: want an absolute path, or none for %s", c.DataDir, dataDir)
+	if strings.ContainsRune(c.DataDir, 0) {
+		return nil, spec.Errorf(spec.CodeConfig, "dataDir: %q: a path has no zero byte", c.DataDir)
 	}
 	var err error
 	if t.Sysctls, err = merge(c.Sysctl, c.Args.CNI.Sysctl, r.IfName); err != nil {
