@@ -29,6 +29,10 @@ type Conf struct {
 	// metric of the routes; default: the kernel's
 	Priority int `json:"priority"`
 
+	// routes beside the server's, each in the place of one that the server gives to the same destination, in the same
+	// table and with the same metric; one without gw is by the lease's router
+	Routes []spec.Route `json:"routes"`
+
 	// the container's name, for servers that put it in DNS (option 12); default: K8S_POD_NAME of CNI_ARGS, where a
 	// runtime says it
 	Hostname string `json:"hostname"`
@@ -76,7 +80,7 @@ func Requested4() []uint16 { return []uint16{1, 121, 3, 33, 6, 15, 119, 26, 42, 
 
 // Ask4 is what is asked of DHCPv4 servers for an owner. Args are CNI_ARGS. Errors name the key, and have code 7.
 func (c Conf) Ask4(o spec.Owner, args string) (Ask, error) {
-	a := Ask{Owner: o, Hostname: c.Hostname, VendorClass: c.VendorClass, Broadcast: c.Broadcast, Options: map[uint16][]byte{}, Request: Requested4()}
+	a := Ask{Owner: o, Hostname: c.Hostname, VendorClass: c.VendorClass, Broadcast: c.Broadcast, Options: map[uint16][]byte{}, Request: Requested4(), Metric: c.Priority}
 	if a.Hostname == "" {
 		a.Hostname, _ = arg(args, "K8S_POD_NAME")
 	}

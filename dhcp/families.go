@@ -94,6 +94,9 @@ func (c Conf) Wanted(o spec.Owner, args string) (list []Wanted, err error) {
 		if err != nil {
 			return nil, err
 		}
+		if w.Ask.Routes, err = c.routes(name == DHCPv4); err != nil {
+			return nil, err
+		}
 		list = append(list, w)
 	}
 	if c.PrefixDelegation != 0 && c.IPv6 != DHCPv6 {

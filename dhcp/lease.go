@@ -2,6 +2,7 @@
 package dhcp
 
 import (
+	"cmp"
 	"math"
 	"net/netip"
 	"slices"
@@ -88,9 +89,7 @@ func (l *Lease) Result(res *spec.Result, metric int) {
 		res.IPs = append(res.IPs, ip)
 	}
 	for _, r := range l.Routes {
-		if metric != 0 {
-			r.Priority = metric
-		}
+		r.Priority = cmp.Or(r.Priority, metric)
 		res.Routes = append(res.Routes, r)
 	}
 	for _, s := range l.DNS.Nameservers {

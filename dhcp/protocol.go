@@ -42,7 +42,8 @@ type Ask struct {
 	Broadcast   bool              `json:"broadcast,omitempty"` // answers shall be broadcast (DHCPv4)
 	Probe       bool              `json:"probe,omitempty"`     // look whether somebody else has the address before it is taken (DHCPv4; DHCPv6 always does)
 	Delegate    int               `json:"delegate,omitempty"`  // length of a prefix to be delegated (DHCPv6)
-	Metric      int               `json:"metric,omitempty"`    // of a default route that the kernel makes as routers say (IPv6)
+	Metric      int               `json:"metric,omitempty"`    // of the routes, also of a default route that the kernel makes as routers say (IPv6)
+	Routes      []spec.Route      `json:"routes,omitempty"`    // not asked for: the configuration's, which every lease gets beside the server's
 }
 
 // A Protocol gets leases on a link. Its methods send and wait, again and again with growing pauses, until there is an

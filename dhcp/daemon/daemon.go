@@ -141,11 +141,11 @@ func (d *Daemon) hear(ev kernel.NamespaceEvent) {
 func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
 	switch name {
 	case dhcp.DHCPv4:
-		return v4.Client{Max: d.Resend}, nil
+		return routed{v4.Client{Max: d.Resend}}, nil
 	case dhcp.DHCPv6:
-		return v6.Client{Max: d.Resend}, nil
+		return routed{v6.Client{Max: d.Resend}}, nil
 	case dhcp.SLAAC:
-		return v6.SLAAC{Client: v6.Client{Max: d.Resend}}, nil
+		return routed{v6.SLAAC{Client: v6.Client{Max: d.Resend}}}, nil
 	}
 	return nil, fmt.Errorf("there is no protocol %q", name)
 }

@@ -77,7 +77,7 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n, metric) == k }) || r.Dst.Addr().Is6() {
 			continue // IPv6's are a router's, and end when that says so, whatever a server gives
 		}
-		gone := kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope), Table: kernel.MainTable}
+		gone := kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope), Table: cmp.Or(k.Table, kernel.MainTable)}
 		before = slices.DeleteFunc(before, func(b kernel.Route) bool {
 			return b.Dst == gone.Dst && b.Via == gone.Via && b.Priority == gone.Priority && b.Table == gone.Table
 		})
@@ -138,19 +138,22 @@ func restore(link reached, before []kernel.Route) {
 
 // route is a lease's, with the metric that ADD answered it with; zero is the kernel's choice.
 func route(link string, r spec.Route, metric int) resource.Route {
-	k := resource.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, Priority: cmp.Or(metric, r.Priority)}
+	k := resource.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: cmp.Or(r.Priority, metric)}
+	if r.Table != nil {
+		k.Table = *r.Table
+	}
 	if k.Via.IsValid() && k.Via.IsUnspecified() { // on the link
 		k.Via = netip.Addr{}
 	}
-	if r.Scope != nil {
-		if k.Via.IsValid() {
-			k.OnLink = true
-		} else {
-			k.Scope, k.HasScope = *r.Scope, true
-		}
+	switch {
+	case r.Scope == nil:
+	case k.Via.IsValid() && *r.Scope == dhcp.ScopeLink:
+		k.OnLink = true
+	default:
+		k.Scope, k.HasScope = *r.Scope, true
 	}
 	if k.Via == (netip.Addr{}) && !k.HasScope && r.Dst.Addr().Is4() {
-		k.Scope, k.HasScope = 253, true
+		k.Scope, k.HasScope = dhcp.ScopeLink, true
 	}
 	return k
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -312,7 +313,7 @@ func either(a, b *dhcp.Lease) *dhcp.Lease {
 			}
 		}
 		for _, x := range of.Routes {
-			if !slices.ContainsFunc(l.Routes, func(have spec.Route) bool { return have.Dst == x.Dst && have.GW == x.GW }) {
+			if !slices.ContainsFunc(l.Routes, func(have spec.Route) bool { return reflect.DeepEqual(have, x) }) {
 				l.Routes = append(l.Routes, x)
 			}
 		}

@@ -65,11 +65,14 @@ func TestReferenceDaemon(t *testing.T) {
 	l := newLAN(t)
 	srv := l.dnsmasq(t, "--dhcp-option=option:router,10.9.0.254")
 	startReference(t)
-	a := newAttachment(t, "c1", overBridge)
+	a := newAttachment(t, "c1", `"type":"bridge","bridge":"cni0","ipam":{"type":"dhcp","routes":[{"dst":"0.0.0.0/0"},{"dst":"10.3.0.0/16"}]}`)
 	a.must(t, "STATUS")
 	a.must(t, "ADD")
-	if len(a.result.Routes) != 1 || a.result.Routes[0].GW.String() != "10.9.0.254" {
+	if len(a.result.Routes) != 2 || a.result.Routes[0].GW.String() != "10.9.0.254" || a.result.Routes[1].GW.String() != "10.9.0.254" {
 		t.Errorf("result %s", a.raw)
+	}
+	if out := nstest.RunIn(t, a.netns, "ip", "route"); strings.Count(out, "via 10.9.0.254 dev eth0") != 2 {
+		t.Errorf("the routes are\n%s", out)
 	}
 	if out := nstest.RunIn(t, a.netns, "ip", "addr", "show", "eth0"); !strings.Contains(out, a.ip(t)) {
 		t.Errorf("no %s on\n%s", a.ip(t), out)

@@ -107,16 +107,21 @@ func TestNAK(t *testing.T) {
 	l := newLAN(t)
 	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 3600, 2, 3000)
 	d := startDaemon(t, "-timeout", "1s")
-	a := newAttachment(t, "c1", overBridge)
+	a := newAttachment(t, "c1", `"type":"bridge","bridge":"cni0","ipam":{"type":"dhcp","routes":[{"dst":"10.3.0.0/16"},{"dst":"10.4.0.0/16","table":77,"advmss":1200,"priority":9}]}`)
 	a.must(t, "ADD")
 	was := a.ip(t)
 	srv.end(syscall.SIGKILL)
 	srv = l.dnsmasq(t, "--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m", "--dhcp-authoritative", "--dhcp-option=option:router,10.9.0.253")
 	d.says(t, "refused the lease", 1, time.Minute)
 	d.says(t, "a lease has changed", 1, time.Minute)
-	out := nstest.RunIn(t, a.netns, "sh", "-c", "ip addr show eth0; ip route")
-	if strings.Contains(out, was) || !strings.Contains(out, "inet 10.9.0.") || !strings.Contains(out, "default via 10.9.0.253") || strings.Contains(out, "254") {
-		t.Errorf("instead of %s there is\n%s", was, out)
+	out := nstest.RunIn(t, a.netns, "sh", "-c", "ip addr show eth0; ip route; ip route show table 77")
+	for _, words := range []string{"inet 10.9.0.", "default via 10.9.0.253", "10.3.0.0/16 via 10.9.0.253", "10.4.0.0/16 via 10.9.0.253 dev eth0 metric 9 advmss 1200"} {
+		if !strings.Contains(out, words) {
+			t.Errorf("no %s in\n%s", words, out)
+		}
+	}
+	if strings.Contains(out, was) || strings.Contains(out, "10.9.0.254") {
+		t.Errorf("%s or its router is left in\n%s", was, out)
 	}
 	a.must(t, "DEL")
 	srv.says(t, "DHCPRELEASE", 1, limit)

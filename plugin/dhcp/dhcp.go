@@ -2,6 +2,7 @@
 package dhcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,14 +41,20 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 	if r.Verb == "DEL" || r.Verb == "GC" {
 		return l, nil
 	}
-	_, err = c.IPAM.Wanted(r.Owner, l.args.Args)
+	l.wanted, err = c.IPAM.Wanted(r.Owner, l.args.Args)
+	for i, rt := range c.IPAM.Routes {
+		if err == nil && r.Verb == "ADD" && !slices.ContainsFunc(l.wanted, func(w dhcp.Wanted) bool { return (w.Protocol == dhcp.DHCPv4) == rt.Dst.Addr().Is4() }) {
+			slog.Warn("a route is left out: the container gets no address of its family", "network", r.Network, "key", fmt.Sprintf("ipam.routes[%d]", i), "dst", rt.Dst)
+		}
+	}
 	return l, err
 }
 
 // leases are the daemon's.
 type leases struct {
-	conf dhcp.Conf
-	args rpc.Args
+	conf   dhcp.Conf
+	args   rpc.Args
+	wanted []dhcp.Wanted
 }
 
 // NeedsLink implements ipam.Linked: a lease is given back over the link.
@@ -164,7 +171,8 @@ func (l leases) ask(ctx context.Context, limit time.Duration, verb string) ([]by
 	return r.Document, nil
 }
 
-// foreign has any daemon that speaks the reference's protocol give a lease.
+// foreign has any daemon that speaks the reference's protocol give a lease, which is one of IPv4. It does not know of routes
+// in the configuration.
 func (l leases) foreign(ctx context.Context, limit time.Duration) (*spec.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -172,7 +180,21 @@ func (l leases) foreign(ctx context.Context, limit time.Duration) (*spec.Result,
 	if err := rpc.Call(ctx, l.socket(), rpc.Allocate, l.args, &r); err != nil {
 		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)
 	}
-	return r.Spec(), nil
+	res := r.Spec()
+	for _, w := range l.wanted {
+		if w.Protocol != dhcp.DHCPv4 {
+			continue
+		}
+		lease := dhcp.Lease{Routes: res.Routes}
+		for _, ip := range res.IPs {
+			lease.Addresses, lease.Gateway = append(lease.Addresses, dhcp.Address{Prefix: ip.Address}), ip.Gateway
+		}
+		res.Routes = w.Ask.Complete(&lease, 0).Routes
+		for i := range res.Routes {
+			res.Routes[i].Priority = cmp.Or(res.Routes[i].Priority, l.conf.Priority)
+		}
+	}
+	return res, nil
 }
 
 // unknown reports whether the daemon is another one, which has the reference's methods alone.

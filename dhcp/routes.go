@@ -1,0 +1,80 @@
+package dhcp
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ScopeLink is RT_SCOPE_LINK: a route on the link, or by a router that is on the link whatever the addresses say.
+const ScopeLink = 253
+
+// routes are those of the configuration that are of one family.
+func (c Conf) routes(is4 bool) (list []spec.Route, err error) {
+	for i, r := range c.Routes {
+		if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
+			return nil, spec.Errorf(spec.CodeConfig, "ipam.routes[%d].gw: %v is not of the family of %v", i, r.GW, r.Dst)
+		}
+		if r.Dst = r.Dst.Masked(); r.Dst.Addr().Is4() == is4 {
+			list = append(list, r)
+		}
+	}
+	return list, nil
+}
+
+// Complete is a lease with the routes of the configuration beside the server's, of which it replaces those to the same
+// destination, in the same table and with the same metric. Those without a gateway are by the lease's router, and have
+// its MTU if that is less than the link's.
+func (a Ask) Complete(l *Lease, linkMTU int) *Lease {
+	if l == nil || len(a.Routes) == 0 {
+		return l
+	}
+	out := *l
+	out.Routes = slices.DeleteFunc(slices.Clone(l.Routes), func(have spec.Route) bool {
+		return slices.ContainsFunc(a.Routes, func(r spec.Route) bool { return a.place(r) == a.place(have) })
+	})
+	gw := l.router()
+	for _, r := range a.Routes {
+		if onLink := ScopeLink; !r.GW.IsValid() && gw.IsValid() && (r.Scope == nil || *r.Scope != onLink) {
+			r.GW = gw
+			if gw.Is4() && !slices.ContainsFunc(l.Addresses, func(a Address) bool { return a.Prefix.Contains(gw) }) {
+				r.Scope = &onLink
+			}
+		}
+		if r.MTU == 0 && r.Dst.Addr().Is4() && l.MTU < linkMTU {
+			r.MTU = l.MTU
+		}
+		out.Routes = append(out.Routes, r)
+	}
+	return &out
+}
+
+// A place is what tells routes apart; the kernel takes a second one there, and then has two.
+type place struct {
+	dst           netip.Prefix
+	table, metric int
+}
+
+func (a Ask) place(r spec.Route) place {
+	const main = 254
+	p := place{r.Dst.Masked(), main, cmp.Or(r.Priority, a.Metric)}
+	if r.Table != nil {
+		p.table = cmp.Or(*r.Table, main)
+	}
+	return p
+}
+
+// router is where packets go that leave the subnet, if the server says that.
+func (l *Lease) router() netip.Addr {
+	if l.Gateway.IsValid() {
+		return l.Gateway
+	}
+	for _, r := range l.Routes {
+		if r.Dst.Bits() == 0 && r.GW.IsValid() && !r.GW.IsUnspecified() {
+			return r.GW
+		}
+	}
+	return netip.Addr{}
+}
