@@ -319,6 +319,7 @@ func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
 	}
 
 	local := map[netip.Addr]bool{}
+	var unanswered error
 	stale := func(e entry, f UDPFlow) bool {
 		if !f.of(e.orig, e.reply) || !f.Gone && f.leads(e.orig, e.reply) {
 			return false
@@ -330,12 +331,18 @@ func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
 		if _, known := local[dst]; !known {
 			route, err := ns.RouteTo(dst)
 			local[dst] = err == nil && route.Type == Local
+			if Unanswered(err) { // else there is no route, so that it is no address of the host's
+				unanswered = fmt.Errorf("ask whether %v is an address of this host: %w", dst, err)
+			}
 		}
 		return local[dst]
 	}
 	all = slices.DeleteFunc(all, func(e entry) bool {
 		return !slices.ContainsFunc(flows, func(f UDPFlow) bool { return stale(e, f) })
 	})
+	if unanswered != nil {
+		return unanswered
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, e := range all {
