@@ -29,8 +29,8 @@ type Conf struct {
 	// metric of the routes; default: the kernel's
 	Priority int `json:"priority"`
 
-	// routes beside the server's, each in the place of one that the server gives to the same destination, in the same
-	// table and with the same metric; one without gw is by the lease's router
+	// routes beside the server's, at most 1024, each in the place of one that the server gives to the same destination, in
+	// the same table and with the same metric; one without gw is by the lease's router
 	Routes []spec.Route `json:"routes"`
 
 	// the container's name, for servers that put it in DNS (option 12); default: K8S_POD_NAME of CNI_ARGS, where a

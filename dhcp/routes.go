@@ -11,8 +11,14 @@ import (
 // ScopeLink is RT_SCOPE_LINK: a route on the link, or by a router that is on the link whatever the addresses say.
 const ScopeLink = 253
 
+// mostRoutes is how many routes a configuration may have: they are in the file of each lease, which is bound (MaxFile).
+const mostRoutes = 1024
+
 // routes are those of the configuration that are of one family.
 func (c Conf) routes(is4 bool) (list []spec.Route, err error) {
+	if len(c.Routes) > mostRoutes {
+		return nil, spec.Errorf(spec.CodeConfig, "ipam.routes: %d routes: want at most %d", len(c.Routes), mostRoutes)
+	}
 	for i, r := range c.Routes {
 		if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
 			return nil, spec.Errorf(spec.CodeConfig, "ipam.routes[%d].gw: %v is not of the family of %v", i, r.GW, r.Dst)

@@ -94,7 +94,7 @@ func join4(vs []spec.Version) string {
 }
 
 // maxConf bounds what is read from standard input: a configuration of more is a mistake.
-const maxConf = 16 << 20
+const maxConf = spec.MaxFile
 
 // answer is what the call has to print, and the version that an error is to be written in. Nothing but
 // its caller writes to stdout, and it writes once.

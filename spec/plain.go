@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// MaxFile is how many bytes a file of somebody's state may have. Those that are written have some thousand, and the
+// MaxFile is how many bytes a configuration or a file of somebody's state may have. Those that are written have some thousand, and the
 // largest a few for each of many thousand addresses.
 const MaxFile = 16 << 20
 

@@ -6,13 +6,15 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Bounds on what is read from a socket that anybody may write to who can open it.
 const (
-	maxMessage  = 4 << 20   // a configuration is far below that
-	maxValues   = 32 << 10  // of a message; each costs many times its bytes here
-	maxDescribe = 256 << 10 // bytes of descriptions of types, which stay as long as the connection
+	maxMessage  = spec.MaxFile + 1<<20 // a configuration as long as plugins take one, with room beside it for CNI_ARGS
+	maxValues   = 32 << 10             // of a message; each costs many times its bytes here
+	maxDescribe = 256 << 10            // bytes of descriptions of types, which stay as long as the connection
 	maxTypes    = 1000
 	maxDepth    = 32
 )
@@ -89,11 +91,7 @@ func (d *decoder) value() (any, error) {
 			return nil, err
 		}
 		b := &buffer{}
-		// Read as it comes, not made room for beforehand: the length is anybody's word.
-		if b.rest, err = io.ReadAll(io.LimitReader(d.r, int64(n))); err == nil && len(b.rest) < n {
-			err = io.ErrUnexpectedEOF
-		}
-		if err != nil {
+		if b.rest, err = d.take(n); err != nil {
 			return nil, err
 		}
 		id, err := b.int()
@@ -116,6 +114,17 @@ func (d *decoder) value() (any, error) {
 			return nil, err
 		}
 	}
+}
+
+// take reads n bytes. Room is made as they come, not beforehand: the length is anybody's word.
+func (d *decoder) take(n int) (b []byte, err error) {
+	for have := 0; have < n && err == nil; have = len(b) {
+		b = append(b, make([]byte, min(n-have, max(have, 4<<10)))...)
+		if _, err = io.ReadFull(d.r, b[have:]); errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+	}
+	return b, err
 }
 
 // length is that of the message that comes next.

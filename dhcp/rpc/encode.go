@@ -6,6 +6,8 @@ import (
 	"io"
 	"math/bits"
 	"reflect"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // The ids of gob's own types.
@@ -42,6 +44,9 @@ func (e *encoder) encode(v any) error {
 	body = appendInt(body, int64(id))
 	if body, err = appendValue(body, rv); err != nil {
 		return err
+	}
+	if len(body) > maxMessage {
+		return spec.Errorf(spec.CodeConfig, "configuration and CNI_ARGS have %d bytes: the DHCP daemon takes at most %d", len(body), maxMessage)
 	}
 	message(&out, body)
 	_, err = e.w.Write(out.Bytes())

@@ -172,8 +172,8 @@ func Serve(ctx context.Context, conn net.Conn, handle Handler) error {
 			mu.Lock()
 			defer mu.Unlock()
 			conn.SetWriteDeadline(time.Now().Add(Idle))
-			if e.encode(resp) == nil {
-				e.encode(reply)
+			if e.encode(resp) != nil || e.encode(reply) != nil {
+				conn.Close() // half an answer has no end
 			}
 			conn.SetReadDeadline(time.Now().Add(Idle))
 		})

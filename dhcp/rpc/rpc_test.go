@@ -5,11 +5,15 @@ import (
 	"bytes"
 	"context"
 	"encoding/gob"
+	"errors"
+	"io"
 	"net"
 	"reflect"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 type inner struct {
@@ -114,11 +118,11 @@ func TestBounds(t *testing.T) {
 		value any
 		bad   bool
 	}{
-		"a configuration of 3 MiB": {struct{ B []byte }{make([]byte, 3<<20)}, false},
-		"of 5 MiB":                 {struct{ B []byte }{make([]byte, 5<<20)}, true},
-		"few strings":              {struct{ L []string }{make([]string, 30000)}, false},
-		"many strings":             {struct{ L []string }{make([]string, 60000)}, true},
-		"lists of lists":           {wide, true},
+		"the longest document": {struct{ B []byte }{make([]byte, spec.MaxFile)}, false},
+		"of 2 MiB more":        {struct{ B []byte }{make([]byte, spec.MaxFile+2<<20)}, true},
+		"few strings":          {struct{ L []string }{make([]string, 30000)}, false},
+		"many strings":         {struct{ L []string }{make([]string, 60000)}, true},
+		"lists of lists":       {wide, true},
 	} {
 		var b bytes.Buffer
 		if err := gob.NewEncoder(&b).Encode(tc.value); err != nil {
@@ -131,6 +135,11 @@ func TestBounds(t *testing.T) {
 		if took := after.TotalAlloc - before.TotalAlloc; (err != nil) != tc.bad || took > 64<<20 {
 			t.Errorf("%s: %v, for %d bytes", name, err, took)
 		}
+	}
+	var refused *spec.Error
+	err := newEncoder(io.Discard).encode(Args{StdinData: make([]byte, spec.MaxFile+2<<20)})
+	if !errors.As(err, &refused) || refused.Code != spec.CodeConfig || !strings.Contains(err.Error(), "18874") || !strings.Contains(err.Error(), "at most 17825792") {
+		t.Errorf("a message that nobody would take: %v", err)
 	}
 	// Descriptions of types are bound together, for they stay.
 	var b bytes.Buffer

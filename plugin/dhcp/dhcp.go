@@ -4,6 +4,7 @@ package dhcp
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -27,7 +28,7 @@ type conf struct {
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	doc, err := r.Document()
+	doc, err := document(r)
 	if err != nil {
 		return nil, err
 	}
@@ -48,6 +49,14 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 		}
 	}
 	return l, err
+}
+
+// document is what the daemon is told of the configuration: in DEL no more than whose lease it is, which no length hinders.
+func document(r *sdk.Request) ([]byte, error) {
+	if r.Verb == "DEL" {
+		return json.Marshal(map[string]any{"cniVersion": r.Version, "name": r.Network, "type": "dhcp", "ipam": map[string]string{"type": "dhcp"}})
+	}
+	return r.Document()
 }
 
 // leases are the daemon's.
