@@ -44,7 +44,7 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 	case c.Bare:
 		a.broken(errNoConfig)
 	case c.Gone():
-		a.gone("its network namespace %s is gone", c.Netns)
+		a.gone("%s", a.lost())
 	default:
 		a.made, a.handed = sdk.Made(host, a.Owner), sdk.HandedOver(host, a.Owner)
 		if a.handed && r.backend == "" {
@@ -254,12 +254,22 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 	case err == nil:
 		return w, func() { w.Container.Close(); unlock() }
 	case errors.Is(err, kernel.ErrNoNamespace):
-		a.gone("its network namespace is gone: %v", err)
+		a.gone("%s", a.lost())
 	default:
 		a.broken(err)
 	}
 	unlock()
 	return nil, nil
+}
+
+// lost says of a namespace that is gone whether another is at its path.
+func (a *attached) lost() string {
+	there, err := kernel.Open(a.cached.Netns)
+	if err != nil {
+		return fmt.Sprintf("its network namespace %s is gone", a.cached.Netns)
+	}
+	there.Close()
+	return fmt.Sprintf("its namespace %s is no more, and another is there", a.cached.Netns)
 }
 
 // part are the resources with an effect.

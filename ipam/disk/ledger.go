@@ -106,7 +106,7 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 	return all, nil
 }
 
-// Judge keeps vanished for Look and Reclaim.
+// Judge keeps vanished for whoever asks what is gone.
 func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanished = vanished }
 
 // state is what is known of the container of the lease in file f, of which the index has l. It is gone if the lease is of
