@@ -67,8 +67,23 @@ const kind = "cniCacheV1"
 // ErrUnseen is wrapped by the problem of List where the cache itself cannot be read: anything may be attached.
 var ErrUnseen = errors.New("cannot see what is attached")
 
-// errCorrupt: a file of the cache is neither an attachment nor a result.
-var errCorrupt = errors.New("not an attachment of the cache")
+// ErrCorrupt is wrapped by the error of Check, and by a problem of List, where a file of the cache is neither an attachment
+// nor a result.
+var ErrCorrupt = errors.New("not an attachment of the cache")
+
+// Unread is the problem of List with a file that may be an attachment.
+type Unread struct {
+	File string
+	Err  error
+}
+
+func (u *Unread) Error() string { return u.Err.Error() }
+func (u *Unread) Unwrap() error { return u.Err }
+
+// Of reports whether it may be of that network: the names of its files begin with the network's.
+func (u *Unread) Of(network string) bool {
+	return network == "" || strings.HasPrefix(filepath.Base(u.File), network+"-")
+}
 
 func (r *Runtime) resultsDir() string { return filepath.Join(r.cacheDir(), "results") }
 
@@ -122,12 +137,12 @@ func read(path string) (*Cached, error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber() // capabilities go back to plugins as they came
 	if err := d.Decode(&e); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", path, errCorrupt, err)
+		return nil, fmt.Errorf("%s: %w: %w", path, ErrCorrupt, err)
 	}
 	if e.Kind != kind {
 		result, err := spec.DecodeResult(b, "")
 		if err != nil || e.Kind != "" {
-			return nil, fmt.Errorf("%s: %w (kind %q)", path, errCorrupt, e.Kind)
+			return nil, fmt.Errorf("%s: %w (kind %q)", path, ErrCorrupt, e.Kind)
 		}
 		return &Cached{Result: result, File: path, Bare: true}, nil
 	}
@@ -136,7 +151,7 @@ func read(path string) (*Cached, error) {
 		Config: e.Config, Args: e.CNIArgs, Capabilities: e.CapabilityArgs, File: path, seen: e.Seen,
 	}
 	if c.Network == "" || c.ContainerID == "" || c.IfName == "" {
-		return nil, fmt.Errorf("%s: %w: network, container or interface is not named", path, errCorrupt)
+		return nil, fmt.Errorf("%s: %w: network, container or interface is not named", path, ErrCorrupt)
 	}
 	if len(e.Result) > 0 {
 		if c.Result, err = spec.DecodeResult(e.Result, ""); err != nil {
@@ -254,7 +269,7 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 			problems = append(problems, fmt.Errorf("%w; an earlier DEL set it aside, remove it when you have looked at it", err))
 			continue
 		case err != nil:
-			problems = append(problems, err)
+			problems = append(problems, &Unread{path, err})
 			continue
 		case c.Bare:
 			c.guess(f.Name(), network)

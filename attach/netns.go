@@ -109,7 +109,7 @@ func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 
 // unanswered reports whether an error says nothing of the file that was asked about, but only that it could not be asked.
 func unanswered(err error) bool {
-	if errors.Is(err, errCorrupt) || errors.Is(err, spec.ErrNotPlain) {
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, spec.ErrNotPlain) {
 		return false
 	}
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM, syscall.EACCES, syscall.EINTR, syscall.EIO} {

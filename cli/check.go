@@ -37,6 +37,9 @@ func (a *app) checkCommand() *cobra.Command {
 				return err
 			}
 			found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.CheckContinue()))
+			if errors.Is(rest, attach.ErrCorrupt) {
+				return fail(exitFailure, fmt.Sprintf("`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, or the runtime that attached it, attaches it anew.", t.typed(args)), "%w", rest)
+			}
 			if len(found) == 0 && rest != nil {
 				return rest
 			}
@@ -97,10 +100,7 @@ func (t *target) mending(args []string) string {
 	if changed {
 		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
 	}
-	where := fmt.Sprintf("%s %s", args[0], args[1])
-	if t.IfName != "eth0" {
-		where += " -i " + t.IfName
-	}
+	where := t.where(args)
 	switch {
 	case strings.HasPrefix(t.ContainerID, "cnitool-"):
 		return hint + fmt.Sprintf("`fairlead del %[1]s` and `fairlead add %[1]s` make it anew.", where)
@@ -110,6 +110,24 @@ func (t *target) mending(args []string) string {
 		return hint + fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that attached the container recreate it.", where, t.ContainerID)
 	}
 	return hint + "have the runtime that attached the container recreate it (podman network reload, say)."
+}
+
+// where are the operands and options that name the interface, as they were typed.
+func (t *target) where(args []string) string {
+	where := fmt.Sprintf("%s %s", args[0], args[1])
+	if t.IfName != "eth0" {
+		where += " -i " + t.IfName
+	}
+	return where
+}
+
+// typed are the operands and options that name the attachment.
+func (t *target) typed(args []string) string {
+	where := t.where(args)
+	if t.ContainerID != containerID(t.Netns) {
+		where += " --container-id " + t.ContainerID
+	}
+	return where
 }
 
 // drift are the differences that a plugin's CHECK found; ok is false where it found none because it could

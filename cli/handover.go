@@ -112,7 +112,7 @@ func (a *app) printHandover(report *repair.Report, dry bool) error {
 		}
 		node.print(a.stdout, s)
 	}
-	if len(all) == 0 {
+	if len(all) == 0 && len(report.Problems) == 0 {
 		a.print("nothing is attached\n")
 	}
 	for _, p := range report.Problems {

@@ -173,6 +173,9 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 			sum = append(sum, fmt.Sprintf("%d %s", n, state))
 		}
 	}
+	if report.Unread > 0 {
+		sum = append(sum, fmt.Sprintf("%d unread", report.Unread))
+	}
 	if len(sum) == 0 {
 		sum = []string{"nothing is attached"}
 	}

@@ -142,6 +142,8 @@ type existing struct {
 	Broken   int `json:"broken"`
 	Gone     int `json:"gone"`    // the network namespace is, or the address is another's
 	Unknown  int `json:"unknown"` // another program attached them
+
+	Unread int `json:"unread,omitempty"` // entries of the cache that cannot be read, not counted otherwise
 }
 
 // existing looks at what is attached to n; nil where that is not possible.
@@ -159,7 +161,7 @@ func (a *app) existing(ctx context.Context, n *network) *existing {
 	for _, p := range report.Problems {
 		a.note("warning: %s", p)
 	}
-	e := &existing{Attached: len(report.Findings)}
+	e := &existing{Attached: len(report.Findings), Unread: report.Unread}
 	for _, f := range report.Findings {
 		switch f.State {
 		case repair.ToRepair, repair.Broken, repair.Offline:
@@ -184,6 +186,7 @@ func (e *existing) text(s style) shown {
 	add(e.Broken, s.bad, "broken")
 	add(e.Gone, s.doubt, "gone")
 	add(e.Unknown, s.doubt, "unknown, for another program attached them")
+	add(e.Unread, s.doubt, "of which nothing is known, for their entries in the cache cannot be read")
 	if len(parts) == 0 {
 		return "nothing is attached"
 	}

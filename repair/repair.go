@@ -83,6 +83,7 @@ type Report struct {
 	Guard    []string // what always stands in our tables and was missing
 	Findings []Finding
 	Problems []string // of no attachment: what in the cache cannot be read, say
+	Unread   int      // files of the cache that may be attachments, and cannot be read
 	Rounds   int      // more than one where somebody flushed the packet filter again meanwhile
 	Took     time.Duration
 }
@@ -141,12 +142,15 @@ func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) 
 func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report) (again bool, err error) {
 	ctx = resource.Together(ctx)
 	list, problems := r.Runtime.List(r.Network)
-	report.Problems = nil
+	report.Problems, report.Unread = nil, 0
 	for _, p := range problems {
 		if errors.Is(p, attach.ErrUnseen) {
 			return false, p
 		}
 		report.Problems = append(report.Problems, p.Error())
+		if u := new(attach.Unread); errors.As(p, &u) && u.Of(r.Network) {
+			report.Unread++
+		}
 	}
 	var stand resource.Standing
 	guard := func() (err error) {
