@@ -34,6 +34,9 @@ type attached struct {
 
 	guarded bool // it has rules, as far as that is known
 
+	mended bool            // something that is no rule was
+	sound  map[string]bool // rules that were as they should be before that
+
 	linksMend, linksStay bool // something is wrong with its links that is mended, or that is not
 }
 
@@ -207,7 +210,36 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 		return
 	}
 	for _, r := range part {
+		if _, rule := effect(r); rule {
+			a.behind(ctx, w)
+		}
 		a.one(ctx, w, r)
+	}
+	a.behind(ctx, w)
+}
+
+// behind makes what keeps packets out once more where links were mended: what stands on these could not be told before.
+func (a *attached) behind(ctx context.Context, w *kernel.World) {
+	if !a.mended {
+		return
+	}
+	a.mended = false
+	for _, r := range a.part(resource.Closes) {
+		a.one(ctx, w, r)
+	}
+}
+
+// before remembers which rules are as they should be before a link is mended. What is made of these afterwards follows
+// from the link, and is not said by itself: a dry run would not have found it.
+func (a *attached) before(ctx context.Context, w *kernel.World) {
+	if a.sound != nil {
+		return
+	}
+	a.sound = map[string]bool{}
+	for _, r := range a.want {
+		if _, rule := effect(r); rule && r.Verify(ctx, w) == nil {
+			a.sound[r.String()] = true
+		}
 	}
 }
 
@@ -304,14 +336,14 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 		changed, err = r.Ensure(ctx, w)
 	default:
 		if err = r.Verify(ctx, w); err != nil {
-			mended := false
-			if mended, err = mender.Mend(ctx, w); err == nil {
+			a.before(ctx, w)
+			if changed, err = mender.Mend(ctx, w); err == nil {
 				err = r.Verify(ctx, w)
 			}
-			changed = mended
+			a.mended = a.mended || changed
 		}
 	}
-	if changed {
+	if changed && !a.sound[r.String()] {
 		a.did(r.String())
 	}
 	if err == nil {

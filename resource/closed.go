@@ -250,7 +250,7 @@ func (c Closed) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	// The way back of a packet is validated with its mark, or a marked one could not come in where the way back is
 	// prohibited to others.
 	did, err := w.Host.SetSysctls(kernel.Setting{Key: fmt.Sprintf(closedValidate, want.Link), Value: "1"})
-	if err != nil {
+	if awaited(w, want.Link, err) != nil {
 		return changed, err
 	}
 	for _, r := range routes {
@@ -289,11 +289,11 @@ func (c Closed) Verify(ctx context.Context, w *kernel.World) error {
 		d.add(fmt.Errorf("route prohibit %v table %d is missing", r.Dst, r.Table))
 	}
 	key := fmt.Sprintf(closedValidate, want.Link)
-	v, err := w.Host.Sysctl(key)
-	if err != nil {
+	if v, err := w.Host.Sysctl(key); err == nil {
+		d.want(key, "1", v)
+	} else if awaited(w, want.Link, err) != nil {
 		return err
 	}
-	d.want(key, "1", v)
 	if want.Strict {
 		d.add(withFilter(ctx, w, inetTable(), func(f filter) error {
 			found, err := f.standing(want.part(f.t))
@@ -301,6 +301,14 @@ func (c Closed) Verify(ctx context.Context, w *kernel.World) error {
 		}))
 	}
 	return d.err()
+}
+
+// awaited is err, of a setting of a link's, unless the link is gone: the rules go by its name, and await it.
+func awaited(w *kernel.World, link string, err error) error {
+	if _, lerr := w.Host.Link(link); errors.Is(lerr, kernel.ErrNoLink) {
+		return nil
+	}
+	return err
 }
 
 // ruleText is a rule in the words of ip(8).

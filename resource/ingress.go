@@ -49,7 +49,15 @@ func networkOwner(network, link string) spec.Owner {
 func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, err error) {
 	var l *kernel.Link
 	if i.Link != "" {
-		if l, err = w.Host.Link(i.Link); err != nil {
+		l, err = w.Host.Link(i.Link)
+		if errors.Is(err, kernel.ErrNoLink) { // the policy of a bridge goes by name, and awaits it
+			if was, merr := PolicedBy(w, i.Owner); merr != nil {
+				return "", o, 0, merr
+			} else if was == i.Link {
+				return was, networkOwner(i.Owner.Network, was), kindNetwork, nil
+			}
+		}
+		if err != nil {
 			return "", o, 0, err
 		}
 	} else if l, err = hostEnd(w, i.Owner.IfName); err != nil {

@@ -30,6 +30,15 @@ func police(w *kernel.World, o spec.Owner, bridge string) (news bool, err error)
 	return true, w.Memory.Remember(policedRecord, o, bridge)
 }
 
+// PolicedBy is the link that an attachment has recorded a policy on; empty: none that it shares with others.
+func PolicedBy(w *kernel.World, o spec.Owner) (link string, err error) {
+	if there, err := w.Memory.Recall(policedRecord, o, &link); err != nil || there {
+		return link, err
+	}
+	_, err = w.Memory.Recall(iptPolicedRecord, o, &link)
+	return link, err
+}
+
 // A Policed is what plugin firewall has left of an attachment on its network's bridge. It is only removed: the plugin
 // that made the bridge does so too, for the list of an attachment may have lost its plugin firewall.
 type Policed struct{ Owner spec.Owner }

@@ -97,6 +97,7 @@ func (s subnetSets) add(p *part) {
 func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spec.Owner, kind uint32, have []entry) (
 	p *part, want []kernel.NFTElem, err error) {
 	var list []netip.Prefix
+	below := "" // the bridge that the link stands on
 	for _, e := range have {
 		if e.place.Set == nil {
 			continue
@@ -104,6 +105,9 @@ func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spe
 		if s, ok := subnetSetsNamed(t, e.place.Set.Name); ok {
 			a, _ := kernel.NFTFields(e.place.Set.Key, e.place.Key)[0].(netip.Addr)
 			list = append(list, netip.PrefixFrom(a, s.bits))
+			if e.place.Set.Name == s.bridge.Name {
+				below, _ = kernel.NFTFields(e.place.Set.Key, e.place.Key)[1].(string)
+			}
 		}
 	}
 	if list, err = i.subnetsBehind(w, link, kind, list); err != nil {
@@ -113,12 +117,15 @@ func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spe
 	if len(list) == 0 {
 		return p, nil, nil
 	}
-	l, err := w.Host.Link(link)
-	if err != nil {
-		return nil, nil, err
-	}
-	br, err := leadsTo(w, l)
-	if err != nil {
+	if l, err := w.Host.Link(link); err == nil {
+		br, err := leadsTo(w, l)
+		if err != nil {
+			return nil, nil, err
+		}
+		if below = ""; br != nil {
+			below = br.Name
+		}
+	} else if gone(err) != nil { // as long as the link is gone, all stays as it was
 		return nil, nil, err
 	}
 	seen := map[string]bool{}
@@ -132,8 +139,8 @@ func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spe
 			want = append(want, kernel.NFTElem{Set: set, Key: kernel.NFTKey(key...), Comment: tagOf(o)})
 		}
 		elem(s.links, n.Addr(), link)
-		if br != nil {
-			elem(s.bridge, n.Addr(), br.Name)
+		if below != "" {
+			elem(s.bridge, n.Addr(), below)
 		}
 		if i.Policy == PolicyOpen {
 			elem(s.open, n.Addr(), n.Addr())
@@ -159,7 +166,7 @@ func (i Ingress) subnetsBehind(w *kernel.World, link string, kind uint32, list [
 		if l == nil {
 			var err error
 			if l, err = w.Host.Link(link); err != nil {
-				return nil, err
+				return list, gone(err)
 			}
 		}
 		is, err := behind(w, a, l)

@@ -65,6 +65,10 @@ type Links struct {
 
 	// Peer is the other end of the container's veth, whether Prev lists it or not; nil where that is not on the host.
 	Peer *HostLink
+
+	// Policed is the bridge, or the gateway of its VLAN, that the attachment has a policy on, by what it recorded: in
+	// CHECK, where Peer is a port of no bridge any more; else empty.
+	Policed string
 }
 
 // A HostLink is a link on the host, and what the kernel says of it.

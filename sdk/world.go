@@ -129,6 +129,11 @@ func (c *call) lookUpHostLinks() (err error) {
 		if c.r.Peer, err = resource.LookBehind(c.w, c.r.IfName); err != nil {
 			return err
 		}
+		if c.r.Peer != nil && c.r.Peer.Master == "" && c.r.Verb == "CHECK" {
+			if c.r.Policed, err = resource.PolicedBy(c.w, c.r.Owner); err != nil {
+				return err
+			}
+		}
 	}
 	for _, name := range c.r.hostSide() {
 		l, err := resource.Look(c.w, name)

@@ -119,7 +119,10 @@ func links(r *sdk.Request) (link, port string) {
 		}
 	}
 	if r.Peer != nil {
-		if bridge == "" {
+		switch {
+		case r.Policed != "":
+			link = r.Policed
+		case bridge == "":
 			link = r.Peer.Name
 		}
 		return sdk.First(link, bridge), r.Peer.Name
