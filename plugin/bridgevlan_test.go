@@ -155,7 +155,7 @@ func TestBridgeVLANPolicies(t *testing.T) {
 					}
 					// By the gateway of its VLAN, and by a frame to a neighbour in it.
 					s.add("b2")
-					s.echo("a1")
+					s.answer("a1")
 					mac, err := s.ns["b2"].Link("eth0")
 					if err != nil {
 						t.Fatal(err)

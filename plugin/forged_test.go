@@ -41,7 +41,7 @@ func TestAdvisoryForgedReply(t *testing.T) {
 					if name != "outside" {
 						s.add(name)
 					}
-					s.echo(name)
+					s.answer(name)
 					// What comes back of a forged SYN is not to be refused.
 					s.sh(name, "nft 'add table inet mute; add chain inet mute out { type filter hook output priority 0; }; add rule inet mute out tcp flags & rst == rst drop'")
 				}
@@ -82,8 +82,8 @@ func (s *site) rpFilter(v string) {
 	s.sh("host", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo "+v+" > $f; done")
 }
 
-// echo answers datagrams to port 53.
-func (s *site) echo(name string) {
+// answer answers datagrams to port 53.
+func (s *site) answer(name string) {
 	s.Helper()
 	if err := s.ns[name].Do(func() error {
 		c, err := net.ListenPacket("udp", ":53")
