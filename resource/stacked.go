@@ -210,10 +210,11 @@ func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, ma
 	return err
 }
 
-// masterBelow is the link that one in the container stands on, and where that is; nil where that is neither on the host nor in the container.
+// masterBelow is the link that one in the container stands on, and where that is; nil where that is neither on the host nor in the
+// container. The other end of a pair is none.
 func masterBelow(w *kernel.World, l *kernel.Link) (*kernel.NS, *kernel.Link, error) {
 	ns := w.Container
-	if l.Peer == 0 {
+	if l.Peer == 0 || !slices.Contains(contained(), l.Kind) {
 		return nil, nil, nil
 	}
 	if l.PeerAway {
