@@ -18,6 +18,7 @@ func TestBandwidthOfTwo(t *testing.T) {
 	one, again := newRunner(t, c), newRunner(t, c)
 	again.ifName = "eth1"
 	c.name = "three"
+	c.plugins = []string{strings.NewReplacer("br-two", "br-three", "77", "78").Replace(c.plugins[0]), c.plugins[1]}
 	third := newRunner(t, c)
 	third.ifName = "eth2"
 	ns := nstest.NewNS(t)

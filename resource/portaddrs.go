@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -20,11 +21,12 @@ import (
 // Two lists may put containers on one bridge and allocate from overlapping ranges. An address that was configured by
 // hand may be meant to be there twice, as for VRRP: if it is with both containers, that is only warned about.
 type PortAddrs struct {
-	Port   string // the host end
-	Bridge string
-	VLAN   uint16 // 0: the default one
-	Addrs  []netip.Prefix
-	ByHand bool // nobody allocated them
+	Network string
+	Port    string // the host end
+	Bridge  string
+	VLAN    uint16 // 0: the default one
+	Addrs   []netip.Prefix
+	ByHand  bool // nobody allocated them
 }
 
 func (p PortAddrs) String() string {
@@ -47,8 +49,38 @@ func (p PortAddrs) name(a netip.Addr, byHand bool) string {
 	return name
 }
 
+// How long an ADD waits for the link of a container that goes: the kernel takes its time to take a namespace down. Within
+// one network the allocator says that the container is gone. Of another network's nobody says so.
+const (
+	sameNetworkLimit  = 10 * time.Second
+	otherNetworkLimit = time.Second
+)
+
+// holder is the link that has an alternative name, nil where none has it. One of a container that goes is waited for.
+func (p PortAddrs) holder(ctx context.Context, w *kernel.World, index int, name string) (l *kernel.Link, err error) {
+	look := func() (gone bool, err error) {
+		l, err = w.Host.LinkByAltName(name)
+		if errors.Is(err, kernel.ErrNoLink) {
+			l, err = nil, nil
+		}
+		return l == nil || l.Index == index, err
+	}
+	if _, err = look(); err != nil || p.ByHand || l == nil || l.Index == index {
+		return l, err
+	}
+	limit := otherNetworkLimit
+	if network, _, _, ok := kernel.ParseTag(l.Alias); ok && network == kernel.NetworkHash(p.Network) {
+		limit = sameNetworkLimit
+	}
+	err = w.Host.Await(ctx, limit, []uint{kernel.LinkEvents}, look)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = nil
+	}
+	return l, err
+}
+
 // Ensure implements plan.Resource.
-func (p PortAddrs) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+func (p PortAddrs) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	index, err := w.Host.Index(p.Port)
 	if err != nil {
 		return false, err
@@ -56,11 +88,11 @@ func (p PortAddrs) Ensure(_ context.Context, w *kernel.World) (changed bool, err
 	for _, prefix := range p.Addrs {
 		a, mine := prefix.Addr(), false
 		for _, byHand := range []bool{false, true} {
-			l, err := w.Host.LinkByAltName(p.name(a, byHand))
+			l, err := p.holder(ctx, w, index, p.name(a, byHand))
 			switch {
-			case errors.Is(err, kernel.ErrNoLink):
 			case err != nil:
 				return changed, err
+			case l == nil:
 			case l.Index == index:
 				mine = mine || byHand == p.ByHand
 			case byHand && p.ByHand:
@@ -93,7 +125,7 @@ func (p PortAddrs) Ensure(_ context.Context, w *kernel.World) (changed bool, err
 	return changed, nil
 }
 
-// holder is who a link says that it belongs to.
+// holderOf is who a link says that it belongs to.
 func holderOf(l *kernel.Link) string {
 	if _, _, text, ok := kernel.ParseTag(l.Alias); ok && text != "" {
 		return text + " (" + l.Name + ")"
@@ -102,8 +134,9 @@ func holderOf(l *kernel.Link) string {
 }
 
 func (p PortAddrs) conflict(a netip.Addr, l *kernel.Link) error {
-	return spec.Errorf(spec.CodeTryAgain, "address %v is that of %s, which is on bridge %s too: ranges of two networks on one bridge must not overlap, and an address that is configured by hand must not be in a range; give each list a range of its own, or a bridge",
-		a, holderOf(l), p.segment())
+	held := Taken{a, fmt.Sprintf("is that of %s, which is on bridge %s too", holderOf(l), p.segment())}
+	return spec.Errorf(spec.CodeTryAgain, "%w: ranges of two networks on one bridge must not overlap, and an address that is configured by hand "+
+		"must not be in a range; give each list a range of its own, or a bridge", held)
 }
 
 func (p PortAddrs) warn(a netip.Addr, l *kernel.Link) {

@@ -140,14 +140,23 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 				plan.Shared(resource.Forwarding{V6: ip.Address.Addr().Is6()}))
 		}
 	}
+	var alone plan.Plan
 	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 && r.Verb != "DEL" {
-		p = append(p, resource.PortAddrs{Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(), ByHand: r.ByHand()})
+		alone = plan.Plan{resource.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(), ByHand: r.ByHand()}}
+	}
+	asks := c.EnableDAD || c.Conflicts.Probe() // then the segment's own answer comes first: a DHCP server is told of it
+	if !asks {
+		p = append(p, alone...)
 	}
 	p = append(p, c.Masquerade.Plan(r)...)
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, resource.Announce{Link: r.IfName, Port: wait})
 	}
-	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...), nil
+	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...)
+	if asks {
+		p = append(p, alone...)
+	}
+	return p, nil
 }
 
 // bridge is the switch, which is anybody's, and goes with its last port where that is asked for.
