@@ -285,11 +285,13 @@ func (r *NFTRule) local(not bool) *NFTRule {
 }
 
 // Translated is "ct status dnat".
-func (r *NFTRule) Translated() *NFTRule {
-	return r.expr("ct", func() {
-		r.u32(unix.NFTA_CT_DREG, reg(0))
-		r.u32(unix.NFTA_CT_KEY, unix.NFT_CT_STATUS)
-	}).bitwise(binary.NativeEndian.AppendUint32(nil, ctStatusDNAT)).cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
+func (r *NFTRule) Translated() *NFTRule { return r.status(ctStatusDNAT, unix.NFT_CMP_NEQ) }
+
+// Unconfirmed is "ct status ! confirmed": of a connection that conntrack has no entry of yet.
+func (r *NFTRule) Unconfirmed() *NFTRule { return r.status(ctStatusConfirmed, unix.NFT_CMP_EQ) }
+
+func (r *NFTRule) status(bit, op uint32) *NFTRule {
+	return r.ct(unix.NFT_CT_STATUS, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bit)).cmp(op, make([]byte, 4))
 }
 
 // ReplyOrRelated is "ct state established,related".

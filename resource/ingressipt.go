@@ -2,7 +2,9 @@ package resource
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -50,8 +52,9 @@ func commentPolicy(policy string) string {
 }
 
 // rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other,
-// so that the last of them comes first; ends are appended.
-func (i IPTIngress) rules(link string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
+// so that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
+// bridge, which br_netfilter has come here before the host routes them.
+func (i IPTIngress) rules(link, port string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
 	rule := func(chain string, comment string, words ...string) kernel.IPTRule {
 		jump := words[len(words)-1]
 		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
@@ -69,6 +72,10 @@ func (i IPTIngress) rules(link string, subnets []netip.Prefix) (insert, ends []k
 		insert = append(insert,
 			rule(chainSource, policy, "-s", p, "-d", p, "!", "-o", link, "-m", "addrtype", "!", "--dst-type", "LOCAL", "RETURN"),
 			rule(chainSource, policy, "-s", p, "-i", link, "RETURN"))
+		if port != "" {
+			insert = append(insert,
+				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port, "--physdev-is-bridged", "RETURN"))
+		}
 		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
 	}
 	if i.Policy == PolicyOpen {
@@ -97,7 +104,7 @@ func (i IPTIngress) rules(link string, subnets []netip.Prefix) (insert, ends []k
 	}
 	insert = append(insert,
 		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "RETURN"),
-		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", chainSource),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED", chainSource),
 		rule("INPUT", commentStages, "!", "-i", "lo", "-m", "conntrack", "--ctstate", "NEW", chainSource),
 		rule("FORWARD", commentStages, chainStage1))
 	return insert, append(ends, rule(chainStage1, commentStages, "RETURN"), rule(chainStage2, commentStages, "RETURN"))
@@ -133,15 +140,18 @@ func linksOf(r kernel.IPTRule) (links []string) {
 }
 
 // tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
-// behind it.
-func (i IPTIngress) tables(w *kernel.World) (link string, subnets []netip.Prefix, tables []*kernel.IPTables, err error) {
+// behind it and, where it is the gateway of a VLAN, its port of the bridge.
+func (i IPTIngress) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*kernel.IPTables, err error) {
 	in := Ingress{i.Owner, i.Link, i.Policy, i.To}
 	link, _, kind, err := in.on(w)
 	if err != nil || link == "" {
-		return "", nil, nil, err
+		return "", "", nil, nil, err
 	}
 	if subnets, err = in.subnetsBehind(w, link, kind, nil); err != nil {
-		return "", nil, nil, err
+		return "", "", nil, nil, err
+	}
+	if port, err = portOf(w, link); err != nil {
+		return "", "", nil, nil, err
 	}
 	for _, v6 := range []bool{false, true} {
 		if v6 && !i.V6 || !v6 && !i.V4 {
@@ -149,11 +159,34 @@ func (i IPTIngress) tables(w *kernel.World) (link string, subnets []netip.Prefix
 		}
 		t, err := w.Host.IPTablesOf(v6, "filter")
 		if err != nil {
-			return "", nil, nil, err
+			return "", "", nil, nil, err
 		}
 		tables = append(tables, t)
 	}
-	return link, subnets, tables, nil
+	return link, port, subnets, tables, nil
+}
+
+// portOf is the port of a bridge that is the other end of a link. It is nothing where there is none, or no br_netfilter: a
+// rule that asks for ports loads it, and then it is on.
+func portOf(w *kernel.World, link string) (string, error) {
+	if _, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	l, err := w.Host.Link(link)
+	if err != nil || l.Kind != "veth" {
+		return "", err
+	}
+	br, err := leadsTo(w, l)
+	if err != nil || br == nil {
+		return "", err
+	}
+	port, err := w.Host.LinkAt(l.Peer)
+	if err != nil {
+		return "", err
+	}
+	return port.Name, nil
 }
 
 // with are the subnets of a table's family behind a link, and those that it has rules for from other attachments.
@@ -168,7 +201,7 @@ func with(subnets []netip.Prefix, v6 bool, link string, have []kernel.IPTRule) [
 
 // Ensure implements plan.Resource.
 func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	link, subnets, tables, err := i.tables(w)
+	link, port, subnets, tables, err := i.tables(w)
 	if err != nil || link == "" {
 		return false, err
 	}
@@ -183,7 +216,7 @@ func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 			if err != nil {
 				return err
 			}
-			insert, ends := i.rules(link, with(subnets, t.V6, link, have[chainSource]))
+			insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
 			var lines []string
 			for _, chain := range policyChains() {
 				if _, ok := have[chain]; !ok && (i.Policy != PolicyOpen || chain != chainStage1 && chain != chainStage2) {
@@ -222,7 +255,7 @@ func late(r kernel.IPTRule, at int, chain []kernel.IPTRule) bool {
 
 // Verify implements plan.Resource.
 func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
-	link, subnets, tables, err := i.tables(w)
+	link, port, subnets, tables, err := i.tables(w)
 	if err != nil {
 		return err
 	}
@@ -232,7 +265,7 @@ func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		insert, ends := i.rules(link, with(subnets, t.V6, link, have[chainSource]))
+		insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
 		want := slices.Concat(insert, ends)
 		for _, r := range lacking(have, want) {
 			d.add(fmt.Errorf("%v: rule %q is missing", t, r))

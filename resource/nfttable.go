@@ -70,7 +70,8 @@ func inetTable() *kernel.NFTTable {
 		}},
 		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter, Rules: []*kernel.NFTRule{
 			rule("administrator").Jump("user"),
-			rule("in whose name").New().Jump("sources"),
+			// What br_netfilter has come here a second time has been asked.
+			rule("in whose name").New().Unconfirmed().Jump("sources"),
 			rule("published ports, who may use them").Translated().Jump("allowfrom"),
 			rule("replies").ReplyOrRelated().Accept(),
 			rule("published ports").Translated().Accept(),

@@ -79,6 +79,8 @@ func (s subnetSets) add(p *part) {
 			SubnetBy(s.v6, s.bits, dst, dst, true, s.links).NotToLocal().Return())
 	}
 	c.Rules = append(c.Rules,
+		rule("to the gateway of a VLAN").SubnetBy(s.v6, s.bits, src, src, false, s.bridge).
+			SubnetBy(s.v6, s.bits, src, dst, false, s.bridge).ToLocal().Return(),
 		rule("in a VLAN of the bridge").SubnetBy(s.v6, s.bits, src, src, false, s.bridge).
 			SubnetBy(s.v6, s.bits, src, dst, false, s.bridge).
 			Subnets(s.v6, s.bits, dst, dst, true, s.policed).Subnets(s.v6, s.bits, dst, dst, true, s.open).Return(),
