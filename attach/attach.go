@@ -121,7 +121,7 @@ type DelOption func(*delOptions)
 type delOptions struct{ goOn bool }
 
 // DelContinue goes on past a failing plugin, so that the plugins before it give back what they hold, and
-// joins the errors. Without it DEL stops at the first error (clause R4).
+// joins the errors. Where only plugins after the first one fail, [Cached.Left] says which from then on. Without it DEL stops at the first error (clause R4).
 func DelContinue() DelOption { return func(o *delOptions) { o.goOn = true } }
 
 // Del detaches a container: it runs DEL of each plugin in reverse, with the remembered result, and

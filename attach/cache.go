@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ type Cached struct {
 	// Bare: the file is of the oldest format, a result and nothing else. Network, ContainerID and IfName
 	// are then what its name suggests, and a dash in one of them misleads.
 	Bare bool
+
+	// Left are the plugins whose DEL has failed, where that of the first one, which made the interface, has not.
+	Left []string
 
 	// Stored is when ADD remembered it, as far as its file tells.
 	Stored time.Time
@@ -60,6 +64,7 @@ type entry struct {
 	CapabilityArgs map[string]any  `json:"capabilityArgs,omitempty"`
 	Result         json.RawMessage `json:"result,omitempty"`
 	Seen           string          `json:"fairleadNetns,omitempty"`
+	Left           []string        `json:"fairleadLeft,omitempty"`
 }
 
 const kind = "cniCacheV1"
@@ -148,7 +153,7 @@ func read(path string) (*Cached, error) {
 	}
 	c := &Cached{
 		ContainerID: e.ContainerID, IfName: e.IfName, Network: e.NetworkName, Netns: e.Netns,
-		Config: e.Config, Args: e.CNIArgs, Capabilities: e.CapabilityArgs, File: path, seen: e.Seen,
+		Config: e.Config, Args: e.CNIArgs, Capabilities: e.CapabilityArgs, File: path, seen: e.Seen, Left: e.Left,
 	}
 	if c.Network == "" || c.ContainerID == "" || c.IfName == "" {
 		return nil, fmt.Errorf("%s: %w: network, container or interface is not named", path, ErrCorrupt)
@@ -187,8 +192,18 @@ func (r *Runtime) store(c *Cached) error {
 	if other, err := read(path); err == nil && !other.Bare && other.Owner() != c.Owner() {
 		path = paths[len(paths)-1]
 	}
-	tmp := r.temporary(c.Owner())
-	if err = os.Remove(tmp); err == nil || errors.Is(err, fs.ErrNotExist) { // to open a pipe that has its name would hang
+	if err := r.write(c.Owner(), path, b); err != nil {
+		return err
+	}
+	c.File = path
+	return nil
+}
+
+// write puts the file of an attachment in its place.
+func (r *Runtime) write(o spec.Owner, path string, b []byte) error {
+	tmp := r.temporary(o)
+	err := os.Remove(tmp)
+	if err == nil || errors.Is(err, fs.ErrNotExist) { // to open a pipe that has its name would hang
 		err = os.WriteFile(tmp, b, 0o600)
 	}
 	if err == nil {
@@ -196,14 +211,35 @@ func (r *Runtime) store(c *Cached) error {
 	}
 	if err != nil {
 		os.Remove(tmp)
-		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+		return fmt.Errorf("cache %s: %w", o, err)
 	}
-	c.File = path
 	return nil
 }
 
 func (r *Runtime) temporary(o spec.Owner) string {
 	return filepath.Join(r.cacheDir(), ".fairlead-"+digest(o)+".tmp")
+}
+
+// unfinished writes down which plugins of a DEL have failed; the rest of the file stays as its author wrote it.
+func (r *Runtime) unfinished(c *Cached, left []string) error {
+	if c == nil || c.Bare || slices.Equal(c.Left, left) {
+		return nil
+	}
+	b, err := spec.ReadPlain(c.File, spec.MaxFile)
+	if err != nil {
+		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+	}
+	var e map[string]json.RawMessage
+	if err := json.Unmarshal(b, &e); err != nil {
+		return fmt.Errorf("cache %s: %s: %w", c.Owner(), c.File, err)
+	}
+	if e["fairleadLeft"], err = json.Marshal(left); err == nil {
+		b, err = json.Marshal(e)
+	}
+	if err != nil {
+		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+	}
+	return r.write(c.Owner(), c.File, b)
 }
 
 // forget removes the attachment, and what a crash may have left of it, from the cache.

@@ -195,7 +195,8 @@ func (op *operation) rollback(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return op.del(context.WithoutCancel(ctx), nil, netns, true)
+	_, err = op.del(context.WithoutCancel(ctx), nil, netns, true)
+	return err
 }
 
 // detach runs DEL of all plugins, and forgets the attachment when they have succeeded.
@@ -213,34 +214,45 @@ func (op *operation) detach(ctx context.Context, cached *Cached, goOn bool) erro
 	if cached != nil && netns != "" && netns == cached.Netns && !cached.stale() && op.r.Gone(cached) { // what is there now is another's
 		netns = ""
 	}
-	err = op.del(ctx, prev, netns, goOn)
+	left, err := op.del(ctx, prev, netns, goOn)
 	if op.older(ctx) {
-		err = op.del(ctx, prev, netns, goOn)
+		left, err = op.del(ctx, prev, netns, goOn)
 	}
 	if err != nil {
+		if goOn && !slices.Contains(left, 0) { // else the interface is there, and so the attachment is
+			err = errors.Join(err, op.r.unfinished(cached, op.types(left)))
+		}
 		return err
 	}
 	return op.r.forget(op.owner, cached)
 }
 
-func (op *operation) del(ctx context.Context, prev *spec.Result, netns string, goOn bool) error {
+func (op *operation) types(plugins []int) (types []string) {
+	for _, i := range plugins {
+		types = append(types, op.l.Plugins[i].Type)
+	}
+	return types
+}
+
+// del runs DEL of all plugins. Left are those that failed, by their place in the list.
+func (op *operation) del(ctx context.Context, prev *spec.Result, netns string, goOn bool) (left []int, err error) {
 	if !op.version.AtLeast(spec.V040) {
 		prev = nil
 	}
 	var errs []error
-	for _, conf := range slices.Backward(op.l.Plugins) {
+	for i, conf := range slices.Backward(op.l.Plugins) {
 		_, err := op.run(ctx, "DEL", conf, netns, prev)
 		if op.each > 0 && refuses(err) { // it has refused ADD too, and made nothing
 			continue
 		}
 		if err != nil {
-			errs = append(errs, err)
+			errs, left = append(errs, err), append(left, i)
 			if !goOn {
 				break
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return left, errors.Join(errs...)
 }
 
 // run runs one plugin once.

@@ -120,19 +120,24 @@ func names(msg, path string) bool {
 	return strings.HasPrefix(msg, path) || strings.Contains(msg, ": "+path) || strings.Contains(msg, "; "+path)
 }
 
+// deletes is the command that deletes an attachment.
+func deletes(o spec.Owner, netns string) string {
+	del := fmt.Sprintf("`fairlead del %s %s", o.Network, cmp.Or(netns, "NETNS"))
+	if o.ContainerID != containerID(netns) {
+		del += " --container-id " + o.ContainerID
+	}
+	if o.IfName != "eth0" {
+		del += " -i " + o.IfName
+	}
+	return del + "`"
+}
+
 // letGo says how an attachment gives back what it has.
 func letGo(c attach.Cached) string {
 	if isGone(c) {
 		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.", c.Owner(), c.Network)
 	}
-	del := fmt.Sprintf("`fairlead del %s %s", c.Network, cmp.Or(c.Netns, "NETNS"))
-	if c.ContainerID != containerID(c.Netns) {
-		del += " --container-id " + c.ContainerID
-	}
-	if c.IfName != "eth0" {
-		del += " -i " + c.IfName
-	}
-	del += "`"
+	del := deletes(c.Owner(), c.Netns)
 	switch {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
 		return del + " detaches who has it."

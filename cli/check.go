@@ -95,6 +95,9 @@ func (t *target) dead() error {
 // runtime's container they would take what it knows of.
 func (t *target) mending(args []string) string {
 	was := t.former()
+	if was != nil && len(was.Left) > 0 {
+		return fmt.Sprintf("`fairlead del %s` finishes the del that was begun.", t.typed(args))
+	}
 	changed := was != nil && repair.Changed(t.List, was)
 	hint := "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: "
 	if changed {

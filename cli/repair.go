@@ -156,11 +156,14 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	for _, line := range doc.Tables {
 		a.print("%s %s\n", s.good("repaired:"), strings.ReplaceAll(line, " is missing", " was missing"))
 	}
-	count, changed := map[repair.State]int{}, []string{}
+	count, changed, begun := map[repair.State]int{}, []string{}, []string{}
 	for _, f := range report.Findings {
 		count[f.State]++
 		if f.Changed && !slices.Contains(changed, f.Owner.Network) {
 			changed = append(changed, f.Owner.Network)
+		}
+		if len(f.Left) > 0 {
+			begun = append(begun, deletes(f.Owner, f.Netns))
 		}
 		if f.State == repair.InOrder && len(f.NotOurs) == 0 || f.State == repair.Handed {
 			continue // the sum says it
@@ -189,7 +192,10 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	for _, network := range changed {
 		a.note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and `fairlead del` and `fairlead add` take the change over", network)
 	}
-	if count[repair.Broken] > 0 {
+	for _, del := range begun {
+		a.note("%s finishes what a del has begun, once the plugin that failed is there and works", del)
+	}
+	if count[repair.Broken] > len(begun) {
 		a.note("what cannot be mended is made anew with the container, by the runtime that attached it")
 	}
 	if count[repair.Offline] > 0 {

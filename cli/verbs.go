@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -213,7 +214,7 @@ func (a *app) delCommand() *cobra.Command {
 				options = append(options, attach.DelContinue())
 			}
 			if err := t.runtime.Del(a.interruptible(), t.List, t.Attachment, options...); err != nil {
-				return err
+				return t.stopped(err, args, goOn)
 			}
 			if a.json() {
 				return printJSON(a.stdout, t.document())
@@ -225,6 +226,23 @@ func (a *app) delCommand() *cobra.Command {
 	c.Flags().BoolVar(&goOn, "continue", false, "go on past a plugin that fails, so that the others give back what they hold")
 	c.ValidArgsFunction = a.completeTarget
 	return c
+}
+
+// stopped adds to the error of a DEL what it has come to.
+func (t *target) stopped(err error, args []string, goOn bool) error {
+	exit, hint := explain(err)
+	was, ran := t.former(), new(invoke.ExecError)
+	switch failed := errors.As(err, &ran); {
+	case was == nil || !failed && !errors.Is(err, invoke.ErrNotFound):
+		return err
+	case len(was.Left) > 0:
+		hint += fmt.Sprintf(" The interface and what the other plugins held are gone; what %s holds is left. `fairlead del %s` finishes it, once the plugin is there and works.", strings.Join(was.Left, ", "), t.typed(args))
+	case goOn || len(t.Plugins) == 1 || failed && ran.Type == t.Plugins[0].Type: // DEL asks that one last
+		return err
+	default:
+		hint += fmt.Sprintf(" `fairlead del %s --continue` goes on past it, so that the others give back what they hold.", t.typed(args))
+	}
+	return fail(exit, strings.TrimSpace(hint), "%w", err)
 }
 
 // networkAndRuntime finds a network, by find, and what runs its plugins.

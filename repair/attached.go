@@ -48,6 +48,9 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 		a.broken(errNoConfig)
 	case c.Gone():
 		a.gone("%s", a.lost())
+	case len(c.Left) > 0:
+		a.State, a.Left = Broken, c.Left
+		a.broken(fmt.Errorf("its DEL is not finished: %s failed, and its interface is gone", strings.Join(c.Left, ", ")))
 	default:
 		a.made, a.handed = sdk.Made(host, a.Owner), sdk.HandedOver(host, a.Owner)
 		if a.handed && r.backend == "" {

@@ -68,6 +68,7 @@ type Finding struct {
 	Wrong    []Wrong  // the same by resource, where it is of one
 	Changed  bool     // the network is configured otherwise by now; what there should be is as it was attached
 	Lost     []string // what the reference knows nothing of, in a handover
+	Left     []string // plugins that a DEL, which took its interface down, has failed for
 	NotOurs  []string // plugins of its list that were passed over, and why
 }
 
