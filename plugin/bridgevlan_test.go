@@ -130,11 +130,11 @@ func TestPolicyBesideBridge(t *testing.T) {
 //
 // clause: P20 P24
 func TestBridgeVLANPolicies(t *testing.T) {
-	needBridgeVLANs(t)
 	for _, policy := range []string{"same-bridge", "isolated", "strict"} {
 		for _, backend := range []string{"nftables", "iptables"} {
 			for _, bridged := range []string{"0", "1"} {
 				t.Run(policy+"/"+backend+"/br_netfilter="+bridged, func(t *testing.T) {
+					needBridgeVLANs(t)
 					s := newSite(t)
 					s.sh("host", "for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do if [ -e $f ]; then echo "+bridged+" > $f; fi; done")
 					fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, backend, policy)
