@@ -28,6 +28,8 @@ func advice(doc *spec.Error, attached []attach.Cached) string {
 		return from + " " + hintEnvironment
 	case who != "":
 		return who
+	case strings.Contains(doc.Msg, "give each list a range of its own"):
+		return "`fairlead net ls` names the lists: give each a range of its own (rangeStart and rangeEnd of its ipam). Until then an add fails wherever it comes upon an address of the other's."
 	case strings.Contains(doc.Msg, " has invalid gateway)") || strings.Contains(doc.Msg, " in its subnet; a scope of 253 "):
 		return "Give the route a router in a subnet of the container's (gateway, or gw of the route); of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in which file it is."
 	case strings.Contains(doc.Msg, "an interface of that name exists already"):

@@ -57,13 +57,14 @@ func explain(err error) (exit int, hint string) {
 	var file *spec.FileError
 	var doc *spec.Error
 	var ran *invoke.ExecError
+	var path *fs.PathError
 	switch {
 	case errors.As(err, &f):
 		return f.exit, f.hint
 	case errors.As(err, &sig):
 		return exitSignal + int(sig.sig), "What was begun has been taken back."
 	case errors.Is(err, spec.ErrNotFound):
-		return exitNotFound, "`fairlead net ls` lists the networks, and what is wrong with their files; NETCONFPATH names their directory."
+		return exitNotFound, "`fairlead net ls` lists the networks, the built-in one (" + defaultNetwork + ") too, and what is wrong with their files; NETCONFPATH names their directory."
 	case errors.Is(err, attach.ErrNotAttached):
 		return exitNotFound, "`fairlead ls` lists what is attached."
 	case errors.Is(err, attach.ErrAttached):
@@ -78,6 +79,8 @@ func explain(err error) (exit int, hint string) {
 		return exitFailure, "Correct the file; `fairlead net ls` reads all of them again."
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.EAGAIN), errors.Is(err, syscall.EBUSY):
 		return exitTryAgain, "Try again in a moment."
+	case errors.As(err, &path) && path.Op == "fork/exec" && chmod(path.Path) != "":
+		return exitFailure, chmod(path.Path)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
 		if os.Geteuid() == 0 {
 			return exitFailure, "This root lacks a capability, as in a container or a user namespace, or what is to be written is read-only. To try it without: `fairlead host`."

@@ -37,6 +37,9 @@ func (a *app) gcCommand() *cobra.Command {
 			if f.gone && len(args) == 0 {
 				return nil
 			}
+			if len(args) == 0 {
+				return misused(c, errors.New("NET is missing; only `fairlead gc --gone` goes without one, and removes in all networks what dead containers left"))
+			}
 			return operands("NET [NETNS]")(c, args)
 		},
 		Use: "gc NET [NETNS]", GroupID: "attach",

@@ -24,7 +24,7 @@ func (a *app) hostCommand() *cobra.Command {
 		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",
 		Short: "Run a command, or a shell, in a throw-away host of its own",
 		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of its
-own, with empty /run, /var/lib/cni, /etc/cni and /opt/cni. Whatever is made in it dies with COMMAND, and the
+own, with empty /run, /var/lib/cni, /etc/cni/net.d and /opt/cni. Whatever is made in it dies with COMMAND, and the
 machine stays as it was. Where CNI_PATH is not set, the plugins there are fairlead's own, unless /opt/cni/bin gets
 others; only what fairlead is not comes from the other usual directories. An ordinary user needs no sudo where user namespaces are allowed.`,
 		Example: `  fairlead host -- fairlead run -p 8080:80 -- COMMAND
@@ -139,7 +139,7 @@ func furnish() error {
 			return err
 		}
 	}
-	if err := errors.Join(os.MkdirAll(stateDir, 0o755), os.WriteFile(thrownAway, nil, 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll("/etc/cni/net.d", 0o755), os.MkdirAll(stateDir, 0o755), os.WriteFile(thrownAway, nil, 0o644)); err != nil {
 		return err
 	}
 	showSys("/run/.scratch")

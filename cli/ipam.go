@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -155,6 +157,18 @@ func (a *app) pools(ctx context.Context, name string) (all []pool, problems []st
 	return all, problems, nil
 }
 
+// wrong says what could not be looked at, and how it could.
+func (a *app) wrong(problems []string) {
+	denied := false
+	for _, p := range problems {
+		a.note("%s", p)
+		denied = denied || strings.Contains(p, fs.ErrPermission.Error())
+	}
+	if denied && os.Geteuid() != 0 {
+		fmt.Fprintln(a.stderr, "  "+hintPrivilege)
+	}
+}
+
 // The states of an address beside those of a lease.
 const (
 	held     = "held"
@@ -280,9 +294,7 @@ boot, or if that namespace is no more: fairlead ipam reclaim removes such a leas
 			} else if len(problems) == 0 {
 				a.print("no address is given out\n")
 			}
-			for _, p := range problems {
-				a.note("%s", p)
-			}
+			a.wrong(problems)
 			return nil
 		},
 		ValidArgsFunction: a.completeNetworks,
@@ -338,10 +350,10 @@ out last.`,
 			for _, u := range all {
 				t = append(t, []any{u.Network, u.Range, u.Size, u.Used, u.Available, u.Held, u.Resting, u.Reserved})
 			}
-			t.print(a.stdout, a.style(a.stdout))
-			for _, p := range problems {
-				a.note("%s", p)
+			if len(t) > 1 || len(problems) == 0 {
+				t.print(a.stdout, a.style(a.stdout))
 			}
+			a.wrong(problems)
 			return nil
 		},
 		ValidArgsFunction: a.completeNetworks,

@@ -261,9 +261,7 @@ such a container left is removed by fairlead gc NET --gone.`,
 			if len(all) == 0 && len(problems) == 0 {
 				a.print("nothing to reclaim\n")
 			}
-			for _, p := range problems {
-				a.note("%s", p)
-			}
+			a.wrong(problems)
 			if dry {
 				a.note("nothing was changed")
 			}

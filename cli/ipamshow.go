@@ -31,9 +31,7 @@ func (a *app) ipamShowCommand() *cobra.Command {
 				}
 				found = append(found, lookUp(p.network, addr, b)...)
 			}
-			for _, p := range problems {
-				a.note("%s", p)
-			}
+			a.wrong(problems)
 			if len(found) == 0 {
 				return fail(exitNotFound, "`fairlead ipam stats` lists the ranges of all networks.", "%s is of no range, and nobody has it", addr)
 			}

@@ -186,7 +186,8 @@ func (a *app) netCommand() *cobra.Command {
 			}
 			cached, wrong := (&attach.Runtime{}).List("")
 			blind := unseen(wrong)
-			for at, l := range lists {
+			said := map[[2]string]bool{}
+			for _, l := range lists {
 				i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
 				for _, p := range l.Plugins {
 					i.Plugins = append(i.Plugins, p.Type)
@@ -200,7 +201,7 @@ func (a *app) netCommand() *cobra.Command {
 					i.Attached = &n
 				}
 				if n := (&network{List: l}); l.File != "" { // what is built in is as it should be, whatever CNI_PATH has
-					for _, w := range slices.Concat(n.warnings(), n.tried(), overlaps(l, lists[:at])) {
+					for _, w := range slices.Concat(n.warnings(), n.tried(), a.unspoken(n), overlaps(l, lists, said)) {
 						i.Warnings = append(i.Warnings, problem(w))
 					}
 				}

@@ -92,7 +92,11 @@ func (a *app) networkOrFile(arg string) (*network, error) {
 func (a *app) networkOfFile(file string) (*network, error) {
 	l, err := spec.LoadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fail(exitNotFound, "Give the path of a file, or the name of a network: `fairlead net ls` lists them.", "%w", err)
+		hint := "Give the path of a file; `fairlead net ls` lists the networks, and the file of each."
+		if _, named := spec.Load(confDir(), file); named == nil { // --conf takes no name
+			hint = "There is a network of that name: give it with --net."
+		}
+		return nil, fail(exitNotFound, hint, "%w", err)
 	}
 	if err != nil {
 		return nil, err

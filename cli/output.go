@@ -10,6 +10,8 @@ import (
 	"sync"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 // This is where text meets a terminal. Names, notes and errors come from files that anybody may have written, and what a
@@ -87,7 +89,8 @@ func (s screen) Write(b []byte) (int, error) {
 	for line := range strings.Lines(string(b)) {
 		text, end := strings.CutSuffix(line, "\n")
 		if note := told(text); note != text {
-			if _, again := s.said.LoadOrStore(note, true); again {
+			_, known := s.said.Load(kernel.Overlapping) // said by who knows the networks' names
+			if _, again := s.said.LoadOrStore(note, true); again || known && strings.Contains(note, kernel.Overlapping) {
 				continue
 			}
 			text = note

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -89,21 +91,36 @@ func (w wire) overlap(other wire) string {
 	return ""
 }
 
-// overlaps are warnings of a network that overlaps with one of the lists before it, or with an address or a route of this
-// host. What cannot be asked of the host is left out.
-func overlaps(l *spec.List, before []*spec.List) (problems []error) {
+// overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host. A
+// pair that was said is not said again. What cannot be asked of the host is left out.
+func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (problems []error) {
 	mine, ok := wireOf(l)
 	if !ok {
 		return nil
 	}
 	bad := func(with, text string) {
-		problems = append(problems, &spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, with, text)})
-	}
-	for _, other := range before {
-		if theirs, ok := wireOf(other); ok {
-			if text := mine.overlap(theirs); text != "" {
-				bad("network "+other.Name, text)
+		pair := [2]string{min(l.Name, with), max(l.Name, with)}
+		if said[pair] {
+			return
+		}
+		said[pair] = true
+		name := "link " + with
+		for _, other := range others {
+			if other.Name == with {
+				name = fmt.Sprintf("network %s (%s)", with, cmp.Or(other.File, "built in"))
 			}
+		}
+		problems = append(problems, &spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)})
+	}
+	ofLink := map[string]string{}
+	for _, other := range others {
+		theirs, ok := wireOf(other)
+		if !ok || other.Name == l.Name {
+			continue
+		}
+		ofLink[theirs.link] = other.Name
+		if text := mine.overlap(theirs); text != "" && other.File != "" {
+			bad(other.Name, text)
 		}
 	}
 	if !mine.routed || mine.link == "" {
@@ -121,8 +138,24 @@ func overlaps(l *spec.List, before []*spec.List) (problems []error) {
 		}
 		seen[r.Subnet] = true
 		if link, kind, prefix, err := ns.Overlap(mine.link, r.Subnet); err == nil && link != "" && !strings.HasPrefix(link, mine.link+".") { // its VLANs' gateways
-			bad("link "+link, fmt.Sprintf("subnet %v overlaps with %s %v of the host, which reaches one of the two only; choose another subnet", r.Subnet, kind, prefix))
+			bad(cmp.Or(ofLink[link], link), fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet, kind, prefix, link, kernel.Overlapping))
 		}
 	}
 	return problems
+}
+
+// warnOfOverlaps says what n overlaps with, before its plugins do: they know only the links.
+func (a *app) warnOfOverlaps(n *network, rt *attach.Runtime) {
+	lists, _ := spec.LoadDir(confDir())
+	if l, err := spec.ParseList(defaultList(ipv6Here())); err == nil {
+		lists = append(lists, l)
+	}
+	found := overlaps(n.List, lists, map[[2]string]bool{})
+	for _, err := range found {
+		a.note("warning: %v", err)
+	}
+	if s, ok := rt.Stderr.(screen); ok && len(found) > 0 {
+		a.note("correct one of the two; `fairlead net ls` reads all of them again")
+		s.said.Store(kernel.Overlapping, true)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -123,7 +124,10 @@ func (n *network) missing() (errs []error) {
 
 func (n *network) find(typ string) error {
 	dirs, itself := search(n)
-	_, err := invoke.Find(typ, dirs)
+	path, err := invoke.Find(typ, dirs)
+	if err == nil && chmod(path) != "" {
+		return fail(exitFailure, chmod(path), "find plugin %q: %s is not executable", typ, path)
+	}
 	var own []string
 	for _, p := range plugin.All() {
 		own = append(own, p.Name)
@@ -135,6 +139,14 @@ func (n *network) find(typ string) error {
 		return fmt.Errorf("find plugin %q: %w; did you mean %q?", typ, invoke.ErrNotFound, near)
 	}
 	return err
+}
+
+// chmod is how a plugin's file becomes executable, empty where it is.
+func chmod(path string) string {
+	if st, err := os.Stat(path); err != nil || st.Mode()&0o111 != 0 {
+		return ""
+	}
+	return "`chmod +x " + path + "`"
 }
 
 // findIPAM finds the IPAM plugin of p. Ours need no file of an allocator that is ours.
@@ -239,7 +251,11 @@ func (n *network) tried() (problems []error) {
 	}
 	t := &target{network: n, Attachment: exampleAttachment()}
 	for _, err := range n.missing() {
-		bad(err.Error())
+		text := err.Error()
+		if f := (*failure)(nil); errors.As(err, &f) {
+			text += ": " + f.hint
+		}
+		bad(text)
 	}
 	if !n.ours() {
 		return problems

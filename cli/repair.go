@@ -198,6 +198,9 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	if count[repair.Broken] > len(begun) {
 		a.note("what cannot be mended is made anew with the container, by the runtime that attached it")
 	}
+	if count[repair.Gone] > 0 {
+		a.note("`fairlead gc --gone` removes what dead containers left")
+	}
 	if count[repair.Offline] > 0 {
 		a.note("what the reference plugins made of an attachment is theirs to mend; `fairlead repair --adopt` attaches it anew by fairlead's, with the same addresses")
 	}

@@ -21,6 +21,7 @@ type readiness struct {
 	Ready   bool      `json:"ready"` // for new attachments
 	Code    spec.Code `json:"code,omitempty"`
 	Reason  string    `json:"reason,omitempty"`
+	Hint    string    `json:"hint,omitempty"`
 
 	Addresses []room    `json:"addresses,omitempty"` // what the allocators of this program have left
 	NotAsked  []string  `json:"notAsked,omitempty"`  // plugins whose version has no STATUS
@@ -45,6 +46,7 @@ about the network, not about a container: NETNS is there because cnitool has it,
 				return err
 			}
 			r := readiness{Network: n.Name}
+			a.warnOfOverlaps(n, rt)
 			r.Addresses, r.NotAsked, err = n.serves(a.interruptible(), rt)
 			if a.interruptible().Err() != nil {
 				return err
@@ -62,7 +64,7 @@ about the network, not about a container: NETNS is there because cnitool has it,
 					if errors.As(err, &doc) {
 						r.Code, r.Reason = doc.Code, doc.Msg
 					}
-					a.status, _ = explain(err)
+					a.status, r.Hint = explain(err)
 				}
 				return printJSON(a.stdout, r)
 			}

@@ -173,6 +173,7 @@ func (a *app) addCommand() *cobra.Command {
 			for _, note := range t.undeclared() {
 				a.note("warning: %s", note)
 			}
+			a.warnOfOverlaps(t.network, t.runtime)
 			res, err := t.runtime.Add(a.interruptible(), t.List, t.Attachment)
 			if err != nil {
 				return err

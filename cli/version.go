@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -41,22 +44,15 @@ which of them it runs. NETNS is there because cnitool has it, and nobody is aske
 			if err != nil {
 				return err
 			}
-			speak, err := rt.Versions(a.interruptible(), n.List)
-			if err != nil {
+			plugins, version, err := versions(a.interruptible(), n, rt)
+			if plugins == nil {
 				return err
 			}
 			doc := struct {
 				Network string       `json:"network"`
 				Version spec.Version `json:"version"` // that the network runs in
 				Plugins []spoken     `json:"plugins"`
-			}{Network: n.Name, Plugins: []spoken{}}
-			var all [][]spec.Version
-			for _, p := range n.Plugins {
-				path, _ := invoke.Find(p.Type, rt.PluginDirs)
-				doc.Plugins = append(doc.Plugins, spoken{p.Type, path, speak[p.Type]})
-				all = append(all, speak[p.Type])
-			}
-			doc.Version, err = spec.Select(n.List, all...)
+			}{n.Name, version, plugins}
 			switch {
 			case err != nil && a.json():
 				return err
@@ -77,6 +73,41 @@ which of them it runs. NETNS is there because cnitool has it, and nobody is aske
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
+}
+
+// versions are those that each plugin of n speaks, nil where that is not known, and the one that n runs in.
+func versions(ctx context.Context, n *network, rt *attach.Runtime) (plugins []spoken, version spec.Version, err error) {
+	speak, err := rt.Versions(ctx, n.List)
+	if err != nil {
+		return nil, "", err
+	}
+	plugins = []spoken{}
+	var all [][]spec.Version
+	for _, p := range n.Plugins {
+		path, _ := invoke.Find(p.Type, rt.PluginDirs)
+		plugins = append(plugins, spoken{p.Type, path, speak[p.Type]})
+		all = append(all, speak[p.Type])
+	}
+	version, err = spec.Select(n.List, all...)
+	return plugins, version, err
+}
+
+// unspoken is a warning of other programs' plugins that speak no version of the network's.
+func (a *app) unspoken(n *network) []error {
+	if n.ours() || len(n.missing()) > 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(a.interruptible(), 5*time.Second)
+	defer cancel()
+	dirs, _ := search(n)
+	plugins, _, err := versions(ctx, n, &attach.Runtime{PluginDirs: dirs, Stderr: newScreen(a.stderr)})
+	if err == nil {
+		return nil
+	}
+	if plugins != nil {
+		err = fmt.Errorf("%w; `fairlead version %s` says what each speaks", unspoken(n.List, plugins, err), n.Name)
+	}
+	return []error{&spec.FileError{File: n.File, Err: err}}
 }
 
 func join(vs []spec.Version) string {

@@ -2,6 +2,9 @@ package kernel
 
 import "net/netip"
 
+// Overlapping is what an overlap comes to, as warnings say it.
+const Overlapping = "and the host reaches only one of the two"
+
 // Overlap is the link, but for a network's own, that has something in common with the network's subnet: an "address" or a
 // "route", and which. What there is for single containers of ours is none.
 func (ns *NS) Overlap(link string, subnet netip.Prefix) (other, kind string, prefix netip.Prefix, err error) {

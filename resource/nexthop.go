@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -75,8 +76,8 @@ func (a Addr) Overlaps(w *kernel.World) error {
 func warnOfOverlap(w *kernel.World, link string, subnet netip.Prefix) error {
 	other, kind, prefix, err := w.Host.Overlap(link, subnet)
 	if err == nil && other != "" {
-		slog.Warn("the network's subnet is that of another link too, or a part of it, and the host reaches only one of the two",
-			"subnet", subnet.Masked(), "link", link, "other", other, kind, prefix)
+		slog.Warn(fmt.Sprintf("subnet %v of link %s overlaps with %s %v of link %s, %s: give each a subnet of its own; `fairlead net ls` names the networks",
+			subnet.Masked(), link, kind, prefix, other, kernel.Overlapping))
 	}
 	return err
 }
