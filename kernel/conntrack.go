@@ -75,19 +75,15 @@ func parseTuple(b []byte) (t tuple) {
 	if !slices.Equal(attr(b, ctaProto, ctaProtoNum), []byte{unix.IPPROTO_UDP}) {
 		return t
 	}
-	end := func(i uint16) netip.AddrPort {
-		v := attr(b, ctaIP, 1+i)
-		if v == nil {
-			v = attr(b, ctaIP, 3+i)
-		}
-		a, _ := netip.AddrFromSlice(v)
+	end := func(a netip.Addr, i uint16) netip.AddrPort {
 		port := attr(b, ctaProto, ctaSrcPort+i)
 		if len(port) != 2 {
 			return netip.AddrPort{}
 		}
 		return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
 	}
-	return tuple{end(0), end(1)}
+	src, dst := ctAddrs(b)
+	return tuple{end(src, 0), end(dst, 1)}
 }
 
 func (t tuple) matches(u tuple) bool {
@@ -192,7 +188,7 @@ func (ns *NS) ForgetUDP(flows []UDPFlow) error {
 			read[0] = append(read[0], f)
 		}
 	}
-	if count < few && (len(read[0])+len(read[1]) == 0 || !ns.mayKnow(slices.Concat(read[:]...))) {
+	if count < few && (len(read[0])+len(read[1]) == 0 || !ns.mayKnow(aboutPorts(slices.Concat(read[:]...)))) {
 		return nil
 	}
 	for v6, flows := range read {
@@ -210,9 +206,9 @@ func (ns *NS) ForgetUDP(flows []UDPFlow) error {
 	return errors.Join(errs...)
 }
 
-// mayKnow reports whether conntrack has a flow of UDP to one of the ports, as far as its file in /proc says, which
-// takes 0.5 ms: it is read without a lock on each bucket. Where there is no such file, it may.
-func (ns *NS) mayKnow(flows []UDPFlow) bool {
+// mayKnow reports whether conntrack has a flow that is meant, as far as its file in /proc says, which takes 0.5 ms: it is read
+// without a lock on each bucket. Where there is no such file, it may.
+func (ns *NS) mayKnow(meant func(line string) bool) bool {
 	var text []byte
 	if err := ns.Do(func() (err error) {
 		text, err = os.ReadFile("/proc/thread-self/net/nf_conntrack")
@@ -221,17 +217,75 @@ func (ns *NS) mayKnow(flows []UDPFlow) bool {
 		return true
 	}
 	for line := range strings.Lines(string(text)) {
-		if !strings.Contains(line, " udp ") {
-			continue
-		}
-		_, after, _ := strings.Cut(line, " dport=") // the first is of what was sent, the second of its answer
-		word, _, _ := strings.Cut(after, " ")
-		port, err := strconv.ParseUint(word, 10, 16)
-		if err != nil || slices.ContainsFunc(flows, func(f UDPFlow) bool { return f.Port <= uint16(port) && uint16(port) <= max(f.Port, f.Last) }) {
+		if meant(line) {
 			return true
 		}
 	}
 	return false
+}
+
+// sent is what a line of conntrack's file says of what was sent, which comes before the same of its answer.
+func sent(line, key string) string {
+	_, after, _ := strings.Cut(line, " "+key+"=")
+	word, _, _ := strings.Cut(after, " ")
+	return word
+}
+
+// aboutPorts tells the lines of conntrack's file that are about UDP to one of the ports.
+func aboutPorts(flows []UDPFlow) func(line string) bool {
+	return func(line string) bool {
+		if !strings.Contains(line, " udp ") {
+			return false
+		}
+		port, err := strconv.ParseUint(sent(line, "dport"), 10, 16)
+		return err != nil || slices.ContainsFunc(flows, func(f UDPFlow) bool { return f.Port <= uint16(port) && uint16(port) <= max(f.Port, f.Last) })
+	}
+}
+
+// ForgetSources makes conntrack forget what was begun in the name of addresses of these subnets and is not translated:
+// before there was a rule that asks whose such a packet is, anybody could have sent it.
+func (ns *NS) ForgetSources(subnets []netip.Prefix) error {
+	count, err := ns.flowCount()
+	if len(subnets) == 0 || err == nil && count == 0 {
+		return nil
+	}
+	in := func(a netip.Addr) bool {
+		return slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+	if err == nil && count < few && !ns.mayKnow(func(line string) bool {
+		a, err := netip.ParseAddr(sent(line, "src"))
+		return err != nil || in(a)
+	}) {
+		return nil
+	}
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		if !slices.ContainsFunc(subnets, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 }) {
+			continue
+		}
+		var forged []flow
+		err := ns.flows(v6, tuple{}, tuple{}, func(b []byte) {
+			src, dst := ctAddrs(attr(b, ctaTupleOrig))
+			if from, to := ctAddrs(attr(b, ctaTupleReply)); in(src) && src == to && dst == from {
+				forged = append(forged, flowOf(b))
+			}
+		})
+		errs = append(errs, err, ns.forgetEach(v6, forged))
+	}
+	return errors.Join(errs...)
+}
+
+// ctAddrs are the addresses of a tuple of any protocol.
+func ctAddrs(b []byte) (src, dst netip.Addr) {
+	end := func(i uint16) netip.Addr {
+		v := attr(b, ctaIP, 1+i)
+		if v == nil {
+			v = attr(b, ctaIP, 3+i)
+		}
+		a, _ := netip.AddrFromSlice(v)
+		return a
+	}
+	return end(0), end(1)
 }
 
 // flowCount is how many flows conntrack knows of in this namespace.
@@ -286,36 +340,74 @@ func (ns *NS) deleteFlows(filters [][2]tuple) error {
 	return nil
 }
 
-// forget reads what a filter lets through, which the kernel has picked from 5.8 on, and deletes one by one
-// what belongs to the flows.
-func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
+// A flow is one that conntrack knows of, as it is named to delete it.
+type flow struct{ orig, id, zone []byte }
+
+func flowOf(b []byte) flow {
+	return flow{slices.Clone(attr(b, ctaTupleOrig)), slices.Clone(attr(b, ctaID)), slices.Clone(attr(b, ctaZone))}
+}
+
+// flows calls fn with the attributes of each flow that a filter lets through, which the kernel has picked from 5.8 on.
+func (ns *NS) flows(v6 bool, orig, reply tuple, fn func(attrs []byte)) error {
 	c, err := ns.conn(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
 	}
-	type entry struct {
-		orig, reply       tuple
-		rawOrig, id, zone []byte
-	}
-	var all []entry
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	r := c.requests()
 	r.begin(ctGet, unix.NLM_F_DUMP, ctFamily(v6)...)
 	r.filter(orig, reply)
 	err = c.dump(r, func(body []byte) {
-		if len(body) < 4 {
-			return
+		if len(body) >= 4 {
+			fn(body[4:])
 		}
-		b := body[4:]
+	})
+	if err != nil {
+		return fmt.Errorf("list conntrack: %w", err)
+	}
+	return nil
+}
+
+// forgetEach deletes flows. One that has ended meanwhile is no error.
+func (ns *NS) forgetEach(v6 bool, flows []flow) error {
+	c, err := ns.conn(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, f := range flows {
+		r := c.requests()
+		r.begin(ctDelete, unix.NLM_F_ACK, ctFamily(v6)...)
+		r.attr(ctaTupleOrig|unix.NLA_F_NESTED, f.orig...)
+		r.attr(ctaID, f.id...)
+		if f.zone != nil {
+			r.attr(ctaZone, f.zone...)
+		}
+		if err := c.confirm(r); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("delete from conntrack: %w", err)
+		}
+	}
+	return nil
+}
+
+// forget deletes one by one, of what a filter lets through, what belongs to the flows.
+func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
+	type entry struct {
+		orig, reply tuple
+		flow
+	}
+	var all []entry
+	err := ns.flows(v6, orig, reply, func(b []byte) {
 		e := entry{orig: parseTuple(attr(b, ctaTupleOrig)), reply: parseTuple(attr(b, ctaTupleReply))}
 		if e.orig.dst.IsValid() && slices.ContainsFunc(flows, func(f UDPFlow) bool { return f.of(e.orig, e.reply) }) {
-			e.rawOrig, e.id, e.zone = slices.Clone(attr(b, ctaTupleOrig)), slices.Clone(attr(b, ctaID)), slices.Clone(attr(b, ctaZone))
+			e.flow = flowOf(b)
 			all = append(all, e)
 		}
 	})
-	c.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("list conntrack: %w", err)
+		return err
 	}
 
 	local := map[netip.Addr]bool{}
@@ -337,27 +429,16 @@ func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
 		}
 		return local[dst]
 	}
-	all = slices.DeleteFunc(all, func(e entry) bool {
-		return !slices.ContainsFunc(flows, func(f UDPFlow) bool { return stale(e, f) })
-	})
+	var gone []flow
+	for _, e := range all {
+		if slices.ContainsFunc(flows, func(f UDPFlow) bool { return stale(e, f) }) {
+			gone = append(gone, e.flow)
+		}
+	}
 	if unanswered != nil {
 		return unanswered
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, e := range all {
-		r := c.requests()
-		r.begin(ctDelete, unix.NLM_F_ACK, ctFamily(v6)...)
-		r.attr(ctaTupleOrig|unix.NLA_F_NESTED, e.rawOrig...)
-		r.attr(ctaID, e.id...)
-		if e.zone != nil {
-			r.attr(ctaZone, e.zone...)
-		}
-		if err := c.confirm(r); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("delete from conntrack: %w", err)
-		}
-	}
-	return nil
+	return ns.forgetEach(v6, gone)
 }
 
 // confirm sends one request that asks for an acknowledgement, and reads it.

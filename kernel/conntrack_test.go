@@ -144,7 +144,7 @@ func TestMayKnowUDP(t *testing.T) {
 		{53, 53, true}, {53, 0, true}, {50, 60, true}, {100, 0, true}, {100, 200, true}, {99, 100, true},
 		{54, 99, false}, {4000, 0, false}, {5353, 0, false}, {200, 0, false}, {1, 52, false}, {101, 65535, false},
 	} {
-		if got := ns.mayKnow([]UDPFlow{{Port: c.first, Last: c.last}}); got != c.want {
+		if got := ns.mayKnow(aboutPorts([]UDPFlow{{Port: c.first, Last: c.last}})); got != c.want {
 			t.Errorf("%d-%d: %v", c.first, c.last, got)
 		}
 	}

@@ -195,6 +195,7 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return false, err
 		}
 	}
+	var fresh []netip.Prefix
 	err = withFilter(ctx, w, inetTable(), func(f filter) error {
 		hadSubnets, err := f.entries(kernel.OwnerHash(o), subnetKind(kind))
 		if err != nil {
@@ -246,11 +247,15 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if at, err = f.current(hadSubnets, subnets); err != nil {
 			return err
 		}
+		fresh = i.fresh(subnets, at)
 		f.replace(&b, kernel.OwnerHash(o), hadSubnets, subnets, at)
 		f.record(&b, o, subnetKind(kind), hadSubnets, subnets)
 		changed = !b.Empty()
 		return f.Commit(&b)
 	})
+	if err == nil {
+		forgetForged(w, fresh)
+	}
 	if err != nil && news {
 		err = errors.Join(err, w.Memory.Forget(policedRecord, i.Owner))
 	}

@@ -210,6 +210,7 @@ func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 			return false, err
 		}
 	}
+	made := false
 	for _, t := range tables {
 		err := withIPTables(ctx, func() error {
 			have, err := t.Save(ctx)
@@ -238,14 +239,17 @@ func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 			for _, r := range lacking(have, ends) {
 				lines = append(lines, r.Append())
 			}
-			changed = changed || len(lines) > 0
+			made = made || len(lines) > 0
 			return t.Apply(ctx, lines...)
 		})
 		if err != nil {
 			return false, err
 		}
 	}
-	return changed, nil
+	if made && i.Policy != PolicyOpen {
+		forgetForged(w, subnets)
+	}
+	return changed || made, nil
 }
 
 // late reports whether the jump to the policies stands behind the one that lets addresses through.

@@ -3,6 +3,7 @@ package resource
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -200,4 +201,23 @@ func subnetKind(kind uint32) uint32 {
 		return kindSubnet
 	}
 	return kindOwnSubnet
+}
+
+// fresh are the subnets with a policy that stand in no set yet. Without a policy there is nothing to bypass.
+func (i Ingress) fresh(want []kernel.NFTElem, at map[string]*kernel.NFTElem) (list []netip.Prefix) {
+	for _, e := range want {
+		if s, ok := subnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.policed.Name && at[place(e)] == nil {
+			a, _ := kernel.NFTFields(e.Set.Key, e.Key)[0].(netip.Addr)
+			list = append(list, netip.PrefixFrom(a, s.bits))
+		}
+	}
+	return list
+}
+
+// forgetForged ends what may have been begun in the name of subnets while nothing asked whose such a packet was: before the
+// network had a container, and after somebody flushed the rules.
+func forgetForged(w *kernel.World, subnets []netip.Prefix) {
+	if err := w.Host.ForgetSources(subnets); err != nil {
+		slog.Warn("conntrack keeps connections that were begun before the network had its policy, and their replies pass it until they end", "error", err)
+	}
 }

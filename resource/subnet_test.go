@@ -2,9 +2,12 @@ package resource
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -104,4 +107,53 @@ func TestSubnets(t *testing.T) {
 		t.Errorf("upgraded:%s", difference(after, got))
 	}
 	verify(t, w, of("a", PolicyStrict, first))
+}
+
+// TestForgedBeforePolicy: what was begun in the name of a network's address before the network had a policy is forgotten with
+// the first container, by both backends, so that its replies do not pass the policy. What was translated, or is of others,
+// goes on.
+func TestForgedBeforePolicy(t *testing.T) {
+	in := Ingress{Owner: spec.Owner{Network: "a", ContainerID: "c1", IfName: "eth0"}, Link: "br7", Policy: PolicyStrict, To: []netip.Prefix{pfx("10.7.0.2/24"), pfx("fd00:7::2/64")}}
+	for name, r := range map[string]plan.Resource{"nftables": in, "iptables": IPTIngress{Owner: in.Owner, Link: in.Link, Policy: in.Policy, To: in.To, V4: true, V6: true}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			for _, line := range []string{"link add br7 up type bridge", "addr add 10.7.0.1/24 dev br7", "addr add fd00:7::1/64 dev br7 nodad"} {
+				host(t, w, "ip %s", line)
+			}
+			begin := func(src, dst string, more ...string) {
+				t.Helper()
+				for _, proto := range []string{"tcp --state SYN_SENT", "udp"} {
+					args := strings.Fields("-I -s " + src + " -d " + dst + " --timeout 100 -p " + proto + " --sport 53 --dport 5000")
+					nstest.RunIn(t, w.Host.Path, "conntrack", append(args, more...)...)
+				}
+			}
+			known := func() string {
+				text := nstest.RunIn(t, w.Host.Path, "conntrack", "-L", "-f", "ipv4") + nstest.RunIn(t, w.Host.Path, "conntrack", "-L", "-f", "ipv6")
+				var srcs []string
+				for _, line := range strings.Split(text, "\n") {
+					if _, after, ok := strings.Cut(line, "src="); ok {
+						srcs = append(srcs, strings.Fields(line)[0]+" "+strings.Fields(after)[0])
+					}
+				}
+				slices.Sort(srcs)
+				return strings.Join(srcs, ", ")
+			}
+			begin("10.7.0.9", "192.0.2.7")
+			begin("fd00:7::9", "2001:db8::7")
+			begin("10.7.0.5", "192.0.2.7", "--src-nat", "192.0.2.1")
+			begin("10.99.0.2", "10.7.0.9")
+			if n := strings.Count(known(), ","); n != 7 {
+				t.Fatalf("conntrack has %s", known())
+			}
+			ensure(t, w, r)
+			if got := known(); got != "tcp 10.7.0.5, tcp 10.99.0.2, udp 10.7.0.5, udp 10.99.0.2" {
+				t.Errorf("conntrack has %s", got)
+			}
+			begin("10.7.0.9", "192.0.2.7") // by its own link, as has been asked
+			ensure(t, w, r)
+			if got := known(); !strings.Contains(got, "10.7.0.9") {
+				t.Errorf("a second time: conntrack has %s", got)
+			}
+		})
+	}
 }
