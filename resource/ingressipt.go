@@ -176,7 +176,7 @@ func portOf(w *kernel.World, link string) (string, error) {
 	}
 	l, err := w.Host.Link(link)
 	if err != nil || l.Kind != "veth" {
-		return "", err
+		return "", gone(err)
 	}
 	br, err := leadsTo(w, l)
 	if err != nil || br == nil {
