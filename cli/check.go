@@ -9,7 +9,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -66,7 +65,7 @@ func (a *app) checkCommand() *cobra.Command {
 				return printJSON(a.stdout, doc)
 			}
 			if len(found) > 0 {
-				return fail(exitDrift, t.mending(args), "%s", strings.Join(said, "\n"))
+				return fail(exitDrift, t.mending(args, doc.Drift), "%s", strings.Join(said, "\n"))
 			}
 			return nil
 		},
@@ -91,42 +90,9 @@ func (t *target) dead() error {
 	return fail(exitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.", "%s: %w", was.Owner(), err)
 }
 
-// mending says how to mend an attachment. DEL and ADD are for those of this command and of cnitool's: of another
-// runtime's container they would take what it knows of.
-func (t *target) mending(args []string) string {
-	was := t.former()
-	if was != nil && len(was.Left) > 0 {
-		return fmt.Sprintf("`fairlead del %s` finishes the del that was begun.", t.typed(args))
-	}
-	changed := was != nil && repair.Changed(t.List, was)
-	hint := "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: "
-	if changed {
-		hint = "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: "
-	}
-	where := t.where(args)
-	switch {
-	case strings.HasPrefix(t.ContainerID, "cnitool-"):
-		return hint + fmt.Sprintf("`fairlead del %[1]s` and `fairlead add %[1]s` make it anew.", where)
-	case strings.HasPrefix(t.ContainerID, "run-"):
-		return hint + "end that `fairlead run`, and run it again."
-	case changed: // its runtime's DEL goes by the file, and would leave what only the old one made
-		return hint + fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that attached the container recreate it.", where, t.ContainerID)
-	}
-	return hint + "have the runtime that attached the container recreate it (podman network reload, say)."
-}
-
-// where are the operands and options that name the interface, as they were typed.
-func (t *target) where(args []string) string {
-	where := fmt.Sprintf("%s %s", args[0], args[1])
-	if t.IfName != "eth0" {
-		where += " -i " + t.IfName
-	}
-	return where
-}
-
 // typed are the operands and options that name the attachment.
 func (t *target) typed(args []string) string {
-	where := t.where(args)
+	where := place(args[0], args[1], t.IfName)
 	if t.ContainerID != containerID(t.Netns) {
 		where += " --container-id " + t.ContainerID
 	}

@@ -196,7 +196,9 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		a.note("%s finishes what a del has begun, once the plugin that failed is there and works", del)
 	}
 	if count[repair.Broken] > len(begun) {
-		a.note("what cannot be mended is made anew with the container, by the runtime that attached it")
+		for _, note := range beyondRepair(report.Findings) {
+			a.note("%s", note)
+		}
 	}
 	if count[repair.Gone] > 0 {
 		a.note("`fairlead gc --gone` removes what dead containers left")

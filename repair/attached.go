@@ -175,15 +175,32 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 // others reports whether the plugin p that a list begins with is ours now, and was another's when it attached: the
 // programs were exchanged since.
 func (a *attached) others(p sdk.Plugin) bool {
-	if a.made || a.handed || !p.MakesLinks() {
-		return false
+	return !a.made && !a.handed && p.MakesLinks() && !tagged(a.host, a.cached)
+}
+
+// tagged reports whether a link on the host bears the mark of an attachment by ours.
+func tagged(host *kernel.World, c *attach.Cached) bool {
+	return c.Result != nil && slices.ContainsFunc(c.Result.Interfaces, func(f spec.Interface) bool {
+		return f.Sandbox == "" && resource.Tagged(host, f.Name, c.Owner())
+	})
+}
+
+// Whose is Foreign for what another program attached, Handed for what was handed over to one, and else nothing, of an
+// attachment whose list begins with the plugin p.
+func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
+	host, err := sdk.OpenHost()
+	if err != nil {
+		return "", err
 	}
-	for _, f := range a.cached.Result.Interfaces {
-		if f.Sandbox == "" && resource.Tagged(a.host, f.Name, a.Owner) {
-			return false
-		}
+	defer host.Close()
+	a := &attached{host: host, cached: c, made: sdk.Made(host, c.Owner()), handed: sdk.HandedOver(host, c.Owner())}
+	switch {
+	case a.handed:
+		return Handed, nil
+	case a.others(p):
+		return Foreign, nil
 	}
-	return true
+	return "", nil
 }
 
 // repair makes what has an effect. Whoever attaches or detaches the container is waited for, and whoever has
