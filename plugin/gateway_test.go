@@ -102,10 +102,10 @@ func TestGatewayOverlaps(t *testing.T) {
 	}
 	const gw = `"type":"bridge","isGateway":true,"removeWhenEmpty":true,`
 	for _, c := range []struct{ name, conf, other string }{
-		{"bridge", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"192.0.2.0/24"}`, "other=ens3 address=192.0.2.10/24"},
-		{"part", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"192.0.2.0/28","gateway":"192.0.2.14"}`, "other=ens3"},
-		{"bridge6", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"2001:db8::/48"}`, "other=ens3 address=2001:db8::10/64"},
-		{"ptp", `"type":"ptp","ipam":{"type":"host-local","subnet":"192.0.2.128/25"}`, "other=ens3"},
+		{"bridge", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"192.0.2.0/24"}`, "overlaps with address 192.0.2.10/24 of link ens3"},
+		{"part", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"192.0.2.0/28","gateway":"192.0.2.14"}`, "of link ens3"},
+		{"bridge6", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"2001:db8::/48"}`, "overlaps with address 2001:db8::10/64 of link ens3"},
+		{"ptp", `"type":"ptp","ipam":{"type":"host-local","subnet":"192.0.2.128/25"}`, "of link ens3"},
 		{"none", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"10.88.0.0/24"}`, ""},
 	} {
 		r, a := at(c.name, c.conf)
@@ -123,7 +123,7 @@ func TestGatewayOverlaps(t *testing.T) {
 	r1, a1 := at("one", gw+`"bridge":"br1",`+hostLocal)
 	r2, a2 := at("two", gw+`"bridge":"br2",`+hostLocal)
 	r1.must("add", r1.add(a1))
-	if s := r2.addSaying(a2); !strings.Contains(s, "other=br1 address=10.77.0.1/24") {
+	if s := r2.addSaying(a2); !strings.Contains(s, "overlaps with address 10.77.0.1/24 of link br1") {
 		t.Errorf("of two bridges: %s", s)
 	}
 	r2.must("del", r2.del(a2))
