@@ -65,7 +65,7 @@ func (a *app) checkCommand() *cobra.Command {
 				return printJSON(a.stdout, doc)
 			}
 			if len(found) > 0 {
-				return fail(exitDrift, t.mending(args, doc.Drift), "%s", strings.Join(said, "\n"))
+				return fail(exitDrift, t.mending(args), "%s", strings.Join(said, "\n"))
 			}
 			return nil
 		},

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// mending says how to mend an attachment of which this differs.
-func (t *target) mending(args, differs []string) string {
+// mending says how to mend an attachment that differs.
+func (t *target) mending(args []string) string {
 	was := t.former()
 	if was != nil && len(was.Left) > 0 {
 		return fmt.Sprintf("`fairlead del %s` finishes the del that was begun.", t.typed(args))
@@ -26,11 +26,7 @@ func (t *target) mending(args, differs []string) string {
 			return "It was handed over to the reference plugins, whose rules these are now, and `fairlead repair` leaves it alone. To have fairlead's again: " + again
 		}
 	}
-	switch rest := unblocked(differs); {
-	case len(rest) == 0:
-		return hintBlocked
-	case len(rest) < len(differs):
-		return "`fairlead repair` makes again what this host lacks. " + hintBlocked
+	switch {
 	case was == nil || !repair.Changed(t.List, was):
 		return "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: " + again
 	case !mine(t.ContainerID): // its runtime's DEL goes by the file, and would leave what only the old one made
@@ -78,18 +74,6 @@ func place(network, netns, ifname string) string {
 	return network + " " + netns
 }
 
-const hintBlocked = "The rule that drops is another program's, and neither repair nor del and add lifts it: allow it there, as said above; the container needs nothing."
-
-// unblocked are the differences but that another program's rules drop the container's packets.
-func unblocked(differs []string) (rest []string) {
-	for _, line := range differs {
-		if !strings.Contains(line, "the container's packets are dropped by ") && !strings.HasPrefix(line, "an accept of ours does not lift that: ") {
-			rest = append(rest, line)
-		}
-	}
-	return rest
-}
-
 // beyondRepair says what to do about what repair has found and cannot mend, once each.
 func beyondRepair(findings []repair.Finding) (notes []string) {
 	say := func(note string) {
@@ -106,12 +90,8 @@ func beyondRepair(findings []repair.Finding) (notes []string) {
 				return w.Mends && slices.ContainsFunc(w.What, func(what string) bool { return line == w.Resource+": "+what })
 			})
 		})
-		rest := unblocked(hopeless)
-		if len(rest) < len(hopeless) {
-			say(hintBlocked)
-		}
 		switch {
-		case len(rest) == 0:
+		case len(hopeless) == 0:
 		case mine(f.Owner.ContainerID):
 			netns := strings.TrimPrefix(strings.TrimPrefix(f.Netns, "/var"), "/run/netns/")
 			say(f.Owner.String() + ": what cannot be mended: " + remake(f.Owner.Network, netns, f.Owner.IfName, f.Owner.ContainerID))

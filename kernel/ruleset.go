@@ -39,8 +39,8 @@ func (n *NFT) BaseChains() (all []BaseChain, err error) {
 			Type:     text(attr(body, unix.NFTA_CHAIN_TYPE)),
 			Hook:     attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
 			Priority: int32(attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
-			Drops:    attr(body, unix.NFTA_CHAIN_POLICY) != nil && attr32(body, unix.NFTA_CHAIN_POLICY) == 0, // NF_DROP
-			Rules:    int(attr32(body, unix.NFTA_CHAIN_USE)),                                                 // nothing else can refer to a base chain
+			Drops:    dropPolicy(body),
+			Rules:    int(attr32(body, unix.NFTA_CHAIN_USE)), // nothing else can refer to a base chain
 		})
 	})
 	return all, err

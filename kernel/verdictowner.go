@@ -13,9 +13,9 @@ func iptablesTable(family byte, table string) bool {
 		slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, table)
 }
 
-// ownerOf guesses whose a rule in a chain is, by the names that programs give their tables and chains. A table of
+// OwnerOfChain guesses whose a rule in a chain is, by the names that programs give their tables and chains. A table of
 // iptables belongs to many.
-func ownerOf(family byte, table, chain string) string {
+func OwnerOfChain(family byte, table, chain string) string {
 	if iptablesTable(family, table) {
 		if owner := chainOwner(chain); owner != "" {
 			return owner
@@ -51,7 +51,7 @@ func chainOwner(chain string) string {
 // owner guesses whose a verdict is. A policy is that of the program whose chains are there as well, and that is known
 // to set it.
 func (h hook) owner(v Verdict) string {
-	owner := ownerOf(v.Chain.Family, v.Chain.Table, v.Jumped)
+	owner := OwnerOfChain(v.Chain.Family, v.Chain.Table, v.Jumped)
 	if owner != "iptables-nft" {
 		return owner
 	}

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // The backends of plugin firewall.
@@ -39,7 +41,8 @@ func (f Forward) String() string {
 	for i, a := range f.Addrs {
 		addrs[i] = a.String()
 	}
-	return line("forward", opt("iifname", f.Link), opt("addr", strings.Join(addrs, ",")), opt("by", f.Backend), opt("after", f.Admin), opt("zone", f.Zone))
+	return line("forward", opt("iifname", f.Link), opt("addr", strings.Join(addrs, ",")), opt("by", f.Backend),
+		opt("after", f.Admin), opt("zone", f.Zone))
 }
 
 const forwardRecord = "forward"
@@ -56,7 +59,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	if len(f.Addrs) == 0 {
 		return false, nil
 	}
-	way, err := f.way(ctx, w)
+	backend, err := f.backend(ctx, w)
 	if err != nil {
 		return false, err
 	}
@@ -71,41 +74,31 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			changed = false
 		}
 	}()
-	if now := (forwarded{IPTables: known.IPTables || len(way.tables(f.Addrs)) > 0, Zone: known.Zone, Addrs: known.Addrs}); way.Firewalld || now.IPTables != known.IPTables {
-		if way.Firewalld {
+	now := forwarded{IPTables: known.IPTables || len(backend.tables(f.Addrs)) > 0, Zone: known.Zone, Addrs: known.Addrs}
+	if backend.Firewalld || now.IPTables != known.IPTables {
+		if backend.Firewalld {
 			now.Zone, now.Addrs = f.Zone, f.Addrs
 		}
-		if err := w.Memory.Remember(forwardRecord, f.Owner, now); err != nil { // before the change: DEL undoes what was killed
+		// Before the change: DEL undoes what was killed.
+		if err := w.Memory.Remember(forwardRecord, f.Owner, now); err != nil {
 			return false, err
 		}
 	}
-	for _, t := range way.tables(f.Addrs) {
+	for _, t := range backend.tables(f.Addrs) {
 		did, err := f.accept(ctx, w, t)
 		changed = changed || did
 		if err != nil {
 			return changed, err
 		}
 	}
-	if way.Firewalld {
+	if backend.Firewalld {
 		did, err := f.enter(ctx, w)
 		changed = changed || did
 		if err != nil {
 			return changed, err
 		}
 	}
-	if way.Foreign {
-		dropped, doubts, err := f.dropped(w, ourTables())
-		for _, v := range doubts {
-			slog.Warn("whether the container's packets are forwarded could not be told", "why", v.String())
-		}
-		errs := []error{err}
-		for _, v := range dropped {
-			errs = append(errs, spec.Errorf(spec.CodeUnavailable, "the container's packets are %v; %s", v, f.advice(v)))
-		}
-		if err := errors.Join(errs...); err != nil {
-			return changed, err
-		}
-	}
+	f.warn(w, backend)
 	return changed, nil
 }
 
@@ -114,67 +107,25 @@ func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 	if len(f.Addrs) == 0 {
 		return nil
 	}
-	way, err := f.decide(ctx, w)
+	backend, err := f.decide(ctx, w)
 	if err != nil {
 		return err
 	}
 	var d drift
-	var lifted []func(kernel.Verdict) (table string) // by what Ensure would put into a table
-	for _, t := range way.tables(f.Addrs) {
-		rules, first, err := f.missing(ctx, w, t)
+	for _, t := range backend.tables(f.Addrs) {
+		rules, err := f.missing(ctx, t)
 		if err != nil {
 			return err
 		}
 		for _, r := range rules {
 			d.add(fmt.Errorf("%v: rule %q is missing", t, r))
 		}
-		if len(rules) > 0 && t.Variant == kernel.IPTNFT {
-			lifted = append(lifted, func(v kernel.Verdict) string {
-				if first || v.Rule == "" {
-					return ip(t.V6) + " filter"
-				}
-				return ""
-			})
-		}
 	}
-	if way.Firewalld {
-		err := f.inZone(ctx, w)
-		if d.add(err); err != nil {
-			lifted = append(lifted, func(kernel.Verdict) string { return "inet firewalld" })
-		}
+	if backend.Firewalld {
+		d.add(f.inZone(ctx, w))
 	}
-	if way.Foreign {
-		d.add(f.notLifted(w, lifted))
-	}
+	f.warn(w, backend)
 	return d.err()
-}
-
-// notLifted are the verdicts of others that drop the container's packets, whatever Ensure would make.
-func (f Forward) notLifted(w *kernel.World, lifted []func(kernel.Verdict) (table string)) error {
-	for skip := ourTables(); ; {
-		dropped, _, err := f.dropped(w, skip)
-		if err != nil {
-			return err
-		}
-		var d drift
-		more := len(skip)
-		for _, v := range dropped {
-			var by string
-			for _, lift := range lifted {
-				if t := lift(v); t != "" && strings.HasPrefix(v.Chain.String(), t+" ") {
-					by = t
-				}
-			}
-			if by != "" {
-				skip = append(skip, by)
-				continue
-			}
-			d.add(Beyond{fmt.Errorf("the container's packets are %v; %s", v, f.advice(v))})
-		}
-		if len(skip) == more {
-			return d.err()
-		}
-	}
 }
 
 // Remove implements plan.Remover. It needs only the owner.
@@ -185,13 +136,14 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	me := kernel.OwnerHash(f.Owner)
+	notMe := func(owner [8]byte) bool { return owner != me }
 	var errs []error
 	if known.Zone != "" {
-		others, err := zoneUsers(w, func(owner [8]byte) bool { return owner != me })
+		others, err := zoneUsers(w, notMe)
 		errs = append(errs, err, leaveZone(ctx, known, others))
 	}
 	if known.IPTables || !there {
-		errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(f.Owner.Network), func(owner [8]byte) bool { return owner != me }))
+		errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(f.Owner.Network), notMe))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -202,67 +154,33 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 // Effect implements PacketRule.
 func (Forward) Effect() Effect { return Opens }
 
-// ourTables are those that the evaluation of others' rules leaves out.
-func ourTables() []string { return []string{inetTable().String(), bridgeTable().String()} }
-
-// dropped are the verdicts of others, but for those in the tables skip, that the container's packets to the outside, or the
-// replies to them, do not go through; and what could not be told.
-func (f Forward) dropped(w *kernel.World, skip []string) (dropped, doubts []kernel.Verdict, err error) {
-	if l, err := w.Host.Link(f.Link); err == nil && l.Kind == "bridge" {
-		if l, err = routedBy(w, l, f.Addrs); err != nil {
-			return nil, nil, err
-		}
-		f.Link = l.Name
+// warn names the chains of others that may drop the container's packets and that no accept of ours lifts. They are no
+// error, nor drift: whether they do drop them takes more than a look to know.
+func (f Forward) warn(w *kernel.World, b forwardBackend) {
+	drops, err := w.Host.MayDrop(b.Unlifted, f.Link)
+	if err != nil {
+		slog.Warn("whether another program's chain drops the container's packets could not be looked up", "error", err)
 	}
-	said := map[string]bool{} // one rule may drop both ways and both families
-	for _, a := range f.Addrs {
-		outside := outward(w, a.Is6())
-		for _, p := range []kernel.Packet{{In: f.Link, Out: outside, Src: a}, {In: outside, Out: f.Link, Dst: a, Reply: true}} {
-			v, err := w.Host.Forwarded(p, skip...)
-			place := fmt.Sprint(v.Outcome, v.Chain, v.Jumped, v.Handle)
-			switch {
-			case err != nil:
-				return nil, nil, err
-			case said[place]:
-			case v.Outcome == kernel.Dropped:
-				dropped = append(dropped, v)
-			case v.Outcome == kernel.Undecided && v.Chain.Table != "":
-				doubts = append(doubts, v)
-			}
-			said[place] = true
+	for _, d := range drops {
+		if family := d.Chain.Family; family == unix.NFPROTO_INET || len(ofIP(f.Addrs, family == unix.NFPROTO_IPV6)) > 0 {
+			slog.Warn("another program's chain may drop the container's packets, which no accept of ours lifts",
+				"chain", d.String(), "remedy", f.advice(d))
 		}
 	}
-	return dropped, doubts, nil
 }
 
-// outward is the link by which the host reaches the world; empty where it does not.
-func outward(w *kernel.World, v6 bool) string {
-	world := netip.AddrFrom4([4]byte{192, 0, 2, 1})
-	if v6 {
-		world = netip.MustParseAddr("2001:db8::1")
-	}
-	r, err := w.Host.RouteTo(world)
-	if err != nil || r.Type != kernel.Unicast {
-		return ""
-	}
-	l, err := w.Host.LinkAt(r.Link)
-	if err != nil || l.Name == "lo" {
-		return ""
-	}
-	return l.Name
-}
-
-// advice is what lifts a verdict.
-func (f Forward) advice(v kernel.Verdict) string {
-	if f.Backend == BackendNFT && v.Chain.Table == "filter" {
-		return `an accept in our own table does not lift that: backend "auto" puts one where it counts`
-	}
-	link := f.Link
-	if link == "" {
-		link = "LINK"
+// advice is what lifts a drop.
+func (f Forward) advice(d kernel.ForwardDrop) string {
+	if d.Chain.Table == "filter" && d.Chain.Name == "FORWARD" {
+		if f.Backend != BackendAuto {
+			return `backend "auto" puts an accept there`
+		}
+		return "install the program of iptables that made it, and backend \"auto\" puts an accept there"
 	}
 	// To the containers only answers and what is published to them: an accept of all would open them to everybody.
-	return fmt.Sprintf("an accept of ours does not lift that: allow it there (nft insert rule %[1]v iifname %[2]s accept; nft insert rule %[1]v oifname %[2]s ct state established,related accept; nft insert rule %[1]v oifname %[2]s ct status dnat accept)", v.Chain, link)
+	return fmt.Sprintf("nft insert rule %[1]v iifname %[2]s accept; "+
+		"nft insert rule %[1]v oifname %[2]s ct state established,related accept; "+
+		"nft insert rule %[1]v oifname %[2]s ct status dnat accept", d.Chain, cmp.Or(f.Link, "LINK"))
 }
 
 // SweepForward removes the accepts of the network's attachments that keep does not want.

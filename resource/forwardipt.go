@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -45,15 +46,23 @@ func forwardJumps(admin string) []kernel.IPTRule {
 
 func (f Forward) admin() string { return cmp.Or(f.Admin, defaultAdminChain) }
 
-// missing are the rules that a table lacks. First is whether they come before the rules of others once they are there.
-func (f Forward) missing(ctx context.Context, w *kernel.World, t *kernel.IPTables) (rules []kernel.IPTRule, first bool, err error) {
+// missing are the rules that a table lacks.
+func (f Forward) missing(ctx context.Context, t *kernel.IPTables) ([]kernel.IPTRule, error) {
 	have, err := t.Save(ctx)
-	if err != nil {
-		return nil, false, err
-	}
+	warnOfDropBefore(t, have["FORWARD"])
 	shared, own := f.accepts(t.V6)
-	jump := slices.IndexFunc(have[shared[0].Chain], shared[0].Same)
-	return lacking(have, slices.Concat(shared, own)), jump <= 0, nil
+	return lacking(have, slices.Concat(shared, own)), err
+}
+
+// warnOfDropBefore warns of a rule of somebody else's that drops all packets before the accepts have their turn.
+func warnOfDropBefore(t *kernel.IPTables, rules []kernel.IPTRule) {
+	jump := slices.IndexFunc(rules, func(r kernel.IPTRule) bool { return r.Jump == chainForward })
+	for _, r := range rules[:max(jump, 0)] {
+		if r.Words[0] == "-j" && (r.Jump == "DROP" || r.Jump == "REJECT") {
+			slog.Warn("another program's rule drops the container's packets before our accepts have their turn",
+				"table", t.String(), "rule", r.String(), "remedy", r.Delete())
+		}
+	}
 }
 
 func lacking(have map[string][]kernel.IPTRule, want []kernel.IPTRule) (missing []kernel.IPTRule) {
@@ -88,6 +97,7 @@ func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables
 		if err != nil {
 			return err
 		}
+		warnOfDropBefore(t, have["FORWARD"])
 		var lines []string
 		for _, chain := range []string{chainForward, f.admin()} {
 			if _, ok := have[chain]; !ok {

@@ -11,7 +11,7 @@ import (
 )
 
 // Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it.
-func Reconsider(w *kernel.World) error { return w.Memory.Forget(wayRecord, spec.Owner{}) }
+func Reconsider(w *kernel.World) error { return w.Memory.Forget(backendRecord, spec.Owner{}) }
 
 // NeedsGuard reports whether a resource has something in our tables: others' are no concern of Guard's.
 func NeedsGuard(r plan.Resource) bool {

@@ -5,11 +5,10 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Passage is a host where what Forward needs is there, and where others' rules do not drop whatever a container
-// might send. It is what STATUS can know without a container.
+// A Passage is a host where what Forward needs is there. It is what STATUS can know without a container; of chains of
+// others that may drop whatever a container sends it warns.
 type Passage struct{ Backend string }
 
 func (p Passage) String() string { return line("passage", opt("by", p.Backend)) }
@@ -21,53 +20,21 @@ func (p Passage) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (p Passage) Verify(ctx context.Context, w *kernel.World) error {
-	var d drift
 	f := Forward{Backend: p.Backend, Addrs: []netip.Addr{netip.IPv4Unspecified()}}
-	y, err := f.decide(ctx, w)
+	if p.Backend != BackendIPTables { // a host may do without ip6tables
+		f.Addrs = append(f.Addrs, netip.IPv6Unspecified())
+	}
+	b, err := f.decide(ctx, w)
 	if err != nil {
 		return err
 	}
-	for _, t := range y.V4 {
+	var d drift
+	for _, t := range b.V4 {
 		d.add(t.Installed())
 	}
-	skip := ourTables()
-	if p.Backend == BackendAuto || p.Backend == BackendIPTables {
-		for _, t := range append(y.V4, y.V6...) { // where the accepts will be
-			if t.Variant == kernel.IPTNFT {
-				skip = append(skip, ip(t.V6)+" filter")
-			}
-		}
-	}
-	if y.Firewalld {
-		skip = append(skip, "inet firewalld")
+	if b.Firewalld {
 		d.add(firewalldAnswers(ctx))
 	}
-	if !y.Foreign {
-		return d.err()
-	}
-	for _, v6 := range []bool{false, true} {
-		v, err := everything(w, v6, skip)
-		if err != nil {
-			return err
-		}
-		if v.Outcome == kernel.Dropped {
-			d.add(spec.Errorf(spec.CodeUnavailable, "what containers send is %v; %s", v, f.advice(v)))
-		}
-	}
+	f.warn(w, b)
 	return d.err()
-}
-
-// everything is what becomes of packets to anywhere: those to a public address and those to a private one have to meet
-// with the same.
-func everything(w *kernel.World, v6 bool, skip []string) (v kernel.Verdict, err error) {
-	to := []string{"192.0.2.1", "10.255.255.254"}
-	if v6 {
-		to = []string{"2001:db8::1", "fdff:ffff::1"}
-	}
-	for _, a := range to {
-		if v, err = w.Host.Forwarded(kernel.Packet{Dst: netip.MustParseAddr(a)}, skip...); err != nil || v.Outcome != kernel.Dropped {
-			break
-		}
-	}
-	return v, err
 }
