@@ -160,7 +160,7 @@ func (n *NFT) Get(keys ...NFTElem) ([]*NFTElem, error) {
 	return found, n.ask(qs)
 }
 
-// List reads a whole set. It is for sweeps and tests.
+// List reads a whole set; nil is that there is none.
 func (n *NFT) List(set *NFTSet) (all []NFTElem, err error) {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
@@ -168,6 +168,7 @@ func (n *NFT) List(set *NFTSet) (all []NFTElem, err error) {
 	r.begin(nftMsg(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, nfgenmsg(set.Table.Family)...)
 	r.str(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
 	r.str(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+	all = []NFTElem{}
 	err = n.c.dump(r, func(body []byte) { all = append(all, elements(set, body)...) })
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
@@ -255,11 +256,6 @@ func (b *NFTBatch) Empty() bool { return b == nil || len(b.ops) == 0 }
 // Add adds an element; one that exists fails the transaction with EEXIST.
 func (b *NFTBatch) Add(e NFTElem) {
 	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, elem: e})
-}
-
-// Put adds an element, or leaves one with the same data as it is.
-func (b *NFTBatch) Put(e NFTElem) {
-	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE, elem: e})
 }
 
 // Delete deletes an element; one that does not exist fails the transaction with ENOENT.

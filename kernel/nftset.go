@@ -81,6 +81,8 @@ type NFTSet struct {
 	// Interval has the keys be ranges, each of a concatenation that has no other element in common with it (from
 	// Linux 5.6 on). Putting one in costs more the more there are: 7 ms at 10,000.
 	Interval bool
+	// Later says that a table which stands may lack the set: Diff makes it with a new table alone.
+	Later bool
 }
 
 // typeOf is nft(8)'s number of a type or concatenation, and the length of a value.

@@ -50,6 +50,11 @@ func (n *NFT) Handle(t *NFTTable) (handle uint64, there bool, err error) {
 	return handle, q.found, err
 }
 
+func (s *NFTSet) question() *question {
+	return &question{op: unix.NFT_MSG_GETSET, family: s.Table.Family, answer: func([]byte) {},
+		fill: named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name)}
+}
+
 // Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them:
 // enough to see that somebody flushed or deleted something. Diff sees everything.
 func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
@@ -90,14 +95,14 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 	for _, s := range t.Sets {
 		keyType, keyLen := typeOf(s.Key)
 		dataType, dataLen := typeOf(s.Data)
-		qs = append(qs, &question{op: unix.NFT_MSG_GETSET, family: t.Family,
-			fill: named(unix.NFTA_SET_TABLE, t, unix.NFTA_SET_NAME, s.Name),
-			answer: func(body []byte) {
-				b := body[4:]
-				odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType || attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
-					attr32(b, unix.NFTA_SET_FLAGS)&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) != s.flags()&^nftSetConcat ||
-					len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType || attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
-			}})
+		q := s.question()
+		q.answer = func(body []byte) {
+			b := body[4:]
+			odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType || attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
+				attr32(b, unix.NFTA_SET_FLAGS)&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) != s.flags()&^nftSetConcat ||
+				len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType || attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
+		}
+		qs = append(qs, q)
 	}
 	for _, c := range t.Chains {
 		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
@@ -135,9 +140,9 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		})
 	}
 	for i, s := range t.Sets {
-		if !qs[i].found {
+		if !qs[i].found && !(s.Later && table.found) {
 			drift = append(drift, fmt.Errorf("nft set %v %s is missing", t, s.Name))
-			fix.addSet(s, uint32(i+1))
+			fix.AddSet(s)
 		}
 	}
 	// All chains before the first rule: rules jump.
@@ -213,7 +218,9 @@ func (s *NFTSet) flags() (flags uint32) {
 	return flags
 }
 
-func (b *NFTBatch) addSet(s *NFTSet, id uint32) {
+// AddSet makes a set, or leaves one of the same kind as it is.
+func (b *NFTBatch) AddSet(s *NFTSet) {
+	id := uint32(len(b.ops) + 1)
 	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, s.Table, "set "+s.Table.String()+" "+s.Name, func(r *requests) {
 		r.str(unix.NFTA_SET_TABLE, s.Table.Name)
 		r.str(unix.NFTA_SET_NAME, s.Name)

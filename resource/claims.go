@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"bytes"
+	"encoding/binary"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -26,6 +28,34 @@ type wanted struct {
 	claim
 }
 
+// A slot is where claims stand: those of one port, numbered from 0 on without a gap, or in one list those of all ranges, of
+// one family, of the same conditions, of one protocol. A node has few ranges, and each is compared.
+type slot struct {
+	portMaps
+	proto byte
+	port  uint16 // 0: the list of ranges
+}
+
+// slotOf is where the claims of exactly these ports stand.
+func (p portMaps) slotOf(proto byte, first, last uint16) slot {
+	if first < last {
+		return p.rangesOf(proto)
+	}
+	return slot{p, proto, first}
+}
+
+func (p portMaps) rangesOf(proto byte) slot { return slot{p, proto, 0} }
+
+func (s slot) set() *kernel.NFTSet {
+	if s.port == 0 {
+		return s.ranges
+	}
+	return s.claims
+}
+
+// key is what the claims of a slot are gathered under.
+func (s slot) key() string { return s.set().Name + " " + string(kernel.NFTKey(s.proto, s.port)) }
+
 // place is where the maps have ports of the host; the zero Addr is any.
 func (p portMaps) place(proto byte, host netip.Addr, first, last uint16) kernel.NFTElem {
 	any := !host.IsValid() || host.IsUnspecified()
@@ -50,23 +80,28 @@ func (s slot) lead(c claim) kernel.NFTElem {
 	return e
 }
 
-// element is the nth element of the slot's claims. nft(8) cannot show data of more than five fields, so the port
-// that is led to and the last one that is claimed share one.
+// element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields, so the
+// port that is led to and the last one that is claimed share one.
 func (s slot) element(n int, c claim) kernel.NFTElem {
-	return kernel.NFTElem{Set: s.claims, Key: s.claimKey(n),
-		Data: kernel.NFTKey(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link), Comment: c.comment}
+	key := kernel.NFTKey(s.proto, s.port, uint32(n))
+	data := kernel.NFTKey(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
+	if s.port == 0 {
+		hash := kernel.PlaceHash(string(c.owner[:]) + string(data))
+		key = kernel.NFTKey(s.proto, c.first, binary.BigEndian.Uint32(hash[:]))
+	}
+	return kernel.NFTElem{Set: s.set(), Key: key, Data: data, Comment: c.comment}
 }
 
 func (s slot) parse(e *kernel.NFTElem) (c claim) {
 	_, c.owner, _, _ = kernel.ParseTag(e.Comment)
 	c.comment = e.Comment
-	c.first, c.last = s.base, s.base
+	c.first, c.last = s.port, s.port
 	if f := kernel.NFTFields(e.Set.Data, e.Data); len(f) == 5 {
 		c.host, _ = f[0].(netip.Addr)
 		c.to, _ = f[1].(netip.Addr)
 		ports, _ := f[2].(uint32)
 		c.toPort = uint16(ports >> 16)
-		if s.level > 0 {
+		if s.port == 0 {
 			c.first, c.last = c.toPort, uint16(ports)
 		}
 		c.container, _ = f[3].(uint32)
@@ -132,11 +167,11 @@ func claimOf(t *kernel.NFTTable, e entry) (w wanted, ok bool) {
 	return w, true
 }
 
-// slotsOf are the slots that entries of owners lead to.
+// slotsOf are the slots that entries of owners lead to, and the lists of ranges, which come from an earlier version so.
 func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
 	for _, e := range mapped {
 		if w, ok := claimOf(t, e); ok {
-			slots = append(slots, w.slot)
+			slots = append(slots, w.slot, w.rangesOf(w.proto))
 		}
 	}
 	return slots
@@ -166,22 +201,56 @@ func split(have []entry) (mapped, plain []entry) {
 	return mapped, plain
 }
 
-// claims reads the claims of slots. They stand without a gap, so reading ends at the first that is missing.
+// around are the slots where any claim stands that may have a port in common with what is wanted. For a range all
+// ports are listed, for fewer are published than a range may be wide.
+func (f filter) around(want []wanted) (slots []slot, err error) {
+	listed := map[string][]kernel.NFTElem{}
+	for _, w := range want {
+		slots = append(slots, w.slot, w.rangesOf(w.proto))
+		if w.first == w.last {
+			continue
+		}
+		all, ok := listed[w.claims.Name]
+		if !ok {
+			if all, err = f.List(w.claims); err != nil {
+				return nil, err
+			}
+			listed[w.claims.Name] = all
+		}
+		for _, e := range all {
+			key := kernel.NFTFields(e.Set.Key, e.Key)
+			if port := key[1].(uint16); key[0] == w.proto && w.first <= port && port <= w.last {
+				slots = append(slots, slot{w.portMaps, w.proto, port})
+			}
+		}
+	}
+	return slots, nil
+}
+
+// claims reads the claims of slots. Those of a port stand without a gap, so reading ends at the first that is missing.
 func (f filter) claims(slots []slot) (claimants, error) {
 	all := claimants{}
 	var open []*claimed
 	for _, s := range slots {
-		if all[s.key()] == nil {
-			c := &claimed{slot: s}
-			all[s.key()] = c
+		if all[s.key()] != nil {
+			continue
+		}
+		c := &claimed{slot: s}
+		all[s.key()] = c
+		if s.port != 0 {
 			open = append(open, c)
+			continue
+		}
+		var err error
+		if c.before, err = f.rangeClaims(s); err != nil {
+			return nil, err
 		}
 	}
-	for step := 1; len(open) > 0; step *= 4 { // most slots have one claim or none
+	for step := 1; len(open) > 0; step *= 4 { // most ports have one claim or none
 		var ask []kernel.NFTElem
 		for _, c := range open {
 			for i := range step {
-				ask = append(ask, kernel.NFTElem{Set: c.claims, Key: c.claimKey(len(c.before) + i)})
+				ask = append(ask, kernel.NFTElem{Set: c.set(), Key: c.element(len(c.before)+i, claim{}).Key})
 			}
 		}
 		found, err := f.Get(ask...)
@@ -207,6 +276,21 @@ func (f filter) claims(slots []slot) (claimants, error) {
 		c.after = slices.Clone(c.before)
 	}
 	return all, nil
+}
+
+// rangeClaims reads the claims of a list of ranges.
+func (f filter) rangeClaims(s slot) (list []claim, err error) {
+	all, err := f.List(s.ranges)
+	if all == nil && err == nil {
+		all, err = f.moveRanges(s.portMaps)
+	}
+	slices.SortFunc(all, func(a, b kernel.NFTElem) int { return bytes.Compare(a.Key, b.Key) })
+	for _, e := range all {
+		if e.Key[0] == s.proto {
+			list = append(list, s.parse(&e))
+		}
+	}
+	return list, err
 }
 
 // join adds the slots that m lacks.
@@ -236,9 +320,6 @@ func (c *claimed) remove(which func(claim) bool) {
 	}
 }
 
-// still reports whether a claim that was shall be.
-func (c *claimed) still(d claim) bool { return slices.Contains(c.after, d) }
-
 // A led place is where the maps lead somewhere, for claims of a slot that want the same.
 type led struct {
 	*claimed
@@ -246,10 +327,10 @@ type led struct {
 	now   *kernel.NFTElem
 }
 
-// lead writes into b how the claims change, and whom the maps lead to after that: whom they do, as long
-// as he claims it; else whoever has waited.
-func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []kernel.UDPFlow, err error) {
-	leads, err := f.leads(m)
+// lead writes into b how the claims change, and whom the maps lead to after that, where any of some owners' claims are: whom
+// they do, as long as he claims it; else whoever has waited.
+func (f filter) lead(b *kernel.NFTBatch, m claimants, owners map[[8]byte]bool) (flows []kernel.UDPFlow, err error) {
+	leads, err := f.leads(m, owners)
 	if err != nil {
 		return nil, err
 	}
@@ -300,17 +381,17 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants) (flows []kernel.UDPFlow, e
 	for _, e := range adds {
 		b.Add(e)
 	}
-	return flows, f.unmark(b, m)
+	return flows, nil
 }
 
-// leads are the places of all claims, in order, with what the maps have there now.
-func (f filter) leads(m claimants) (leads []led, err error) {
+// leads are the places of owners' claims, in order, with what the maps have there now.
+func (f filter) leads(m claimants, owners map[[8]byte]bool) (leads []led, err error) {
 	var ask []kernel.NFTElem
 	seen := map[string]bool{}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		c := m[k]
 		for _, d := range slices.Concat(c.before, c.after) {
-			if e := c.place(c.proto, d.host, d.first, d.last); !seen[place(e)] {
+			if e := c.place(c.proto, d.host, d.first, d.last); owners[d.owner] && !seen[place(e)] {
 				seen[place(e)] = true
 				ask = append(ask, e)
 				leads = append(leads, led{claimed: c, claim: d})

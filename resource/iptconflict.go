@@ -217,7 +217,7 @@ func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) 
 		if err != nil {
 			return err
 		}
-		near, _, err := f.around(pub.claims)
+		near, err := f.around(pub.claims)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package resource
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 
@@ -97,6 +98,25 @@ func (f filter) Get(keys ...kernel.NFTElem) ([]*kernel.NFTElem, error) {
 		}
 	}
 	return found, nil
+}
+
+// List reads a whole set as it is, or will be; nil is that there is none.
+func (f filter) List(set *kernel.NFTSet) ([]kernel.NFTElem, error) {
+	all, err := f.NFT.List(set)
+	if err != nil || f.known == nil {
+		return all, err
+	}
+	f.known.mu.Lock()
+	defer f.known.mu.Unlock()
+	if d := f.known.later[f.t.String()]; d != nil {
+		all = slices.DeleteFunc(all, func(e kernel.NFTElem) bool { _, ok := d.at[place(e)]; return ok })
+		for _, e := range d.at {
+			if e != nil && e.Set.Name == set.Name {
+				all = append(all, *e)
+			}
+		}
+	}
+	return all, nil
 }
 
 // Commit makes changes of elements, now or with those of others.

@@ -53,7 +53,7 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 
 // What an attachment costs does not depend on how many there are.
 func BenchmarkFilter(b *testing.B) {
-	for _, n := range []int{0, 25000} {
+	for _, n := range []int{0, 1000, 10000} {
 		b.Run(fmt.Sprintf("present=%d", n), func(b *testing.B) {
 			w := newHost(b)
 			crowd(b, w, n)

@@ -279,7 +279,7 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 	}
 	f.replace(b, hash, plain, nil, at)
 	claims.remove(hash)
-	flows, err := f.lead(b, claims)
+	flows, err := f.lead(b, claims, map[[8]byte]bool{hash: true})
 	if err != nil {
 		return nil, err
 	}

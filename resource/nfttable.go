@@ -194,10 +194,10 @@ type portMaps struct {
 	// The same of ranges whose ports lead to the same ports of the container: the kernel cannot count along
 	// with a range that is shifted. They are maps of their own, for an interval costs more the more there are.
 	exactRange, anyRange *kernel.NFTSet
-	// claims has everybody who published something, by slot and numbered from 0 on without a gap: at any
-	// address and at one, the one that the maps lead to and those of the same container that stand by.
-	// So a conflict is found, and a mapping taken over, without looking at what belongs to others.
-	claims *kernel.NFTSet
+	// claims has everybody who published a port, and ranges who published a range, see slot: at any address and at one,
+	// the one that the maps lead to and those of the same container that stand by. So a conflict is found, and a
+	// mapping taken over, without looking at other ports.
+	claims, ranges *kernel.NFTSet
 }
 
 func portsOf(t *kernel.NFTTable, v6 bool, where string) portMaps {
@@ -219,11 +219,14 @@ func portsOf(t *kernel.NFTTable, v6 bool, where string) portMaps {
 	p.anyRange.Data, p.anyRange.Interval = p.exactRange.Data, true
 	// host address, container address, ports, container's hash, index of the host end
 	p.claims.Data = []kernel.NFTType{a, a, kernel.NFTMark, kernel.NFTMark, kernel.NFTMark}
+	list := *p.claims
+	list.Name, list.Later = "ranges_"+ip(v6)+suffix, true
+	p.ranges = &list
 	return p
 }
 
 func (p portMaps) sets() []*kernel.NFTSet {
-	return []*kernel.NFTSet{p.exact, p.exactRange, p.any, p.anyRange, p.claims}
+	return []*kernel.NFTSet{p.exact, p.exactRange, p.any, p.anyRange, p.claims, p.ranges}
 }
 
 func (p portMaps) rules() []*kernel.NFTRule {

@@ -135,7 +135,7 @@ func sharedBy(name string) string {
 		}
 	}
 	base, where, ok := strings.Cut(name, "_where_")
-	if !ok || !strings.HasPrefix(base, "publish_") && !strings.HasPrefix(base, "claims_") {
+	if !ok || !strings.HasPrefix(base, "publish_") && !strings.HasPrefix(base, "claims_") && !strings.HasPrefix(base, "ranges_") {
 		return ""
 	}
 	return portMaps{v6: strings.Contains(base, "_ip6"), where: where}.chain()

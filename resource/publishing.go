@@ -25,7 +25,7 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 		return nil, nil, err
 	}
 	mapped, plain := split(have)
-	near, marks, err := f.around(pub.claims)
+	near, err := f.around(pub.claims)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -86,11 +86,10 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 		}
 	}
 	f.replace(b, me, plain, pub.plain, at)
-	if flows, err = f.lead(b, claims); err != nil {
+	changing := dead
+	changing[me] = true
+	if flows, err = f.lead(b, claims, changing); err != nil {
 		return nil, nil, err
-	}
-	for _, m := range marks {
-		b.Put(m)
 	}
 	f.record(b, o, kindPublish, have, pub.places())
 	return flows, fresh, nil
@@ -139,10 +138,7 @@ func (m claimants) near(want wanted) (all []*claimed) {
 		}
 		return all
 	}
-	for _, s := range want.slotsAt(want.proto, want.first) {
-		all = append(all, m[s.key()])
-	}
-	return all
+	return []*claimed{m[want.key()], m[want.rangesOf(want.proto).key()]}
 }
 
 // A conflict is a port that somebody else has published. He may lead it to an address of each family, and has it once.
@@ -203,26 +199,23 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 		return nil, err
 	}
 	var slots []slot
-	var places, marks []kernel.NFTElem
+	var places []kernel.NFTElem
 	for _, c := range pub.claims {
 		slots = append(slots, c.slot)
 		places = append(places, c.lead(c.claim))
-		if m := c.blockOf(c.proto, c.first).mark(); len(marks) == 0 || !sameKey(m, marks[len(marks)-1]) {
-			marks = append(marks, m)
-		}
 	}
 	claims, err := f.claims(slots)
 	if err != nil {
 		return nil, err
 	}
-	found, err := f.Get(append(places, marks...)...)
+	found, err := f.Get(places...)
 	if err != nil {
 		return nil, err
 	}
 	for i, want := range pub.claims {
 		c, mine := claims[want.key()], want.claim
 		if i := slices.IndexFunc(c.before, func(d claim) bool { return d.owner == me && d.at(mine) }); i < 0 {
-			d.add(fmt.Errorf("nft element %v is not in %s", want.lead(mine), want.claims.Name))
+			d.add(fmt.Errorf("nft element %v is not in %s", want.lead(mine), want.set().Name))
 		} else if !c.before[i].same(mine) {
 			d.add(fmt.Errorf("nft element %v is %s", want.element(i, mine), c.element(i, c.before[i]).DataText()))
 		}
@@ -233,11 +226,6 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error
 			continue // another interface of the same container leads, and this one stands by
 		}
 		d.add(elementDrift(now, want.lead(mine)))
-	}
-	for i, m := range marks {
-		if found[len(places)+i] == nil {
-			d.add(fmt.Errorf("nft element %v is missing", m))
-		}
 	}
 	for _, h := range pub.plain {
 		d.add(heldDrift(h, at))
