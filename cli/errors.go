@@ -13,7 +13,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -69,10 +68,8 @@ func explain(err error) (exit int, hint string) {
 		return exitNotFound, "`fairlead ls` lists what is attached."
 	case errors.Is(err, attach.ErrAttached):
 		return exitFailure, "Detach it first (`fairlead del`), or choose another interface with -i."
-	case errors.Is(err, invoke.ErrNotFound) && strings.Contains(err.Error(), "did you mean"):
-		return exitFailure, "Correct the type in the network's configuration; `fairlead net ls` says in which file it is."
 	case errors.Is(err, invoke.ErrNotFound):
-		return exitFailure, "Set CNI_PATH to the directories that have the plugins; unset, the usual ones and fairlead's own plugins are used."
+		return exitFailure, spec.AsError(err, 0).Hint
 	case errors.As(err, &file) && filepath.Dir(file.File) != filepath.Clean(confDir()):
 		return exitFailure, "Correct the file."
 	case errors.As(err, &file):
@@ -86,19 +83,9 @@ func explain(err error) (exit int, hint string) {
 			return exitFailure, "This root lacks a capability, as in a container or a user namespace, or what is to be written is read-only. To try it without: `fairlead host`."
 		}
 		return exitFailure, hintPrivilege
-	case errors.As(err, &ran) && errors.As(err, &doc) && older(ran, doc) != "":
-		return exitFailure, older(ran, doc)
 	case errors.As(err, &doc):
-		attached, _ := (&attach.Runtime{}).List("")
-		exit, hint = explainCode(doc.Code)
-		if errors.As(err, &ran) && ran.Command != "ADD" && ran.Command != "STATUS" && hint == hintUnavailable {
-			hint = "That is to be mended first. What is attached goes on."
-		}
-		const reference = "no IP addresses available in range set"
-		if errors.As(err, &ran) && (strings.Contains(doc.Msg, ipam.ErrExhausted.Error()) || strings.Contains(doc.Msg, reference)) {
-			return exit, cmp.Or(fullRange(ran.Network), hint)
-		}
-		return exit, cmp.Or(advice(doc, attached), hint)
+		errors.As(err, &ran)
+		return explainDocument(spec.AsError(err, 0), ran)
 	case errors.As(err, &ran):
 		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " + ran.Path
 	}
@@ -106,6 +93,27 @@ func explain(err error) (exit int, hint string) {
 }
 
 const hintPrivilege = "Use sudo; or, to try it without, a throw-away host of your own: `fairlead host`."
+
+// explainDocument is explain for what a plugin says: its own hint, how whoever has what was asked for gives it back, or else
+// what the code alone says. Ran is nil where no plugin was executed.
+func explainDocument(doc *spec.Error, ran *invoke.ExecError) (exit int, hint string) {
+	exit, hint = explainCode(doc.Code)
+	attached, _ := (&attach.Runtime{}).List("")
+	own := strings.TrimSpace(doc.Hint + " " + givesBack(doc.Holder, attached))
+	if ran != nil && ran.ContainerID == "" && exit == exitNotFound { // STATUS and GC are about no container
+		exit = exitFailure
+	}
+	switch {
+	case own != "":
+		return exit, own
+	case ran == nil:
+	case ran.Command == "ADD" && exit == exitFailure && hint == "":
+		hint = reclaimable(ran.Network)
+	case ran.Command != "ADD" && ran.Command != "STATUS" && hint == hintUnavailable:
+		hint = "That is to be mended first. What is attached goes on."
+	}
+	return exit, hint
+}
 
 func explainCode(c spec.Code) (exit int, hint string) {
 	switch c {

@@ -69,6 +69,9 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 		e.doc = document(x.stdout.kept)
 	}
 	if e.doc != nil && e.Status != 0 {
+		if e.doc.Hint == "" {
+			e.doc.Hint = e.older()
+		}
 		e.causes = append(e.causes, e.doc)
 	}
 	if e.ended = ctx.Err(); e.ended != nil {
@@ -79,6 +82,18 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 		e.causes = append(e.causes, err)
 	}
 	return e
+}
+
+// older is what mends that a plugin is too old for what it was told. One of this project says so itself.
+func (e *ExecError) older() string {
+	const newer = "To have newer ones found first, set CNI_PATH to their directory, or install fairlead's in /opt/cni/bin; "
+	switch c := e.doc.Code; {
+	case c == spec.CodeVersion:
+		return e.Path + " does not speak that version. " + newer + "or change cniVersion in the network's configuration. `fairlead version NET` says what each plugin speaks."
+	case (e.Command == "STATUS" || e.Command == "GC") && (c == spec.CodeUnknown || c == spec.CodeEnvironment): // about a container, and those name none
+		return e.Path + " is older than " + e.Command + ". " + newer + "a network whose cniVersion is before 1.1.0 goes without."
+	}
+	return ""
 }
 
 // document is the error that a failed plugin printed, or nil. The reference library's plugins may print

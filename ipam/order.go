@@ -96,6 +96,13 @@ func Requestable(path string, a netip.Addr, sets []Set) error {
 	return nil
 }
 
+// Asked is the hint about an address that was asked for by itself.
+const Asked = "It was asked for by IP of CNI_ARGS, by ips of CAP_ARGS or of another runtime, or by the network's args; without them the next free one is given."
+
+func asked(format string, args ...any) error {
+	return spec.Errorf(spec.CodeConfig, format, args...).WithHint(Asked)
+}
+
 // Assign says which of the requested addresses each set is to give: the first that is of it, or none. It
 // is an error if one is left over. The same address asked for twice is one request.
 func Assign(sets []Set, requested []netip.Addr) ([]netip.Addr, error) {
@@ -112,10 +119,9 @@ next:
 			switch {
 			case !ok:
 			case of[j].IsValid():
-				return nil, spec.Errorf(spec.CodeConfig, "requested address %s: %s (%s) gives one address, and %s is asked for too",
-					a, s.Path, s, of[j])
+				return nil, asked("requested address %s: %s (%s) gives one address, and %s is asked for too", a, s.Path, s, of[j])
 			case a == r.Gateway:
-				return nil, spec.Errorf(spec.CodeConfig, "requested address %s is the gateway of %s", a, r.Subnet)
+				return nil, asked("requested address %s is the gateway of %s", a, r.Subnet)
 			default:
 				of[j] = a
 				continue next
@@ -125,7 +131,7 @@ next:
 		for j, s := range sets {
 			names[j] = s.String()
 		}
-		return nil, spec.Errorf(spec.CodeConfig, "requested address %s is in no range; there is %s", a, strings.Join(names, ", "))
+		return nil, asked("requested address %s is in no range; there is %s", a, strings.Join(names, ", "))
 	}
 	return of, nil
 }

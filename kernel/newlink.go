@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -14,7 +15,10 @@ import (
 var ErrLinkExists = errors.New("an interface of that name exists already")
 
 // NameTaken is that error about a link of a container.
-func NameTaken(name string) error { return fmt.Errorf("in the container: %s: %w", name, ErrLinkExists) }
+func NameTaken(name string) error {
+	return spec.AsError(fmt.Errorf("in the container: %s: %w", name, ErrLinkExists), 0).
+		WithHint("Choose another name with -i NAME (CNI_IFNAME), or delete the interface that has it in the container.")
+}
 
 // A NewLink is what AddLink makes. A zero field is left to the kernel.
 type NewLink struct {

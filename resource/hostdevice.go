@@ -144,7 +144,7 @@ func (r deviceRecord) held(w *kernel.World, d Device) error {
 	if l != nil {
 		as = ", as " + l.Name
 	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(), r.who(), as, r.Netns)
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(), r.who(), as, r.Netns).HeldBy(r.who())
 }
 
 // yield releases the device of a container that is gone, or says who has it.
@@ -159,7 +159,8 @@ func (r deviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 		return err
 	}
 	if err == nil && away {
-		return spec.Errorf(spec.CodeConfig, "%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns)
+		return spec.Errorf(spec.CodeConfig, "%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns).
+			HeldBy(r.who())
 	}
 	return err
 }

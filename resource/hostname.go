@@ -42,7 +42,7 @@ const markLimit = time.Second
 
 // taken says who has the name.
 func (h HostName) taken(ctx context.Context, w *kernel.World) error {
-	who := ""
+	who, holder := "", ""
 	err := w.Host.Await(ctx, markLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
 		l, err := w.Host.Link(h.Name)
 		if err != nil {
@@ -52,7 +52,7 @@ func (h HostName) taken(ctx context.Context, w *kernel.World) error {
 		_, _, text, tagged := kernel.ParseTag(l.Alias)
 		switch who = kind(l) + " of the host's"; {
 		case tagged:
-			who = text + " has it"
+			who, holder = text+" has it", text
 		case kernel.OfGroup(l.Group):
 			who = "an attachment that is being made has it"
 		}
@@ -61,7 +61,7 @@ func (h HostName) taken(ctx context.Context, w *kernel.World) error {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: %s; a name is for one link at a time", h.Key, h.Name, who)
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s; a name is for one link at a time", h.Key, h.Name, who).HeldBy(holder)
 }
 
 // markedFor reports whether a link was made for an attachment of a network.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -85,6 +86,9 @@ func TestRoute(t *testing.T) {
 		_, err := Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.3.0/24"), Via: netip.MustParseAddr("203.0.113.1")}.Ensure(t.Context(), w)
 		if !errors.Is(err, unix.ENETUNREACH) || !strings.Contains(err.Error(), "Nexthop has invalid gateway") {
 			t.Errorf("the kernel's own words: %v", err)
+		}
+		if hint := spec.AsError(err, 0).Hint; !strings.Contains(hint, "Give the route a router in a subnet of the container's") {
+			t.Errorf("hint %q", hint)
 		}
 	})
 	t.Run("several routers coexist", func(t *testing.T) {

@@ -166,7 +166,8 @@ func claims(mac net.HardwareAddr, probe bool) string {
 // taken is that somebody else has an address. Nothing that was configured is wrong, and it may pass: the address goes
 // back to its pool, whose next one may be free, or the other lets go of it. Clause P8 has code 11 for that.
 func taken(a netip.Addr, who string) error {
-	return spec.Errorf(spec.CodeTryAgain, "%w", Taken{a, who})
+	return spec.Errorf(spec.CodeTryAgain, "%w", Taken{a, who}).WithHint("Something on that segment uses the address: find it by its MAC, or use another. " +
+		"`fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out.")
 }
 
 // A Taken is the error that somebody else on the link has an address. Who gave the address out has to know.

@@ -146,6 +146,7 @@ type conflict struct {
 	what string
 	to   []string // empty: the same container
 	want string
+	by   string // the other container's attachment, as spec.Owner has it
 }
 
 // among adds c to others, or to the one that says the same.
@@ -164,8 +165,11 @@ func (c conflict) err() error {
 	if len(c.to) > 0 {
 		leads = " and leads to " + strings.Join(c.to, " and ")
 	}
-	return spec.Errorf(spec.CodeConfig, "%s%s: %s", c.what, leads, c.want)
+	return spec.Errorf(spec.CodeConfig, "%s%s: %s", c.what, leads, c.want).WithHint(spec.Origin(mappingsKey)).HeldBy(c.by)
 }
+
+// mappingsKey is where the published ports are said.
+const mappingsKey = "runtimeConfig.portMappings"
 
 func conflictOf(c wanted, d claim) conflict {
 	_, _, who, _ := kernel.ParseTag(d.comment)
@@ -183,9 +187,9 @@ func conflictOf(c wanted, d claim) conflict {
 	}
 	what = fmt.Sprintf("%s %s %s %s", kernel.ProtoName(c.proto), what, portsText(first, last), is)
 	if d.container == c.container {
-		return conflict{what + " published" + part + " by another attachment of this container, " + who, nil, "want the same range for both, or none in common"}
+		return conflict{what + " published" + part + " by another attachment of this container, " + who, nil, "want the same range for both, or none in common", ""}
 	}
-	return conflict{what + " published" + part + " by " + who, []string{to}, "publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)"}
+	return conflict{what + " published" + part + " by " + who, []string{to}, "publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)", who}
 }
 
 func (f filter) publishedDrift(o spec.Owner, pub *published) (d drift, err error) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -74,8 +75,13 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if errors.Is(err, fs.ErrExist) {
 		return false, r.Verify(ctx, w) // equal in what tells routes apart, not in all
 	}
-	if (errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)) && r.Via.IsValid() && !r.OnLink {
-		err = fmt.Errorf("%w (no address of %s has %v in its subnet; a scope of 253 says that it is on the link all the same)", err, r.Link, r.Via)
+	unreachable := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)
+	if unreachable && r.Via.IsValid() && !r.OnLink {
+		err = fmt.Errorf("%w (no address of %s has %v in its subnet)", err, r.Link, r.Via)
+	}
+	if err != nil && r.Via.IsValid() && (unreachable || errors.Is(err, unix.EINVAL)) {
+		err = spec.AsError(err, 0).WithHint("Give the route a router in a subnet of the container's (gateway, or gw of the route); " +
+			"of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in which file it is.")
 	}
 	if err != nil {
 		return false, fmt.Errorf("add route: %w", err)

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -24,6 +25,7 @@ type Stacked struct {
 	Chosen bool   // the configuration names no master, so that Verify goes by the one that Ensure chose
 	MTU    int    // zero: the master's
 	MAC    string // empty: the kernel's
+	MACKey string // the key or variable that asks for it; empty where nobody does
 	Down   bool   // leave it down, for something that has to come before its first packet
 	index  int
 }
@@ -105,7 +107,7 @@ func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err er
 	if slices.Contains(contMACs(s.Owner), s.MAC) { // nobody asked for it
 		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC, master.Name, err)
 	}
-	return spec.Errorf(spec.CodeConfig, "mac: %q: %s, or another link on it, has that address: %w", s.MAC, master.Name, err)
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s, or another link on it, has that address: %w", cmp.Or(s.MACKey, "mac"), s.MAC, master.Name, err)
 }
 
 // verify compares what all kinds have. The link is nil where there is none to compare the rest of.

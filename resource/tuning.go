@@ -189,11 +189,14 @@ func (t Tuning) explain(w *kernel.World, change attrs, refused error) error {
 	left := change.unlike(attrsOf(l))
 	for _, name := range attrNames() {
 		if v, ok := left[name]; ok {
-			hint := ""
-			if name == "address" {
-				hint = " (some links take another address only while they are down, or never)"
+			err := spec.Errorf(spec.CodeConfig, "%s: %s: the kernel does not take this for %s: %w", keyOf(name), v, t.Link, refused)
+			switch name {
+			case "address":
+				err.WithHint("Some links take another address only while they are down, or never.")
+			case "mtu":
+				err.WithHint("A link that stands on another one (macvlan, macvtap, ipvlan, vlan) has at most the MTU of that one. `fairlead net ls` says in which file it is.")
 			}
-			return spec.Errorf(spec.CodeConfig, "%s: %s: the kernel does not take this for %s%s: %w", keyOf(name), v, t.Link, hint, refused)
+			return err
 		}
 	}
 	return refused

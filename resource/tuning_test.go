@@ -129,8 +129,8 @@ func TestTuningRefused(t *testing.T) {
 		code   spec.Code
 		say    string
 	}{
-		{func(r *Tuning) { r.MTU = 65535; r.MAC = "02:00:00:00:00:01"; r.Link = "ifb7" }, spec.CodeConfig, "mac: 02:00:00:00:00:01: the kernel does not take this for ifb7 (some"},
-		{func(r *Tuning) { r.MTU = 65536 }, spec.CodeConfig, "mtu: 65536: the kernel does not take this for eth0"},
+		{func(r *Tuning) { r.MTU = 65535; r.MAC = "02:00:00:00:00:01"; r.Link = "ifb7" }, spec.CodeConfig, "mac: 02:00:00:00:00:01: the kernel does not take this for ifb7: … Some links take another address only while they are down"},
+		{func(r *Tuning) { r.MTU = 65536 }, spec.CodeConfig, "mtu: 65536: the kernel does not take this for eth0: … has at most the MTU of that one"},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.core.somaxcon", "501") }, spec.CodeConfig, `sysctl.net.core.somaxcon: no such sysctl, did you mean "net.core.somaxconn"?`},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net/ipv4/ip_forwad", "1") }, spec.CodeConfig, `did you mean "net/ipv4/ip_forward"?`},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.core", "1") }, spec.CodeConfig, "sysctl.net.core: is a directory"},
@@ -144,7 +144,8 @@ func TestTuningRefused(t *testing.T) {
 		r := base
 		tt.change(&r)
 		changed, err := r.Ensure(t.Context(), w)
-		if err == nil || changed || !strings.Contains(err.Error(), tt.say) || spec.AsError(err, 0).Code != tt.code {
+		say, hint, _ := strings.Cut(tt.say, "… ")
+		if err == nil || changed || !strings.Contains(err.Error(), say) || spec.AsError(err, 0).Code != tt.code || !strings.Contains(spec.AsError(err, 0).Hint, hint) {
 			t.Errorf("%v: changed %v, error %v, want %q", r, changed, err, tt.say)
 		}
 		if after := state(t); after != before {

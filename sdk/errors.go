@@ -40,5 +40,5 @@ func document(err error) *spec.Error {
 
 // withCode gives err a code of the protocol, whatever its causes would have.
 func withCode(code spec.Code, err error) error {
-	return &spec.Error{Code: code, Msg: err.Error()}
+	return spec.Errorf(code, "%w", err)
 }

@@ -43,7 +43,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	if err := c.validate(r); err != nil {
 		return nil, link, nil, err
 	}
-	link.Chosen, link.MTU, link.MAC = c.Master == "" || c.Found, c.MTU, c.MAC.Value
+	link.Chosen, link.MTU, link.MAC, link.MACKey = c.Master == "" || c.Found, c.MTU, c.MAC.Value, c.MAC.Key
 	if c.OwnMAC {
 		link.MAC = r.MAC(c.MAC.Value)
 	}

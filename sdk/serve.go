@@ -150,10 +150,12 @@ func versions() ([]byte, error) {
 	return append(out, '\n'), err
 }
 
+const hintVersion = "Change cniVersion in the network's configuration; `fairlead version NET` says what each plugin speaks."
+
 // speaks refuses versions and verbs that do not go together (clauses V3, V8, V9).
 func speaks(verb string, v spec.Version) error {
 	if !v.Known() {
-		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("cniVersion %q is not spoken here", v), Details: "this plugin speaks " + join4(spec.Versions())}
+		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("cniVersion %q is not spoken here", v), Details: "this plugin speaks " + join4(spec.Versions()), Hint: hintVersion}
 	}
 	since := spec.V010
 	switch verb {
@@ -163,7 +165,7 @@ func speaks(verb string, v spec.Version) error {
 		since = spec.V110
 	}
 	if !v.AtLeast(since) {
-		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v)}
+		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v), Hint: hintVersion}
 	}
 	return nil
 }

@@ -191,6 +191,44 @@ func TestErrorDocument(t *testing.T) {
 	}
 }
 
+// What mends an error reaches who shows message and details alone, and who knows hints finds it apart from the details.
+// clause: P7 I2
+func TestErrorHint(t *testing.T) {
+	taken := Errorf(CodeConfig, "runtimeConfig.portMappings[0]: port 80 is web's").HeldBy("lan/web/eth0")
+	const free = "If its container is gone, `fairlead del lan gone --container-id web -i eth0` gives back what it holds."
+	for _, e := range []*Error{
+		taken,
+		Errorf(CodeUnavailable, "%w", fmt.Errorf("first: %w", errors.Join(io.EOF, taken))),
+		AsError(fmt.Errorf("first: %w", errors.Join(io.EOF, taken)), CodeInternal),
+		AsError(errors.Join(Errorf(CodeIO, "another one"), taken), CodeInternal),
+	} {
+		if !strings.Contains(e.Hint, "No file says that: it comes from -p") || e.Holder != "lan/web/eth0" || strings.Contains(e.Error(), e.Hint) {
+			t.Errorf("%+v", e)
+		}
+	}
+	for _, details := range []string{"", "two; of them"} {
+		e := &Error{Code: CodeConfig, Msg: "m", Details: details, Hint: "Do this.", Holder: "lan/web/eth0"}
+		var doc struct{ Details string }
+		if err := json.Unmarshal(e.Encode(V100), &doc); err != nil || doc.Details != strings.TrimPrefix(details+"; Do this.; "+free, "; ") {
+			t.Errorf("%q, %v", doc.Details, err)
+		}
+		back, _ := DecodeError(e.Encode(V100))
+		if back.CNIVersion = ""; !reflect.DeepEqual(back, e) {
+			t.Errorf("%+v, want %+v", back, e)
+		}
+	}
+	for path, want := range map[string]string{"CNI_ARGS: MAC": "CNI_ARGS.", "runtimeConfig.mac": "CAP_ARGS.", "runtimeConfig.portMappings[0].hostPort": "or from CAP_ARGS.", "ipam.subnet": ""} {
+		if hint := Errorf(CodeConfig, "%s: 5: want something else", path).Hint; !strings.Contains(hint, want) || want == "" && hint != "" {
+			t.Errorf("%s: %q", path, hint)
+		}
+	}
+	for _, holder := range []string{"", "web", "/web/eth0", "lan/web/", "lan/we`b/eth0"} {
+		if text := Freed(holder); text != "" {
+			t.Errorf("%q: %s", holder, text)
+		}
+	}
+}
+
 // clause: P8 I2
 func TestErrorChain(t *testing.T) {
 	e := Errorf(CodeIO, "open netns %s: %w", "/run/netns/x", fs.ErrNotExist)

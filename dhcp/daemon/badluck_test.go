@@ -33,6 +33,9 @@ func TestNoDaemon(t *testing.T) {
 	for verb, code := range map[string]int{"ADD": 11, "STATUS": 50} {
 		coded(t, a.callWithin(t, verb, 5*time.Second), code, "dial unix /run/cni/dhcp.sock: connect: no such file or directory; start the daemon")
 	}
+	if b, _ := json.Marshal(a.callWithin(t, "STATUS", 5*time.Second)); !strings.Contains(string(b), "cni-dhcp.socket, or `fairlead dhcp daemon`.") {
+		t.Errorf("STATUS does not say what starts the daemon: %s", b)
+	}
 	if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
 		t.Errorf("a failed ADD left\n%s", out)
 	}

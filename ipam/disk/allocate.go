@@ -63,10 +63,23 @@ func exhausted(code spec.Code, network string, set ipam.Set, reserved ipam.Reser
 	if n := set.Size().Sub(size); !n.IsZero() {
 		more = ", and " + n.String() + " are reserved"
 	}
+	hint := fmt.Sprintf("All %s containers that have one are alive (`fairlead ipam ls %s`): detach one and try again, or configure a larger range.", size, network)
 	if unknown > 0 {
 		more += fmt.Sprintf("; the state of %d of the containers is unknown (fairlead ipam ls %s)", unknown, network)
+		hint = fmt.Sprintf("The containers of %s leases are alive, and the state of %d is unknown: `fairlead ipam ls %[3]s` lists them, "+
+			"and `fairlead ipam release %[3]s ADDRESS --force` removes the lease of one that is gone.", size.Sub(ipam.CountOf(uint64(unknown))), unknown, network)
 	}
-	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size, more)
+	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size, more).WithHint(hint)
+}
+
+// inUse says whose an address is. A lease file that names no attachment is of another program.
+func inUse(network string, a netip.Addr, text string) error {
+	id, ifName, _ := strings.Cut(text, "\r\n")
+	err := spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", a, holder(text))
+	if by := (spec.Owner{Network: network, ContainerID: strings.TrimSpace(id), IfName: ifName}); spec.Freed(by.String()) != "" {
+		return err.HeldBy(by.String())
+	}
+	return err.WithHint(fmt.Sprintf("If that container is gone, `fairlead ipam release %s %s --force` ends its lease; `fairlead ipam show %[2]s` says what is known.", network, a))
 }
 
 // A call is one Allocate on its way.
@@ -132,11 +145,11 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 	}
 	if want.IsValid() {
 		if err := c.barred(want); err != nil {
-			return want, fmt.Errorf("requested %w", err)
+			return want, spec.AsError(fmt.Errorf("requested %w", err), 0).WithHint(ipam.Asked)
 		}
 		by, err := c.seize(i, want)
 		if by != "" {
-			err = spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", want, holder(by))
+			err = inUse(c.o.Network, want, by)
 		}
 		return want, err
 	}

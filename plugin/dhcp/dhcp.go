@@ -88,7 +88,7 @@ func (l leases) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 		return l.foreign(ctx, addLimit)
 	}
 	if absent(err) {
-		err = spec.Errorf(spec.CodeTryAgain, "%w; %s", err, advice)
+		err = spec.Errorf(spec.CodeTryAgain, "%w%s", err, absence).WithHint(advice)
 	}
 	if err != nil {
 		return nil, err
@@ -96,12 +96,15 @@ func (l leases) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 	return spec.DecodeResult(doc, spec.Newest)
 }
 
-const advice = "start the daemon that keeps leases: systemctl start cni-dhcp.socket, or `fairlead dhcp daemon`"
+const (
+	absence = "; start the daemon that keeps leases"
+	advice  = "It does not start by itself: systemctl enable --now cni-dhcp.socket, or `fairlead dhcp daemon`."
+)
 
 func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
 	_, err := l.ask(ctx, askLimit, "CHECK")
 	if absent(err) { // which says nothing of the container
-		return spec.Errorf(spec.CodeUnavailable, "%w; %s", err, advice)
+		return spec.Errorf(spec.CodeUnavailable, "%w%s", err, absence).WithHint(advice)
 	}
 	if !unknown(err) {
 		return err
@@ -157,7 +160,7 @@ func (l leases) Status(ctx context.Context, network string) error {
 	case absent(err) && l.conf.StartDaemon:
 		return nil
 	case absent(err):
-		return spec.Errorf(spec.CodeUnavailable, "%w; %s", err, advice)
+		return spec.Errorf(spec.CodeUnavailable, "%w%s", err, absence).WithHint(advice)
 	case err != nil:
 		return spec.Errorf(spec.CodeUnavailable, "%w", err)
 	}
