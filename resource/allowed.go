@@ -34,12 +34,12 @@ func (p Publish) allowed(t *kernel.NFTTable, shared *part, to netip.Addr, list [
 			rules = append(rules, kernel.NewNFTRule("let in").Family(v6).Prefix(false, false, from).Return())
 		}
 		rules = append(rules, kernel.NewNFTRule("the container itself").Pair(v6, itself).Return(), kernel.NewNFTRule("all others").Drop())
-		sets := portSets{prefix: "allow_" + ip(v6), make: func(prefix string) *kernel.NFTSet {
-			return shared.share("allowfrom", prefix, func(s *kernel.NFTSet) *kernel.NFTRule {
+		share := func(name string) *kernel.NFTSet {
+			return shared.share("allowfrom", name, func(s *kernel.NFTSet) *kernel.NFTRule {
 				return kernel.NewNFTRule("published to some").PublishedTo(v6, s)
 			}, rules)
-		}}
-		all = append(all, sets.elements(to, tagOf(p.Owner), spans[k])...)
+		}
+		all = append(all, portElements("allow_"+ip(v6), share, to, tagOf(p.Owner), spans[k])...)
 	}
 	return append(all, kernel.NFTElem{Set: itself, Key: kernel.NFTKey(to, to), Comment: tagOf(p.Owner)})
 }

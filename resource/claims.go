@@ -150,10 +150,7 @@ func claimOf(t *kernel.NFTTable, e entry) (w wanted, ok bool) {
 	if !ok || len(f) < 2 {
 		return w, false
 	}
-	w.host = netip.IPv4Unspecified()
-	if p.v6 {
-		w.host = netip.IPv6Unspecified()
-	}
+	w.host = anyAddr(p.v6)
 	if len(f) > 2 {
 		w.host, _ = f[0].(netip.Addr)
 	}
@@ -354,28 +351,21 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants, owners map[[8]byte]bool) (
 		if l.now != nil && slices.ContainsFunc(waiting, func(d claim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.lead(d)) }) {
 			continue
 		}
-		flow := kernel.UDPFlow{Host: l.host, Port: l.first, Last: l.last}
-		if l.now != nil {
-			b.Delete(*l.now)
-			if to := kernel.NFTFields(l.now.Set.Data, l.now.Data); l.proto == kernel.UDP && len(to) > 0 {
-				gone := flow
-				gone.Gone, gone.To = true, netip.AddrPortFrom(to[0].(netip.Addr), 0)
-				if len(to) > 1 {
-					gone.To = netip.AddrPortFrom(gone.To.Addr(), to[1].(uint16))
-				}
-				flows = append(flows, gone)
+		flow := func(e kernel.NFTElem, gone bool) {
+			to := append(kernel.NFTFields(e.Set.Data, e.Data), uint16(0)) // that of a range has no port
+			if l.proto == kernel.UDP && len(to) > 1 {
+				flows = append(flows, kernel.UDPFlow{Host: l.host, Port: l.first, Last: l.last, Gone: gone,
+					To: netip.AddrPortFrom(to[0].(netip.Addr), to[1].(uint16))})
 			}
 		}
+		if l.now != nil {
+			b.Delete(*l.now)
+			flow(*l.now, true)
+		}
 		if len(waiting) > 0 {
-			d := waiting[0]
-			adds = append(adds, l.lead(d))
-			if l.proto == kernel.UDP {
-				flow.To = netip.AddrPortFrom(d.to, 0)
-				if d.first == d.last {
-					flow.To = netip.AddrPortFrom(d.to, d.toPort)
-				}
-				flows = append(flows, flow)
-			}
+			e := l.lead(waiting[0])
+			adds = append(adds, e)
+			flow(e, false)
 		}
 	}
 	for _, e := range adds {

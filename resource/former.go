@@ -23,6 +23,13 @@ type FormerPorts struct {
 	Publish *Publish // to make them, for a handover
 }
 
+func formerPortsTable(v6 bool) *kernel.NFTTable {
+	if v6 {
+		return &kernel.NFTTable{Family: unix.NFPROTO_IPV6, Name: "cni_hostport"}
+	}
+	return &kernel.NFTTable{Family: unix.NFPROTO_IPV4, Name: "cni_hostport"}
+}
+
 func (f FormerPorts) String() string {
 	if f.Publish != nil {
 		return "the reference's nft rules in cni_hostport: " + f.Publish.String()
@@ -35,11 +42,7 @@ func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		err := formerNFT(w, func(n *kernel.NFT) error {
-			t := &kernel.NFTTable{Family: unix.NFPROTO_IPV4, Name: "cni_hostport"}
-			host := netip.IPv4Unspecified()
-			if v6 {
-				t.Family, host = unix.NFPROTO_IPV6, netip.IPv6Unspecified()
-			}
+			t := formerPortsTable(v6)
 			if there, err := n.HasChain(t, "hostports"); err != nil || !there {
 				return err
 			}
@@ -63,7 +66,7 @@ func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
 				b.RemoveRules(t, rules)
 				for _, r := range rules {
 					if r.Jump == "DNAT" && r.Proto == "udp" && len(r.Ports) == 1 {
-						flows = append(flows, kernel.UDPFlow{Host: host, Port: r.Ports[0][0], To: r.To, Gone: true})
+						flows = append(flows, kernel.UDPFlow{Host: anyAddr(v6), Port: r.Ports[0][0], To: r.To, Gone: true})
 					}
 				}
 			}

@@ -74,11 +74,8 @@ func (f FormerPorts) Ensure(_ context.Context, w *kernel.World) (changed bool, e
 }
 
 func (f FormerPorts) ensure(w *kernel.World, v6 bool) (bool, error) {
-	to, t := f.Publish.To4, &kernel.NFTTable{Family: unix.NFPROTO_IPV4, Name: "cni_hostport"}
-	conditions := f.Publish.Conditions4
-	if v6 {
-		to, conditions, t.Family = f.Publish.To6, f.Publish.Conditions6, unix.NFPROTO_IPV6
-	}
+	to, conditions := f.Publish.family(v6)
+	t := formerPortsTable(v6)
 	if !to.IsValid() {
 		return false, nil
 	}
@@ -98,15 +95,15 @@ func (f FormerPorts) ensure(w *kernel.World, v6 bool) (bool, error) {
 	rules := map[string][]*kernel.NFTRule{}
 	for _, m := range allPieces(f.Publish.Ports) {
 		proto, ok := kernel.ParseProto(m.Protocol)
-		host := m.HostIP.Unmap()
-		if !ok || len(m.AllowFrom) > 0 || host.IsValid() && !host.IsUnspecified() && host.Is6() != v6 {
+		host, here := m.host(v6)
+		if !ok || !here || len(m.AllowFrom) > 0 {
 			continue
 		}
 		r, port := rule(id), m.ContainerPort
 		if m.Len() > 1 {
 			port = 0 // which keeps its number
 		}
-		if host.IsValid() && !host.IsUnspecified() {
+		if !host.IsUnspecified() {
 			r.Prefix(true, false, netip.PrefixFrom(host, host.BitLen()))
 		}
 		rules["hostports"] = append(rules["hostports"], r.Proto(false, proto).Port(true, false, m.HostPort, m.Last()).DNATTo(netip.AddrPortFrom(to.Addr(), port)))

@@ -120,8 +120,8 @@ func ReferenceInNFT(w *kernel.World) (there bool, err error) {
 	}{
 		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}, "masq_checks"},
 		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_hostport"}, "hostports"},
-		{&kernel.NFTTable{Family: unix.NFPROTO_IPV4, Name: "cni_hostport"}, "hostports"},
-		{&kernel.NFTTable{Family: unix.NFPROTO_IPV6, Name: "cni_hostport"}, "hostports"},
+		{formerPortsTable(false), "hostports"},
+		{formerPortsTable(true), "hostports"},
 	} {
 		if there, err := n.HasChain(c.table, c.chain); there || err != nil {
 			return there, err

@@ -49,33 +49,20 @@ func iptForeign(saved map[string][]kernel.IPTRule) (all []heldPort) {
 // asksFor reports whether the mappings want a port that f has.
 func (p Publish) asksFor(f heldPort, v6 bool) (PortMapping, bool) {
 	for _, m := range p.Ports {
-		host := m.HostIP.Unmap().WithZone("")
-		any := !host.IsValid() || host.IsUnspecified()
-		if m.Protocol != f.proto || !any && host.Is6() != v6 || !meet([][2]uint16{{m.HostPort, m.Last()}}, f.ports) {
-			continue
-		}
-		if any || !f.host.IsValid() || f.host.Contains(host) {
+		host, ok := m.host(v6)
+		if ok && m.Protocol == f.proto && meet([][2]uint16{{m.HostPort, m.Last()}}, f.ports) &&
+			(host.IsUnspecified() || !f.host.IsValid() || f.host.Contains(host)) {
 			return m, true
 		}
 	}
 	return PortMapping{}, false
 }
 
-func (p Publish) further(v6 bool) bool {
-	if v6 {
-		return len(p.Conditions6) > 0
-	}
-	return len(p.Conditions4) > 0
-}
-
 // foreignConflict is an error where another living container has the port; dead is one whose address p has now.
 func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records map[[8]byte]iptRecord) (dead bool, err error) {
-	to := p.To4
-	if v6 {
-		to = p.To6
-	}
+	to, conditions := p.family(v6)
 	m, asked := p.asksFor(f, v6)
-	if !asked || f.further || p.further(v6) || f.owner.ContainerID == p.Owner.ContainerID {
+	if !asked || f.further || len(conditions) > 0 || f.owner.ContainerID == p.Owner.ContainerID {
 		return false, nil
 	}
 	known := false
@@ -208,7 +195,7 @@ func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) 
 			plain.Ports[i].AllowFrom = nil
 		}
 		for v6, to := range map[bool]*netip.Prefix{false: &plain.To4, true: &plain.To6} {
-			if p.further(v6) { // those with conditions do not meet
+			if _, conditions := p.family(v6); len(conditions) > 0 { // those with conditions do not meet
 				*to = netip.Prefix{}
 			}
 		}

@@ -47,14 +47,6 @@ func (p PublishIPTables) mark() string {
 
 func (p PublishIPTables) masquerades() bool { return p.SNAT || p.MasqAll }
 
-// to is the container's address of a family, and whether the family has anything to do.
-func (p PublishIPTables) to(v6 bool) (netip.Prefix, []string, bool) {
-	if v6 {
-		return p.To6, p.Conditions6, p.To6.IsValid() && len(p.Ports) > 0
-	}
-	return p.To4, p.Conditions4, p.To4.IsValid() && len(p.Ports) > 0
-}
-
 func (p PublishIPTables) addrs() (all []netip.Prefix) {
 	for _, to := range []netip.Prefix{p.To4, p.To6} {
 		if to.IsValid() {
@@ -83,7 +75,7 @@ func (p PublishIPTables) shared() (rules []kernel.IPTRule, first []bool) {
 
 // entries lead to the container's chain. The reference puts ports of both families in, and 15 in a rule.
 func (p PublishIPTables) entries(v6 bool) (rules []kernel.IPTRule, err error) {
-	_, conditions, _ := p.to(v6)
+	_, conditions := p.family(v6)
 	more, err := iptConditions(conditions, v6)
 	if err != nil {
 		return nil, err
@@ -119,7 +111,7 @@ func (p PublishIPTables) entries(v6 bool) (rules []kernel.IPTRule, err error) {
 
 // own are the rules of the container's chain.
 func (p PublishIPTables) own(v6 bool) (rules []kernel.IPTRule, err error) {
-	to, _, _ := p.to(v6)
+	to, _ := p.family(v6)
 	setMark := hostportSetMark
 	if p.SetMarkChain != "" {
 		setMark = p.SetMarkChain
@@ -128,14 +120,14 @@ func (p PublishIPTables) own(v6 bool) (rules []kernel.IPTRule, err error) {
 		if _, ok := kernel.ParseProto(m.Protocol); !ok || m.HostPort == 0 || m.ContainerPort == 0 {
 			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)
 		}
-		host := m.HostIP.Unmap().WithZone("")
-		if host.IsValid() && !host.IsUnspecified() && host.Is6() != v6 {
+		host, ok := m.host(v6)
+		if !ok {
 			continue
 		}
 		for _, m := range m.pieces() { // a range of --to-destination is a choice, and no shift
 			rule := func(src []string, target ...string) {
 				words := slices.Clone(src)
-				if host.IsValid() && !host.IsUnspecified() {
+				if !host.IsUnspecified() {
 					words = append(words, "-d", netip.PrefixFrom(host, host.BitLen()).String())
 				}
 				port := strconv.Itoa(int(m.HostPort))
@@ -258,14 +250,8 @@ func (p PublishIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 func (p PublishIPTables) flows() (flows []kernel.UDPFlow) {
 	for _, m := range allPieces(p.Ports) {
 		for _, prefix := range p.addrs() {
-			to, host := prefix.Addr(), m.HostIP.Unmap()
-			if !host.IsValid() || host.IsUnspecified() {
-				host = netip.IPv4Unspecified()
-				if to.Is6() {
-					host = netip.IPv6Unspecified()
-				}
-			}
-			if m.Protocol == "udp" && host.Is6() == to.Is6() {
+			to := prefix.Addr()
+			if host, ok := m.host(to.Is6()); ok && m.Protocol == "udp" {
 				lead := netip.AddrPortFrom(to, m.ContainerPort)
 				if m.Len() > 1 {
 					lead = netip.AddrPortFrom(to, 0) // each to the same number
@@ -279,8 +265,8 @@ func (p PublishIPTables) flows() (flows []kernel.UDPFlow) {
 
 // draft is what changes the table of a family; nil: nothing.
 func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (apply func() error, err error) {
-	_, conditions, ok := p.to(v6)
-	if !ok {
+	to, conditions := p.family(v6)
+	if !to.IsValid() {
 		return nil, nil
 	}
 	x, err := iptWith(w, v6, "nat", dnatChain(p.Owner))
@@ -411,7 +397,7 @@ func meet(a, b [][2]uint16) bool {
 func (p PublishIPTables) Verify(ctx context.Context, w *kernel.World) error {
 	var d drift
 	for _, v6 := range []bool{false, true} {
-		if _, _, ok := p.to(v6); !ok {
+		if to, _ := p.family(v6); !to.IsValid() || len(p.Ports) == 0 {
 			continue
 		}
 		x, err := iptWith(w, v6, "nat", dnatChain(p.Owner))

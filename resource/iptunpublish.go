@@ -69,17 +69,13 @@ func removePublished(ctx context.Context, w *kernel.World, v6 bool, chain string
 			case slices.Contains(keep, r.To.Addr()):
 				stays = true
 			case r.Proto == "udp":
-				host := netip.IPv4Unspecified()
-				if v6 {
-					host = netip.IPv6Unspecified()
-				}
 				for _, port := range r.Ports {
 					for n := int(port[0]); n <= int(port[1]); n++ {
 						to := r.To
 						if to.Port() == 0 {
 							to = netip.AddrPortFrom(to.Addr(), uint16(n))
 						}
-						flows = append(flows, kernel.UDPFlow{Host: host, Port: uint16(n), To: to, Gone: true})
+						flows = append(flows, kernel.UDPFlow{Host: anyAddr(v6), Port: uint16(n), To: to, Gone: true})
 					}
 				}
 			}

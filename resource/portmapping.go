@@ -39,6 +39,23 @@ func (m PortMapping) String() string {
 	return line(s, prefixes("saddr", m.AllowFrom))
 }
 
+// host is the address of the host in a family, unspecified for any; not ok is one of the other family.
+func (m PortMapping) host(v6 bool) (host netip.Addr, ok bool) {
+	host = m.HostIP.Unmap().WithZone("")
+	if !host.IsValid() || host.IsUnspecified() {
+		return anyAddr(v6), true
+	}
+	return host, host.Is6() == v6
+}
+
+// anyAddr is 0.0.0.0 or ::.
+func anyAddr(v6 bool) netip.Addr {
+	if v6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 // portsText is "80" or "80-90".
 func portsText(first, last uint16) string {
 	s := strconv.Itoa(int(first))

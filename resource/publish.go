@@ -58,6 +58,14 @@ func (p *published) places() (all []kernel.NFTElem) {
 	return append(all, p.plain...)
 }
 
+// family is where the ports lead in a family, if valid, and its conditions.
+func (p Publish) family(v6 bool) (to netip.Prefix, conditions []string) {
+	if v6 {
+		return p.To6, p.Conditions6
+	}
+	return p.To4, p.Conditions4
+}
+
 func (p Publish) want(t *kernel.NFTTable) (*published, error) {
 	pub := &published{part: newPart(t)}
 	for _, v6 := range []bool{false, true} {
@@ -69,10 +77,7 @@ func (p Publish) want(t *kernel.NFTTable) (*published, error) {
 }
 
 func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
-	to, conditions := p.To4, p.Conditions4
-	if v6 {
-		to, conditions = p.To6, p.Conditions6
-	}
+	to, conditions := p.family(v6)
 	if !to.IsValid() {
 		return nil
 	}
@@ -102,12 +107,12 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	}
 	if (p.SNAT || p.MasqAll) && len(hairpin) > 0 {
 		pub.back, pub.local = true, pub.local || !v6
-		sets := portSets{prefix: "hairpin_" + ip(v6), make: func(prefix string) *kernel.NFTSet {
-			return pub.part.share("hairpin", prefix, func(s *kernel.NFTSet) *kernel.NFTRule {
+		share := func(name string) *kernel.NFTSet {
+			return pub.part.share("hairpin", name, func(s *kernel.NFTSet) *kernel.NFTRule {
 				return kernel.NewNFTRule("a network").To(v6, s)
 			}, p.hairpinRules(to, v6))
-		}}
-		pub.plain = append(pub.plain, sets.elements(to.Addr(), tagOf(p.Owner), hairpin)...)
+		}
+		pub.plain = append(pub.plain, portElements("hairpin_"+ip(v6), share, to.Addr(), tagOf(p.Owner), hairpin)...)
 	}
 	pub.plain = append(pub.plain, p.allowed(t, pub.part, to.Addr(), list)...)
 	return nil

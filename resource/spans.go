@@ -38,14 +38,8 @@ func spans(list []PortMapping, v6 bool) ([]span, error) {
 		if !ok || m.HostPort == 0 || m.ContainerPort == 0 || m.HostPortEnd != 0 && m.HostPortEnd < m.HostPort || int(m.ContainerPort)+m.Len() > 65536 {
 			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports, or ranges of one length, from 1 to 65535", m)
 		}
-		host := m.HostIP.Unmap().WithZone("")
-		if !host.IsValid() || host.IsUnspecified() {
-			host = netip.IPv4Unspecified()
-			if v6 {
-				host = netip.IPv6Unspecified()
-			}
-		}
-		if host.Is6() != v6 {
+		host, ok := m.host(v6)
+		if !ok {
 			continue
 		}
 		s := span{proto: proto, host: host, only: len(m.AllowFrom) > 0, allow: networks(ofFamily(m.AllowFrom, v6))}
@@ -106,17 +100,9 @@ func differs(s span) error {
 	return spec.Errorf(spec.CodeConfig, "allowFrom: %s port %d of the host has different lists in several mappings; want one list for a port, or different ports", kernel.ProtoName(s.proto), s.first)
 }
 
-// A portSets adds elements of ports at an address of the container: to one set what is a single port, to another
-// what are several. Each is made when it is needed.
-type portSets struct {
-	make   func(prefix string) *kernel.NFTSet
-	prefix string
-	one    *kernel.NFTSet
-	many   *kernel.NFTSet
-}
-
-// elements are those of some ports, each (protocol, first, last), that may have ports in common.
-func (p *portSets) elements(to netip.Addr, comment string, ports []span) (all []kernel.NFTElem) {
+// portElements are those of some ports, each (protocol, first, last), that may have ports in common, at an address of the
+// container: in one set what are single ports, in another what are several. Share makes one, where it is needed.
+func portElements(prefix string, share func(name string) *kernel.NFTSet, to netip.Addr, comment string, ports []span) (all []kernel.NFTElem) {
 	slices.SortFunc(ports, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
 	})
@@ -128,19 +114,17 @@ func (p *portSets) elements(to netip.Addr, comment string, ports []span) (all []
 		}
 		out = append(out, s)
 	}
+	sets := map[bool]*kernel.NFTSet{}
 	for _, s := range out {
 		e := kernel.NFTElem{Key: kernel.NFTKey(to, s.proto, s.first), Comment: comment}
-		if s.first == s.last {
-			if p.one == nil {
-				p.one = p.make(p.prefix)
-			}
-			e.Set = p.one
-		} else {
-			if p.many == nil {
-				p.many = p.make(p.prefix + "_range")
-			}
-			e.Set, e.KeyEnd = p.many, kernel.NFTKey(to, s.proto, s.last)
+		name, several := prefix, s.first < s.last
+		if several {
+			name, e.KeyEnd = prefix+"_range", kernel.NFTKey(to, s.proto, s.last)
 		}
+		if sets[several] == nil {
+			sets[several] = share(name)
+		}
+		e.Set = sets[several]
 		all = append(all, e)
 	}
 	return all
