@@ -135,28 +135,14 @@ func stale(have map[string][]kernel.IPTRule, own []kernel.IPTRule) (old []kernel
 	return old
 }
 
-// unaccept removes the accepts of a network's owners that keep does not want, of both families and variants. Where
-// there is no such chain, the kernel says so and nothing is executed.
+// unaccept removes the accepts of a network's owners that keep does not want.
 func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
-	var errs []error
-	for _, v6 := range []bool{false, true} {
-		tables, err := iptHaving(w, v6, "filter", chainForward)
-		errs = append(errs, err)
-		for _, t := range tables {
-			errs = append(errs, withIPTables(ctx, func() error {
-				have, err := t.Save(ctx)
-				if err != nil {
-					return err
-				}
-				var lines []string
-				for _, r := range have[chainForward] {
-					if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == network && !keep(owner) {
-						lines = append(lines, r.Delete())
-					}
-				}
-				return t.Apply(ctx, lines...)
-			}))
+	return changeHaving(ctx, w, chainForward, func(have map[string][]kernel.IPTRule) (lines []string, err error) {
+		for _, r := range have[chainForward] {
+			if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == network && !keep(owner) {
+				lines = append(lines, r.Delete())
+			}
 		}
-	}
-	return errors.Join(errs...)
+		return lines, nil
+	})
 }

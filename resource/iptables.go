@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha512"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -91,6 +92,92 @@ func rememberIPT(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefi
 		r.Link = l.Index
 	}
 	return w.Memory.Remember(kind, o, r)
+}
+
+// natRules are what an attachment has in the tables nat of both families.
+type natRules interface {
+	draft(ctx context.Context, w *kernel.World, v6 bool) (apply func() error, err error) // nil: nothing changes
+	open(context.Context, *kernel.World) (changed bool, err error)                       // what comes before the rules
+	remove(context.Context, *kernel.World) error
+}
+
+// ensureNAT makes the rules for addresses of an attachment, and remembers before whose these are.
+func ensureNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefix, rules natRules) (changed bool, err error) {
+	err = withIPTables(ctx, func() error {
+		var known iptRecord
+		had, err := w.Memory.Recall(kind, o, &known)
+		if err != nil {
+			return err
+		}
+		var drafts []func() error
+		for _, v6 := range []bool{false, true} {
+			apply, err := rules.draft(ctx, w, v6)
+			if err != nil {
+				return err
+			}
+			if apply != nil {
+				drafts = append(drafts, apply)
+			}
+		}
+		if changed, err = rules.open(ctx, w); err != nil {
+			return err
+		}
+		if !had || !slices.Equal(known.Addrs, addrs) {
+			if err := rememberIPT(w, kind, o, addrs); err != nil {
+				return err
+			}
+			changed = true
+		}
+		for _, apply := range drafts {
+			if err := apply(); err != nil {
+				return errors.Join(err, rules.remove(ctx, w))
+			}
+			changed = true
+		}
+		return nil
+	})
+	return changed && err == nil, err
+}
+
+// removeNAT removes the rules of an attachment where something of them is remembered, or one of the chains is there. Most
+// of the time there is not.
+func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, rules natRules, chains ...string) error {
+	there, err := w.Memory.Recall(kind, o, &iptRecord{})
+	for _, v6 := range []bool{false, true} {
+		if !there && err == nil {
+			var all []*kernel.IPTables
+			all, err = iptHaving(w, v6, "nat", chains...)
+			there = len(all) > 0
+		}
+	}
+	if err != nil || !there {
+		return err
+	}
+	return withIPTables(ctx, func() error { return rules.remove(ctx, w) })
+}
+
+// changeHaving changes the tables filter, of both families and variants, that have a chain: change says by which lines, of
+// the rules there. Where there is no such chain, the kernel says so and nothing is executed.
+func changeHaving(ctx context.Context, w *kernel.World, chain string, change func(map[string][]kernel.IPTRule) ([]string, error)) error {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		tables, err := iptHaving(w, v6, "filter", chain)
+		errs = append(errs, err)
+		for _, t := range tables {
+			errs = append(errs, withIPTables(ctx, func() error {
+				have, err := t.Save(ctx)
+				if err != nil {
+					return err
+				}
+				lines, err := change(have)
+				if err != nil {
+					return err
+				}
+				return t.Apply(ctx, lines...)
+			}))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // iptRecords are the records of a network's attachments.

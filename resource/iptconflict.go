@@ -221,8 +221,12 @@ func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) 
 	return err
 }
 
-// open lets packets find the container by all paths, and first sees to it that they do no more than that.
+// open lets packets find the container by all paths, and first sees to it that they do no more than that, and that nobody
+// else has the ports by our nft table.
 func (p PublishIPTables) open(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if err := p.conflictsWithNFT(ctx, w); err != nil {
+		return false, err
+	}
 	if p.published().local && p.guarded(ctx, w) != nil {
 		if err := p.guard(ctx, w); err != nil {
 			return false, err

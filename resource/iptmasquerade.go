@@ -77,38 +77,10 @@ func (m MasqueradeIPTables) Ensure(ctx context.Context, w *kernel.World) (change
 	if len(m.From) == 0 {
 		return false, nil
 	}
-	err = withIPTables(ctx, func() error {
-		changed = false
-		var known iptRecord
-		had, err := w.Memory.Recall(iptMasquerade, m.Owner, &known)
-		if err != nil {
-			return err
-		}
-		var drafts [2]func() error
-		for i, v6 := range []bool{false, true} {
-			if drafts[i], err = m.draft(ctx, w, v6); err != nil {
-				return err
-			}
-		}
-		if !had || !slices.Equal(known.Addrs, m.From) {
-			if err := rememberIPT(w, iptMasquerade, m.Owner, m.From); err != nil {
-				return err
-			}
-			changed = true
-		}
-		for _, apply := range drafts {
-			if apply == nil {
-				continue
-			}
-			if err := apply(); err != nil {
-				return errors.Join(err, m.remove(ctx, w))
-			}
-			changed = true
-		}
-		return nil
-	})
-	return changed && err == nil, err
+	return ensureNAT(ctx, w, iptMasquerade, m.Owner, m.From, m)
 }
+
+func (m MasqueradeIPTables) open(context.Context, *kernel.World) (bool, error) { return false, nil }
 
 func (m MasqueradeIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (apply func() error, err error) {
 	mine := m.jumps(v6)
@@ -185,16 +157,7 @@ func (m MasqueradeIPTables) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
 func (m MasqueradeIPTables) Remove(ctx context.Context, w *kernel.World) error {
-	var r iptRecord
-	there, err := w.Memory.Recall(iptMasquerade, m.Owner, &r)
-	for _, v6 := range []bool{false, true} {
-		all, herr := iptHaving(w, v6, "nat", masqueradeChain(m.Owner))
-		there, err = there || len(all) > 0, errors.Join(err, herr)
-	}
-	if err != nil || !there {
-		return err
-	}
-	return withIPTables(ctx, func() error { return m.remove(ctx, w) })
+	return removeNAT(ctx, w, iptMasquerade, m.Owner, m, masqueradeChain(m.Owner))
 }
 
 func (m MasqueradeIPTables) remove(ctx context.Context, w *kernel.World) error {
@@ -209,26 +172,7 @@ func (m MasqueradeIPTables) remove(ctx context.Context, w *kernel.World) error {
 	return w.Memory.Forget(iptMasquerade, m.Owner)
 }
 
-// removeMasquerade removes the rules that lead to a chain, but for those of the addresses keep, and the chain
-// with the last of them.
+// removeMasquerade removes a chain of addresses that masquerade, see removeChain.
 func removeMasquerade(ctx context.Context, w *kernel.World, v6 bool, chain string, keep []netip.Addr) error {
-	all, err := iptHaving(w, v6, "nat", chain)
-	errs := []error{err}
-	for _, x := range all {
-		rules, err := x.List(ctx, "POSTROUTING")
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		chains := []string{chain}
-		rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
-			stays := r.Jump == chain && slices.Contains(keep, r.Src.Addr())
-			if stays {
-				chains = nil
-			}
-			return stays || r.Jump != chain
-		})
-		errs = append(errs, x.Remove(ctx, rules, chains))
-	}
-	return errors.Join(errs...)
+	return removeChain(ctx, w, v6, chain, "POSTROUTING", keep)
 }

@@ -51,13 +51,14 @@ func sweepPolicies(ctx context.Context, w *kernel.World, network string, keep fu
 	return errors.Join(err, removePolicies(ctx, w, stays, links...))
 }
 
-// removePolicies removes the rules about links that none of the attachments that stay is behind.
+// removePolicies removes the rules about links that none of the attachments that stay is behind. The chain strict is ours
+// alone: the reference's own rules are its own.
 func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]byte) bool, links ...string) error {
 	gone := map[string]bool{}
 	for _, link := range links {
 		gone[link] = true
 	}
-	return eachPolicyTable(ctx, w, func(have map[string][]kernel.IPTRule) ([]string, error) {
+	return changeHaving(ctx, w, chainStrict, func(have map[string][]kernel.IPTRule) ([]string, error) {
 		records, err := decoded[string](w.Memory.All(iptPolicedRecord)) // as they are under the lock
 		for owner, link := range records {
 			if stays(owner) {
@@ -95,35 +96,12 @@ func othersContainers(w *kernel.World, link string) (bool, error) {
 
 // SweepStages removes from the chains of the policies what is about links that are gone.
 func SweepStages(ctx context.Context, w *kernel.World) error {
-	return eachPolicyTable(ctx, w, func(have map[string][]kernel.IPTRule) ([]string, error) {
+	return changeHaving(ctx, w, chainStrict, func(have map[string][]kernel.IPTRule) ([]string, error) {
 		return rulesAbout(have, func(_ kernel.IPTRule, link string) bool {
 			_, err := w.Host.Link(link)
 			return errors.Is(err, kernel.ErrNoLink)
 		}), nil
 	})
-}
-
-// eachPolicyTable changes the tables that have our policies. The reference's own rules are its own.
-func eachPolicyTable(ctx context.Context, w *kernel.World, change func(map[string][]kernel.IPTRule) ([]string, error)) error {
-	var errs []error
-	for _, v6 := range []bool{false, true} {
-		tables, err := iptHaving(w, v6, "filter", chainStrict)
-		errs = append(errs, err)
-		for _, t := range tables {
-			errs = append(errs, withIPTables(ctx, func() error {
-				have, err := t.Save(ctx)
-				if err != nil {
-					return err
-				}
-				lines, err := change(have)
-				if err != nil {
-					return err
-				}
-				return t.Apply(ctx, lines...)
-			}))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // rulesAbout are the lines that delete what the policies have about some links.

@@ -203,47 +203,10 @@ func (p PublishIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 	if len(p.Ports) == 0 {
 		return false, nil
 	}
-	err = withIPTables(ctx, func() error {
-		changed = false
-		if err := p.conflictsWithNFT(ctx, w); err != nil {
-			return err
-		}
-		var known iptRecord
-		had, err := w.Memory.Recall(iptPublished, p.Owner, &known)
-		if err != nil {
-			return err
-		}
-		var drafts [2]func() error
-		for i, v6 := range []bool{false, true} {
-			if drafts[i], err = p.draft(ctx, w, v6); err != nil {
-				return err
-			}
-		}
-		opened, err := p.open(ctx, w)
-		if err != nil {
-			return err
-		}
-		changed = opened
-		if !had || !slices.Equal(known.Addrs, p.addrs()) {
-			if err := rememberIPT(w, iptPublished, p.Owner, p.addrs()); err != nil {
-				return err
-			}
-		}
-		for _, apply := range drafts {
-			if apply == nil {
-				continue
-			}
-			if err := apply(); err != nil {
-				return errors.Join(err, p.remove(ctx, w))
-			}
-			changed = true
-		}
-		return nil
-	})
-	if err == nil && changed {
+	if changed, err = ensureNAT(ctx, w, iptPublished, p.Owner, p.addrs(), p); changed {
 		flush(w, p.flows())
 	}
-	return changed && err == nil, err
+	return changed, err
 }
 
 // flows are those that may have led elsewhere before.

@@ -11,26 +11,7 @@ import (
 
 // Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
 func (p PublishIPTables) Remove(ctx context.Context, w *kernel.World) error {
-	there, err := p.remains(w)
-	if err != nil || !there {
-		return err
-	}
-	return withIPTables(ctx, func() error { return p.remove(ctx, w) })
-}
-
-// remains reports whether there is anything to remove, which most of the time there is not.
-func (p PublishIPTables) remains(w *kernel.World) (bool, error) {
-	var r iptRecord
-	if known, err := w.Memory.Recall(iptPublished, p.Owner, &r); known || err != nil {
-		return true, err
-	}
-	for _, v6 := range []bool{false, true} {
-		all, err := iptHaving(w, v6, "nat", dnatChain(p.Owner), "CNI-SN-"+referenceHash(p.Owner, 21))
-		if len(all) > 0 || err != nil {
-			return true, err
-		}
-	}
-	return false, nil
+	return removeNAT(ctx, w, iptPublished, p.Owner, p, dnatChain(p.Owner), "CNI-SN-"+referenceHash(p.Owner, 21))
 }
 
 func (p PublishIPTables) remove(ctx context.Context, w *kernel.World) error {
@@ -40,7 +21,7 @@ func (p PublishIPTables) remove(ctx context.Context, w *kernel.World) error {
 	for _, v6 := range []bool{false, true} {
 		cut, err := removePublished(ctx, w, v6, dnatChain(p.Owner), keep)
 		flows = append(flows, cut...)
-		errs = append(errs, err, removeChain(ctx, w, v6, "CNI-SN-"+referenceHash(p.Owner, 21), hostportSNAT))
+		errs = append(errs, err, removeChain(ctx, w, v6, "CNI-SN-"+referenceHash(p.Owner, 21), hostportSNAT, nil))
 	}
 	flush(w, flows)
 	if err := errors.Join(errs...); err != nil {
@@ -104,17 +85,24 @@ func removePublished(ctx context.Context, w *kernel.World, v6 bool, chain string
 	return flows, errors.Join(errs...)
 }
 
-// removeChain removes a chain and the rules of another one that lead there.
-func removeChain(ctx context.Context, w *kernel.World, v6 bool, chain, from string) error {
+// removeChain removes the rules of another chain that lead to a chain, but for those from the addresses keep, and the chain
+// with the last of them.
+func removeChain(ctx context.Context, w *kernel.World, v6 bool, chain, from string, keep []netip.Addr) error {
 	all, err := iptHaving(w, v6, "nat", chain)
 	errs := []error{err}
 	for _, x := range all {
 		rules, err := x.List(ctx, from)
-		if err == nil {
-			rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != chain })
-			err = x.Remove(ctx, rules, []string{chain})
+		if err != nil {
+			errs = append(errs, err)
+			continue
 		}
-		errs = append(errs, err)
+		rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != chain })
+		gone := slices.DeleteFunc(slices.Clone(rules), func(r kernel.IPTRule) bool { return slices.Contains(keep, r.Src.Addr()) })
+		chains := []string{chain}
+		if len(gone) < len(rules) {
+			chains = nil
+		}
+		errs = append(errs, x.Remove(ctx, gone, chains))
 	}
 	return errors.Join(errs...)
 }
