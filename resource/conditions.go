@@ -60,11 +60,7 @@ type conditionParser struct {
 }
 
 func (p *conditionParser) fail(word, what string) error {
-	key := "conditionsV4"
-	if p.v6 {
-		key = "conditionsV6"
-	}
-	return spec.Errorf(spec.CodeUnsupported, "%s: %s %s; %s", key, strconv.Quote(word), what, understood)
+	return spec.Errorf(spec.CodeUnsupported, "%s: %s %s; %s", conditionsKey(p.v6), strconv.Quote(word), what, understood)
 }
 
 func (p *conditionParser) next() string {

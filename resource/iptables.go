@@ -94,29 +94,43 @@ func rememberIPT(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefi
 	return w.Memory.Remember(kind, o, r)
 }
 
-// natRules are what an attachment has in the tables nat of both families.
+// natRules are what an attachment has in the tables nat of both families, where it has addresses.
 type natRules interface {
-	draft(ctx context.Context, w *kernel.World, v6 bool) (apply func() error, err error) // nil: nothing changes
-	open(context.Context, *kernel.World) (changed bool, err error)                       // what comes before the rules
+	draft(ctx context.Context, w *kernel.World, x *kernel.IPTables, d *iptDraft) error // nothing changes without lines
+	open(context.Context, *kernel.World) (changed bool, err error)                     // what comes before the rules
 	remove(context.Context, *kernel.World) error
 }
 
-// ensureNAT makes the rules for addresses of an attachment, and remembers before whose these are.
-func ensureNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefix, rules natRules) (changed bool, err error) {
+// ensureNAT makes the rules for addresses of an attachment, and remembers before whose these are. The chain is its own.
+func ensureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.Owner, addrs []netip.Prefix, rules natRules) (changed bool, err error) {
 	err = withIPTables(ctx, func() error {
 		var known iptRecord
 		had, err := w.Memory.Recall(kind, o, &known)
 		if err != nil {
 			return err
 		}
-		var drafts []func() error
+		var apply []func() error
 		for _, v6 := range []bool{false, true} {
-			apply, err := rules.draft(ctx, w, v6)
+			if len(ofFamily(addrs, v6)) == 0 {
+				continue
+			}
+			x, err := iptWith(w, v6, "nat", chain)
 			if err != nil {
 				return err
 			}
-			if apply != nil {
-				drafts = append(drafts, apply)
+			saved, err := x.Save(ctx)
+			if err != nil {
+				return err
+			}
+			d := &iptDraft{saved: saved, made: map[string]bool{}}
+			if err := rules.draft(ctx, w, x, d); err != nil {
+				return err
+			}
+			if len(d.lines) > 0 {
+				if err := x.Installed(); err != nil {
+					return err
+				}
+				apply = append(apply, func() error { return x.Apply(ctx, declaredFirst(d.lines)...) })
 			}
 		}
 		if changed, err = rules.open(ctx, w); err != nil {
@@ -128,8 +142,8 @@ func ensureNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, 
 			}
 			changed = true
 		}
-		for _, apply := range drafts {
-			if err := apply(); err != nil {
+		for _, do := range apply {
+			if err := do(); err != nil {
 				return errors.Join(err, rules.remove(ctx, w))
 			}
 			changed = true

@@ -77,41 +77,28 @@ func (m MasqueradeIPTables) Ensure(ctx context.Context, w *kernel.World) (change
 	if len(m.From) == 0 {
 		return false, nil
 	}
-	return ensureNAT(ctx, w, iptMasquerade, m.Owner, m.From, m)
+	return ensureNAT(ctx, w, iptMasquerade, masqueradeChain(m.Owner), m.Owner, m.From, m)
 }
 
 func (m MasqueradeIPTables) open(context.Context, *kernel.World) (bool, error) { return false, nil }
 
-func (m MasqueradeIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (apply func() error, err error) {
-	mine := m.jumps(v6)
-	if len(mine) == 0 {
-		return nil, nil
-	}
-	chain := masqueradeChain(m.Owner)
-	x, err := iptWith(w, v6, "nat", chain)
-	if err != nil {
-		return nil, err
-	}
-	saved, err := x.Save(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (m MasqueradeIPTables) draft(_ context.Context, w *kernel.World, x *kernel.IPTables, d *iptDraft) error {
+	mine, chain := m.jumps(x.V6), masqueradeChain(m.Owner)
 	neighbours, err := m.neighbours(w)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	keep, err := survivors(w, iptMasquerade, m.Owner)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	d := &iptDraft{saved: saved, made: map[string]bool{}}
-	if want := m.own(slices.Concat(m.From, neighbours), v6); !slices.EqualFunc(saved[chain], want, kernel.IPTRule.Same) {
+	if want := m.own(slices.Concat(m.From, neighbours), x.V6); !slices.EqualFunc(d.saved[chain], want, kernel.IPTRule.Same) {
 		d.lines = append(d.lines, ":"+chain+" -")
 		for _, r := range want {
 			d.lines = append(d.lines, r.Append())
 		}
 	}
-	for _, r := range saved["POSTROUTING"] {
+	for _, r := range d.saved["POSTROUTING"] {
 		wanted := slices.ContainsFunc(mine, func(j kernel.IPTRule) bool { return j.Src == r.Src })
 		if r.Jump == chain && !wanted && !slices.Contains(keep, r.Src.Addr()) {
 			d.lines = append(d.lines, r.Delete()) // of an address that the container no longer has
@@ -120,13 +107,7 @@ func (m MasqueradeIPTables) draft(ctx context.Context, w *kernel.World, v6 bool)
 	for _, j := range mine {
 		d.has(j, false)
 	}
-	if len(d.lines) == 0 {
-		return nil, nil
-	}
-	if err := x.Installed(); err != nil {
-		return nil, err
-	}
-	return func() error { return x.Apply(ctx, declaredFirst(d.lines)...) }, nil
+	return nil
 }
 
 // Verify implements plan.Resource.

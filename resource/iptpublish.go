@@ -203,8 +203,16 @@ func (p PublishIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 	if len(p.Ports) == 0 {
 		return false, nil
 	}
-	if changed, err = ensureNAT(ctx, w, iptPublished, p.Owner, p.addrs(), p); changed {
+	changed, err = ensureNAT(ctx, w, iptPublished, dnatChain(p.Owner), p.Owner, p.addrs(), p)
+	if changed {
 		flush(w, p.flows())
+	}
+	var failed *kernel.IPTError
+	if errors.As(err, &failed) && failed.Misuse() {
+		v6 := strings.HasPrefix(failed.Program, "ip6")
+		if _, conditions := p.family(v6); len(conditions) > 0 {
+			err = spec.Errorf(spec.CodeConfig, "%s: %q: %w", conditionsKey(v6), strings.Join(conditions, " "), err)
+		}
 	}
 	return changed, err
 }
@@ -226,34 +234,20 @@ func (p PublishIPTables) flows() (flows []kernel.UDPFlow) {
 	return flows
 }
 
-// draft is what changes the table of a family; nil: nothing.
-func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (apply func() error, err error) {
-	to, conditions := p.family(v6)
-	if !to.IsValid() {
-		return nil, nil
-	}
-	x, err := iptWith(w, v6, "nat", dnatChain(p.Owner))
+func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, x *kernel.IPTables, d *iptDraft) error {
+	own, err := p.own(x.V6)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	saved, err := x.Save(ctx)
+	entries, err := p.entries(x.V6)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	own, err := p.own(v6)
-	if err != nil {
-		return nil, err
+	if _, ok := d.saved[p.SetMarkChain]; !ok && p.SetMarkChain != "" && p.masquerades() {
+		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain: %q: %v has no such chain", p.SetMarkChain, x)
 	}
-	entries, err := p.entries(v6)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := saved[p.SetMarkChain]; !ok && p.SetMarkChain != "" && p.masquerades() {
-		return nil, spec.Errorf(spec.CodeConfig, "externalSetMarkChain: %q: %v has no such chain", p.SetMarkChain, x)
-	}
-	d := &iptDraft{saved: saved, made: map[string]bool{}}
-	if err := p.replaceDead(w, d, v6); err != nil {
-		return nil, err
+	if err := p.replaceDead(w, d, x.V6); err != nil {
+		return err
 	}
 	d.chain(hostportDNAT)
 	if p.masquerades() && p.SetMarkChain == "" {
@@ -266,10 +260,10 @@ func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (a
 	}
 	keep, err := survivors(w, iptPublished, p.Owner)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	chain := dnatChain(p.Owner)
-	theirs, theirEntries := survivingRules(saved, chain, keep)
+	theirs, theirEntries := survivingRules(d.saved, chain, keep)
 	want := slices.Concat(theirs, own)
 	wantEntries := slices.Clone(theirEntries)
 	for _, e := range entries {
@@ -277,12 +271,12 @@ func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (a
 			wantEntries = append(wantEntries, e)
 		}
 	}
-	have := slices.DeleteFunc(slices.Clone(saved[hostportDNAT]), func(r kernel.IPTRule) bool { return r.Jump != chain })
-	same := slices.EqualFunc(saved[chain], want, kernel.IPTRule.Same) && slices.EqualFunc(have, wantEntries, kernel.IPTRule.Same)
-	if !same && len(saved[chain]) == len(want) && len(have) == len(wantEntries) { // perhaps only put in other words
+	have := slices.DeleteFunc(slices.Clone(d.saved[hostportDNAT]), func(r kernel.IPTRule) bool { return r.Jump != chain })
+	same := slices.EqualFunc(d.saved[chain], want, kernel.IPTRule.Same) && slices.EqualFunc(have, wantEntries, kernel.IPTRule.Same)
+	if !same && len(d.saved[chain]) == len(want) && len(have) == len(wantEntries) { // perhaps only put in other words
 		missing, err := x.Missing(ctx, slices.Concat(want, wantEntries)...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		same = len(missing) == 0
 	}
@@ -295,20 +289,7 @@ func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, v6 bool) (a
 			d.lines = append(d.lines, r.Append())
 		}
 	}
-	if len(d.lines) == 0 {
-		return nil, nil
-	}
-	if err := x.Installed(); err != nil {
-		return nil, err
-	}
-	return func() error {
-		err := x.Apply(ctx, declaredFirst(d.lines)...)
-		var failed *kernel.IPTError
-		if errors.As(err, &failed) && len(conditions) > 0 && failed.Misuse() {
-			return spec.Errorf(spec.CodeConfig, "%s: %q: %w", conditionsKey(v6), strings.Join(conditions, " "), err)
-		}
-		return err
-	}, nil
+	return nil
 }
 
 // declaredFirst puts chains that are declared, which empties them, before the commands.
