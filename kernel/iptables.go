@@ -47,7 +47,7 @@ func (ns *NS) IPTables(v IPTVariant, v6 bool, table string) *IPTables {
 // IPTablesOf is a table by the variant that has it on this host. Where none or both have it, that is the one
 // that plain "iptables" is.
 func (ns *NS) IPTablesOf(v6 bool, table string) (*IPTables, error) {
-	owners, err := ns.IPTOwners(v6, table)
+	owners, err := ns.iptOwners(v6, table)
 	if err != nil {
 		return nil, err
 	}
@@ -61,11 +61,11 @@ func (ns *NS) IPTablesOf(v6 bool, table string) (*IPTables, error) {
 	return ns.IPTables(v, v6, table), nil
 }
 
-// IPTOwners are the variants that have a table.
-func (ns *NS) IPTOwners(v6 bool, table string) (owners []*IPTables, err error) {
+// iptOwners are the variants that have a table.
+func (ns *NS) iptOwners(v6 bool, table string) (owners []*IPTables, err error) {
 	for _, v := range []IPTVariant{IPTNFT, IPTLegacy} {
 		t := ns.IPTables(v, v6, table)
-		there, err := t.Exists()
+		there, err := t.exists()
 		if err != nil {
 			return nil, err
 		}
@@ -93,15 +93,11 @@ func (t *IPTables) command(what string) string {
 
 // nft is the table in nf_tables.
 func (t *IPTables) nft() *NFTTable {
-	family := byte(unix.NFPROTO_IPV4)
-	if t.V6 {
-		family = unix.NFPROTO_IPV6
-	}
-	return &NFTTable{Family: family, Name: t.Table}
+	return &NFTTable{Family: NFProto(t.V6), Name: t.Table}
 }
 
-// Exists reports whether the variant has the table. A kernel without the variant has none.
-func (t *IPTables) Exists() (bool, error) {
+// exists reports whether the variant has the table. A kernel without the variant has none.
+func (t *IPTables) exists() (bool, error) {
 	if t.Variant == IPTLegacy {
 		names, err := t.ns.legacyTables(t.V6)
 		return slices.Contains(names, t.Table), err
@@ -294,7 +290,7 @@ func splitIPT(line string) (words []string) {
 // exist has none, and then nothing is executed.
 func (t *IPTables) Save(ctx context.Context) (chains map[string][]IPTRule, err error) {
 	chains = map[string][]IPTRule{}
-	if there, err := t.Exists(); err != nil || !there {
+	if there, err := t.exists(); err != nil || !there {
 		return chains, err
 	}
 	out, err := t.run(ctx, "", "save", "-t", t.Table)

@@ -16,9 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoIPTables says that a program of iptables is not installed.
-var ErrNoIPTables = errors.New("not installed (package iptables)")
-
 // lookPath finds a program in PATH, or where distributions have it: a container runtime's PATH may lack sbin.
 func lookPath(name string) (string, bool) {
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/sbin") {
@@ -32,6 +29,8 @@ func lookPath(name string) (string, bool) {
 	}
 	return "", false
 }
+
+func notInstalled(name string) error { return fmt.Errorf("%s: not installed (package iptables)", name) }
 
 // plainVariant is the variant that "iptables" is on this host.
 func plainVariant(v6 bool) (IPTVariant, error) {
@@ -47,7 +46,7 @@ func plainVariant(v6 bool) (IPTVariant, error) {
 				return v, nil
 			}
 		}
-		return 0, fmt.Errorf("%s: %w", name, ErrNoIPTables)
+		return 0, notInstalled(name)
 	}
 	return variantOf(path), nil
 }
@@ -88,7 +87,7 @@ func (t *IPTables) program(what string) ([]string, error) {
 	if path, ok := lookPath(plain); ok && variantOf(path) == t.Variant {
 		return []string{path}, nil
 	}
-	return nil, fmt.Errorf("%s: %w", t.command(what), ErrNoIPTables)
+	return nil, notInstalled(t.command(what))
 }
 
 // Installed is nil where the variant's programs are.

@@ -130,7 +130,7 @@ func (ns *NS) legacyEntries(v6 bool, table string) (info iptInfo, b []byte, err 
 // through for it, a table that exists counts.
 func (t *IPTables) HasChain(prefix string) (bool, error) {
 	if t.Variant == IPTNFT {
-		return t.Exists()
+		return t.exists()
 	}
 	chains, _, err := t.ns.legacyChains(t.V6, t.Table)
 	return slices.ContainsFunc(chains, func(c string) bool { return strings.HasPrefix(c, prefix) }), err

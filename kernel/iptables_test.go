@@ -44,13 +44,13 @@ func TestIPTables(t *testing.T) {
 		if x.V6 {
 			addr, other = "fd00::3", "fd00::4/128"
 		}
-		if there, err := x.Exists(); there || err != nil {
+		if there, err := x.exists(); there || err != nil {
 			t.Fatalf("in an empty namespace: %v, %v", there, err)
 		}
 		if all, err := x.Save(ctx); len(all) != 0 || err != nil {
 			t.Fatalf("saved of an empty namespace: %v, %v", all, err)
 		}
-		if there, err := x.Exists(); there || err != nil {
+		if there, err := x.exists(); there || err != nil {
 			t.Fatalf("asking has made the table: %v, %v", there, err)
 		}
 
@@ -63,7 +63,7 @@ func TestIPTables(t *testing.T) {
 		if there, err := x.Chains("MINE", "MISSING", "OTHER"); !slices.Equal(there, []bool{true, false, true}) || err != nil {
 			t.Errorf("chains: %v, %v", there, err)
 		}
-		if owners, err := ns.IPTOwners(x.V6, "nat"); len(owners) != 1 || owners[0].Variant != x.Variant || err != nil {
+		if owners, err := ns.iptOwners(x.V6, "nat"); len(owners) != 1 || owners[0].Variant != x.Variant || err != nil {
 			t.Errorf("owners: %v, %v", owners, err)
 		}
 		if of, err := ns.IPTablesOf(x.V6, "nat"); err != nil || of.Variant != x.Variant {

@@ -38,6 +38,14 @@ func (t *NFTTable) String() string {
 	return familyName(t.Family) + " " + t.Name
 }
 
+// NFProto is the family of tables of IPv4 or IPv6.
+func NFProto(v6 bool) byte {
+	if v6 {
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
+}
+
 // familyName is what nft(8) calls a family.
 func familyName(family byte) string {
 	switch family {

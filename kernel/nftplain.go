@@ -14,28 +14,11 @@ func PlainNFTRule(comment string) *NFTRule { return &NFTRule{comment: comment, p
 
 // DNATTo is "dnat to address:port"; port 0 is the same port.
 func (r *NFTRule) DNATTo(to netip.AddrPort) *NFTRule {
-	family := uint32(unix.NFPROTO_IPV4)
-	if to.Addr().Is6() {
-		family = unix.NFPROTO_IPV6
+	r.load(unix.NFT_REG_1, to.Addr().AsSlice())
+	if to.Port() == 0 {
+		return r.nat(unix.NFT_NAT_DNAT, to.Addr().Is6(), 0)
 	}
-	load := func(dreg uint32, v []byte) {
-		r.expr("immediate", func() {
-			r.u32(unix.NFTA_IMMEDIATE_DREG, dreg)
-			r.value(unix.NFTA_IMMEDIATE_DATA, v)
-		})
-	}
-	load(unix.NFT_REG_1, to.Addr().AsSlice())
-	if to.Port() != 0 {
-		load(unix.NFT_REG_2, NFTKey(to.Port()))
-	}
-	return r.expr("nat", func() {
-		r.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
-		r.u32(unix.NFTA_NAT_FAMILY, family)
-		r.u32(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1)
-		if to.Port() != 0 {
-			r.u32(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)
-		}
-	})
+	return r.load(unix.NFT_REG_2, NFTKey(to.Port())).nat(unix.NFT_NAT_DNAT, to.Addr().Is6(), unix.NFT_REG_2)
 }
 
 // Ether is "ether saddr mac".

@@ -2,20 +2,15 @@ package kernel
 
 import "golang.org/x/sys/unix"
 
-// An NFTUse is a chain that there is, and how many rules it has and how many lead to it, together.
-type NFTUse struct {
-	Chain string
-	Use   int
-}
-
-// Uses are all chains of a table.
-func (n *NFT) Uses(t *NFTTable) (all []NFTUse, err error) {
+// Uses are all chains of a table: how many rules each has and how many lead to it, together.
+func (n *NFT) Uses(t *NFTTable) (uses map[string]int, err error) {
+	uses = map[string]int{}
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
 		if family == t.Family && text(attr(body, unix.NFTA_CHAIN_TABLE)) == t.Name {
-			all = append(all, NFTUse{text(attr(body, unix.NFTA_CHAIN_NAME)), int(attr32(body, unix.NFTA_CHAIN_USE))})
+			uses[text(attr(body, unix.NFTA_CHAIN_NAME))] = int(attr32(body, unix.NFTA_CHAIN_USE))
 		}
 	})
-	return all, err
+	return uses, err
 }
 
 // SetNames are the names of all sets and maps of a table.

@@ -146,11 +146,7 @@ func op(not bool) uint32 {
 
 // Family is "meta nfproto ipv4" or "meta nfproto ipv6".
 func (r *NFTRule) Family(v6 bool) *NFTRule {
-	family := byte(unix.NFPROTO_IPV4)
-	if v6 {
-		family = unix.NFPROTO_IPV6
-	}
-	return r.meta(unix.NFT_META_NFPROTO, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{family})
+	return r.meta(unix.NFT_META_NFPROTO, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{NFProto(v6)})
 }
 
 // where an address stands in its header
@@ -391,17 +387,30 @@ func (r *NFTRule) Pair(v6 bool, set *NFTSet) *NFTRule {
 // DNAT is "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is true. Where
 // set has no ports, the packet keeps its own.
 func (r *NFTRule) DNAT(v6, any bool, set *NFTSet) *NFTRule {
-	family, port := uint32(unix.NFPROTO_IPV4), reg(1)
-	if v6 {
-		family, port = unix.NFPROTO_IPV6, reg(4)
+	port := uint32(0)
+	if _, size := address(v6, true); len(set.Data) > 1 {
+		port = reg(int(size / 4))
 	}
-	return r.Family(v6).keyed(v6, !any).lookup(set, false).expr("nat", func() {
-		r.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
-		r.u32(unix.NFTA_NAT_FAMILY, family)
+	return r.Family(v6).keyed(v6, !any).lookup(set, false).nat(unix.NFT_NAT_DNAT, v6, port)
+}
+
+// nat translates to the address in register 1, and to the port in another one where it is not 0.
+func (r *NFTRule) nat(typ uint32, v6 bool, port uint32) *NFTRule {
+	return r.expr("nat", func() {
+		r.u32(unix.NFTA_NAT_TYPE, typ)
+		r.u32(unix.NFTA_NAT_FAMILY, uint32(NFProto(v6)))
 		r.u32(unix.NFTA_NAT_REG_ADDR_MIN, reg(0))
-		if len(set.Data) > 1 {
+		if port != 0 {
 			r.u32(unix.NFTA_NAT_REG_PROTO_MIN, port)
 		}
+	})
+}
+
+// load puts a constant into a register.
+func (r *NFTRule) load(dreg uint32, v []byte) *NFTRule {
+	return r.expr("immediate", func() {
+		r.u32(unix.NFTA_IMMEDIATE_DREG, dreg)
+		r.value(unix.NFTA_IMMEDIATE_DATA, v)
 	})
 }
 
@@ -410,18 +419,7 @@ func (r *NFTRule) Masquerade() *NFTRule { return r.expr("masq", func() {}) }
 
 // SNAT is "snat ip to a", or "snat ip6 to a".
 func (r *NFTRule) SNAT(a netip.Addr) *NFTRule {
-	family := uint32(unix.NFPROTO_IPV4)
-	if a.Is6() {
-		family = unix.NFPROTO_IPV6
-	}
-	return r.expr("immediate", func() {
-		r.u32(unix.NFTA_IMMEDIATE_DREG, reg(0))
-		r.value(unix.NFTA_IMMEDIATE_DATA, a.AsSlice())
-	}).expr("nat", func() {
-		r.u32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_SNAT)
-		r.u32(unix.NFTA_NAT_FAMILY, family)
-		r.u32(unix.NFTA_NAT_REG_ADDR_MIN, reg(0))
-	})
+	return r.load(reg(0), a.AsSlice()).nat(unix.NFT_NAT_SNAT, a.Is6(), 0)
 }
 
 // FromGuarded is "iifname @links iifname . ether saddr != @pairs".

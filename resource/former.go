@@ -24,10 +24,7 @@ type FormerPorts struct {
 }
 
 func formerPortsTable(v6 bool) *kernel.NFTTable {
-	if v6 {
-		return &kernel.NFTTable{Family: unix.NFPROTO_IPV6, Name: "cni_hostport"}
-	}
-	return &kernel.NFTTable{Family: unix.NFPROTO_IPV4, Name: "cni_hostport"}
+	return &kernel.NFTTable{Family: kernel.NFProto(v6), Name: "cni_hostport"}
 }
 
 func (f FormerPorts) String() string {

@@ -23,16 +23,13 @@ type PortMapping struct {
 // Last is the last port of the host.
 func (m PortMapping) Last() uint16 { return max(m.HostPort, m.HostPortEnd) }
 
-// ContainerLast is the last port of the container.
-func (m PortMapping) ContainerLast() uint16 { return m.ContainerPort + (m.Last() - m.HostPort) }
-
 // Len is the number of ports.
 func (m PortMapping) Len() int { return int(m.Last()-m.HostPort) + 1 }
 
 // String is "tcp dport 8080 : 80", with "daddr 192.0.2.1 " before it where an address is given, with
 // ranges such as 8000-8010, and with who is let in behind it.
 func (m PortMapping) String() string {
-	s := fmt.Sprintf("%s dport %s : %s", m.Protocol, portsText(m.HostPort, m.Last()), portsText(m.ContainerPort, m.ContainerLast()))
+	s := fmt.Sprintf("%s dport %s : %s", m.Protocol, portsText(m.HostPort, m.Last()), portsText(m.ContainerPort, m.ContainerPort+(m.Last()-m.HostPort)))
 	if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
 		s = "daddr " + m.HostIP.String() + " " + s
 	}

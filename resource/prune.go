@@ -3,6 +3,7 @@ package resource
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 
@@ -15,7 +16,7 @@ import (
 // and goes finds them as it left them, and a call that deletes waits for the kernel. The lock keeps others
 // from filling meanwhile what is found empty.
 func (f filter) prune() error {
-	uses, err := f.Uses(f.t)
+	use, err := f.Uses(f.t)
 	if err != nil {
 		return err
 	}
@@ -23,15 +24,8 @@ func (f filter) prune() error {
 	if err != nil {
 		return err
 	}
-	use := map[string]int{}
 	var shared []string
-	for _, u := range uses {
-		use[u.Chain] = u.Use
-		if c := sharedBy(u.Chain); c != "" && !slices.Contains(shared, c) {
-			shared = append(shared, c)
-		}
-	}
-	for _, name := range names {
+	for _, name := range slices.AppendSeq(names, maps.Keys(use)) {
 		if c := sharedBy(name); c != "" && !slices.Contains(shared, c) {
 			shared = append(shared, c)
 		}
