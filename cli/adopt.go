@@ -47,12 +47,14 @@ func (a *app) anew(ctx context.Context, o spec.Owner) error {
 	theirs := foreign()
 	for _, p := range l.Plugins {
 		for _, typ := range []string{p.Type, p.IPAMType} {
-			if why := theirs(l, typ); why != "" && slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == typ }) {
+			is := func(q sdk.Plugin) bool { return q.Name == typ }
+			if why := theirs(l, typ); why != "" && slices.ContainsFunc(plugin.All(), is) {
 				return fmt.Errorf("%s: put fairlead's in its place first, or have CNI_PATH begin with their directory", why)
 			}
 		}
 	}
-	at := attach.Attachment{ContainerID: o.ContainerID, IfName: o.IfName, Netns: c.Netns, Args: c.Args, Capabilities: c.Capabilities, CNI: sameAddresses(l, c)}
+	at := attach.Attachment{ContainerID: o.ContainerID, IfName: o.IfName, Netns: c.Netns, Args: c.Args,
+		Capabilities: c.Capabilities, CNI: sameAddresses(l, c)}
 	if err := rt.Del(ctx, l, at, attach.DelContinue()); err != nil {
 		return fmt.Errorf("it is to be deleted first: %w", err)
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// givesBack says how the holder of what was asked for gives it back. The name is as spec.Error has it, and parts may be empty.
+// givesBack says how the holder of what was asked for gives it back. The name is as spec.Error has it, and parts may
+// be empty.
 func givesBack(holder string, attached []attach.Cached) string {
 	network, rest, known := strings.Cut(holder, "/")
 	id, ifName, _ := strings.Cut(rest, "/")
@@ -44,7 +45,8 @@ func deletes(o spec.Owner, netns string) string {
 // letGo says how an attachment gives back what it has.
 func letGo(c attach.Cached) string {
 	if isGone(c) {
-		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.", c.Owner(), c.Network)
+		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.", c.Owner(),
+			c.Network)
 	}
 	del := deletes(c.Owner(), c.Netns)
 	switch {
@@ -53,11 +55,12 @@ func letGo(c attach.Cached) string {
 	case strings.HasPrefix(c.ContainerID, "run-"):
 		return fmt.Sprintf("%s is a `fairlead run`: it is free when that ends.", c.ContainerID)
 	}
-	return fmt.Sprintf("It is free when %s is removed by the runtime that made it; where none does that any more, %s detaches it.", c.ContainerID, del)
+	return fmt.Sprintf("It is free when %s is removed by the runtime that made it; where none does that any more, %s "+
+		"detaches it.", c.ContainerID, del)
 }
 
-// reclaimable says how many leases of a network are of containers that are gone; nothing where none is, or where its leases
-// cannot be read. Another program's allocator reclaims none, and names no reason that a program could go by.
+// reclaimable says how many leases of a network are of containers that are gone; nothing where none is, or where its
+// leases cannot be read. Another program's allocator reclaims none, and names no reason that a program could go by.
 func reclaimable(network string) string {
 	l, err := spec.Load(confDir(), network)
 	if err != nil {
@@ -82,5 +85,6 @@ func reclaimable(network string) string {
 	if gone == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d leases are of containers that are gone: `fairlead ipam reclaim %s` removes them.", gone, len(b.Leases), network)
+	return fmt.Sprintf("%d of %d leases are of containers that are gone: `fairlead ipam reclaim %s` removes them.", gone,
+		len(b.Leases), network)
 }

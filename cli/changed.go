@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// asAttached has t go by the configuration that it was attached with, if that is remembered: what a plugin made that the
-// file does not name by now, or names with other keys, only that plugin and those keys take away.
+// asAttached has t go by the configuration that it was attached with, if that is remembered: what a plugin made that
+// the file does not name by now, or names with other keys, only that plugin and those keys take away.
 func (a *app) asAttached(t *target) (err error) {
 	c := t.former()
 	if c == nil {
@@ -56,12 +56,13 @@ func (a *app) noteChanged(now *spec.List, deleted []attach.Cached) {
 		}
 	}
 	for _, d := range order {
-		a.note("warning: network %s is configured otherwise now than when it was attached to (%s); this goes by what was then, for %s", now.Name, d, strings.Join(who[d], ", "))
+		a.note("warning: network %s is configured otherwise now than when it was attached to (%s); this goes by what was "+
+			"then, for %s", now.Name, d, strings.Join(who[d], ", "))
 	}
 }
 
-// differences are the plugins and keys in which a list is another one now, in the order of the list that was. What stands
-// at a key is not said: a list may hold secrets.
+// differences are the plugins and keys in which a list is another one now, in the order of the list that was. What
+// stands at a key is not said: a list may hold secrets.
 func differences(was, now *spec.List) (all []string) {
 	if was == now {
 		return nil

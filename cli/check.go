@@ -37,7 +37,9 @@ func (a *app) checkCommand() *cobra.Command {
 			}
 			found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.CheckContinue()))
 			if errors.Is(rest, attach.ErrCorrupt) {
-				return fail(exitFailure, fmt.Sprintf("`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, or the runtime that attached it, attaches it anew.", t.typed(args)), "%w", rest)
+				const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, " +
+					"or the runtime that attached it, attaches it anew."
+				return fail(exitFailure, fmt.Sprintf(hint, t.typed(args)), "%w", rest)
 			}
 			if len(found) == 0 && rest != nil {
 				return rest
@@ -58,7 +60,8 @@ func (a *app) checkCommand() *cobra.Command {
 				a.status = exitDrift
 			} else if was := t.former(); was != nil {
 				if d := differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
-					a.note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from what the file says now", t.Name, strings.Join(d, "; "))
+					a.note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from "+
+						"what the file says now", t.Name, strings.Join(d, "; "))
 				}
 			}
 			if a.json() {
@@ -75,7 +78,8 @@ func (a *app) checkCommand() *cobra.Command {
 	return c
 }
 
-// dead says that the namespace does not exist, or is another than the one that was attached, and what is done about that.
+// dead says that the namespace does not exist, or is another than the one that was attached, and what is done about
+// that.
 func (t *target) dead() error {
 	was := t.former()
 	err := isNetns(t.Netns)
@@ -87,7 +91,8 @@ func (t *target) dead() error {
 	case was == nil:
 		return fail(exitNotFound, "`fairlead ls "+t.Name+"` lists what is attached, and where.", "%w", err)
 	}
-	return fail(exitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.", "%s: %w", was.Owner(), err)
+	return fail(exitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.", "%s: %w", was.Owner(),
+		err)
 }
 
 // typed are the operands and options that name the attachment.
@@ -128,8 +133,8 @@ type drifted struct {
 	by    string
 }
 
-// drifts are the differences by plugin, in their order, and the errors of those that could not look. What a plugin before
-// has said already, as of a link that is gone, is not said again.
+// drifts are the differences by plugin, in their order, and the errors of those that could not look. What a plugin
+// before has said already, as of a link that is gone, is not said again.
 func drifts(err error) (found []drifted, rest error) {
 	all := []error{err}
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
@@ -140,7 +145,8 @@ func drifts(err error) (found []drifted, rest error) {
 	var said []string
 	again := func(line string) bool {
 		_, what, _ := strings.Cut(line, ": ")
-		return slices.Contains(said, line) || strings.HasSuffix(what, " does not exist") && slices.ContainsFunc(said, func(before string) bool { return strings.Contains(before, what) })
+		names := func(before string) bool { return strings.Contains(before, what) }
+		return slices.Contains(said, line) || strings.HasSuffix(what, " does not exist") && slices.ContainsFunc(said, names)
 	}
 	var errs []error
 	for _, err := range all {

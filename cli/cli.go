@@ -93,17 +93,20 @@ Network Interface, and says what is attached and what would be done.
 		a.ran, a.doing = true, c.CommandPath()
 		return nil
 	}
-	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"},
+		cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "A command on a network:"},
-		&cobra.Group{ID: "attach", Title: "A network namespace on a network (environment as of cnitool, see fairlead help environment):"},
+		&cobra.Group{ID: "attach",
+			Title: "A network namespace on a network (environment as of cnitool, see fairlead help environment):"},
 		&cobra.Group{ID: "look", Title: "What there is:"})
 	root.SetHelpCommandGroupID("look")
 	root.SetCompletionCommandGroupID("look")
 	root.AddCommand(
 		a.runCommand(), a.guardCommand(), a.hostCommand(), a.hostInsideCommand(),
 		a.demoCommand(), a.demoInsideCommand(), a.serveCommand(), a.fetchCommand(),
-		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(), a.repairCommand(), a.firewallCommand(), a.versionCommand(),
+		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(),
+		a.repairCommand(), a.firewallCommand(), a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.planCommand(),
 		a.environmentTopic(), a.pluginsCommand())
 	root.InitDefaultCompletionCmd()
@@ -132,7 +135,8 @@ func group(c *cobra.Command) {
 		if sub {
 			where = name + ": "
 		}
-		return fail(exitUsage, "`"+strings.TrimSpace("fairlead help "+name)+"` lists the commands.", "%sunknown command %q%s", where, args[0], meant(c, args[0]))
+		return fail(exitUsage, "`"+strings.TrimSpace("fairlead help "+name)+"` lists the commands.",
+			"%sunknown command %q%s", where, args[0], meant(c, args[0]))
 	}
 }
 
@@ -189,8 +193,8 @@ type interrupted struct{ sig syscall.Signal }
 
 func (i interrupted) Error() string { return "interrupted by " + unix.SignalName(i.sig) }
 
-// interruptible is the context of what begins now: from here on the first signal to end cancels it, so that what was begun
-// is taken back. Before, there is nothing to take back, and a signal ends the program whatever it waits for.
+// interruptible is the context of what begins now: from here on the first signal to end cancels it, so that what was
+// begun is taken back. Before, there is nothing to take back, and a signal ends the program whatever it waits for.
 func (a *app) interruptible() context.Context {
 	a.heeding.Do(func() {
 		sigs := make(chan os.Signal, 1)

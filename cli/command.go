@@ -111,7 +111,8 @@ func findCommand(name string) error {
 	case errors.Is(err, exec.ErrDot):
 		return fail(exitNoCommand, "Write ./"+name+" if that one is meant.", "%s: only in the working directory", name)
 	case errors.Is(err, fs.ErrPermission):
-		return fail(exitNotExecutable, "Make it executable, or name the interpreter before it.", "%s: permission denied", name)
+		return fail(exitNotExecutable, "Make it executable, or name the interpreter before it.", "%s: permission denied",
+			name)
 	}
 	return fail(exitNoCommand, "Look for a slip in its name; it is searched in PATH.", "%s: command not found", name)
 }

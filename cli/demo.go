@@ -25,9 +25,9 @@ func (a *app) demoCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "demo", GroupID: "run", Args: operands(""),
 		Short: "See it work: three containers, a published port and the host, in a throw-away host",
-		Long: `Start a web server with a published port, a client beside it and a neighbour on another network, in a throw-away
-host of their own; fetch from every side, by IPv4 and IPv6; take all down and show that nothing is left. The
-machine stays as it was, and an ordinary user needs no sudo. The exit status is 1 if anything fails.`,
+		Long: `Start a web server with a published port, a client beside it and a neighbour on another network, in a
+throw-away host of their own; fetch from every side, by IPv4 and IPv6; take all down and show that nothing is left.
+The machine stays as it was, and an ordinary user needs no sudo. The exit status is 1 if anything fails.`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			a.status, err = a.inHost([]string{"/proc/self/exe", demoName, "-o", a.output})
 			return err
@@ -45,7 +45,8 @@ func (a *app) demoInsideCommand() *cobra.Command {
 			d := &demo{app: a, style: a.style(a.stdout)}
 			defer d.end()
 			if err := d.show(); err != nil {
-				return fail(exitFailure, "To look around in a host like this one: `fairlead host`, then `fairlead run`.", "demo: %w", err)
+				return fail(exitFailure, "To look around in a host like this one: `fairlead host`, then `fairlead run`.",
+					"demo: %w", err)
 			}
 			return nil
 		},
@@ -101,7 +102,8 @@ func (m *member) addr(v6 bool) netip.Addr {
 // start runs a member and waits until it is there.
 func (d *demo) start(name string, flags []string, command ...string) (*member, error) {
 	args := append([]string{"run", "--name", name}, flags...)
-	m := &member{name: name, cmd: exec.Command("/proc/self/exe", append(append(args, "--", "/proc/self/exe"), command...)...)}
+	m := &member{name: name, cmd: exec.Command("/proc/self/exe",
+		append(append(args, "--", "/proc/self/exe"), command...)...)}
 	m.cmd.Stderr = &m.said
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	var err error
@@ -322,7 +324,8 @@ func (d *demo) ask(m *member, at netip.AddrPort, way string) {
 	if m != nil {
 		from = m.name
 	}
-	d.answers = append(d.answers, demoAnswer{from, "http://" + strings.TrimSuffix(at.String(), ":80") + "/", way, m.fetch(at.String())})
+	d.answers = append(d.answers, demoAnswer{from, "http://" + strings.TrimSuffix(at.String(), ":80") + "/", way,
+		m.fetch(at.String())})
 }
 
 func (d *demo) say(format string, args ...any) {

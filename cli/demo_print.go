@@ -112,7 +112,8 @@ func (d *demo) verdict(before, during, after hostCounts, took time.Duration) err
 		}
 		t = append(t, []any{r.What, r.Before, r.During, left})
 	}
-	if extra := slices.DeleteFunc(slices.Clone(after.names), func(n string) bool { return slices.Contains(before.names, n) }); len(extra) > 0 {
+	there := func(n string) bool { return slices.Contains(before.names, n) }
+	if extra := slices.DeleteFunc(slices.Clone(after.names), there); len(extra) > 0 {
 		errs = append(errs, fmt.Errorf("left: %s", strings.Join(extra, ", ")))
 	}
 	if d.json() {

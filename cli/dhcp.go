@@ -49,9 +49,11 @@ func askDaemonWithin(ctx context.Context, limit time.Duration, socket string, q 
 	var answered rpc.Error
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, fail(exitFailure, "Start it: systemctl enable --now cni-dhcp.socket, or fairlead dhcp daemon.", "no DHCP daemon listens: %w", err)
+		return nil, fail(exitFailure, "Start it: systemctl enable --now cni-dhcp.socket, or fairlead dhcp daemon.",
+			"no DHCP daemon listens: %w", err)
 	case errors.As(err, &answered) && answered.Unknown():
-		return nil, fail(exitFailure, "It gives leases to plugins, and tells nobody of them.", "the DHCP daemon at %s is not fairlead's", socket)
+		return nil, fail(exitFailure, "It gives leases to plugins, and tells nobody of them.",
+			"the DHCP daemon at %s is not fairlead's", socket)
 	case err != nil:
 		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)
 	case r.Code != 0:
@@ -62,7 +64,8 @@ func askDaemonWithin(ctx context.Context, limit time.Duration, socket string, q 
 
 // socketFlag says where the daemon listens that keeps the leases of a network, or the one that serves whatever network.
 func socketFlag(c *cobra.Command) func(network string) string {
-	path := c.Flags().String("socket", "", "`PATH` where the daemon listens (default: ipam.daemonSocketPath of NET, else "+rpc.DefaultSocket+")")
+	path := c.Flags().String("socket", "",
+		"`PATH` where the daemon listens (default: ipam.daemonSocketPath of NET, else "+rpc.DefaultSocket+")")
 	return func(network string) string { return cmp.Or(*path, configuredSocket(network), rpc.DefaultSocket) }
 }
 
@@ -111,8 +114,10 @@ type leased struct {
 }
 
 func leasedOf(e daemon.Entry) leased {
-	l := leased{Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName, Protocol: e.Protocol, State: e.State, Reason: e.Reason,
-		Addresses: []string{}, Nameservers: e.Lease.DNS.Nameservers, MTU: e.Lease.MTU, MAC: e.Lease.MAC, Netns: e.Netns, Since: e.Lease.Asked, File: e.File}
+	l := leased{Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName, Protocol: e.Protocol,
+		State: e.State, Reason: e.Reason,
+		Addresses: []string{}, Nameservers: e.Lease.DNS.Nameservers, MTU: e.Lease.MTU,
+		MAC: e.Lease.MAC, Netns: e.Netns, Since: e.Lease.Asked, File: e.File}
 	for _, p := range e.Lease.Prefixes() {
 		l.Addresses = append(l.Addresses, p.String())
 	}
@@ -169,16 +174,17 @@ func (a *app) dhcpLsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls [NET]", Args: operands("[NET]"),
 		Short: "List the leases that the daemon keeps",
-		Long: `List the leases of all networks, or of NET, as the daemon has them. A lease is bound until its server is to be
-asked for more time; then it is renewing, and when that one does not answer, rebinding: any server is asked. A lost one is
-over, its addresses are off the link, and the daemon goes on asking for another. Networks with an
+		Long: `List the leases of all networks, or of NET, as the daemon has them. A lease is bound until its server is to
+be asked for more time; then it is renewing, and when that one does not answer, rebinding: any server is asked. A
+lost one is over, its addresses are off the link, and the daemon goes on asking for another. Networks with an
 ipam.daemonSocketPath have another daemon, which is asked where NET is named.`,
 		ValidArgsFunction: a.completeNetworks,
 	}
 	socket := socketFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		network := strings.Join(args, "")
-		list, err := leases(c.Context(), socket(network), func(l leased) bool { return network == "" || l.Network == network })
+		of := func(l leased) bool { return network == "" || l.Network == network }
+		list, err := leases(c.Context(), socket(network), of)
 		if err == nil && len(list) == 0 {
 			err = a.known(network)
 		}
@@ -220,9 +226,9 @@ func (a *app) dhcpReleaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "release NET CONTAINERID [IFNAME]", Args: operands("NET CONTAINERID [IFNAME]"),
 		Short: "Give a lease back to its server, and keep it no longer",
-		Long: `Give back the lease of an interface (eth0, where IFNAME does not say another) of a container, as its DEL would, where
-that never comes. The lease of a container that is not gone by proof is given back with --force only: its address stays on
-the link, and the server may give it to the next one.`,
+		Long: `Give back the lease of an interface (eth0, where IFNAME does not say another) of a container, as its DEL
+would, where that never comes. The lease of a container that is not gone by proof is given back with --force only:
+its address stays on the link, and the server may give it to the next one.`,
 	}
 	socket := socketFlag(c)
 	force := c.Flags().Bool("force", false, "give back the lease of a container that may be alive")
@@ -243,15 +249,19 @@ the link, and the server may give it to the next one.`,
 		}
 		for _, l := range released {
 			if !*force && sdk.Vanished(o, l.Netns) == nil {
-				return fail(exitUsage, "Detach the container (`fairlead del`), or give its lease back with --force if you know that it is gone.",
-					"%s is in use by %s, which is not gone by any proof (its namespace is %s)", l.what(), o, cmp.Or(l.Netns, "not known"))
+				return fail(exitUsage,
+					"Detach the container (`fairlead del`), or give its lease back with --force if you know that it is gone.",
+					"%s is in use by %s, which is not gone by any proof (its namespace is %s)",
+					l.what(), o, cmp.Or(l.Netns, "not known"))
 			}
 		}
-		conf, err := json.Marshal(map[string]any{"cniVersion": spec.Newest, "name": o.Network, "type": "dhcp", "ipam": map[string]any{"type": "dhcp"}})
+		conf, err := json.Marshal(map[string]any{"cniVersion": spec.Newest, "name": o.Network, "type": "dhcp",
+			"ipam": map[string]any{"type": "dhcp"}})
 		if err != nil {
 			return err
 		}
-		if _, err := askDaemon(c.Context(), socket, rpc.Question{Verb: "DEL", Args: rpc.Args{ContainerID: o.ContainerID, IfName: o.IfName, StdinData: conf}}); err != nil {
+		if _, err := askDaemon(c.Context(), socket, rpc.Question{Verb: "DEL",
+			Args: rpc.Args{ContainerID: o.ContainerID, IfName: o.IfName, StdinData: conf}}); err != nil {
 			return err
 		}
 		if a.json() {
@@ -271,8 +281,8 @@ func (a *app) dhcpDaemonCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "daemon [FLAG...]",
 		Short: "Keep the leases of containers, until it is ended (-help lists the flags)",
-		Long: `Keep the leases that the IPAM plugin dhcp asks for, and give them back with the containers' DEL, until it is ended.
-The leases are on the disk, and the next daemon goes on with them. Its flags have one dash:
+		Long: `Keep the leases that the IPAM plugin dhcp asks for, and give them back with the containers' DEL, until it is
+ended. The leases are on the disk, and the next daemon goes on with them. Its flags have one dash:
 
 ` + daemon.Flags(),
 		DisableFlagParsing: true, // they are the reference's, with one dash

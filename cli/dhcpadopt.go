@@ -22,9 +22,10 @@ func (a *app) dhcpAdoptCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "adopt [NET]", Args: operands("[NET]"),
 		Short: "Have the daemon keep the leases of containers that another daemon served",
-		Long: `Have the daemon ask the servers whether the addresses hold that containers have by DHCP and whose leases it does not
-know, and keep those leases: what another daemon got, the reference's for one, would end otherwise with the containers
-going on. Which containers these are is known from the cache that runtimes keep, of all networks or of NET.`,
+		Long: `Have the daemon ask the servers whether the addresses hold that containers have by DHCP and whose leases it
+does not know, and keep those leases: what another daemon got, the reference's for one, would end otherwise with the
+containers going on. Which containers these are is known from the cache that runtimes keep, of all networks or of
+NET.`,
 		ValidArgsFunction: a.completeNetworks,
 	}
 	dry := c.Flags().Bool("dry-run", false, "only say which they are")

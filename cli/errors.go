@@ -63,7 +63,8 @@ func explain(err error) (exit int, hint string) {
 	case errors.As(err, &sig):
 		return exitSignal + int(sig.sig), "What was begun has been taken back."
 	case errors.Is(err, spec.ErrNotFound):
-		return exitNotFound, "`fairlead net ls` lists the networks, the built-in one (" + defaultNetwork + ") too, and what is wrong with their files; NETCONFPATH names their directory."
+		return exitNotFound, "`fairlead net ls` lists the networks, the built-in one (" + defaultNetwork +
+			") too, and what is wrong with their files; NETCONFPATH names their directory."
 	case errors.Is(err, attach.ErrNotAttached):
 		return exitNotFound, "`fairlead ls` lists what is attached."
 	case errors.Is(err, attach.ErrAttached):
@@ -80,22 +81,24 @@ func explain(err error) (exit int, hint string) {
 		return exitFailure, chmod(path.Path)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EPERM):
 		if os.Geteuid() == 0 {
-			return exitFailure, "This root lacks a capability, as in a container or a user namespace, or what is to be written is read-only. To try it without: `fairlead host`."
+			return exitFailure, "This root lacks a capability, as in a container or a user namespace, or what is to be " +
+				"written is read-only. To try it without: `fairlead host`."
 		}
 		return exitFailure, hintPrivilege
 	case errors.As(err, &doc):
 		errors.As(err, &ran)
 		return explainDocument(spec.AsError(err, 0), ran)
 	case errors.As(err, &ran):
-		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " + ran.Path
+		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " +
+			ran.Path
 	}
 	return exitFailure, "If it stays when tried again, report it with this line and what `fairlead version` says."
 }
 
 const hintPrivilege = "Use sudo; or, to try it without, a throw-away host of your own: `fairlead host`."
 
-// explainDocument is explain for what a plugin says: its own hint, how whoever has what was asked for gives it back, or else
-// what the code alone says. Ran is nil where no plugin was executed.
+// explainDocument is explain for what a plugin says: its own hint, how whoever has what was asked for gives it back,
+// or else what the code alone says. Ran is nil where no plugin was executed.
 func explainDocument(doc *spec.Error, ran *invoke.ExecError) (exit int, hint string) {
 	exit, hint = explainCode(doc.Code)
 	attached, _ := (&attach.Runtime{}).List("")
@@ -122,7 +125,8 @@ func explainCode(c spec.Code) (exit int, hint string) {
 	case spec.CodeUnknown:
 		return exitNotFound, "`fairlead ls` lists what is attached."
 	case spec.CodeVersion:
-		return exitFailure, "Change cniVersion in the network's configuration; `fairlead version NET` says what each plugin speaks."
+		return exitFailure, "Change cniVersion in the network's configuration; `fairlead version NET` says what each " +
+			"plugin speaks."
 	case spec.CodeUnsupported, spec.CodeConfig, spec.CodeDecode:
 		return exitFailure, "Correct the network's configuration; `fairlead net ls` says in which file it is."
 	case spec.CodeEnvironment:

@@ -20,7 +20,7 @@ import (
 // A collected is the answer of gc.
 type collected struct {
 	Network   string     `json:"network,omitempty"`   // empty: all
-	Removed   []attached `json:"removed"`             // attachments that were remembered; what plugins found beside has no names
+	Removed   []attached `json:"removed"`             // what was remembered; what plugins found beside has no names
 	Reclaimed []address  `json:"reclaimed,omitempty"` // --gone: leases that no attachment was remembered for
 }
 
@@ -38,7 +38,8 @@ func (a *app) gcCommand() *cobra.Command {
 				return nil
 			}
 			if len(args) == 0 {
-				return misused(c, errors.New("NET is missing; only `fairlead gc --gone` goes without one, and removes in all networks what dead containers left"))
+				return misused(c, errors.New("NET is missing; only `fairlead gc --gone` goes without one, and removes in all "+
+					"networks what dead containers left"))
 			}
 			return operands("NET [NETNS]")(c, args)
 		},
@@ -50,8 +51,8 @@ other runtimes on this host may be attached to the same network. What is not kno
 named and nothing is removed, and so it is where --valid names what is not attached; --force removes all the same.
 
 With --gone only that is removed which is gone by proof: the attachments that the cache remembers and whose network
-namespace is no more, with all that they left, and the leases of such containers. Without NET it does so in all networks. The unit
-fairlead-gc.service runs it once a boot, before the runtimes start.
+namespace is no more, with all that they left, and the leases of such containers. Without NET it does so in all
+networks. The unit fairlead-gc.service runs it once a boot, before the runtimes start.
 
 NETNS is there because cnitool has it; it limits nothing.`,
 		Example: `  fairlead gc --gone                                          what dead containers left, in all networks
@@ -112,9 +113,11 @@ NETNS is there because cnitool has it; it limits nothing.`,
 		ValidArgsFunction: a.completeTarget,
 	}
 	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
-	c.Flags().BoolVar(&f.stdin, "from-stdin", false, "read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
+	c.Flags().BoolVar(&f.stdin, "from-stdin", false,
+		"read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
 	c.Flags().BoolVar(&f.gone, "gone", false, "remove only what is gone by proof; without NET in all networks")
-	c.Flags().BoolVar(&f.all, "all", false, "no attachment is valid: remove all of the network; what is alive only with --force")
+	c.Flags().BoolVar(&f.all, "all", false,
+		"no attachment is valid: remove all of the network; what is alive only with --force")
 	c.Flags().BoolVar(&f.force, "force", false, "remove what is alive too, and let --valid name what is not attached")
 	return c
 }
@@ -127,7 +130,8 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 	for _, c := range remembered {
 		name := c.ContainerID + "/" + c.IfName
 		known = append(known, name)
-		if state := describe(c).State; state != gone && !slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}) {
+		kept := slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName})
+		if state := describe(c).State; state != gone && !kept {
 			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "nobody knows which namespace"), state))
 		}
 	}
@@ -143,7 +147,8 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 		return fail(exitUsage, hint, "--valid %s: is not attached, so nothing is removed", name)
 	}
 	if len(living) > 0 && f.all {
-		return fail(exitUsage, "--force removes it all the same; --gone removes only what is gone.", "not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
+		return fail(exitUsage, "--force removes it all the same; --gone removes only what is gone.",
+			"not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	if len(living) > 0 {
 		return fail(exitUsage, "Name it as valid too, or remove it with --force; --gone removes only what is gone.",
@@ -167,7 +172,8 @@ func (a *app) sweep(ctx context.Context, n *network, keep []spec.Attachment) err
 	if mine {
 		did = "; what fairlead itself had made for others than the valid ones is removed, but for addresses"
 	}
-	a.note("the plugins of %s were not asked what else is left: GC came with CNI 1.1.0, and its cniVersion is %s%s", n.Name, version, did)
+	a.note("the plugins of %s were not asked what else is left: GC came with CNI 1.1.0, and its cniVersion is %s%s",
+		n.Name, version, did)
 	if !mine {
 		return nil
 	}
@@ -183,7 +189,8 @@ func (a *app) validAttachments(network string, f gcFlags) ([]spec.Attachment, er
 		}
 	}
 	if ways != 1 {
-		return nil, fail(exitUsage, "`fairlead ls "+network+"` lists what is attached. --gone removes those whose namespace is gone, --all every one.",
+		return nil, fail(exitUsage,
+			"`fairlead ls "+network+"` lists what is attached. --gone removes those whose namespace is gone, --all every one.",
 			"gc: say which attachments are valid, in one way: --valid CONTAINERID/IFNAME, --from-stdin, --gone or --all")
 	}
 	valid := []spec.Attachment{}

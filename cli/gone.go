@@ -8,8 +8,8 @@ import (
 )
 
 // collectGone removes what containers left that are gone by proof: of the network of that name, or of all where it is
-// empty. First their attachments, by DEL, then leases that no attachment is remembered for. An attachment that cannot be
-// removed does not keep the others.
+// empty. First their attachments, by DEL, then leases that no attachment is remembered for. An attachment that cannot
+// be removed does not keep the others.
 func (a *app) collectGone(ctx context.Context, name string) error {
 	list, problems := (&attach.Runtime{}).List(name)
 	if err := unseen(problems); err != nil {
@@ -88,7 +88,8 @@ func (a *app) deleteGone(ctx context.Context, n *network, gone []attach.Cached) 
 	var errs []error
 	var otherwise []attach.Cached
 	for _, c := range gone {
-		err := rt.Del(ctx, c.AttachedBy(n.List), attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, attach.DelContinue())
+		at := attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}
+		err := rt.Del(ctx, c.AttachedBy(n.List), at, attach.DelContinue())
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -68,10 +68,12 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 		},
 	}
 	c.Flags().BoolVar(&back, "to-reference", false, "the rules become the reference plugins'")
-	c.Flags().StringVar(&backend, "backend", "iptables", "`BACKEND` by which the reference works on this host: iptables or nftables (from its version 1.6 on)")
+	c.Flags().StringVar(&backend, "backend", "iptables",
+		"`BACKEND` by which the reference works on this host: iptables or nftables (from its version 1.6 on)")
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing")
-	c.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions([]string{"iptables", "nftables"}, cobra.ShellCompDirectiveNoFileComp))
+	c.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions([]string{"iptables", "nftables"},
+		cobra.ShellCompDirectiveNoFileComp))
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
 	return c
 }
@@ -79,7 +81,8 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 func (a *app) printHandover(report *repair.Report, dry bool) error {
 	all := []handedOver{}
 	for _, f := range report.Findings {
-		all = append(all, handedOver{attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns}, f.State, f.Repaired, f.Lost, f.Drift, f.NotOurs})
+		all = append(all, handedOver{attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns},
+			f.State, f.Repaired, f.Lost, f.Drift, f.NotOurs})
 	}
 	if a.json() {
 		return printJSON(a.stdout, struct {

@@ -23,10 +23,11 @@ func (a *app) hostCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",
 		Short: "Run a command, or a shell, in a throw-away host of its own",
-		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of its
-own, with empty /run, /var/lib/cni, /etc/cni/net.d and /opt/cni. Whatever is made in it dies with COMMAND, and the
-machine stays as it was. Where CNI_PATH is not set, the plugins there are fairlead's own, unless /opt/cni/bin gets
-others; only what fairlead is not comes from the other usual directories. An ordinary user needs no sudo where user namespaces are allowed.`,
+		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of
+its own, with empty /run, /var/lib/cni, /etc/cni/net.d and /opt/cni. Whatever is made in it dies with COMMAND, and
+the machine stays as it was. Where CNI_PATH is not set, the plugins there are fairlead's own, unless /opt/cni/bin
+gets others; only what fairlead is not comes from the other usual directories. An ordinary user needs no sudo where
+user namespaces are allowed.`,
 		Example: `  fairlead host -- fairlead run -p 8080:80 -- COMMAND
   fairlead host`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
@@ -85,8 +86,8 @@ func (a *app) inHost(argv []string) (int, error) {
 	return exitStatus(err)
 }
 
-const hintUserns = "It takes root, or user namespaces: see user.max_user_namespaces, kernel.unprivileged_userns_clone and " +
-	"kernel.apparmor_restrict_unprivileged_userns in sysctl(8)."
+const hintUserns = "It takes root, or user namespaces: see user.max_user_namespaces, " +
+	"kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns in sysctl(8)."
 
 // endChildren ends every process that descends from this one.
 func endChildren() {
@@ -139,7 +140,8 @@ func furnish() error {
 			return err
 		}
 	}
-	if err := errors.Join(os.MkdirAll("/etc/cni/net.d", 0o755), os.MkdirAll(stateDir, 0o755), os.WriteFile(thrownAway, nil, 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll("/etc/cni/net.d", 0o755), os.MkdirAll(stateDir, 0o755),
+		os.WriteFile(thrownAway, nil, 0o644)); err != nil {
 		return err
 	}
 	showSys("/run/.scratch")

@@ -38,7 +38,8 @@ type pool struct {
 
 // leftovers is the ledger of networks that no file defines: where leases are by default.
 func leftovers(network string) (ipam.Ledger, error) {
-	conf, err := spec.ParseConf(fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"x","ipam":{"type":"host-local"}}`, network))
+	conf, err := spec.ParseConf(fmt.Appendf(nil,
+		`{"cniVersion":"1.1.0","name":%q,"type":"x","ipam":{"type":"host-local"}}`, network))
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +101,9 @@ func poolOf(l *spec.List, lax bool) (pool, error) {
 	if slices.Contains(others, "dhcp") {
 		hint = "These commands are about host-local; `fairlead dhcp ls` lists the leases of servers."
 	}
-	return pool{}, fail(exitFailure, hint, "network %s has its addresses from %s, which keeps no leases that can be looked at here", l.Name, strings.Join(others, ", "))
+	return pool{}, fail(exitFailure, hint,
+		"network %s has its addresses from %s, which keeps no leases that can be looked at here", l.Name,
+		strings.Join(others, ", "))
 }
 
 // pools are those of one network, or of all that are configured or have left leases behind. Of all, those that keep no
@@ -190,12 +193,14 @@ type address struct {
 }
 
 func leaseAddress(network string, l ipam.Lease) address {
-	return address{Network: network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID, IfName: l.IfName, Note: l.Why}
+	return address{Network: network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID,
+		IfName: l.IfName, Note: l.Why}
 }
 
 // reclaimed says of a lease who had it and why it is no more.
 func (d address) reclaimed() string {
-	return fmt.Sprintf("%s of %s, which %s had: %s", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
+	return fmt.Sprintf("%s of %s, which %s had: %s", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName),
+		d.Note)
 }
 
 // listing is a book as a list of addresses.
@@ -213,7 +218,8 @@ func listing(network string, b *ipam.Book) []address {
 	}
 	for _, k := range b.Sticky {
 		if _, free := keys[k.Address]; free && k.Until.After(time.Now()) {
-			all = append(all, address{Network: network, Address: k.Address.String(), State: held, IfName: k.IfName, Key: k.Key, Until: &k.Until})
+			all = append(all, address{Network: network, Address: k.Address.String(), State: held, IfName: k.IfName, Key: k.Key,
+				Until: &k.Until})
 		}
 	}
 	kept := slices.Clone(b.Reserved)
@@ -251,9 +257,9 @@ func (a *app) ipamLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [NET]", Args: operands("[NET]"),
 		Short: "List leases, held and reserved addresses",
-		Long: `List the addresses of all networks, or of NET, that somebody has or that are kept back. The container of a lease is
-alive if the runtime's cache knows its network namespace and that is there; it is gone if the lease is of an earlier
-boot, or if that namespace is no more: fairlead ipam reclaim removes such a lease. Else its state is unknown.`,
+		Long: `List the addresses of all networks, or of NET, that somebody has or that are kept back. The container of a
+lease is alive if the runtime's cache knows its network namespace and that is there; it is gone if the lease is of an
+earlier boot, or if that namespace is no more: fairlead ipam reclaim removes such a lease. Else its state is unknown.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -301,8 +307,8 @@ boot, or if that namespace is no more: fairlead ipam reclaim removes such a leas
 	}
 }
 
-// A rangeUse is how much of a range is given out, as stats prints it. Numbers are texts: an IPv6 range has more addresses than a number in JSON can
-// say.
+// A rangeUse is how much of a range is given out, as stats prints it. Numbers are texts: an IPv6 range has more
+// addresses than a number in JSON can say.
 type rangeUse struct {
 	Network   string `json:"network"`
 	Range     string `json:"range"`
@@ -318,9 +324,9 @@ func (a *app) ipamStatsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "stats [NET]", Args: operands("[NET]"),
 		Short: "Count the addresses of each range",
-		Long: `Count the addresses of each range: those that are in use, those that are available to whoever comes, and those that
-are reserved. One that was asked for by name may be reserved and in use. Available ones may be held for a sticky key, or rest for a while since their release: they are given
-out last.`,
+		Long: `Count the addresses of each range: those that are in use, those that are available to whoever comes, and
+those that are reserved. One that was asked for by name may be reserved and in use. Available ones may be held for a
+sticky key, or rest for a while since their release: they are given out last.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -334,7 +340,8 @@ out last.`,
 					continue
 				}
 				for _, u := range b.Uses {
-					all = append(all, rangeUse{p.network, u.Range, u.Size.String(), u.Used.String(), u.Available.String(), u.Held.String(), u.Resting.String(), u.Reserved.String()})
+					all = append(all, rangeUse{p.network, u.Range, u.Size.String(), u.Used.String(), u.Available.String(),
+						u.Held.String(), u.Resting.String(), u.Reserved.String()})
 				}
 			}
 			if len(problems) > 0 {

@@ -27,9 +27,10 @@ func (a *app) ipamReserveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "reserve NET ADDRESS|SUBNET...", Args: atLeast("NET ADDRESS"),
 		Short: "Keep addresses back from those who ask for just any",
-		Long: `Reserve addresses of NET: from now on they are given to who asks for one of them by name, and to nobody else. With
---for they are given to who comes under that sticky key (ipam.sticky in the network's configuration), unasked, and to
-nobody else by name either. A reservation outlives reboots. The reference's host-local knows nothing of it.
+		Long: `Reserve addresses of NET: from now on they are given to who asks for one of them by name, and to nobody
+else. With --for they are given to who comes under that sticky key (ipam.sticky in the network's configuration),
+unasked, and to nobody else by name either. A reservation outlives reboots. The reference's host-local knows nothing
+of it.
 
 What looks like a slip is refused without --force: an address that is in use, or of none of the ranges, or reserved
 for another key already; and all of a range.`,
@@ -104,7 +105,9 @@ func atLeast(names string) cobra.PositionalArgs {
 func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) error {
 	const hint = "--force reserves it all the same."
 	if key != "" && !b.Keyed {
-		return fail(exitUsage, `Set ipam.sticky in the network's configuration, such as {"key": ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]}. `+hint, "--for %s: the containers of network %s come under no keys", key, network)
+		return fail(exitUsage,
+			`Set ipam.sticky in the network's configuration, such as {"key": ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]}. `+hint,
+			"--for %s: the containers of network %s come under no keys", key, network)
 	}
 	if err := ipam.PossibleKey(key, b.KeyParts); key != "" && err != nil {
 		return fail(exitUsage, "`fairlead ipam ls "+network+"` has keys as they are written. "+hint, "--for %s: %w", key, err)
@@ -116,7 +119,8 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 			for _, set := range b.Sets {
 				ranges = append(ranges, set.String())
 			}
-			return fail(exitUsage, hint, "%s is of none of the ranges of network %s: %s", prefixText(p), network, strings.Join(ranges, ", "))
+			return fail(exitUsage, hint, "%s is of none of the ranges of network %s: %s", prefixText(p), network,
+				strings.Join(ranges, ", "))
 		}
 		if err != nil {
 			return fail(exitUsage, hint, "%w", err)
@@ -128,7 +132,8 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 		}
 		for _, l := range b.Leases {
 			if p.Contains(l.Address) {
-				return fail(exitUsage, "It keeps its address until it gives it back. "+hint, "%s is in use by %s", l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName))
+				return fail(exitUsage, "It keeps its address until it gives it back. "+hint, "%s is in use by %s", l.Address,
+					strings.TrimSpace(l.ContainerID+" "+l.IfName))
 			}
 		}
 	}
@@ -157,9 +162,9 @@ func (a *app) ipamReleaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "release NET ADDRESS|SUBNET", Args: operands("NET ADDRESS"),
 		Short: "Let an address go: its reservation, else its lease, else its hold",
-		Long: `Let an address of NET go: end its reservation, if it is reserved just so; else remove its lease; else end its hold for a
-sticky key. A lease whose container is not gone by proof is removed with --force only: its container has the address
-still, and the next one may be given it.`,
+		Long: `Let an address of NET go: end its reservation, if it is reserved just so; else remove its lease; else end
+its hold for a sticky key. A lease whose container is not gone by proof is removed with --force only: its container
+has the address still, and the next one may be given it.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			prefix, err := ipam.ParseReserved(args[1])
 			if err != nil {
@@ -196,8 +201,10 @@ func release(ctx context.Context, p pool, b *ipam.Book, prefix netip.Prefix, for
 	for _, l := range b.Leases {
 		if prefix.IsSingleIP() && l.Address == prefix.Addr() {
 			if l.State != ipam.Gone && !force {
-				return done, fail(exitUsage, "Detach the container (`fairlead del`), or remove the lease with --force if you know that it is gone.",
-					"%s is in use by %s, which is not gone by any proof (%s)", l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName), l.State)
+				return done, fail(exitUsage,
+					"Detach the container (`fairlead del`), or remove the lease with --force if you know that it is gone.",
+					"%s is in use by %s, which is not gone by any proof (%s)",
+					l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName), l.State)
 			}
 			done.Was, done.ContainerID, done.IfName = "leased", l.ContainerID, l.IfName
 			return done, p.ledger.Drop(ctx, p.network, l)
@@ -211,15 +218,18 @@ func release(ctx context.Context, p pool, b *ipam.Book, prefix netip.Prefix, for
 	}
 	for _, c := range b.Configured {
 		if c.Contains(prefix.Addr()) {
-			return done, fail(exitFailure, "Take it out of ipam.reserved there.", "%s is reserved by the configuration of network %s", done.Address, p.network)
+			return done, fail(exitFailure, "Take it out of ipam.reserved there.",
+				"%s is reserved by the configuration of network %s", done.Address, p.network)
 		}
 	}
 	for _, r := range b.Reserved {
 		if r.Prefix.Contains(prefix.Addr()) {
-			return done, fail(exitNotFound, "Release that, and reserve the rest of it anew.", "%s is reserved as one of %s", done.Address, r.Prefix)
+			return done, fail(exitNotFound, "Release that, and reserve the rest of it anew.", "%s is reserved as one of %s",
+				done.Address, r.Prefix)
 		}
 	}
-	return done, fail(exitNotFound, "`fairlead ipam ls "+p.network+"` lists what is.", "%s of network %s is not given out, held or reserved", done.Address, p.network)
+	return done, fail(exitNotFound, "`fairlead ipam ls "+p.network+"` lists what is.",
+		"%s of network %s is not given out, held or reserved", done.Address, p.network)
 }
 
 func (a *app) ipamReclaimCommand() *cobra.Command {
@@ -227,9 +237,9 @@ func (a *app) ipamReclaimCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "reclaim [NET]", Args: operands("[NET]"),
 		Short: "Remove the leases whose containers are gone",
-		Long: `Remove the leases, of all networks or of NET, whose containers are gone by proof: leases of an earlier boot, and those
-whose network namespace, as the runtime's cache names it, is no more. The age of a lease proves nothing. What else
-such a container left is removed by fairlead gc NET --gone.`,
+		Long: `Remove the leases, of all networks or of NET, whose containers are gone by proof: leases of an earlier boot,
+and those whose network namespace, as the runtime's cache names it, is no more. The age of a lease proves nothing.
+What else such a container left is removed by fairlead gc NET --gone.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
 			if err != nil {

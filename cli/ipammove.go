@@ -62,12 +62,12 @@ func (a *app) ipamImportCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "import NET FROM", Args: operands("NET FROM"),
 		Short: "Add the leases of a directory, or of an exported document, to a network's",
-		Long: `Add leases to those of NET. FROM is a directory with leases of host-local, fairlead's or the reference's, such as podman's
-/var/lib/cni/networks/podman or one of another dataDir; or a file that fairlead ipam export wrote, or - for standard
-input. What is there already stays. Where an address is another's, or of none of the ranges of NET, or the document
-contradicts itself, or is one of another network, nothing is imported and each such thing is named. --force takes addresses
-outside the ranges, two of a range for one owner, and another network's. FROM stays as it is. An import that was cut
-short is finished by doing it again.`,
+		Long: `Add leases to those of NET. FROM is a directory with leases of host-local, fairlead's or the reference's,
+such as podman's /var/lib/cni/networks/podman or one of another dataDir; or a file that fairlead ipam export wrote,
+or - for standard input. What is there already stays. Where an address is another's, or of none of the ranges of NET,
+or the document contradicts itself, or is one of another network, nothing is imported and each such thing is named.
+--force takes addresses outside the ranges, two of a range for one owner, and another network's. FROM stays as it is.
+An import that was cut short is finished by doing it again.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.pool(c.Context(), args[0], false)
 			if err != nil {
@@ -118,7 +118,8 @@ short is finished by doing it again.`,
 			return nil, cobra.ShellCompDirectiveDefault
 		},
 	}
-	c.Flags().BoolVar(&force, "force", false, "import another network's too, and addresses that are of none of the ranges, or two of one range for one owner")
+	c.Flags().BoolVar(&force, "force", false,
+		"import another network's too, and addresses that are of none of the ranges, or two of one range for one owner")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only say what would be imported")
 	return c
 }
@@ -149,7 +150,9 @@ func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*i
 		case len(b.Problems) > 0:
 			return nil, fail(exitFailure, "Mend or remove it there.", "nothing is imported: %s", strings.Join(b.Problems, "; "))
 		case len(b.Leases)+len(b.Sticky)+len(b.Reserved) == 0:
-			return nil, fail(exitUsage, "Leases of host-local are files that have addresses as names: /var/lib/cni/networks/NETWORK/10.1.0.5.", "%s has no leases in it", from)
+			return nil, fail(exitUsage,
+				"Leases of host-local are files that have addresses as names: /var/lib/cni/networks/NETWORK/10.1.0.5.",
+				"%s has no leases in it", from)
 		}
 		return b, nil
 	}
@@ -166,18 +169,21 @@ func (a *app) readBook(ctx context.Context, p pool, from string, force bool) (*i
 	case err != nil:
 		return nil, fail(exitUsage, hintFrom, "%s: want a document of `fairlead ipam export`: %w", from, err)
 	case doc.Version != 1:
-		return nil, fail(exitFailure, "A newer fairlead wrote it, or it is something else.", "%s: version: %d: this fairlead reads version 1", from, doc.Version)
+		return nil, fail(exitFailure, "A newer fairlead wrote it, or it is something else.",
+			"%s: version: %d: this fairlead reads version 1", from, doc.Version)
 	case force:
 		return doc.Book, nil
 	case doc.Network != p.network:
-		return nil, fail(exitUsage, "--force imports it all the same.", "nothing is imported: network: %q: the document is of that network, and not of %s", doc.Network, p.network)
+		return nil, fail(exitUsage, "--force imports it all the same.",
+			"nothing is imported: network: %q: the document is of that network, and not of %s", doc.Network, p.network)
 	}
 	here, err := p.ledger.Look(ctx, p.network)
 	if err != nil {
 		return nil, err
 	}
 	if want := subnets(here); doc.Subnets != nil && len(want) > 0 && !slices.Equal(doc.Subnets, want) {
-		return nil, fail(exitUsage, "--force imports what there is room for in the ranges, and outside of them.", "nothing is imported: subnets: %v: the network %s has %v here", doc.Subnets, p.network, want)
+		return nil, fail(exitUsage, "--force imports what there is room for in the ranges, and outside of them.",
+			"nothing is imported: subnets: %v: the network %s has %v here", doc.Subnets, p.network, want)
 	}
 	return doc.Book, nil
 }
@@ -201,7 +207,8 @@ func parseBook(in io.Reader) (*exported, error) {
 		return nil, errors.New("more than one document")
 	}
 	b := &ipam.Book{}
-	err := errors.Join(each("leases", doc.Leases, &b.Leases), each("sticky", doc.Sticky, &b.Sticky), each("reserved", doc.Reserved, &b.Reserved))
+	err := errors.Join(each("leases", doc.Leases, &b.Leases), each("sticky", doc.Sticky, &b.Sticky),
+		each("reserved", doc.Reserved, &b.Reserved))
 	return &exported{doc.Version, doc.Network, doc.Subnets, b}, err
 }
 

@@ -33,7 +33,8 @@ func (a *app) ipamShowCommand() *cobra.Command {
 			}
 			a.wrong(problems)
 			if len(found) == 0 {
-				return fail(exitNotFound, "`fairlead ipam stats` lists the ranges of all networks.", "%s is of no range, and nobody has it", addr)
+				return fail(exitNotFound, "`fairlead ipam stats` lists the ranges of all networks.",
+					"%s is of no range, and nobody has it", addr)
 			}
 			if a.json() {
 				return printJSON(a.stdout, struct {
@@ -43,7 +44,10 @@ func (a *app) ipamShowCommand() *cobra.Command {
 			s := a.style(a.stdout)
 			for _, d := range found {
 				node := &tree{text: sprintf("%s of %s: %s", d.Address, d.Network, s.state(d.State))}
-				for _, line := range [][2]string{{"range", d.Range}, {"container", strings.TrimSpace(d.ContainerID + " " + d.IfName)}, {"sticky key", d.Key}, {"note", d.Note}} {
+				container := strings.TrimSpace(d.ContainerID + " " + d.IfName)
+				for _, line := range [][2]string{
+					{"range", d.Range}, {"container", container}, {"sticky key", d.Key}, {"note", d.Note},
+				} {
 					if line[1] != "" {
 						node.add("%s %s", line[0], line[1])
 					}

@@ -25,11 +25,11 @@ func (a *app) lsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [NET]", GroupID: "look", Args: operands("[NET]"),
 		Short: "List what is attached, by whichever runtime",
-		Long: `List the attachments that the cache of this host remembers, of all networks or of NET: those of fairlead, and
-those of containerd, podman and every other program that uses the reference library. An attachment is gone
-when its network namespace is, also where another one has its name by now; fairlead gc removes what it left. Its state
-is unknown where the program that attached it has not recorded the namespace, and where fairlead may not see it: nothing is
-mounted on the file at its path, or the directory is missing, as in a container without the host's mounts.`,
+		Long: `List the attachments that the cache of this host remembers, of all networks or of NET: those of fairlead,
+and those of containerd, podman and every other program that uses the reference library. An attachment is gone when
+its network namespace is, also where another one has its name by now; fairlead gc removes what it left. Its state is
+unknown where the program that attached it has not recorded the namespace, and where fairlead may not see it: nothing
+is mounted on the file at its path, or the directory is missing, as in a container without the host's mounts.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.known(strings.Join(args, "")); err != nil {
 				return err

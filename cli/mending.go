@@ -21,24 +21,29 @@ func (t *target) mending(args []string) string {
 	if was != nil {
 		switch t.whose(was) {
 		case repair.Foreign:
-			return "Another program attached it, and `fairlead repair` leaves it alone: `fairlead repair --adopt` attaches it, and all such, anew by fairlead's plugins, with the same addresses. Or: " + again
+			return "Another program attached it, and `fairlead repair` leaves it alone: `fairlead repair --adopt` attaches " +
+				"it, and all such, anew by fairlead's plugins, with the same addresses. Or: " + again
 		case repair.Handed:
-			return "It was handed over to the reference plugins, whose rules these are now, and `fairlead repair` leaves it alone. To have fairlead's again: " + again
+			return "It was handed over to the reference plugins, whose rules these are now, and `fairlead repair` leaves it " +
+				"alone. To have fairlead's again: " + again
 		}
 	}
 	switch {
 	case was == nil || !repair.Changed(t.List, was):
 		return "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: " + again
 	case !mine(t.ContainerID): // its runtime's DEL goes by the file, and would leave what only the old one made
-		again = fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that attached the container recreate it.",
+		again = fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that "+
+			"attached the container recreate it.",
 			place(args[0], args[1], t.IfName), t.ContainerID)
 	}
-	return "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what was then. To take the change over: " + again
+	return "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what " +
+		"was then. To take the change over: " + again
 }
 
 // whose says who attached what the target was, where it is not for repair.
 func (t *target) whose(was *attach.Cached) repair.State {
-	i := slices.IndexFunc(plugin.All(), func(p sdk.Plugin) bool { return len(t.List.Plugins) > 0 && p.Name == t.List.Plugins[0].Type })
+	first := func(p sdk.Plugin) bool { return len(t.List.Plugins) > 0 && p.Name == t.List.Plugins[0].Type }
+	i := slices.IndexFunc(plugin.All(), first)
 	if i < 0 {
 		return ""
 	}
@@ -49,8 +54,8 @@ func (t *target) whose(was *attach.Cached) repair.State {
 	return state
 }
 
-// mine reports whether an attachment was made by this command or by cnitool. Of another runtime's container, DEL and ADD
-// would take what it knows of.
+// mine reports whether an attachment was made by this command or by cnitool. Of another runtime's container, DEL and
+// ADD would take what it knows of.
 func mine(containerID string) bool {
 	return strings.HasPrefix(containerID, "cnitool-") || strings.HasPrefix(containerID, "run-")
 }
@@ -94,7 +99,8 @@ func beyondRepair(findings []repair.Finding) (notes []string) {
 		case len(hopeless) == 0:
 		case mine(f.Owner.ContainerID):
 			netns := strings.TrimPrefix(strings.TrimPrefix(f.Netns, "/var"), "/run/netns/")
-			say(f.Owner.String() + ": what cannot be mended: " + remake(f.Owner.Network, netns, f.Owner.IfName, f.Owner.ContainerID))
+			o := f.Owner
+			say(o.String() + ": what cannot be mended: " + remake(o.Network, netns, o.IfName, o.ContainerID))
 		default:
 			say("what cannot be mended is made anew with the container, by the runtime that attached it")
 		}

@@ -102,7 +102,8 @@ func inode(path string) uint64 {
 
 // removeNetns takes the name away; the namespace dies with its last process. Absent is removed.
 func removeNetns(path string) error {
-	if err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
 		return &fs.PathError{Op: "unmount netns", Path: path, Err: err}
 	}
 	// Unlinking also detaches the copies of the mount that other mount namespaces have.

@@ -74,8 +74,8 @@ func (a *app) network(name string) (*network, error) {
 	return nil, err
 }
 
-// networkOrFile finds the network of that name, or of a file that lies anywhere. A file of the working directory is meant
-// where its name ends as those of configurations do and no network has the name.
+// networkOrFile finds the network of that name, or of a file that lies anywhere. A file of the working directory is
+// meant where its name ends as those of configurations do and no network has the name.
 func (a *app) networkOrFile(arg string) (*network, error) {
 	if !strings.Contains(arg, "/") {
 		n, err := a.network(arg)
@@ -162,7 +162,8 @@ func defaultList(ipv6 bool) []byte {
 		"cniVersion": "1.1.0",
 		"name":       defaultNetwork,
 		"plugins": []object{
-			{"type": "bridge", "bridge": defaultBridge, "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": object{"type": "host-local", "ranges": ranges}},
+			{"type": "bridge", "bridge": defaultBridge, "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true,
+				"ipam": object{"type": "host-local", "ranges": ranges}},
 			{"type": "portmap", "capabilities": object{"portMappings": true}},
 			{"type": "firewall"},
 		},

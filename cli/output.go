@@ -14,15 +14,15 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// This is where text meets a terminal. Names, notes and errors come from files that anybody may have written, and what a
-// terminal takes for a command in them would move its cursor or hide a line. So what is printed is made of two kinds of
-// text: string, which is data and is escaped on its way, and shown, which has been.
+// This is where text meets a terminal. Names, notes and errors come from files that anybody may have written, and what
+// a terminal takes for a command in them would move its cursor or hide a line. So what is printed is made of two kinds
+// of text: string, which is data and is escaped on its way, and shown, which has been.
 
 // A shown is text as a terminal may have it, colours of ours included.
 type shown string
 
-// printable is text with all escaped, as Go does it, that has no picture of its own: control characters, line ends, what
-// turns the direction of writing, bytes that are no UTF-8.
+// printable is text with all escaped, as Go does it, that has no picture of its own: control characters, line ends,
+// what turns the direction of writing, bytes that are no UTF-8.
 func printable(text string) shown {
 	if clean(text) {
 		return shown(text)
@@ -75,8 +75,8 @@ func lines(err error) shown {
 	return shown(strings.Join(all, "\n          "))
 }
 
-// A screen passes on what other programs print, without what a terminal would obey, and the logs of plugins as notes: once
-// each, for a plugin is run more than once where something fails.
+// A screen passes on what other programs print, without what a terminal would obey, and the logs of plugins as notes:
+// once each, for a plugin is run more than once where something fails.
 type screen struct {
 	io.Writer
 	said *sync.Map

@@ -80,19 +80,22 @@ func (w wire) overlap(other wire) string {
 		for _, b := range other.ranges {
 			switch {
 			case w.segment == other.segment:
-				if a.Subnet.Addr().Is4() == b.Subnet.Addr().Is4() && a.RangeStart.Compare(b.RangeEnd) <= 0 && b.RangeStart.Compare(a.RangeEnd) <= 0 {
-					return fmt.Sprintf("both are on %s, and give away addresses of %v-%v and of %v-%v: two containers may get one address; give each a range of its own", w.segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
+				sameFamily := a.Subnet.Addr().Is4() == b.Subnet.Addr().Is4()
+				if sameFamily && a.RangeStart.Compare(b.RangeEnd) <= 0 && b.RangeStart.Compare(a.RangeEnd) <= 0 {
+					return fmt.Sprintf("both are on %s, and give away addresses of %v-%v and of %v-%v: two containers may get one "+
+						"address; give each a range of its own", w.segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
 				}
 			case w.routed && other.routed && a.Subnet.Overlaps(b.Subnet):
-				return fmt.Sprintf("subnet %v overlaps with %v: the host reaches the containers of one of the two only; give each a subnet of its own", a.Subnet, b.Subnet)
+				return fmt.Sprintf("subnet %v overlaps with %v: the host reaches the containers of one of the two only; give "+
+					"each a subnet of its own", a.Subnet, b.Subnet)
 			}
 		}
 	}
 	return ""
 }
 
-// overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host. A
-// pair that was said is not said again. What cannot be asked of the host is left out.
+// overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host.
+// A pair that was said is not said again. What cannot be asked of the host is left out.
 func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (problems []error) {
 	mine, ok := wireOf(l)
 	if !ok {
@@ -110,7 +113,8 @@ func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (probl
 				name = fmt.Sprintf("network %s (%s)", with, cmp.Or(other.File, "built in"))
 			}
 		}
-		problems = append(problems, &spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)})
+		problems = append(problems, &spec.FileError{File: l.File,
+			Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)})
 	}
 	ofLink := map[string]string{}
 	for _, other := range others {
@@ -137,8 +141,11 @@ func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (probl
 			continue
 		}
 		seen[r.Subnet] = true
-		if link, kind, prefix, err := ns.Overlap(mine.link, r.Subnet); err == nil && link != "" && !strings.HasPrefix(link, mine.link+".") { // its VLANs' gateways
-			bad(cmp.Or(ofLink[link], link), fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet, kind, prefix, link, kernel.Overlapping))
+		link, kind, prefix, err := ns.Overlap(mine.link, r.Subnet)
+		if err == nil && link != "" && !strings.HasPrefix(link, mine.link+".") { // its VLANs' gateways
+			bad(cmp.Or(ofLink[link], link),
+				fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet, kind,
+					prefix, link, kernel.Overlapping))
 		}
 	}
 	return problems

@@ -37,11 +37,11 @@ func (a *app) planCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan NET [NETNS]", GroupID: "look", Args: operands("NET [NETNS]"),
 		Short: "Say what add would make, and make nothing",
-		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. NET is the name of a network, or
-the path of a file that defines one, wherever it lies. Addresses are examples,
-for the allocator is not asked. Plugins that are another program are opaque: nobody but they knows what they do. What is
-missing is said, with exit status 1, after what is known of the others. NETNS need not exist: the names and MAC addresses
-are those that an add of it would make.`,
+		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. NET is the name of a
+network, or the path of a file that defines one, wherever it lies. Addresses are examples, for the allocator is not
+asked. Plugins that are another program are opaque: nobody but they knows what they do. What is missing is said, with
+exit status 1, after what is known of the others. NETNS need not exist: the names and MAC addresses are those that an
+add of it would make.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.noteAbsent(args); err != nil {
 				return err
@@ -93,7 +93,8 @@ are those that an add of it would make.`,
 	return c
 }
 
-// Plan is what `fairlead plan` says of l where a runtime gives these capability arguments, for the plugins' reference pages.
+// Plan is what `fairlead plan` says of l where a runtime gives these capability arguments, for the plugins' reference
+// pages.
 func Plan(l *spec.List, capabilities map[string]any) ([]Step, error) {
 	t := &target{network: &network{List: l, builtIn: true}, Attachment: exampleAttachment()}
 	t.Capabilities = capabilities
@@ -162,7 +163,8 @@ func (n *network) findIPAM(p *spec.Conf) error {
 		return n.find(p.IPAMType)
 	}
 	if !all[i].Allocates() {
-		return spec.Errorf(spec.CodeConfig, "ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", p.IPAMType)
+		return spec.Errorf(spec.CodeConfig,
+			"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", p.IPAMType)
 	}
 	return nil
 }
@@ -240,11 +242,12 @@ func (n *network) ours() bool {
 
 // warnings are what is odd in n's file, without what our plugins say of their keys.
 func (n *network) warnings() []error {
-	return slices.DeleteFunc(slices.Clone(n.Warnings), func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.ours() && len(n.missing()) == 0 })
+	unread := func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.ours() && len(n.missing()) == 0 }
+	return slices.DeleteFunc(slices.Clone(n.Warnings), unread)
 }
 
-// tried is which plugins of a network are missing, what ours have against its configuration, and which of its keys they do
-// not know. Where others would run, they are to be asked.
+// tried is which plugins of a network are missing, what ours have against its configuration, and which of its keys
+// they do not know. Where others would run, they are to be asked.
 func (n *network) tried() (problems []error) {
 	bad := func(text string) {
 		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
@@ -280,7 +283,9 @@ func (n *network) tried() (problems []error) {
 }
 
 // planOne is what one plugin wants, and the result that the next one would be given.
-func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink) (plan.Plan, *spec.Result, error) {
+func (t *target) planOne(
+	p sdk.Plugin, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
+) (plan.Plan, *spec.Result, error) {
 	raw, err := t.request(conf, version)
 	if err != nil {
 		return nil, nil, err
@@ -315,7 +320,8 @@ func (t *target) planOne(p sdk.Plugin, conf *spec.Conf, version spec.Version, pr
 	if err != nil || conf.IPAMType == "" && prev != nil {
 		return want, prev, err
 	}
-	res := &spec.Result{CNIVersion: conf.CNIVersion, Interfaces: []spec.Interface{{Name: t.IfName, Sandbox: t.Netns}}, Routes: r.Routes}
+	res := &spec.Result{CNIVersion: conf.CNIVersion, Interfaces: []spec.Interface{{Name: t.IfName, Sandbox: t.Netns}},
+		Routes: r.Routes}
 	for _, l := range sdk.LinksOf(nil, want) {
 		res.Interfaces = append(res.Interfaces, spec.Interface{Name: l.Name})
 	}

@@ -39,7 +39,8 @@ func (m portMapping) String() string {
 // parsePorts reads [HOSTIP:]HOSTPORT:PORT[/PROTOCOL], where both ports may be ranges of one length.
 func parsePorts(s string) (m portMapping, err error) {
 	bad := func(what string, args ...any) (portMapping, error) {
-		return m, usage("-p %s: %s; write [HOSTIP:]HOSTPORT:PORT[/udp], such as 8080:80, 8000-8009:8000-8009 or [2001:db8::1]:5353:53/udp", s, fmt.Sprintf(what, args...))
+		return m, usage("-p %s: %s; write [HOSTIP:]HOSTPORT:PORT[/udp], such as 8080:80, 8000-8009:8000-8009 or "+
+			"[2001:db8::1]:5353:53/udp", s, fmt.Sprintf(what, args...))
 	}
 	rest, protocol, found := strings.Cut(s, "/")
 	if !found {

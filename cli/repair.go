@@ -46,9 +46,9 @@ of the packet filter after somebody flushed or reloaded it (--firewall: only the
 settings, bridges, their addresses and ports. What there should be is known from the attachments that are
 remembered. Nothing in a container is changed; what is wrong there is said.
 
-What keeps packets out comes first: ports are published again when everything is back that guards them.
-Attachments whose namespace is gone, or whose address is somebody else's by now, are left to gc. Those that the reference
-plugins made are left alone too: where rules of theirs are missing they are offline, with exit status 3, and --adopt attaches
+What keeps packets out comes first: ports are published again when everything is back that guards them. Attachments
+whose namespace is gone, or whose address is somebody else's by now, are left to gc. Those that the reference plugins
+made are left alone too: where rules of theirs are missing they are offline, with exit status 3, and --adopt attaches
 them anew by fairlead's plugins, with the same addresses, while the containers live.`,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
   fairlead repair --dry-run              say what is missing, and change nothing`,
@@ -97,9 +97,12 @@ them anew by fairlead's plugins, with the same addresses, while the containers l
 	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only what belongs to the packet filter")
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
-	c.Flags().BoolVar(&watch, "watch", false, "repair now and whenever somebody flushes or reloads the packet filter, until a signal")
-	c.Flags().BoolVar(&shut, "shut", false, "before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
-	c.Flags().BoolVar(&adopt, "adopt", false, "attach anew what the reference plugins attached, with the same addresses; its connections are interrupted")
+	c.Flags().BoolVar(&watch, "watch", false,
+		"repair now and whenever somebody flushes or reloads the packet filter, until a signal")
+	c.Flags().BoolVar(&shut, "shut", false,
+		"before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
+	c.Flags().BoolVar(&adopt, "adopt", false,
+		"attach anew what the reference plugins attached, with the same addresses; its connections are interrupted")
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
 	return c
 }
@@ -144,10 +147,12 @@ func foreign() func(l *spec.List, typ string) string {
 }
 
 func (a *app) printRepair(report *repair.Report, dry bool) error {
-	doc := repairing{OK: report.OK(), Tables: report.Guard, Attachments: []repaired{}, Problems: report.Problems, Took: report.Took.Nanoseconds()}
+	doc := repairing{OK: report.OK(), Tables: report.Guard, Attachments: []repaired{}, Problems: report.Problems,
+		Took: report.Took.Nanoseconds()}
 	for _, f := range report.Findings {
 		doc.Attachments = append(doc.Attachments, repaired{
-			attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns}, f.State, f.Repaired, f.Drift, f.NotOurs, f.Changed})
+			attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns},
+			f.State, f.Repaired, f.Drift, f.NotOurs, f.Changed})
 	}
 	if a.json() {
 		return printJSON(a.stdout, doc)
@@ -171,7 +176,8 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		a.finding(f, s).print(a.stdout, s)
 	}
 	var sum []string
-	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.ToRepair, repair.Broken, repair.Gone, repair.Busy, repair.Foreign, repair.Offline, repair.Adopted, repair.Handed} {
+	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.ToRepair, repair.Broken, repair.Gone,
+		repair.Busy, repair.Foreign, repair.Offline, repair.Adopted, repair.Handed} {
 		if n := count[state]; n > 0 {
 			sum = append(sum, fmt.Sprintf("%d %s", n, state))
 		}
@@ -187,10 +193,12 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		a.note("%s", p)
 	}
 	if count[repair.Handed] > 0 {
-		a.note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew (fairlead firewall handover)")
+		a.note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew " +
+			"(fairlead firewall handover)")
 	}
 	for _, network := range changed {
-		a.note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and `fairlead del` and `fairlead add` take the change over", network)
+		a.note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and "+
+			"`fairlead del` and `fairlead add` take the change over", network)
 	}
 	for _, del := range begun {
 		a.note("%s finishes what a del has begun, once the plugin that failed is there and works", del)
@@ -204,7 +212,8 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		a.note("`fairlead gc --gone` removes what dead containers left")
 	}
 	if count[repair.Offline] > 0 {
-		a.note("what the reference plugins made of an attachment is theirs to mend; `fairlead repair --adopt` attaches it anew by fairlead's, with the same addresses")
+		a.note("what the reference plugins made of an attachment is theirs to mend; `fairlead repair --adopt` attaches it " +
+			"anew by fairlead's, with the same addresses")
 	}
 	if dry && !doc.OK {
 		a.note("nothing was changed; without --dry-run it is repaired as far as that can be")

@@ -52,7 +52,8 @@ func resolvConf(dns spec.DNS, etc, systemd string) (content []byte, note string)
 	case len(dns.Nameservers) > 0:
 		servers = dns.Nameservers
 	case len(servers) == 0 && len(loopback) > 0:
-		note = fmt.Sprintf("names will not resolve: %s names %s, which is out of reach from another network namespace; give --dns ADDRESS",
+		note = fmt.Sprintf("names will not resolve: %s names %s, which is out of reach from another network namespace; "+
+			"give --dns ADDRESS",
 			etc, strings.Join(loopback, ", "))
 		if !asked {
 			return nil, note

@@ -41,7 +41,8 @@ func (a *app) runCommand() *cobra.Command {
 		GroupID: "run",
 		Long: `Run COMMAND in a network namespace of its own, which ip(8) knows by the ID, attached to the networks that
 --net and --conf name: eth0 to the first, eth1 to the second and so on. Without them it is the default network, a
-bridge (` + defaultBridge + `, ` + defaultSubnet4 + ` and ` + defaultSubnet6 + `) that reaches the outside by masquerade.
+bridge (` + defaultBridge + `, ` + defaultSubnet4 + ` and ` + defaultSubnet6 + `) that reaches the outside by
+masquerade.
 
 When COMMAND ends, everything is taken down, and what it left running is ended. So it is when fairlead is
 killed. COMMAND's exit status is passed through, 128 and more for a signal. Signals sent to fairlead are
@@ -74,9 +75,12 @@ forwarded; COMMAND stays in the terminal's foreground, with its standard input, 
 			return nil
 		})
 	}
-	flags.StringArrayVarP(&f.publish, "publish", "p", nil, "publish `PORTS`, one or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
-	flags.StringArrayVar(&f.dns, "dns", nil, "`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
-	flags.StringArrayVar(&f.search, "dns-search", nil, "`DOMAIN` to complete names with, instead of the networks' (repeatable)")
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil,
+		"publish `PORTS`, one or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
+	flags.StringArrayVar(&f.dns, "dns", nil,
+		"`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
+	flags.StringArrayVar(&f.search, "dns-search", nil,
+		"`DOMAIN` to complete names with, instead of the networks' (repeatable)")
 	flags.StringVar(&f.name, "name", "", "`ID` of the container and name of its network namespace (default: made up)")
 	c.RegisterFlagCompletionFunc("net", a.completeNetworks)
 	return c
@@ -179,7 +183,9 @@ func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
 }
 
 // runOn attaches the namespace and runs the command in it.
-func (a *app) runOn(ctx context.Context, r *record, ws []wanted, f runFlags, p *process, sigs <-chan os.Signal) (int, error) {
+func (a *app) runOn(
+	ctx context.Context, r *record, ws []wanted, f runFlags, p *process, sigs <-chan os.Signal,
+) (int, error) {
 	var dns spec.DNS
 	err := heeding(ctx, sigs, func(ctx context.Context) error { return r.attach(ctx, ws, &dns) })
 	if err != nil {
@@ -198,13 +204,15 @@ func (a *app) runOn(ctx context.Context, r *record, ws []wanted, f runFlags, p *
 	if content != nil {
 		p.resolv = filepath.Join(r.files(), "resolv.conf")
 		// Every user that the command becomes shall read it, whatever our umask is.
-		if err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644), os.Chmod(p.resolv, 0o644)); err != nil {
+		err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644), os.Chmod(p.resolv, 0o644))
+		if err != nil {
 			return 0, err
 		}
 	}
 	if err := p.start(); err != nil {
 		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
-			return 0, fail(exitNotExecutable, "It is no program for this machine, or names an interpreter that is not there.", "%w", err)
+			return 0, fail(exitNotExecutable, "It is no program for this machine, or names an interpreter that is not there.",
+				"%w", err)
 		}
 		return 0, err
 	}
@@ -220,8 +228,8 @@ func (a *app) runOn(ctx context.Context, r *record, ws []wanted, f runFlags, p *
 	}
 }
 
-// heeding does what comes before the command, whose signals are not there to be forwarded yet: one that asks to end ends
-// ctx, and is the error.
+// heeding does what comes before the command, whose signals are not there to be forwarded yet: one that asks to end
+// ends ctx, and is the error.
 func heeding(ctx context.Context, sigs <-chan os.Signal, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done, idle := make(chan struct{}), make(chan struct{})
@@ -293,7 +301,8 @@ func newRecord(name string, ns *os.File, ws []wanted) (*record, error) {
 
 func inUse(id string, err error) error {
 	if errors.Is(err, fs.ErrExist) {
-		return fail(exitFailure, "Choose another --name; `ip netns` and `fairlead ls` list those in use.", "%s is in use: %w", id, err)
+		return fail(exitFailure, "Choose another --name; `ip netns` and `fairlead ls` list those in use.",
+			"%s is in use: %w", id, err)
 	}
 	return err
 }
@@ -310,5 +319,6 @@ func privileged() error {
 		return nil
 	}
 	return fail(exitFailure, hintPrivilege,
-		"an ordinary user cannot make links and network namespaces on this host (CAP_NET_ADMIN and CAP_SYS_ADMIN are missing)")
+		"an ordinary user cannot make links and network namespaces on this host (CAP_NET_ADMIN and CAP_SYS_ADMIN are "+
+			"missing)")
 }

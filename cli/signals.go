@@ -13,7 +13,8 @@ import (
 func signals() <-chan os.Signal {
 	c := make(chan os.Signal, 16)
 	for _, s := range []syscall.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGCONT, unix.SIGWINCH,
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGCONT,
+		unix.SIGWINCH,
 	} {
 		if !signal.Ignored(s) {
 			signal.Notify(c, s)

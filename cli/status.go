@@ -32,11 +32,13 @@ func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "status NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
 		Short: "Say whether a network could serve an add, and how many attachments are broken",
-		Long: `Say whether NET could serve a new attachment, and how many of its attachments are broken. The exit status tells of new
-attachments alone. NET is the name of a network, or the path of a file that defines one, wherever it lies.
+		Long: `Say whether NET could serve a new attachment, and how many of its attachments are broken. The exit status
+tells of new attachments alone. NET is the name of a network, or the path of a file that defines one, wherever it
+lies.
 
-Plugins of fairlead are asked whatever the cniVersion of NET; those of others only where it has STATUS, from 1.1.0 on. It is
-about the network, not about a container: NETNS is there because cnitool has it, and nobody is asked about it.`,
+Plugins of fairlead are asked whatever the cniVersion of NET; those of others only where it has STATUS, from 1.1.0
+on. It is about the network, not about a container: NETNS is there because cnitool has it, and nobody is asked about
+it.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.noteAbsent(args); err != nil {
 				return err
@@ -201,7 +203,8 @@ func (e *existing) text(s style) shown {
 
 func (e *existing) hints(a *app, network string) {
 	if e.Broken > 0 {
-		a.note("`fairlead repair --network %[1]s --dry-run` says what is broken; without --dry-run it repairs what it can", network)
+		a.note("`fairlead repair --network %[1]s --dry-run` says what is broken; without --dry-run it repairs what it can",
+			network)
 	}
 	if e.Gone > 0 {
 		a.note("`fairlead gc %s --gone` removes what dead containers left", network)

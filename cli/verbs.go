@@ -33,8 +33,10 @@ type target struct {
 type attachmentFlags struct{ ifName, containerID string }
 
 func (f *attachmentFlags) register(c *cobra.Command) {
-	c.Flags().StringVarP(&f.ifName, "ifname", "i", "", "`NAME` of the interface in the namespace (default $CNI_IFNAME, else eth0)")
-	c.Flags().StringVar(&f.containerID, "container-id", "", "container `ID` (default: cnitool's, made from the path of NETNS)")
+	c.Flags().StringVarP(&f.ifName, "ifname", "i", "",
+		"`NAME` of the interface in the namespace (default $CNI_IFNAME, else eth0)")
+	c.Flags().StringVar(&f.containerID, "container-id", "",
+		"container `ID` (default: cnitool's, made from the path of NETNS)")
 }
 
 // containerID is the ID that cnitool makes from the absolute path of a network namespace.
@@ -70,7 +72,8 @@ func (a *app) target(f attachmentFlags, args []string) (*target, error) {
 		d := json.NewDecoder(strings.NewReader(s))
 		d.UseNumber() // they go to plugins as they came
 		if err := d.Decode(&t.Capabilities); err != nil {
-			return nil, fail(exitUsage, hintEnvironment, "CAP_ARGS: want a JSON object, such as {\"ips\": [\"10.1.0.5\"]}: %w", err)
+			return nil, fail(exitUsage, hintEnvironment, "CAP_ARGS: want a JSON object, such as {\"ips\": [\"10.1.0.5\"]}: %w",
+				err)
 		}
 	}
 	return t, nil
@@ -80,7 +83,8 @@ func (a *app) target(f attachmentFlags, args []string) (*target, error) {
 func (t *target) undeclared() (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(t.Capabilities)) {
 		if !slices.ContainsFunc(t.Plugins, func(p *spec.Conf) bool { return p.Capabilities[name] }) {
-			notes = append(notes, fmt.Sprintf(`CAP_ARGS: %s: no plugin of %s has "capabilities": {%q: true}, so none is told`, name, t.Name, name))
+			notes = append(notes, fmt.Sprintf(`CAP_ARGS: %s: no plugin of %s has "capabilities": {%q: true}, so none is told`,
+				name, t.Name, name))
 		}
 	}
 	return notes
@@ -224,7 +228,8 @@ func (a *app) delCommand() *cobra.Command {
 		},
 	}
 	f.register(c)
-	c.Flags().BoolVar(&goOn, "continue", false, "go on past a plugin that fails, so that the others give back what they hold")
+	c.Flags().BoolVar(&goOn, "continue", false,
+		"go on past a plugin that fails, so that the others give back what they hold")
 	c.ValidArgsFunction = a.completeTarget
 	return c
 }
@@ -237,11 +242,13 @@ func (t *target) stopped(err error, args []string, goOn bool) error {
 	case was == nil || !failed && !errors.Is(err, invoke.ErrNotFound):
 		return err
 	case len(was.Left) > 0:
-		hint += fmt.Sprintf(" The interface and what the other plugins held are gone; what %s holds is left. `fairlead del %s` finishes it, once the plugin is there and works.", strings.Join(was.Left, ", "), t.typed(args))
+		hint += fmt.Sprintf(" The interface and what the other plugins held are gone; what %s holds is left. `fairlead "+
+			"del %s` finishes it, once the plugin is there and works.", strings.Join(was.Left, ", "), t.typed(args))
 	case goOn || len(t.Plugins) == 1 || failed && ran.Type == t.Plugins[0].Type: // DEL asks that one last
 		return err
 	default:
-		hint += fmt.Sprintf(" `fairlead del %s --continue` goes on past it, so that the others give back what they hold.", t.typed(args))
+		hint += fmt.Sprintf(" `fairlead del %s --continue` goes on past it, so that the others give back what they hold.",
+			t.typed(args))
 	}
 	return fail(exit, strings.TrimSpace(hint), "%w", err)
 }

@@ -24,8 +24,8 @@ func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version [NET [NETNS]]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
 		Short: "Say fairlead's version; or which versions the plugins of a network speak",
-		Long: `Say fairlead's version and which versions of CNI it speaks; or, of a network NET, which versions its plugins speak and in
-which of them it runs. NETNS is there because cnitool has it, and nobody is asked about it.`,
+		Long: `Say fairlead's version and which versions of CNI it speaks; or, of a network NET, which versions its plugins
+speak and in which of them it runs. NETNS is there because cnitool has it, and nobody is asked about it.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.noteAbsent(args); err != nil {
 				return err
@@ -57,7 +57,9 @@ which of them it runs. NETNS is there because cnitool has it, and nobody is aske
 			case err != nil && a.json():
 				return err
 			case err != nil: // the table is what tells which plugin it is
-				err = fail(exitFailure, "Change cniVersion in the network's configuration, or have newer plugins found first: set CNI_PATH to their directory, or install them in "+adminDir+".",
+				err = fail(exitFailure,
+					"Change cniVersion in the network's configuration, or have newer plugins found first: set CNI_PATH to their "+
+						"directory, or install them in "+adminDir+".",
 					"%w", unspoken(n.List, doc.Plugins, err))
 			case a.json():
 				return printJSON(a.stdout, doc)
@@ -129,5 +131,6 @@ func unspoken(l *spec.List, plugins []spoken, err error) error {
 	if len(who) == 0 {
 		return err
 	}
-	return spec.Errorf(spec.CodeVersion, "network %q offers CNI %s, and these plugins speak none of it: %s", l.Name, join(append([]spec.Version{l.CNIVersion.Or010()}, l.CNIVersions...)), strings.Join(who, ", "))
+	return spec.Errorf(spec.CodeVersion, "network %q offers CNI %s, and these plugins speak none of it: %s", l.Name,
+		join(append([]spec.Version{l.CNIVersion.Or010()}, l.CNIVersions...)), strings.Join(who, ", "))
 }
