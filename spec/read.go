@@ -133,41 +133,31 @@ func (d *document) integer(n node, path string, v *int) *FileError {
 	return nil
 }
 
-func (d *document) intPointer(n node, path string, v **int) *FileError {
-	if n.kind == 'n' {
-		return nil
-	}
-	var i int
-	if err := d.integer(n, path, &i); err != nil {
+// pointed reads a number that may be unsaid.
+func pointed(read func(n node, path string, v *int) *FileError) func(n node, path string, v **int) *FileError {
+	return func(n node, path string, v **int) *FileError {
+		var i int
+		err := read(n, path, &i)
+		if err == nil && n.kind != 'n' {
+			*v = &i
+		}
 		return err
 	}
-	*v = &i
-	return nil
 }
 
-// within is a number that the kernel has so many bits for: a larger one would be cut to another.
-func (d *document) within(n node, path string, most int, v *int) *FileError {
-	i := *v
-	if err := d.integer(n, path, &i); err != nil {
-		return err
-	}
-	if i < 0 || i > most {
-		return d.bad(CodeConfig, n.start, path, "%d: want 0 to %d", i, most)
-	}
-	*v = i
-	return nil
-}
-
-func (d *document) withinPointer(n node, path string, most int, v **int) *FileError {
-	if n.kind == 'n' {
+// within reads a number that the kernel has so many bits for: a larger one would be cut to another.
+func (d *document) within(most int) func(n node, path string, v *int) *FileError {
+	return func(n node, path string, v *int) *FileError {
+		i := *v
+		if err := d.integer(n, path, &i); err != nil {
+			return err
+		}
+		if i < 0 || i > most {
+			return d.bad(CodeConfig, n.start, path, "%d: want 0 to %d", i, most)
+		}
+		*v = i
 		return nil
 	}
-	var i int
-	if err := d.within(n, path, most, &i); err != nil {
-		return err
-	}
-	*v = &i
-	return nil
 }
 
 func (d *document) boolean(n node, path string, v *bool) *FileError {
@@ -209,6 +199,24 @@ func (d *document) each(n node, path, what string, f func(node, string) *FileErr
 		}
 	}
 	return nil
+}
+
+// readers are what reads the values of an object, by their keys in lower case.
+type readers map[string]func(n node, path string) *FileError
+
+// into reads a value into v.
+func into[T any](read func(n node, path string, v *T) *FileError, v *T) func(node, string) *FileError {
+	return func(n node, path string) *FileError { return read(n, path, v) }
+}
+
+// fields reads an object. Keys that have no reader are passed over.
+func (d *document) fields(n node, path string, of readers) *FileError {
+	return d.object(n, path, func(key string, n node, path string) *FileError {
+		if read := of[strings.ToLower(key)]; read != nil {
+			return read(n, path)
+		}
+		return nil
+	})
 }
 
 // object calls f for the members of an object.
@@ -294,18 +302,9 @@ func (d *document) addr(n node, path string, v *netip.Addr) *FileError {
 }
 
 func (d *document) dns(n node, path string, v *DNS) *FileError {
-	return d.object(n, path, func(key string, n node, path string) *FileError {
-		switch strings.ToLower(key) {
-		case "nameservers":
-			return d.strings(n, path, &v.Nameservers)
-		case "domain":
-			return d.str(n, path, &v.Domain)
-		case "search":
-			return d.strings(n, path, &v.Search)
-		case "options":
-			return d.strings(n, path, &v.Options)
-		}
-		return nil
+	return d.fields(n, path, readers{
+		"nameservers": into(d.strings, &v.Nameservers), "domain": into(d.str, &v.Domain),
+		"search": into(d.strings, &v.Search), "options": into(d.strings, &v.Options),
 	})
 }
 

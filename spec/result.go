@@ -100,16 +100,8 @@ func (d *document) result(n node, conf Version, path string) (*Result, *FileErro
 // family is ip4 or ip6 of the versions before 0.3.0.
 func (d *document) family(n node, path string, r *Result) *FileError {
 	var ip IP
-	err := d.object(n, path, func(key string, n node, path string) *FileError {
-		switch strings.ToLower(key) {
-		case "ip":
-			return d.prefix(n, path, &ip.Address)
-		case "gateway":
-			return d.addr(n, path, &ip.Gateway)
-		case "routes":
-			return d.routes(n, path, &r.Routes)
-		}
-		return nil
+	err := d.fields(n, path, readers{
+		"ip": into(d.prefix, &ip.Address), "gateway": into(d.addr, &ip.Gateway), "routes": into(d.routes, &r.Routes),
 	})
 	if err == nil && !ip.Address.IsValid() {
 		err = d.bad(CodeDecode, n.start, join(path, "ip"), "is missing")
@@ -122,22 +114,9 @@ func (d *document) iface(n node, path string, v *Interface) *FileError {
 	if n.kind == 'n' {
 		return d.shape(n, path, "an object")
 	}
-	return d.object(n, path, func(key string, n node, path string) *FileError {
-		switch strings.ToLower(key) {
-		case "name":
-			return d.str(n, path, &v.Name)
-		case "mac":
-			return d.str(n, path, &v.MAC)
-		case "mtu":
-			return d.integer(n, path, &v.MTU)
-		case "sandbox":
-			return d.str(n, path, &v.Sandbox)
-		case "socketpath":
-			return d.str(n, path, &v.SocketPath)
-		case "pciid":
-			return d.str(n, path, &v.PciID)
-		}
-		return nil
+	return d.fields(n, path, readers{
+		"name": into(d.str, &v.Name), "mac": into(d.str, &v.MAC), "mtu": into(d.integer, &v.MTU),
+		"sandbox": into(d.str, &v.Sandbox), "socketpath": into(d.str, &v.SocketPath), "pciid": into(d.str, &v.PciID),
 	})
 }
 
@@ -147,16 +126,9 @@ func (d *document) ip(n node, path string, v *IP) *FileError {
 	if n.kind == 'n' {
 		return d.shape(n, path, "an object")
 	}
-	err := d.object(n, path, func(key string, n node, path string) *FileError {
-		switch strings.ToLower(key) {
-		case "address":
-			return d.prefix(n, path, &v.Address)
-		case "gateway":
-			return d.addr(n, path, &v.Gateway)
-		case "interface":
-			return d.intPointer(n, path, &v.Interface)
-		}
-		return nil
+	err := d.fields(n, path, readers{
+		"address": into(d.prefix, &v.Address), "gateway": into(d.addr, &v.Gateway),
+		"interface": into(pointed(d.integer), &v.Interface),
 	})
 	if err == nil && !v.Address.IsValid() {
 		err = d.bad(CodeDecode, n.start, join(path, "address"), "is missing")
@@ -175,24 +147,11 @@ func (d *document) route(n node, path string, v *Route) *FileError {
 	if n.kind == 'n' {
 		return d.shape(n, path, "an object")
 	}
-	err := d.object(n, path, func(key string, n node, path string) *FileError {
-		switch strings.ToLower(key) {
-		case "dst":
-			return d.prefix(n, path, &v.Dst)
-		case "gw":
-			return d.addr(n, path, &v.GW)
-		case "mtu":
-			return d.within(n, path, math.MaxUint32, &v.MTU)
-		case "advmss":
-			return d.within(n, path, math.MaxUint32, &v.AdvMSS)
-		case "priority":
-			return d.within(n, path, math.MaxUint32, &v.Priority)
-		case "table":
-			return d.withinPointer(n, path, math.MaxUint32, &v.Table)
-		case "scope":
-			return d.withinPointer(n, path, math.MaxUint8, &v.Scope)
-		}
-		return nil
+	number := d.within(math.MaxUint32)
+	err := d.fields(n, path, readers{
+		"dst": into(d.prefix, &v.Dst), "gw": into(d.addr, &v.GW), "mtu": into(number, &v.MTU),
+		"advmss": into(number, &v.AdvMSS), "priority": into(number, &v.Priority),
+		"table": into(pointed(number), &v.Table), "scope": into(pointed(d.within(math.MaxUint8)), &v.Scope),
 	})
 	if err == nil && !v.Dst.IsValid() {
 		err = d.bad(CodeDecode, n.start, join(path, "dst"), "is missing")
