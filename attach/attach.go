@@ -115,25 +115,29 @@ func (r *Runtime) Add(ctx context.Context, l *spec.List, a Attachment) (*spec.Re
 	return nil, err
 }
 
-// A DelOption changes what Del does.
-type DelOption func(*delOptions)
+// An Option changes what Del or Check does.
+type Option func(*options)
 
-type delOptions struct{ goOn bool }
+type options struct{ goOn bool }
 
-// DelContinue goes on past a failing plugin, so that the plugins before it give back what they hold, and
-// joins the errors. Where only plugins after the first one fail, [Cached.Left] says which from then on. Without it DEL stops at the first error (clause R4).
-func DelContinue() DelOption { return func(o *delOptions) { o.goOn = true } }
+// Continue goes on past a plugin that fails, and joins the errors; without it the first error ends the call (clause R4). So
+// Del has the plugins before it give back what they hold, and where only plugins after the first one fail, [Cached.Left] says
+// which from then on. Check asks all plugins, in their order.
+func Continue() Option { return func(o *options) { o.goOn = true } }
+
+func chosen(all []Option) (o options) {
+	for _, option := range all {
+		option(&o)
+	}
+	return o
+}
 
 // Del detaches a container: it runs DEL of each plugin in reverse, with the remembered result, and
 // forgets the attachment when all have succeeded (clauses R2-R4, R6). What is not attached is deleted all
 // the same, for its plugins may hold something. An entry of the cache that cannot be read is set aside,
 // its name with .corrupt behind, and DEL goes on without it. Args and Capabilities that are nil are those
 // of ADD. The list is the caller's, as the reference library has it; the one of ADD is [Cached.AttachedBy].
-func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options ...DelOption) error {
-	var o delOptions
-	for _, option := range options {
-		option(&o)
-	}
+func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options ...Option) error {
 	op, err := r.begin(ctx, "DEL", l, a)
 	if err != nil {
 		return err
@@ -143,30 +147,17 @@ func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options .
 	if unanswered(unreadable) {
 		return op.failed(unreadable)
 	}
-	err = op.detach(ctx, cached, o.goOn)
+	err = op.detach(ctx, cached, chosen(options).goOn)
 	if unreadable != nil {
 		err = errors.Join(err, op.failed(unreadable))
 	}
 	return err
 }
 
-// A CheckOption changes what Check does.
-type CheckOption func(*checkOptions)
-
-type checkOptions struct{ goOn bool }
-
-// CheckContinue asks all plugins, in their order, and joins what they say: for who looks what is wrong. Without it CHECK
-// stops at the first error, as the specification has it.
-func CheckContinue() CheckOption { return func(o *checkOptions) { o.goOn = true } }
-
 // Check runs CHECK of each plugin in order, with the remembered result, up to the first error. A list
 // before 0.4.0 has no CHECK: that is an error (clause V8). With disableCheck there is nothing to do
 // (clause C6). Args and Capabilities that are nil are those of ADD.
-func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment, options ...CheckOption) error {
-	var o checkOptions
-	for _, option := range options {
-		option(&o)
-	}
+func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment, options ...Option) error {
 	op, err := r.begin(ctx, "CHECK", l, a)
 	if err != nil {
 		return err
@@ -195,9 +186,10 @@ func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment, options
 	case cached.seen != "" && cached.seen != now:
 		return op.failed(fmt.Errorf("network namespace %s is another one than the one that was attached", a.Netns))
 	}
-	err = op.check(ctx, cached.Result, o.goOn)
+	goOn := chosen(options).goOn
+	err = op.check(ctx, cached.Result, goOn)
 	if op.older(ctx) {
-		err = op.check(ctx, cached.Result, o.goOn)
+		err = op.check(ctx, cached.Result, goOn)
 	}
 	return err
 }

@@ -117,12 +117,12 @@ func TestDelFails(t *testing.T) {
 	full := order{Stdout: `{"code":11,"msg":"try again"}`, Exit: 1}
 	do := map[string]map[string]order{"second": {"DEL": full}, "third": {"DEL": {Exit: 9}}}
 	for name, tc := range map[string]struct {
-		options []attach.DelOption
+		options []attach.Option
 		calls   string
 		says    []string
 	}{
 		"stop":     {nil, "DEL third", []string{"plugin third", "exit status 9"}},
-		"continue": {[]attach.DelOption{attach.DelContinue()}, "DEL third, DEL second, DEL first", []string{"exit status 9", "try again"}},
+		"continue": {[]attach.Option{attach.Continue()}, "DEL third, DEL second, DEL first", []string{"exit status 9", "try again"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := web(t)
@@ -153,7 +153,7 @@ func TestDelFails(t *testing.T) {
 			t.Errorf("stop: %v", err)
 		}
 		w.expect("")
-		if err := w.Del(bounded(t), l, a, attach.DelContinue()); err == nil || !strings.Contains(err.Error(), `"uninstalled"`) {
+		if err := w.Del(bounded(t), l, a, attach.Continue()); err == nil || !strings.Contains(err.Error(), `"uninstalled"`) {
 			t.Errorf("continue: %v", err)
 		}
 		w.expect("DEL first") // the address comes back
@@ -293,7 +293,7 @@ func TestCheck(t *testing.T) {
 	w.expect("CHECK first, CHECK second")
 	bad = chain(t, "0.4.0", three, map[string]map[string]order{
 		"first": {"CHECK": {Stdout: `{"code":100,"msg":"drifted"}`, Exit: 1}}, "third": {"CHECK": {Stdout: `{"code":100,"msg":"is gone"}`, Exit: 1}}})
-	if err := w.Check(bounded(t), bad, a, attach.CheckContinue()); err == nil || !strings.Contains(err.Error(), "drifted") || !strings.Contains(err.Error(), "is gone") {
+	if err := w.Check(bounded(t), bad, a, attach.Continue()); err == nil || !strings.Contains(err.Error(), "drifted") || !strings.Contains(err.Error(), "is gone") {
 		t.Errorf("drift of two: %v", err)
 	}
 	w.expect("CHECK first, CHECK second, CHECK third")

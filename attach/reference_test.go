@@ -50,7 +50,7 @@ func TestReferencePlugins(t *testing.T) {
 				}
 			}
 			for _, a := range []attach.Attachment{a, {ContainerID: "web", IfName: tc.link}} {
-				if err := w.Del(bounded(t), l, a, attach.DelContinue()); err != nil {
+				if err := w.Del(bounded(t), l, a, attach.Continue()); err != nil {
 					t.Error(err)
 				}
 			}

@@ -55,7 +55,7 @@ func (a *app) anew(ctx context.Context, o spec.Owner) error {
 	}
 	at := attach.Attachment{ContainerID: o.ContainerID, IfName: o.IfName, Netns: c.Netns, Args: c.Args,
 		Capabilities: c.Capabilities, CNI: sameAddresses(l, c)}
-	if err := rt.Del(ctx, l, at, attach.DelContinue()); err != nil {
+	if err := rt.Del(ctx, l, at, attach.Continue()); err != nil {
 		return fmt.Errorf("it is to be deleted first: %w", err)
 	}
 	if _, err := rt.Add(ctx, l, at); err != nil {

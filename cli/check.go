@@ -35,7 +35,7 @@ func (a *app) checkCommand() *cobra.Command {
 			if err := t.dead(); err != nil {
 				return err
 			}
-			found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.CheckContinue()))
+			found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.Continue()))
 			if errors.Is(rest, attach.ErrCorrupt) {
 				const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, " +
 					"or the runtime that attached it, attaches it anew."

@@ -89,7 +89,7 @@ func (a *app) deleteGone(ctx context.Context, n *network, gone []attach.Cached) 
 	var otherwise []attach.Cached
 	for _, c := range gone {
 		at := attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}
-		err := rt.Del(ctx, c.AttachedBy(n.List), at, attach.DelContinue())
+		err := rt.Del(ctx, c.AttachedBy(n.List), at, attach.Continue())
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -138,7 +138,7 @@ func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 		if !mine {
 			a.Netns = ""
 		}
-		errs = append(errs, rt.Del(ctx, l, a, attach.DelContinue()))
+		errs = append(errs, rt.Del(ctx, l, a, attach.Continue()))
 	}
 	if mine || inode(r.Netns) == 0 {
 		errs = append(errs, removeNetns(r.Netns))

@@ -214,9 +214,9 @@ func (a *app) delCommand() *cobra.Command {
 			if err := a.asAttached(t); err != nil {
 				return err
 			}
-			var options []attach.DelOption
+			var options []attach.Option
 			if goOn {
-				options = append(options, attach.DelContinue())
+				options = append(options, attach.Continue())
 			}
 			if err := t.runtime.Del(a.interruptible(), t.List, t.Attachment, options...); err != nil {
 				return t.stopped(err, args, goOn)

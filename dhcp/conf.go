@@ -78,8 +78,8 @@ func (c Conf) Socket(def string) string {
 // Requested4 are the options that a lease is made of, and its times. 121 comes before what it replaces (RFC 3442).
 func Requested4() []uint16 { return []uint16{1, 121, 3, 33, 6, 15, 119, 26, 42, 58, 59} }
 
-// Ask4 is what is asked of DHCPv4 servers for an owner. Args are CNI_ARGS. Errors name the key, and have code 7.
-func (c Conf) Ask4(o spec.Owner, args string) (Ask, error) {
+// ask4 is what is asked of DHCPv4 servers for an owner. Args are CNI_ARGS. Errors name the key, and have code 7.
+func (c Conf) ask4(o spec.Owner, args string) (Ask, error) {
 	a := Ask{Owner: o, Hostname: c.Hostname, VendorClass: c.VendorClass, Broadcast: c.Broadcast, Options: map[uint16][]byte{}, Request: Requested4(), Metric: c.Priority}
 	if a.Hostname == "" {
 		a.Hostname, _ = arg(args, "K8S_POD_NAME")

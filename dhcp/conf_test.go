@@ -27,7 +27,7 @@ func TestAsk4(t *testing.T) {
 		if err := json.Unmarshal([]byte(conf), &c); err != nil {
 			t.Fatal(err)
 		}
-		a, err := c.Ask4(o, "bare;=;K8S_POD_NAMESPACE=shop;X=a=b")
+		a, err := c.ask4(o, "bare;=;K8S_POD_NAMESPACE=shop;X=a=b")
 		if err != nil {
 			t.Errorf("%s: %v", conf, err)
 			continue
@@ -44,7 +44,7 @@ func TestAsk4(t *testing.T) {
 			t.Errorf("%s:\ngot  %s\nwant %s", conf, got, want)
 		}
 	}
-	if a, _ := (Conf{}).Ask4(o, "K8S_POD_NAME=pod"); a.Hostname != "pod" {
+	if a, _ := (Conf{}).ask4(o, "K8S_POD_NAME=pod"); a.Hostname != "pod" {
 		t.Errorf("hostname %q", a.Hostname)
 	}
 }
@@ -72,7 +72,7 @@ func TestRefused(t *testing.T) {
 		if err := json.Unmarshal([]byte(conf), &c); err != nil {
 			t.Fatal(err)
 		}
-		_, err := c.Ask4(spec.Owner{}, "")
+		_, err := c.ask4(spec.Owner{}, "")
 		if e, ok := err.(*spec.Error); !ok || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", conf, err, want)
 		}

@@ -87,7 +87,7 @@ func (c Conf) Wanted(o spec.Owner, args string) (list []Wanted, err error) {
 	for _, name := range names {
 		w := Wanted{Protocol: name}
 		if name == DHCPv4 {
-			w.Ask, err = c.Ask4(o, args)
+			w.Ask, err = c.ask4(o, args)
 		} else {
 			w.Ask, err = c.ask6(o, args)
 		}

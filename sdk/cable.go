@@ -35,7 +35,7 @@ func (c Cable) Validate(r *Request) error {
 	if err := r.ValidIPv6(c.IPv6, max(0, int(c.MTU))); err != nil {
 		return err
 	}
-	return c.AskedMAC(r).ValidMAC()
+	return c.askedMAC(r).ValidMAC()
 }
 
 // ValidIPv6 is about the key ipv6, and about an mtu that IPv6 does not go with; zero is the kernel's.
@@ -78,13 +78,13 @@ func (a Ask) ValidMAC() error {
 	return resource.ValidMAC(a.Key, a.Value)
 }
 
-// AskedMAC is the address that is asked for the container's end.
-func (c Cable) AskedMAC(r *Request) Ask {
+// askedMAC is the address that is asked for the container's end.
+func (c Cable) askedMAC(r *Request) Ask {
 	return Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, Ask{"args.cni.mac", c.Args.CNI.MAC}, r.ArgMAC())
 }
 
 // MAC is the address of the container's end.
-func (c Cable) MAC(r *Request) string { return r.MAC(strings.ToLower(c.AskedMAC(r).Value)) }
+func (c Cable) MAC(r *Request) string { return r.MAC(strings.ToLower(c.askedMAC(r).Value)) }
 
 // HostName is the name of the host's end, and what has to hold before anything is made: a name that was chosen is
 // free, or this attachment's already.
