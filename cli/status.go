@@ -64,7 +64,10 @@ it.`,
 					r.Reason = err.Error()
 					var doc *spec.Error
 					if errors.As(err, &doc) {
-						r.Code, r.Reason = doc.Code, doc.Msg
+						r.Code = doc.Code
+					}
+					if doc != nil && errors.As(err, new(*invoke.ExecError)) {
+						r.Reason = doc.Msg // without who said it
 					}
 					a.status, r.Hint = explain(err)
 				}
