@@ -90,30 +90,33 @@ func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records m
 		f.proto, portsText(m.HostPort, m.Last()), who, f.to, by).WithHint(spec.Origin(mappingsKey)).HeldBy(f.owner.String())
 }
 
+// foreignDead are those of others' ports that are wanted and belong to containers that are gone. The living are errors.
+func (p Publish) foreignDead(w *kernel.World, all []heldPort, v6 bool) (dead []heldPort, err error) {
+	var errs []error
+	for _, f := range all {
+		records, err := iptRecords(w, iptPublished, f.owner.Network)
+		if err != nil {
+			return nil, err
+		}
+		gone, err := p.foreignConflict(w, f, v6, records)
+		if errs = append(errs, err); gone {
+			dead = append(dead, f)
+		}
+	}
+	return dead, errors.Join(errs...)
+}
+
 // replaceDead finds who else publishes one of the ports by iptables. What belongs to containers that are gone is
 // removed with the same change.
 func (p PublishIPTables) replaceDead(w *kernel.World, d *iptDraft, v6 bool) error {
-	var errs []error
-	var dead []string
-	for _, f := range iptForeign(d.saved) {
-		if f.chain == dnatChain(p.Owner) {
-			continue
-		}
-		records, err := iptRecords(w, iptPublished, f.owner.Network)
-		if err != nil {
-			return err
-		}
-		gone, err := p.foreignConflict(w, f, v6, records)
-		errs = append(errs, err)
-		if gone && !slices.Contains(dead, f.chain) {
-			dead = append(dead, f.chain)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	mine := func(f heldPort) bool { return f.chain == dnatChain(p.Owner) }
+	dead, err := p.foreignDead(w, slices.DeleteFunc(iptForeign(d.saved), mine), v6)
+	if err != nil {
 		return err
 	}
-	for _, chain := range dead {
-		d.drop(chain, hostportDNAT)
+	slices.SortStableFunc(dead, func(a, b heldPort) int { return strings.Compare(a.chain, b.chain) })
+	for _, f := range slices.CompactFunc(dead, func(a, b heldPort) bool { return a.chain == b.chain }) {
+		d.drop(f.chain, hostportDNAT)
 	}
 	return nil
 }
@@ -132,22 +135,16 @@ func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		for _, f := range all {
-			records, err := iptRecords(w, iptPublished, f.owner.Network)
-			if err != nil {
-				return err
-			}
-			dead, err := p.foreignConflict(w, f, v6, records)
-			errs = append(errs, err)
-			switch {
-			case !dead:
-			case f.chain != "": // which would go on leading there, for it comes first
+		dead, err := p.foreignDead(w, all, v6)
+		errs = append(errs, err)
+		for _, f := range dead {
+			if f.chain != "" { // which would go on leading there, for it comes first
 				errs = append(errs, withIPTables(ctx, func() error {
 					flows, err := removePublished(ctx, w, v6, f.chain, nil)
 					flush(w, flows)
 					return err
 				}))
-			default:
+			} else {
 				errs = append(errs, FormerPorts{Owner: f.owner}.Remove(ctx, &kernel.World{Host: w.Host, Memory: w.Memory}))
 			}
 		}
