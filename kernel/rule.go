@@ -24,6 +24,7 @@ type Rule struct {
 	Table    int          // of Lookup
 	Action   uint8        // zero: Lookup
 	Protocol uint8        // who made it
+	Tag      uint32       // whose it is, see RuleTag; zero: nobody's in particular
 
 	// Other says that a listed rule has conditions that this type has no field for.
 	Other bool
@@ -38,6 +39,12 @@ const (
 
 // MainPriority is where the kernel keeps the rule that leads to the main table.
 const MainPriority = 32766
+
+// RuleTag is a Tag, of a hash of its owner. A rule has no comment. The kernel keeps the tag as suppress_ifgroup, which has the rule
+// not lead to links of that group: no link is of such a group, as the numbers that people and programs give are small.
+func RuleTag(hash uint32) uint32 { return tagged | hash&(tagged-1) }
+
+const tagged = 1 << 30 // ip(8) takes groups below 1<<31
 
 const ruleInvert = 0x2 // FIB_RULE_INVERT: all but those
 
@@ -92,6 +99,10 @@ func parseRule(b []byte) (r Rule, ok bool) {
 		case unix.FRA_PROTOCOL:
 			if len(v) > 0 {
 				r.Protocol = v[0]
+			}
+		case unix.FRA_SUPPRESS_IFGROUP: // -1 says nothing
+			if g := u32(v); g != ^uint32(0) {
+				r.Tag, r.Other = g, r.Other || g&^(tagged-1) != tagged
 			}
 		case unix.FRA_SUPPRESS_PREFIXLEN: // always there; -1 says nothing
 			r.Other = r.Other || int32(u32(v)) != -1
@@ -151,6 +162,9 @@ func (ns *NS) ruleRequest(proto, flags int, r Rule) *nl.NetlinkRequest {
 	}
 	if r.Table != 0 {
 		req.AddData(attrU32(unix.FRA_TABLE, uint32(r.Table)))
+	}
+	if r.Tag != 0 {
+		req.AddData(attrU32(unix.FRA_SUPPRESS_IFGROUP, r.Tag))
 	}
 	if r.Protocol != 0 {
 		req.AddData(nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{r.Protocol}))

@@ -172,9 +172,9 @@ var chains = []chain{
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
 		{"policy lifted", host("nft", "delete", "element", "inet", "fairlead", "policed", "{ br-fw }"), `policed \{ br-fw \}`},
 		{"another policy", host("nft", "add", "element", "inet", "fairlead", "within", "{ br-fw . br-fw }"), `within .* too much`},
-		{"routing rules gone", host("ip", "rule", "flush", "proto", "250"), `rule 31900: to 10.77.0.0/24 iif br-fw lookup 254 is missing`},
-		{"prohibitions gone", host("ip", "-6", "route", "flush", "table", "64250"), `route prohibit fd00:77::/64 table 64250 is missing`},
+		{"routing rules gone", host("ip", "rule", "flush", "proto", "250"), `rule 31901: fwmark 0x0/0x1000 iif br-fw lookup 64250 is missing`},
 		{"ways back not validated", host("sysctl", "-qw", "net.ipv4.conf.br-fw.src_valid_mark=0"), `src_valid_mark is 0`},
+		{"prohibitions gone", host("ip", "-6", "route", "flush", "table", "64250"), `route prohibit fd00:77::/64 table 64250 is missing`},
 		{"port not isolated", host("nft", "flush", "set", "bridge", "fairlead", "isolated_ports"), `isolated_ports`},
 	}},
 	{"firewall-iptables", []string{`"type":"bridge","bridge":"br-fw","isGateway":true,` + hostLocal, `"type":"firewall","backend":"iptables","ingressPolicy":"strict"`}, []breaker{

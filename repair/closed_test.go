@@ -144,23 +144,27 @@ func TestShut(t *testing.T) {
 }
 
 // An ADD of one network finds our tables flushed and makes its own part anew. What is closed otherwise stays closed
-// all the same.
+// all the same, in both directions.
 func TestAddOpensNothing(t *testing.T) {
-	s := newSite(t)
-	const isolated = `{"type":"firewall","ingressPolicy":"isolated"}`
-	red, blue := s.network("red", "10.9.1.0/24", isolated), s.network("blue", "10.9.2.0/24", isolated)
-	a, b := s.add(red, "a"), s.add(blue, "b")
-	attack := s.stream(a.Netns, b.ip+":5000", b.Netns, 5000)
-	back := s.stream(b.Netns, a.ip+":5000", a.Netns, 5000)
-	nstest.Run(t, "nft", "flush", "ruleset")
-	attack.settles(t)
-	s.add(red, "another")
-	if n := attack.settles(t) + back.settles(t); n > 0 {
-		t.Errorf("%d datagrams came through between isolated networks", n)
-	}
-	s.repair()
-	s.whole("repaired", a, b)
-	if n := attack.settles(t) + back.settles(t); n > 0 {
-		t.Errorf("%d datagrams came through between isolated networks", n)
+	for _, policies := range [][2]string{{"isolated", "isolated"}, {"isolated", "strict"}, {"strict", "isolated"}, {"strict", "strict"}} {
+		t.Run(policies[0]+" beside "+policies[1], func(t *testing.T) {
+			s := newSite(t)
+			policy := func(i int) string { return `{"type":"firewall","ingressPolicy":"` + policies[i] + `"}` }
+			red, blue := s.network("red", "10.9.1.0/24", policy(0)), s.network("blue", "10.9.2.0/24", policy(1))
+			a, b := s.add(red, "a"), s.add(blue, "b")
+			attack := s.stream(a.Netns, b.ip+":5000", b.Netns, 5000)
+			back := s.stream(b.Netns, a.ip+":5000", a.Netns, 5000)
+			nstest.Run(t, "nft", "flush", "ruleset")
+			attack.settles(t)
+			s.add(red, "another")
+			if there, n := attack.settles(t), back.settles(t); there+n > 0 {
+				t.Errorf("between closed networks %d datagrams came through, and %d back", there, n)
+			}
+			s.repair()
+			s.whole("repaired", a, b)
+			if n := attack.settles(t) + back.settles(t); n > 0 {
+				t.Errorf("%d datagrams came through between closed networks, repaired", n)
+			}
+		})
 	}
 }

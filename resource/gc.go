@@ -43,8 +43,7 @@ func Sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 		sweepTunings(w, network, keep),
 	}
 	// Last, for it is the memory of what the others go by.
-	stay, err := SweepClosed(ctx, w, network, len(valid) > 0, keep)
-	away, awayErr := sweepDevices(ctx, w, network, keep)
-	errs = append(errs, awayErr, err, w.Memory.Sweep(network, func(owner [8]byte) bool { return keep(owner) || stay[owner] || away[owner] }))
+	away, err := sweepDevices(ctx, w, network, keep)
+	errs = append(errs, err, w.Memory.Sweep(network, func(owner [8]byte) bool { return keep(owner) || away[owner] }))
 	return errors.Join(errs...)
 }

@@ -88,7 +88,7 @@ func (i Ingress) Handover(string) (plan.Plan, []string) {
 }
 
 // Handover implements Handed: it has nothing of the kind. The rules are the bridge's, and go with ReleaseNetwork.
-func (c Closed) Handover(string) (plan.Plan, []string) {
+func (c FailClosed) Handover(string) (plan.Plan, []string) {
 	if c.Policy != PolicyIsolated && c.Policy != PolicyStrict {
 		return nil, nil
 	}
@@ -134,9 +134,8 @@ func ReferenceInNFT(w *kernel.World) (there bool, err error) {
 // were handed over. Keep are links that attachments of ours are still behind.
 func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keep func(link string) bool) error {
 	stays := func(link string) (bool, error) { return keep(link), nil }
-	// The rules of the reference stand by now. What prohibits the way goes before the marks that lift it.
-	err := releaseClosed(ctx, w, network, keep)
-	return errors.Join(err, sweepNetwork(ctx, w, network, stays))
+	// The rules of the reference stand by now.
+	return sweepNetwork(ctx, w, network, stays)
 }
 
 // HandedAsIs reports whether a resource's rules are the reference's already, and so are not removed.

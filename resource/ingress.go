@@ -209,11 +209,7 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return err
 		}
 		want, not := i.want(f.t, link, o)
-		others, err := i.others(w, f.t, link)
-		if err != nil {
-			return err
-		}
-		at, err := f.current(nil, slices.Concat(want, not, others))
+		at, err := f.current(nil, slices.Concat(want, not))
 		if err != nil {
 			return err
 		}
@@ -234,12 +230,8 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 				b.Delete(e)
 			}
 		}
-		for _, e := range slices.Concat(want, others) { // another network may be on the same bridge
-			switch was := at[place(e)]; {
-			case was != nil && was.Comment == asRules && e.Comment != asRules:
-				b.Delete(e)
-				fallthrough
-			case was == nil:
+		for _, e := range want { // another network may be on the same bridge
+			if at[place(e)] == nil {
 				b.Add(e)
 			}
 		}
@@ -409,8 +401,12 @@ func SweepNetwork(ctx context.Context, w *kernel.World, network string, used boo
 	return sweepNetwork(ctx, w, network, func(link string) (bool, error) { return stands(w, link, used) })
 }
 
-// sweepNetwork removes what a network itself has in the packet filter for links that are not to keep it.
+// sweepNetwork removes the policies that a network itself has for links that are not to keep them.
 func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps func(link string) (bool, error)) error {
+	// What prohibits the way goes before the marks that lift it.
+	if err := sweepProhibitions(w, network, keeps); err != nil {
+		return err
+	}
 	err := withFilter(ctx, w, inetTable(), func(f filter) error {
 		records, err := f.List(ownersSet(f.t))
 		if err != nil {

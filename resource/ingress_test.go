@@ -66,7 +66,7 @@ func TestIngressOfNetwork(t *testing.T) {
 		func() error { return Sweep(t.Context(), w, "net", []spec.Owner{second.Owner}) },
 	} {
 		ensure(t, w, in(PolicyStrict))
-		ensure(t, w, Closed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}})
+		ensure(t, w, FailClosed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}})
 		if err := lift(); err != nil {
 			t.Fatal(err)
 		}
@@ -176,11 +176,11 @@ func TestIngressWithoutLink(t *testing.T) {
 func TestPolicyLiftedBesideAnother(t *testing.T) {
 	type network struct {
 		in Ingress
-		c  Closed
+		c  FailClosed
 	}
 	of := func(name, policy, subnet string) network {
 		o := spec.Owner{Network: name, ContainerID: "c1", IfName: "eth0"}
-		return network{Ingress{Owner: o, Link: "br7", Policy: policy}, Closed{Owner: o, Link: "br7", Policy: policy, Subnets: []netip.Prefix{pfx(subnet)}}}
+		return network{Ingress{Owner: o, Link: "br7", Policy: policy}, FailClosed{Owner: o, Link: "br7", Policy: policy, Subnets: []netip.Prefix{pfx(subnet)}}}
 	}
 	for _, policies := range [][2]string{
 		{PolicyIsolated, PolicyIsolated}, {PolicyStrict, PolicyStrict}, {PolicyStrict, PolicyIsolated}, {PolicySameBridge, PolicySameBridge},
@@ -192,6 +192,7 @@ func TestPolicyLiftedBesideAnother(t *testing.T) {
 					t.Run(fmt.Sprint(policies, first, subnet, del), func(t *testing.T) {
 						w := newWorld(t)
 						host(t, w, "ip link add br7 type bridge")
+						reach(t, w, "br7", "10.7.0.0/24", "10.8.0.0/24")
 						nets := []network{of("a", policies[0], "10.7.0.2/24"), of("b", policies[1], subnet)}
 						for _, n := range []int{first, 1 - first} {
 							ensure(t, w, nets[n].in)

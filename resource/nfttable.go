@@ -47,7 +47,7 @@ func inetTable() *kernel.NFTTable {
 	t.Chains = []*kernel.NFTChain{
 		{Name: "user", Open: true},
 		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
-		{Name: "marking", Open: true},      // for each network that nobody may be forwarded into,
+		{Name: "marking", Open: true},      // a line, and
 		{Name: "sources", Open: true},      // two for each length of networks' prefixes,
 		{Name: "conditions", Open: true},   // for each set of conditions,
 		{Name: "hairpin", Open: true},      // for each network with published ports,
@@ -62,8 +62,8 @@ func inetTable() *kernel.NFTTable {
 		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
 		post,
 		{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*kernel.NFTRule{
-			rule("this table decides").In(l.policed).SetMark(decidedMark),
 			rule("this table decides").Jump("marking"),
+			rule("from a strict network").In(l.strict).SetMark(strictMark),
 		}},
 		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: prioFilter, Rules: []*kernel.NFTRule{
 			rule("in whose name").NotLo().New().Jump("sources"),
@@ -90,6 +90,10 @@ func inetTable() *kernel.NFTTable {
 // the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
 // Tailscale (above 0xffff).
 const decidedMark = 0x1000
+
+// strictMark is the bit of what comes from a strict network, wherever it goes. rp_filter looks for the way back to its source with
+// the mark (src_valid_mark), and must not meet the rule that prohibits the way into the network to others.
+const strictMark = 0x4000000
 
 // linkPolicySets are the sets of links that the chain forward decides by: pairs of a link with itself, which talks
 // within or must not, and links.

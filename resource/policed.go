@@ -110,7 +110,7 @@ func sweepPoliced(ctx context.Context, w *kernel.World, network string, keep fun
 func lift(ctx context.Context, w *kernel.World, network, bridge string) error {
 	o := networkOwner(network, bridge)
 	// What prohibits the way goes before the marks that lift it.
-	if err := (Closed{Owner: o}).Remove(ctx, w); err != nil {
+	if err := removeProhibitions(w, failClosedTag(o, kindNetwork)); err != nil {
 		return err
 	}
 	err := withFilter(ctx, w, inetTable(), func(f filter) error {
@@ -120,7 +120,7 @@ func lift(ctx context.Context, w *kernel.World, network, bridge string) error {
 	if unavailable(err) {
 		return nil
 	}
-	return errors.Join(err, forgetOthers(ctx, w, bridge))
+	return err
 }
 
 // bequeath drops a network's elements for a bridge; those that another network has on the same bridge become its.

@@ -30,6 +30,7 @@ type subnetSets struct {
 	links         *kernel.NFTSet // subnet . the link that it is behind
 	bridge        *kernel.NFTSet // subnet . the bridge that this link, the gateway of a VLAN, stands on
 	policed, open *kernel.NFTSet // subnet . the same subnet, of networks that have a policy, and of others
+	strict        *kernel.NFTSet // the same, of strict networks
 }
 
 // subnetSetsOf are those for prefixes like p.
@@ -40,11 +41,12 @@ func subnetSetsOf(t *kernel.NFTTable, v6 bool, bits int) subnetSets {
 		bridge:  set(t, "bridged"+suffix, a, kernel.NFTIfname),
 		policed: set(t, "policed"+suffix, a, a),
 		open:    set(t, "open"+suffix, a, a),
+		strict:  set(t, "strict"+suffix, a, a),
 	}
 }
 
 func (s subnetSets) sets() []*kernel.NFTSet {
-	return []*kernel.NFTSet{s.links, s.bridge, s.policed, s.open}
+	return []*kernel.NFTSet{s.links, s.bridge, s.policed, s.open, s.strict}
 }
 
 // subnetSetsNamed are those that a set of that name is one of.
@@ -88,10 +90,24 @@ func (s subnetSets) add(p *part) {
 		rule("a network's address by another link").Subnets(s.v6, s.bits, src, src, false, s.policed).Drop(),
 		rule("another network's address by a network's link").Subnets(s.v6, s.bits, src, src, false, s.open).
 			In(linkSets(&p.NFTTable).policed).Drop())
-	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s.sets()...)
+	marks := s.marks(linkSets(&p.NFTTable).policed)
+	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.sets()...)
 	p.lines = append(p.lines,
+		wayIn{chain: "marking", rule: rule("subnets").Jump(marks.Name)},
 		wayIn{chain: "sources", rule: rule("by its own link").SubnetBy(s.v6, s.bits, src, src, false, s.links).Return(), first: true},
 		wayIn{chain: "sources", rule: rule("subnets").Jump(c.Name)})
+}
+
+// marks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where the table knows
+// the links of both sides, so that the chain forward can decide; and what is for a strict network, which that chain drops
+// whichever link it comes by.
+func (s subnetSets) marks(policed *kernel.NFTSet) *kernel.NFTChain {
+	rule := func(comment string) *kernel.NFTRule { return kernel.NewNFTRule(comment).Family(s.v6) }
+	to := func(r *kernel.NFTRule, set *kernel.NFTSet) *kernel.NFTRule {
+		return r.Subnets(s.v6, s.bits, kernel.Dst, kernel.Dst, false, set).SetMark(decidedMark)
+	}
+	return &kernel.NFTChain{Name: fmt.Sprintf("marking_%s_%d", ip(s.v6), s.bits), Rules: []*kernel.NFTRule{
+		to(rule("between networks").In(policed), s.policed), to(rule("into a strict network"), s.strict)}}
 }
 
 // subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
@@ -149,6 +165,9 @@ func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spe
 			elem(s.open, n.Addr(), n.Addr())
 		} else {
 			elem(s.policed, n.Addr(), n.Addr())
+		}
+		if i.Policy == PolicyStrict {
+			elem(s.strict, n.Addr(), n.Addr())
 		}
 	}
 	return p, want, nil

@@ -120,7 +120,7 @@ func TestTransientBridgeSwept(t *testing.T) {
 func TestTransientBridgePolicy(t *testing.T) {
 	w := newWorld(t)
 	v := testVeth(owner, "br7")
-	must(t, w, transient("br7"), v, Ingress{Owner: owner, Link: "br7", Policy: PolicyStrict}, Closed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{pfx("10.7.0.2/24")}})
+	must(t, w, transient("br7"), v, Ingress{Owner: owner, Link: "br7", Policy: PolicyStrict}, FailClosed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{pfx("10.7.0.2/24")}})
 	host(t, w, "ip link del %s", v.Host) // as when its container is gone, which no DEL was sent for
 	if err := transient("br7").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ type conf struct {
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	c.IngressPolicy = sdk.First(c.IngressPolicy, resource.PolicyOpen)
 	if r.Verb == "DEL" { // whatever it was
-		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.Closed{Owner: r.Owner}, resource.Forward{Owner: r.Owner},
+		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.FailClosed{Owner: r.Owner}, resource.Forward{Owner: r.Owner},
 			resource.FormerFirewall{Owner: r.Owner, Addrs: addrs(r)}}, nil
 	}
 	if err := c.validate(); err != nil {
@@ -57,7 +57,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: subnets(r)})
 	} else {
 		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
-			resource.Closed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
+			resource.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
 		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables, To: to})

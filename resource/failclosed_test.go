@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // closedState is what ip(8) shows of our rules and of the table that they lead to.
@@ -32,12 +33,63 @@ func TestClosedLaw(t *testing.T) {
 	wire(t, w)
 	for _, policy := range []string{PolicyIsolated, PolicyStrict} {
 		// The mark of a strict network's packets stays in the table, as all that is shared there.
-		c := Closed{Owner: owner, Policy: policy, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
+		c := FailClosed{Owner: owner, Policy: policy, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
 		lawBook{state: func(t testing.TB) string { return closedState(t, w) }}.hold(t, w, c,
 			breaker{"rule gone", func(t *testing.T) { host(t, w, "ip rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"},
-			breaker{"exemption gone", func(t *testing.T) { host(t, w, "ip -6 rule del priority 31900 iif veth1") }, "31900: to fd00::/64 iif veth1 lookup 254 is missing"},
-			breaker{"prohibition gone", func(t *testing.T) { host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.0/24"})
-		host(t, w, "sysctl -qw net.ipv4.conf.veth1.src_valid_mark=0")
+			breaker{"rule for IPv6 gone", func(t *testing.T) { host(t, w, "ip -6 rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"},
+			breaker{"prohibition gone", func(t *testing.T) { host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.5/32"})
+	}
+	strict := FailClosed{Owner: owner, Policy: PolicyStrict, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
+	ensure(t, w, strict)
+	host(t, w, "ip -6 rule del priority 31900 iif lo")
+	if err := strict.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "31900: to fd00::5/128 iif lo lookup 254 is missing") {
+		t.Errorf("exemption gone: %v", err)
+	}
+	isolated := strict
+	isolated.Policy = PolicyIsolated
+	if err := isolated.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "31902: to 10.1.2.5/32 fwmark 0x0/0x4001000 prohibit is too much") {
+		t.Errorf("closed as by another policy: %v", err)
+	}
+}
+
+// reach has the host reach prefixes by a link.
+func reach(t testing.TB, w *kernel.World, link string, prefixes ...string) {
+	t.Helper()
+	host(t, w, "ip link set %s up", link)
+	for _, p := range prefixes {
+		host(t, w, "ip route add %s dev %s", p, link)
+	}
+}
+
+// TestClosedTags has several links closed that have the same subnet, or the same link: each goes by itself.
+func TestClosedTags(t *testing.T) {
+	w := newWorld(t)
+	host(t, w, "ip link add br7 type bridge")
+	reach(t, w, "br7", "10.7.0.0/24", "10.8.0.0/24")
+	of := func(network, subnet string) FailClosed {
+		o := spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}
+		return FailClosed{Owner: o, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{pfx(subnet)}}
+	}
+	a, b := of("a", "10.7.0.2/24"), of("b", "10.7.0.2/24")
+	ensure(t, w, a)
+	before := closedState(t, w)
+	ensure(t, w, b)
+	verify(t, w, a)
+	if err := removeProhibitions(w, failClosedTag(networkOwner("b", "br7"), kindNetwork)); err != nil {
+		t.Error(err)
+	}
+	if s := closedState(t, w); s != before {
+		t.Error(difference(before, s))
+	}
+	// What nobody made any more, as an earlier version or a flush of the rules leaves it, goes with a sweep.
+	host(t, w, "ip rule add priority 31902 to 10.9.0.0/24 fwmark 0/0x1000 prohibit protocol 250")
+	host(t, w, "ip route add prohibit 10.9.0.0/24 table 64250 metric 7 proto 250")
+	host(t, w, "ip route add prohibit 10.10.0.0/24 table 64250 proto 250")
+	if err := Sweep(t.Context(), w, "c", nil); err != nil {
+		t.Error(err)
+	}
+	if s := closedState(t, w); s != before {
+		t.Error(difference(before, s))
 	}
 }
 
@@ -49,8 +101,10 @@ func TestClosedOfNetwork(t *testing.T) {
 	wire(t, w)
 	host(t, w, "ip link add br7 type bridge")
 	host(t, w, "ip link set veth1 master br7")
-	c := func(policy, subnet string) Closed {
-		return Closed{Owner: owner, Link: "br7", Policy: policy, Subnets: []netip.Prefix{pfx(subnet)}}
+	host(t, w, "ip addr flush dev veth1")
+	reach(t, w, "br7", "10.1.2.0/24", "10.1.3.0/24")
+	c := func(policy, subnet string) FailClosed {
+		return FailClosed{Owner: owner, Link: "br7", Policy: policy, Subnets: []netip.Prefix{pfx(subnet)}}
 	}
 	ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
 	ensure(t, w, c(PolicyStrict, "10.1.3.5/24")) // another range of the same network
@@ -71,8 +125,9 @@ func TestClosedOfNetwork(t *testing.T) {
 	ensure(t, w, c(PolicyStrict, "10.1.2.5/24"))
 	sweep := func(used bool, want int) {
 		t.Helper()
-		if stay, err := SweepClosed(t.Context(), w, "net", used, func([8]byte) bool { return false }); err != nil || len(stay) != want {
-			t.Errorf("sweep: %v, %v", stay, err)
+		err := SweepNetwork(t.Context(), w, "net", used)
+		if s := closedState(t, w); err != nil || (s != "") != (want > 0) {
+			t.Errorf("sweep: %v, %v", s, err)
 		}
 	}
 	sweep(false, 1) // somebody has a port there
@@ -90,7 +145,7 @@ func TestClosedOfNetwork(t *testing.T) {
 func TestClosedOrder(t *testing.T) {
 	w := newWorld(t)
 	wire(t, w)
-	c := Closed{Owner: owner, Policy: PolicyStrict, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
+	c := FailClosed{Owner: owner, Policy: PolicyStrict, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
 	order := func(what string, do func()) (events []string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -138,18 +193,19 @@ func TestClosedOrder(t *testing.T) {
 		}
 		return events
 	}
-	rank := func(line string) int { // an exemption 0, a prohibition 1
-		if strings.Contains(line, "31900:") {
-			return 0
-		}
-		return 1
+	// in is whether the exemption of each family comes before the prohibition, or after it.
+	in := func(events []string, first string) bool {
+		return !slices.ContainsFunc([]string{"10.1.2.5", "fd00::5"}, func(to string) bool {
+			of := slices.DeleteFunc(slices.Clone(events), func(line string) bool { return !strings.Contains(line, "to "+to+" ") })
+			return len(of) != 2 || !strings.Contains(of[0], first)
+		})
 	}
 	made := order("Ensure", func() { ensure(t, w, c) })
-	if !slices.IsSortedFunc(made, func(a, b string) int { return rank(a) - rank(b) }) || len(made) < 6 {
+	if !in(made, "31900:") {
 		t.Errorf("made in this order:\n%s", strings.Join(made, "\n"))
 	}
 	gone := order("Remove", func() { removeIt(t, w, c) })
-	if !slices.IsSortedFunc(gone, func(a, b string) int { return rank(b) - rank(a) }) || len(gone) != len(made) {
+	if !in(gone, "31902:") || len(gone) != len(made) {
 		t.Errorf("removed in this order:\n%s", strings.Join(gone, "\n"))
 	}
 }
@@ -161,10 +217,11 @@ func TestClosedOrder(t *testing.T) {
 func TestClosedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	host(t, w, "ip link add br7 type bridge")
+	reach(t, w, "br7", "10.7.0.0/16")
 	const n = 16
 	errs := make(chan error)
 	for i := range n {
-		c := Closed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
+		c := FailClosed{Owner: owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
 		own := *w
 		var err error
 		if own.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own
@@ -181,7 +238,10 @@ func TestClosedAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := (Closed{Owner: networkOwner(owner.Network, "br7")}).Remove(t.Context(), w); err != nil {
+	if s := closedState(t, w); strings.Count(s, "prohibit 10.7.") != n || strings.Count(s, "iif br7") != 2 {
+		t.Errorf("made:\n%s", s)
+	}
+	if err := removeProhibitions(w, failClosedTag(networkOwner(owner.Network, "br7"), kindNetwork)); err != nil {
 		t.Error(err)
 	}
 	if s := closedState(t, w); s != "" {
