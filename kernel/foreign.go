@@ -38,11 +38,11 @@ func (ns *NS) ForeignForward(skip ...string) (f Foreign, err error) {
 		return f, err
 	}
 	chains, err := nft.BaseChains()
-	if err != nil && !unsupported(err) {
+	if err != nil {
 		return f, err
 	}
 	for _, c := range chains {
-		if c.forwards() && !slices.Contains(skip, c.table()) && (c.Drops || c.Rules > 0) {
+		if c.Forwards() && !slices.Contains(skip, c.TableName()) && (c.Drops || c.Rules > 0) {
 			f.Chains = append(f.Chains, c)
 		}
 	}
@@ -65,7 +65,7 @@ func (ns *NS) ForeignFingerprint(skip ...string) (string, error) {
 	h := fnv.New64a()
 	fmt.Fprintln(h, legacy)
 	err = nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		t := BaseChain{Family: family, Table: text(attr(body, unix.NFTA_TABLE_NAME))}.table()
+		t := BaseChain{Family: family, Table: text(attr(body, unix.NFTA_TABLE_NAME))}.TableName()
 		if slices.Contains(skip, t) {
 			return
 		}
@@ -108,10 +108,11 @@ func (ns *NS) legacyFilter() (families []string, err error) {
 	return families, nil
 }
 
-// table is "inet firewalld".
-func (c BaseChain) table() string { return strings.TrimSuffix(c.String(), " "+c.Name) }
+// TableName is "inet firewalld".
+func (c BaseChain) TableName() string { return strings.TrimSuffix(c.String(), " "+c.Name) }
 
-func (c BaseChain) forwards() bool {
+// Forwards reports whether packets that the host forwards pass the chain.
+func (c BaseChain) Forwards() bool {
 	return c.Hook == unix.NF_INET_FORWARD &&
 		(c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6 || c.Family == unix.NFPROTO_INET)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,12 +23,12 @@ func (d ForwardDrop) String() string {
 	if d.Owner != "" {
 		why = d.Owner + ", " + why
 	}
-	return "table " + d.Chain.table() + " chain " + d.Chain.Name + " (" + why + ")"
+	return "table " + d.Chain.TableName() + " chain " + d.Chain.Name + " (" + why + ")"
 }
 
-// MayDrop returns those of the chains that have a policy of drop, or a rule that drops or rejects without a condition. A
-// chain with a rule that names link is left out: somebody has thought of that link there. Neither rules with conditions
-// nor the chains that a rule jumps to are looked at, so what is left out may drop all the same.
+// MayDrop returns those of the chains that have a policy of drop, or a rule that drops or rejects without a condition.
+// A chain with a rule that names link is left out: somebody has thought of that link there. Neither rules with
+// conditions nor the chains that a rule jumps to are looked at, so what is left out may drop all the same.
 func (ns *NS) MayDrop(f Foreign, link string) (drops []ForwardDrop, err error) {
 	nft, err := ns.NFT()
 	if err != nil {
@@ -52,7 +53,7 @@ func (ns *NS) MayDrop(f Foreign, link string) (drops []ForwardDrop, err error) {
 			return nil, err
 		}
 		if why := look.why(); why != "" {
-			drops = append(drops, ForwardDrop{Chain: c, Why: why, Owner: OwnerOfChain(c.Family, c.Table, c.Name)})
+			drops = append(drops, ForwardDrop{Chain: c, Why: why, Owner: c.Owner()})
 		}
 	}
 	for _, family := range f.Legacy {
@@ -119,10 +120,10 @@ func dropsAll(expressions []byte) bool {
 	return drops && all
 }
 
-// legacyMayDrop looks at FORWARD of the table filter as MayDrop does. An entry begins with what it asks of addresses and
-// links, where zero asks for nothing; then come its matches and its target.
+// legacyMayDrop looks at FORWARD of the table filter as MayDrop does. An entry begins with what it asks of addresses
+// and links, where zero asks for nothing; then come its matches and its target.
 func (ns *NS) legacyMayDrop(v6 bool, link string) (why string, err error) {
-	info, b, err := ns.legacyEntries(v6, "filter")
+	info, b, err := ns.LegacyEntries(v6, "filter")
 	if err != nil || b == nil {
 		return "", err
 	}
@@ -131,8 +132,8 @@ func (ns *NS) legacyMayDrop(v6 bool, link string) (why string, err error) {
 		size = 168
 	}
 	var look forwardLook
-	policy := int(info.underflow[unix.NF_INET_FORWARD])
-	for at := int(info.hooks[unix.NF_INET_FORWARD]); at <= policy && at+head+4 <= len(b); {
+	policy := int(info.Underflow[unix.NF_INET_FORWARD])
+	for at := int(info.Hooks[unix.NF_INET_FORWARD]); at <= policy && at+head+4 <= len(b); {
 		target, next := int(binary.NativeEndian.Uint16(b[at+head:])), int(binary.NativeEndian.Uint16(b[at+head+2:]))
 		if target < size || next < target+36 || at+next > len(b) {
 			return "", fmt.Errorf("table filter of ip_tables: the entry at %d is malformed", at)
@@ -149,4 +150,23 @@ func (ns *NS) legacyMayDrop(v6 bool, link string) (why string, err error) {
 		at += next
 	}
 	return look.why(), nil
+}
+
+// Owner guesses whose a chain is, by the names that programs give their tables: "Docker", or "iptables-nft", whose
+// tables belong to many. It is empty where the table is somebody's own, whose name says what there is to say.
+func (c BaseChain) Owner() string {
+	iptables := []string{"filter", "nat", "mangle", "raw", "security"}
+	if (c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6) && slices.Contains(iptables, c.Table) {
+		return "iptables-nft"
+	}
+	for _, t := range []struct{ prefix, owner string }{
+		{"firewalld", "firewalld"}, {"docker-bridges", "Docker"}, {"kube-proxy", "kube-proxy"},
+		{"libvirt_network", "libvirt"}, {"netavark", "netavark"}, {"cni_", "the reference plugins"}, {"fw4", "OpenWrt"},
+		{"fairlead", "Fairlead"}, {"calico", "Calico"}, {"lxd", "LXD"}, {"incus", "Incus"}, {"f2b-", "fail2ban"}, {"flannel", "flannel"},
+	} {
+		if strings.HasPrefix(c.Table, t.prefix) {
+			return t.owner
+		}
+	}
+	return ""
 }

@@ -47,13 +47,14 @@ const (
 	iptGetEntries = 65
 )
 
-type iptInfo struct {
-	name       [32]byte
-	validHooks uint32
-	hooks      [5]uint32
-	underflow  [5]uint32
-	entries    uint32
-	size       uint32
+// A LegacyInfo says where the chains of a table of ip_tables begin among its entries, as struct ipt_getinfo. Hooks and
+// Underflow are the offsets of the first entry and of the policy of a chain that the kernel itself calls, by the number of
+// its hook (unix.NF_INET_FORWARD); only those of ValidHooks count.
+type LegacyInfo struct {
+	name             [32]byte
+	ValidHooks       uint32
+	Hooks, Underflow [5]uint32
+	entries, size    uint32
 }
 
 type iptEntries struct {
@@ -64,7 +65,7 @@ type iptEntries struct {
 
 // legacyChains are the chains that somebody made in a table of ip_tables. Reading them executes nothing.
 func (ns *NS) legacyChains(v6 bool, table string) (chains []string, exists bool, err error) {
-	_, b, err := ns.legacyEntries(v6, table)
+	_, b, err := ns.LegacyEntries(v6, table)
 	if b == nil || err != nil {
 		return nil, false, err
 	}
@@ -79,8 +80,8 @@ func entryOffsets(v6 bool) int {
 	return 88
 }
 
-// legacyEntries are the entries of a table, nil if it does not exist.
-func (ns *NS) legacyEntries(v6 bool, table string) (info iptInfo, b []byte, err error) {
+// LegacyEntries reads a table of ip_tables, one struct ipt_entry or ip6t_entry after another: nil if it does not exist.
+func (ns *NS) LegacyEntries(v6 bool, table string) (info LegacyInfo, b []byte, err error) {
 	names, err := ns.legacyTables(v6)
 	if err != nil || !slices.Contains(names, table) {
 		return info, nil, err
@@ -105,7 +106,7 @@ func (ns *NS) legacyEntries(v6 bool, table string) (info iptInfo, b []byte, err 
 		return nil
 	}
 	for range 8 { // the table may change between the two questions
-		info = iptInfo{}
+		info = LegacyInfo{}
 		copy(info.name[:31], table)
 		if err := get(iptGetInfo, unsafe.Pointer(&info), uint32(unsafe.Sizeof(info))); err != nil {
 			return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, err)
@@ -199,7 +200,7 @@ func (n *NFT) HasChain(t *NFTTable, chain string) (bool, error) {
 }
 
 func builtinChain(name string) bool {
-	return slices.Contains(builtinChains(), name)
+	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, name)
 }
 
 // parseNFTRule reads what iptables-nft writes, and the reference by nft(8): addresses, protocol and port as native
@@ -310,7 +311,7 @@ func (r *IPTRule) parseMatch(name string, info []byte) {
 	case name == "comment":
 		r.Comment = text(info)
 	case name == "multiport" && len(info) >= 47 && info[0] == 1:
-		r.Ports = multiports(info)
+		r.Ports = Multiports(info)
 	case (name == "tcp" || name == "udp") && len(info) >= 8:
 		r.Ports = portsAsked(info[4:])
 	case name == "sctp" && len(info) >= 4 && binary.NativeEndian.Uint16(info[2:]) != 0:
@@ -328,8 +329,8 @@ func portsAsked(info []byte) [][2]uint16 {
 	return [][2]uint16{{first, last}}
 }
 
-// multiports are the first and last ports of a match multiport: its flags, how many, 15 ports, 15 marks.
-func multiports(info []byte) (ports [][2]uint16) {
+// Multiports are the first and last ports of a match multiport: its flags, how many, 15 ports, 15 marks.
+func Multiports(info []byte) (ports [][2]uint16) {
 	count := min(int(info[1]), 15)
 	for i := 0; i < count; i++ {
 		first := binary.NativeEndian.Uint16(info[2+2*i:])
@@ -360,14 +361,14 @@ func parseDNAT(info []byte, revision uint32, v6 bool) netip.AddrPort {
 
 // eachRule dumps a chain's rules. A chain that does not exist has none.
 func (n *NFT) eachRule(t *NFTTable, chain string, each func(body []byte)) error {
-	if err := n.dumpRules(t, chain, each); !errors.Is(err, unix.ENOENT) {
+	if err := n.RawRules(t, chain, each); !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return nil
 }
 
-// dumpRules is eachRule with ENOENT for a chain that does not exist.
-func (n *NFT) dumpRules(t *NFTTable, chain string, each func(body []byte)) error {
+// RawRules calls each with the attributes (NFTA_RULE_…) of each rule of a chain. Its error is unix.ENOENT if there is none.
+func (n *NFT) RawRules(t *NFTTable, chain string, each func(body []byte)) error {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
 	r := n.c.requests()

@@ -156,12 +156,12 @@ func (n *NFT) Get(keys ...NFTElem) ([]*NFTElem, error) {
 			op: unix.NFT_MSG_GETSETELEM, family: e.Set.Table.Family,
 			fill: func(r *requests) { r.elements(e.Set, []NFTElem{{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}}) },
 			answer: func(body []byte) {
-				for _, got := range elements(e.Set, body) {
+				eachElement(body, func(v []byte) {
 					// Asked for a range, the kernel answers with any that its first key is in.
-					if bytes.Equal(got.Key, e.Key) && bytes.Equal(got.KeyEnd, e.KeyEnd) {
+					if got := element(e.Set, v); bytes.Equal(got.Key, e.Key) && bytes.Equal(got.KeyEnd, e.KeyEnd) {
 						found[i] = &got
 					}
-				}
+				})
 			},
 		}
 	}
@@ -170,38 +170,23 @@ func (n *NFT) Get(keys ...NFTElem) ([]*NFTElem, error) {
 
 // List reads a whole set; nil is that there is none.
 func (n *NFT) List(set *NFTSet) (all []NFTElem, err error) {
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
-	r := n.c.requests()
-	r.begin(nftMsg(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, nfgenmsg(set.Table.Family)...)
-	r.str(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
-	r.str(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
 	all = []NFTElem{}
-	err = n.c.dump(r, func(body []byte) { all = append(all, elements(set, body)...) })
+	err = n.RawElements(set.Table, set.Name, func(e []byte) { all = append(all, element(set, e)) })
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
-	}
-	if err != nil {
-		err = fmt.Errorf("list set %v %s: %w", set.Table, set.Name, err)
 	}
 	return all, err
 }
 
-// elements are the elements in an answer.
-func elements(set *NFTSet, body []byte) (all []NFTElem) {
-	if len(body) < 4 {
-		return nil
+// element is what the attributes of one are.
+func element(set *NFTSet, e []byte) NFTElem {
+	return NFTElem{
+		Set:     set,
+		Key:     slices.Clone(attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+		KeyEnd:  slices.Clone(attr(e, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
+		Data:    slices.Clone(attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+		Comment: comment(attr(e, unix.NFTA_SET_ELEM_USERDATA)),
 	}
-	attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, v []byte) {
-		all = append(all, NFTElem{
-			Set:     set,
-			Key:     slices.Clone(attr(v, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
-			KeyEnd:  slices.Clone(attr(v, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
-			Data:    slices.Clone(attr(v, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-			Comment: comment(attr(v, unix.NFTA_SET_ELEM_USERDATA)),
-		})
-	})
-	return all
 }
 
 // elements appends what an element message consists of.

@@ -62,6 +62,8 @@ const (
 	ctEstablished     = 1 << 1
 	ctRelated         = 1 << 2
 	ctNew             = 1 << 3
+	ctStatusConfirmed = 1 << 3
+	metaIifkind       = 26 // NFT_META_IIFKIND
 )
 
 func (r *NFTRule) expr(name string, fn func()) *NFTRule {

@@ -25,7 +25,7 @@ func (c BaseChain) String() string {
 	return familyName(c.Family) + " " + c.Table + " " + c.Name
 }
 
-// BaseChains reads the base chains of all tables of all families.
+// BaseChains reads the base chains of all tables of all families. A kernel without nf_tables has none.
 func (n *NFT) BaseChains() (all []BaseChain, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
 		hook := attr(body, unix.NFTA_CHAIN_HOOK)
@@ -43,6 +43,9 @@ func (n *NFT) BaseChains() (all []BaseChain, err error) {
 			Rules:    int(attr32(body, unix.NFTA_CHAIN_USE)), // nothing else can refer to a base chain
 		})
 	})
+	if unsupported(err) {
+		return nil, nil
+	}
 	return all, err
 }
 

@@ -41,6 +41,9 @@ func rows() []row {
 			"resource": "kernel knows mechanisms; what should exist is said above it",
 			"*":        "kernel is the bottom of its column",
 		}},
+		{"packetfilter", []string{"kernel"}, map[string]string{
+			"*": "what the rules of others do with a packet follows from these rules alone",
+		}},
 		{"plan", []string{"kernel", "spec"}, map[string]string{
 			"resource": "the engine knows no kind: a condition for a kind in it would be the end of it",
 			"*":        "the engine is resources in order and nothing else",
@@ -90,7 +93,8 @@ func rows() []row {
 			"*":      "a repair is the plans of what the runtime's side remembers",
 		}},
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
-		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel", "internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon"}, map[string]string{
+		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel", "packetfilter",
+			"internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon"}, map[string]string{
 			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",
@@ -140,14 +144,15 @@ func outside() []restriction {
 		{"github.com/vishvananda/netns", []string{"kernel"}, door},
 		{"golang.org/x/sys/unix", []string{
 			"kernel", "resource",
-			"invoke",      // process groups and signals of a plugin that hangs
-			"attach",      // flock on an attachment
-			"repair",      // numbers of nf_tables' events
-			"cli",         // a command in namespaces of its own
-			"ipam/disk",   // flock, as the reference takes it
-			"dhcp/daemon", // flock, the clock that nobody sets
-			"bench",       // whole processes
-			"internal/**", // makes hosts
+			"invoke",       // process groups and signals of a plugin that hangs
+			"attach",       // flock on an attachment
+			"repair",       // numbers of nf_tables' events
+			"packetfilter", // numbers of nf_tables' expressions
+			"cli",          // a command in namespaces of its own
+			"ipam/disk",    // flock, as the reference takes it
+			"dhcp/daemon",  // flock, the clock that nobody sets
+			"bench",        // whole processes
+			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
 		{"github.com/godbus/dbus", []string{"resource"}, "firewalld is the one service that is asked by D-Bus"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
@@ -160,7 +165,7 @@ func outside() []restriction {
 	}
 }
 
-// heavy are packages whose initialisation or size every call of a plugin would pay for.
+// heavy are packages whose initialisation or size every call of a plugin would pay for, or that it has no business with.
 func heavy() map[string]string {
 	return map[string]string{
 		"net/http":               "a server at the start of every call",
@@ -169,6 +174,7 @@ func heavy() map[string]string {
 		"html/template":          "templates, and it keeps the linker from dropping methods",
 		"github.com/spf13/cobra": "a command line, a tenth of start-up",
 		"testing":                "test code in the product",
+		Module + "/packetfilter": "an ADD is not refused for what it foresees, and a plugin does not foresee",
 	}
 }
 

@@ -1,4 +1,4 @@
-package kernel
+package packetfilter
 
 import (
 	"fmt"
@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 // What programs that people run beside us put in the way is named so that they know where to look.
@@ -98,7 +100,7 @@ COMMIT
 COMMIT
 `
 	nft, iptables, legacy := []string{"nft", "-f", "-"}, []string{"iptables-nft-restore"}, []string{"iptables-legacy-restore"}
-	out := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"), Proto: TCP, SrcPort: 1000, DstPort: 80}.route()
+	out := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"), Proto: kernel.TCP, SrcPort: 1000, DstPort: 80}.route()
 	to := func(dst string, change ...func(*Packet)) Packet {
 		p := out
 		p.Dst = netip.MustParseAddr(dst)
@@ -120,24 +122,28 @@ COMMIT
 		{"docker", docker, iptables, out, "dropped by table ip filter chain FORWARD (iptables-nft of Docker, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
 		{"docker, legacy", docker, legacy, out, "dropped by table ip filter chain FORWARD (iptables-legacy of Docker, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
 		{"docker's own", docker, iptables, to("203.0.113.5", bridge), "accepted (tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
-		{"docker's isolation", docker, iptables, to("10.2.0.1", bridge), `dropped by table ip filter chain DOCKER-ISOLATION-STAGE-2, called from FORWARD (Docker, rule: -A DOCKER-ISOLATION-STAGE-2 -o out0 -j DROP, handle N)`},
-		{"docker's isolation, legacy", docker, legacy, to("10.2.0.1", bridge), `dropped by table ip filter chain DOCKER-ISOLATION-STAGE-2, called from FORWARD (Docker, rule: -A DOCKER-ISOLATION-STAGE-2 -o out0 -j DROP)`},
+		{"docker's isolation", docker, iptables, to("10.2.0.1", bridge), `dropped by table ip filter chain DOCKER-ISOLATION-STAGE-2, called from FORWARD (Docker, rule: oifname "out0" drop, handle N)`},
+		{"docker's isolation, legacy", docker, legacy, to("10.2.0.1", bridge), `dropped by table ip filter chain DOCKER-ISOLATION-STAGE-2, called from FORWARD (Docker, rule: oifname "out0" drop, line 1)`},
 		{"ufw", ufw, iptables, out, "dropped by table ip filter chain FORWARD (iptables-nft of ufw, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
 		{"ufw, reply", ufw, iptables, to("203.0.113.5", reply), "accepted (tcp 10.1.0.5:42000 -> 203.0.113.5:80)"},
 		{"firewalld", string(firewalld), nft, out, `dropped by table inet firewalld chain filter_FWD_public, called from filter_FORWARD (firewalld, rule: reject, handle N)`},
 		{"kube-proxy", kubeIPTables, iptables, out, "accepted (tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
-		{"kube-proxy, no endpoints", kubeIPTables, iptables, to("10.2.3.4"), `dropped by table ip filter chain KUBE-SERVICES, called from FORWARD (kube-proxy, rule: -A KUBE-SERVICES -p tcp -d 10.2.3.4 -m comment --comment "default/web has no endpoints" --dport 80 -j REJECT, handle N)`},
+		{"kube-proxy, no endpoints", kubeIPTables, iptables, to("10.2.3.4"), `dropped by table ip filter chain KUBE-SERVICES, called from FORWARD (kube-proxy, rule: meta l4proto tcp ip daddr 10.2.3.4 comment "default/web has no endpoints" th dport 80 -j REJECT, handle N)`},
 		{"kube-proxy by nft, no endpoints", kubeNFT, nft, to("10.2.3.4"), `dropped by table ip kube-proxy chain reject-chain, called from filter-forward (kube-proxy, rule: reject, handle N)`},
 		{"kube-proxy by nft, no such service", kubeNFT, nft, to("10.9.0.9"), `dropped by table ip kube-proxy chain cluster-ips-check, called from filter-forward (kube-proxy, rule: ip daddr 10.9.0.0/16 drop comment "Drop traffic to unallocated ClusterIPs", handle N)`},
-		{"libvirt", libvirt, iptables, to("10.2.0.1"), `dropped by table ip filter chain LIBVIRT_FWI, called from FORWARD (libvirt, rule: -A LIBVIRT_FWI -o out0 -j REJECT, handle N)`},
+		{"libvirt", libvirt, iptables, to("10.2.0.1"), `dropped by table ip filter chain LIBVIRT_FWI, called from FORWARD (libvirt, rule: oifname "out0" -j REJECT, handle N)`},
 		{"nftables.conf", "table inet filter { chain forward { type filter hook forward priority filter; policy drop; }; }", nft, out,
 			"dropped by table inet filter chain forward (policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
+		{"words", `table inet t { chain f { type filter hook forward priority 0; ip saddr 10.1.0.0/16 ct state new,established meta mark and 0x10 != 0x10 tcp dport 80-90 drop comment "why"; }; }`, nft, out,
+			`dropped by table inet t chain f (rule: ip saddr 10.1.0.0/16 ct state established,new meta mark != 0x10/0x10 tcp dport >= 80 <= 90 drop comment "why", handle N)`},
+		{"words, legacy", "*filter\n:FORWARD ACCEPT\n-A FORWARD -m comment --comment x -j RETURN -d 10.9.9.9\n-A FORWARD -s 10.1.0.0/16 ! -d 10.2.0.1 -i in+ ! -o out0 -p tcp -j REJECT\nCOMMIT\n", legacy, out,
+			`dropped by table ip filter chain FORWARD (iptables-legacy, rule: ip saddr 10.1.0.0/16 ip daddr != 10.2.0.1 iifname "in*" oifname != "out0" meta l4proto tcp -j REJECT, line 2)`},
 		{"a limit", "*filter\n:FORWARD DROP\n-A FORWARD -p tcp -m limit --limit 1/sec -j ACCEPT\nCOMMIT\n", iptables, out,
-			"undecided: table ip filter chain FORWARD (iptables-nft, rule: -A FORWARD -p tcp limit -j ACCEPT, handle N, which depends on a limit; else policy drop)"},
+			"undecided: table ip filter chain FORWARD (iptables-nft, rule: meta l4proto tcp limit accept, handle N, which depends on a limit; else policy drop)"},
 		{"a match that is not known", "*filter\n:FORWARD ACCEPT\n-A FORWARD -m string --algo bm --string x -j DROP\nCOMMIT\n", legacy, out,
-			"undecided: table ip filter chain FORWARD (iptables-legacy, rule: -A FORWARD -m string -j DROP, which depends on -m string)"},
+			"undecided: table ip filter chain FORWARD (iptables-legacy, rule: -m string drop, line 1, which depends on -m string)"},
 		{"a packet of which little is known", docker, iptables, Packet{In: "in0", Src: out.Src},
-			"undecided: table ip filter chain FORWARD (iptables-nft, rule: -A FORWARD -o br-in -j DOCKER, handle N, which depends on oifname; else policy drop)"},
+			`undecided: table ip filter chain FORWARD (iptables-nft, rule: oifname "br-in" jump DOCKER, handle N, which depends on oifname; else policy drop)`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := f.load(probe(), nft...); err != nil {
@@ -151,7 +157,7 @@ COMMIT
 			} else if came := f.forward([]Packet{tc.packet})[0]; came != strings.HasPrefix(tc.want, "accepted") {
 				t.Errorf("the kernel lets it through: %v", came)
 			}
-			v, err := f.ns.Forwarded(tc.packet)
+			v, err := Forwarded(f.ns, tc.packet)
 			if got := regexp.MustCompile("handle [0-9]+").ReplaceAllString(v.String(), "handle N"); err != nil || got != tc.want {
 				t.Errorf("%v, %v\nwant %s", v, err, tc.want)
 			}
@@ -180,9 +186,9 @@ func BenchmarkVerdict(b *testing.B) {
 			if err := f.load(w.String(), bc.program); err != nil {
 				b.Fatal(err)
 			}
-			p := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"), Proto: TCP, SrcPort: 1000, DstPort: 80}.route()
+			p := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"), Proto: kernel.TCP, SrcPort: 1000, DstPort: 80}.route()
 			for b.Loop() {
-				if v, err := f.ns.Forwarded(p); err != nil || v.Outcome != Accepted {
+				if v, err := Forwarded(f.ns, p); err != nil || v.Outcome != Accepted {
 					b.Fatalf("%v, %v", v, err)
 				}
 			}

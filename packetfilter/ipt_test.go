@@ -1,4 +1,4 @@
-package kernel
+package packetfilter
 
 import (
 	"errors"
@@ -40,10 +40,6 @@ func (g *grammar) iptMatch(v6 bool) string {
 	case 10:
 		return "-m addrtype " + g.one("--dst-type LOCAL", "! --dst-type LOCAL", "--src-type UNICAST", "--dst-type UNICAST,BROADCAST")
 	case 11:
-		if !v6 {
-			return "-m iprange " + not + g.one("--src-range 10.1.0.1-10.1.0.9", "--dst-range 10.2.0.0-10.2.2.255")
-		}
-	case 12:
 		if !v6 && g.IntN(3) == 0 {
 			return "-f"
 		}

@@ -1,4 +1,4 @@
-package kernel
+package packetfilter
 
 import (
 	"net/netip"
@@ -7,13 +7,14 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"golang.org/x/sys/unix"
 )
 
 // What the kernel says is decoded without a panic and without end, even if it were no rule at all.
 func FuzzVerdict(f *testing.F) {
 	path := nstest.NewNS(f)
-	ns, err := Open(path)
+	ns, err := kernel.Open(path)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -41,9 +42,9 @@ func FuzzVerdict(f *testing.F) {
 		"-m addrtype --dst-type LOCAL -j MARK --set-mark 1", "-p udp -m udp --dport 53 -m iprange --src-range 10.0.0.1-10.0.0.9 -i eth+ -g c1"} {
 		nstest.RunIn(f, path, "sh", "-ec", "iptables-nft -N c1 || :; iptables-legacy -N c1 || :; iptables-nft -A FORWARD "+rule+"; iptables-legacy -A FORWARD "+rule)
 	}
-	var table *nftFilter
+	var table *nftTable
 	for _, name := range []string{"filter", "t"} {
-		table = &nftFilter{nft: nft, family: unix.NFPROTO_IPV4, table: name, read: map[string][]rule{}, sets: map[string]*nftSet{}}
+		table = newTable(nft, unix.NFPROTO_IPV4, name)
 		rules, err := table.chain("FORWARD")
 		if err != nil || len(rules) != 4 {
 			f.Fatalf("%d rules, %v", len(rules), err)
@@ -52,15 +53,15 @@ func FuzzVerdict(f *testing.F) {
 			f.Add(r.(*nftRule).body, false, false)
 		}
 	}
-	info, b, err := ns.legacyEntries(false, "filter")
+	info, b, err := ns.LegacyEntries(false, "filter")
 	if err != nil || b == nil {
 		f.Fatal(err)
 	}
 	f.Add(b, true, false)
 	packets := []Packet{
 		{Src: netip.MustParseAddr("10.0.0.1")},
-		{In: "eth0", Out: "eth1", Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), Proto: TCP, SrcPort: 1000, DstPort: 80},
-		{In: "eth0", Src: netip.MustParseAddr("fd00::1"), Proto: UDP, DstPort: 53, Reply: true},
+		{In: "eth0", Out: "eth1", Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), Proto: kernel.TCP, SrcPort: 1000, DstPort: 80},
+		{In: "eth0", Src: netip.MustParseAddr("fd00::1"), Proto: kernel.UDP, DstPort: 53, Reply: true},
 	}
 	f.Fuzz(func(t *testing.T, b []byte, legacy, v6 bool) {
 		for _, p := range packets {
@@ -68,17 +69,17 @@ func FuzzVerdict(f *testing.F) {
 			w.left = 100
 			chain := "FORWARD"
 			if legacy {
-				info.validHooks |= 1 << 2
+				info.ValidHooks |= 1 << 2
 				l, err := parseLegacy(info, b, v6)
 				if err != nil {
 					return
 				}
 				w.chains = l.chain
 			} else {
-				r := &nftRule{filter: table, body: b}
+				r := &nftRule{table: table, body: b}
 				w.chains = func(string) ([]rule, error) { return []rule{r, r}, nil }
 			}
-			v := w.base(BaseChain{Family: unix.NFPROTO_IPV4, Table: "filter", Name: chain})
+			v := w.base(kernel.BaseChain{Family: unix.NFPROTO_IPV4, Table: "filter", Name: chain})
 			if s := v.String(); s == "" {
 				t.Error("nothing is said")
 			}

@@ -1,4 +1,4 @@
-package kernel
+package packetfilter
 
 import (
 	"fmt"
@@ -8,8 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"golang.org/x/sys/unix"
 )
+
+// TestMain runs each test in a host of its own.
+func TestMain(m *testing.M) { nstest.Main(m) }
 
 // A grammar makes rules and packets that are likely to meet.
 type grammar struct {
@@ -27,7 +32,7 @@ func (g *grammar) packets(n int) (all []Packet) {
 	for len(all) < n {
 		p := Packet{In: g.one("in0", "br-in"), Mark: probeMarks()[g.IntN(4)],
 			Src: netip.MustParseAddr(g.one("10.1.0.5", "10.1.7.8", "10.5.0.5", "192.0.2.77")), Dst: netip.MustParseAddr(g.one(probeDsts()...))}
-		p.Proto = []byte{TCP, UDP, unix.IPPROTO_ESP}[g.IntN(3)]
+		p.Proto = []byte{kernel.TCP, kernel.UDP, unix.IPPROTO_ESP}[g.IntN(3)]
 		if g.IntN(4) == 0 {
 			p.Src, p.Dst = netip.MustParseAddr(g.one("fd01::5", "fd01:0:7::8", "fd05::1")), netip.MustParseAddr(g.one("fd02::1", "fd02:0:3::4", "fd09::9"))
 			p.Mark = 0

@@ -1,4 +1,4 @@
-package kernel
+package packetfilter
 
 import (
 	"encoding/binary"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +22,7 @@ import (
 type forwarder struct {
 	t       testing.TB
 	path    string // of the host in the middle
-	ns      *NS
+	ns      *kernel.NS
 	in, out map[string]*tap // by the links' names in the middle
 }
 
@@ -66,11 +67,11 @@ func newForwarder(t testing.TB) *forwarder {
 		for l in in0 out0 eth9; do for to in 10.1.255.2 fe80::2; do ip neigh replace $to lladdr 02:00:00:00:00:01 dev $l; done; done`)
 	nstest.RunIn(t, side, "sh", "-ec", `for l in a0 a1 b0 b1; do echo 1 > /proc/sys/net/ipv6/conf/$l/disable_ipv6; ip link set $l up; done`)
 	var err error
-	if f.ns, err = Open(f.path); err != nil {
+	if f.ns, err = kernel.Open(f.path); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(f.ns.Close)
-	far, err := Open(side)
+	far, err := kernel.Open(side)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,13 +154,13 @@ func (p Packet) wire(id uint16) []byte {
 	var body []byte
 	at := -1 // of the checksum
 	switch p.Proto {
-	case TCP:
+	case kernel.TCP:
 		body, at = make([]byte, 20), 16
 		body[12], body[13] = 5<<4, 2 // SYN
 		if p.Reply {
 			body[13] = 0x10 // ACK
 		}
-	case UDP:
+	case kernel.UDP:
 		body, at = make([]byte, 12), 6
 		be.PutUint16(body[4:], 12)
 	default:
@@ -265,9 +266,9 @@ func probe() string {
 // establish tells conntrack that the packet's flow has been answered.
 func (f *forwarder) establish(p Packet) {
 	f.t.Helper()
-	args := []string{"conntrack", "-I", "-s", p.Src.String(), "-d", p.Dst.String(), "-p", ProtoName(p.Proto), "--sport", fmt.Sprint(p.SrcPort),
+	args := []string{"conntrack", "-I", "-s", p.Src.String(), "-d", p.Dst.String(), "-p", kernel.ProtoName(p.Proto), "--sport", fmt.Sprint(p.SrcPort),
 		"--dport", fmt.Sprint(p.DstPort), "-t", "600", "-u", "SEEN_REPLY,ASSURED"}
-	if p.Proto == TCP {
+	if p.Proto == kernel.TCP {
 		args = append(args, "--state", "ESTABLISHED")
 	}
 	if err := f.load("", args...); err != nil && !strings.Contains(err.Error(), "exists") {
@@ -292,7 +293,7 @@ func (f *forwarder) compare(what string, open bool, packets []Packet, skip ...st
 	f.t.Helper()
 	came := f.forward(packets)
 	for i, p := range packets {
-		v, err := f.ns.Forwarded(p, skip...)
+		v, err := Forwarded(f.ns, p, skip...)
 		if err != nil {
 			f.t.Errorf("%s\n%s: %v", what, detail(p), err)
 			return
@@ -317,7 +318,7 @@ func (f *forwarder) compare(what string, open bool, packets []Packet, skip ...st
 		for _, h := range []int{i % len(hide), (i/7 + i) % len(hide)} {
 			less := p
 			hide[h](&less)
-			if v, err := f.ns.Forwarded(less, skip...); err != nil || v.Outcome != want && v.Outcome != Undecided {
+			if v, err := Forwarded(f.ns, less, skip...); err != nil || v.Outcome != want && v.Outcome != Undecided {
 				f.t.Errorf("%s\n%s, of which less is known:\n%v, %v, but the kernel has %v it", what, detail(less), v, err, want)
 				return
 			}

@@ -1,6 +1,11 @@
-package kernel
+package packetfilter
 
-import "encoding/binary"
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
 
 // A tri is what is known of a condition.
 type tri uint8
@@ -46,18 +51,18 @@ type branch struct {
 	why   string // of maybe and of toOthers: what it depends on
 }
 
-// A rule is one of a front end: nf_tables by netlink, or what iptables-save(8) says.
+// A rule is one of nf_tables or of legacy iptables.
 type rule interface {
 	run(w *walk) []branch // of several that are not sure at most one is taken
-	text() string         // in the words of the program that made it
-	number() uint64       // its handle, if it has one
+	text() string         // in nft(8)'s words
+	number() uint64       // its handle in nf_tables, or its place in a chain of legacy iptables
 }
 
 // A walk is a packet on its way through the rules of one hook. Where a rule cannot be decided both possibilities are
 // followed, not as two walks, whose number would double with each such rule, but as one that gathers every end that
 // is possible.
 type walk struct {
-	ns     *NS
+	ns     *kernel.NS
 	p      Packet
 	mark   bits                              // meta mark, which rules set
 	chains func(name string) ([]rule, error) // of the present table
@@ -78,20 +83,33 @@ type end struct {
 	why   string
 }
 
-// The kernel follows 16 jumps, and refuses rules that could take more.
-const mostJumps = 16
+const (
+	mostJumps = 16    // that the kernel follows; it refuses rules that could take more
+	mostRules = 50000 // that are looked at for one packet
+)
 
-// follow walks through a chain, and reports whether the packet may come out at its end or by a return. The mark is
-// then that of all ways out.
-func (w *walk) follow(name string, depth int) (through bool) {
-	var out bits
-	leave := func() {
-		if through {
-			out.join(w.mark)
-		} else {
-			through, out = true, w.mark.clone()
-		}
+func newWalk(ns *kernel.NS, p Packet) *walk {
+	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
+	w.ip, w.th = w.network(), w.transport()
+	return w
+}
+
+// Exits are the ways out of a chain, at its end or by a return, and the mark that a packet may have on all of them.
+type exits struct {
+	any  bool
+	mark bits
+}
+
+func (e *exits) add(mark bits) {
+	if e.any {
+		e.mark.join(mark)
+	} else {
+		e.any, e.mark = true, mark
 	}
+}
+
+// follow walks through a chain, and reports whether the packet may come out of it.
+func (w *walk) follow(name string, depth int) (through bool) {
 	if depth > mostJumps {
 		w.others = &end{chain: name, why: "more than 16 jumps"}
 		return false
@@ -101,46 +119,17 @@ func (w *walk) follow(name string, depth int) (through bool) {
 		w.err = err
 		return false
 	}
+	var out exits
 	for _, r := range rules {
 		if w.left--; w.left < 0 {
 			w.others = &end{chain: name, why: "there are too many rules to follow"}
 			return false
 		}
 		for _, b := range r.run(w) {
-			at := &end{name, r, b.why}
-			if b.sure == maybe && w.doubt == nil {
-				w.doubt = at
-			}
-			before, sure := w.mark, b.sure == yes // nobody writes into a mark, see bits.join
-			switch b.do {
-			case toAccept:
-				if w.accept == nil {
-					w.accepted = w.mark.clone()
-				}
-				w.accepted.join(w.mark)
-				w.accept = at
-			case toDrop:
-				w.drop = at
-			case toOthers:
-				w.others = at
-			case toReturn:
-				leave()
-			case toJump:
-				// What follows is reached by those that come back and, if it is not sure, by those that never went.
-				if w.follow(b.chain, depth+1) {
-					sure = false
-				} else {
-					w.mark = before
-				}
-			case toGoto:
-				if w.follow(b.chain, depth+1) {
-					leave()
-				}
-				w.mark = before
-			}
-			if sure || w.err != nil || w.left < 0 {
-				w.mark = out
-				return through
+			before := w.mark
+			if w.take(b, &end{name, r, b.why}, &out, depth) || w.err != nil || w.left < 0 {
+				w.mark = out.mark
+				return out.any
 			}
 			if b.sure != yes {
 				w.mark.join(before)
@@ -150,20 +139,48 @@ func (w *walk) follow(name string, depth int) (through bool) {
 			return false
 		}
 	}
-	leave()
-	w.mark = out
-	return through
+	out.add(w.mark)
+	w.mark = out.mark
+	return true
 }
 
-func newWalk(ns *NS, p Packet) *walk {
-	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
-	w.ip, w.th = w.network(), w.transport()
-	return w
+// take follows what a rule does, and reports whether no packet comes to the next one.
+func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
+	if b.sure == maybe && w.doubt == nil {
+		w.doubt = at
+	}
+	before := w.mark
+	switch b.do {
+	case toAccept:
+		if w.accept == nil {
+			w.accepted = w.mark
+		}
+		w.accepted.join(w.mark)
+		w.accept = at
+	case toDrop:
+		w.drop = at
+	case toOthers:
+		w.others = at
+	case toReturn:
+		out.add(w.mark)
+	case toJump:
+		// What follows is reached by those that come back and, if it is not sure, by those that never went.
+		if w.follow(b.chain, depth+1) {
+			return false
+		}
+		w.mark = before
+	case toGoto:
+		if w.follow(b.chain, depth+1) {
+			out.add(w.mark)
+		}
+		w.mark = before
+	}
+	return b.sure == yes
 }
 
 // base walks through a base chain, and says what becomes of the packet there. Else than in an Accepted one, the
 // verdict names its place.
-func (w *walk) base(c BaseChain) (v Verdict) {
+func (w *walk) base(c kernel.BaseChain) (v Verdict) {
 	w.accept, w.drop, w.others, w.doubt = nil, nil, nil, nil
 	through := w.follow(c.Name, 0)
 	drops, accepts := w.drop != nil || through && c.Drops, w.accept != nil || through && !c.Drops
@@ -200,7 +217,7 @@ func (w *walk) base(c BaseChain) (v Verdict) {
 	}
 	v.Jumped = at.chain
 	if at.rule != nil {
-		v.Rule, v.Handle = at.rule.text(), at.rule.number()
+		v.Rule, v.Number = at.rule.text(), at.rule.number()
 	}
 	return v
 }
@@ -208,55 +225,21 @@ func (w *walk) base(c BaseChain) (v Verdict) {
 // bits are bytes of which each bit may be unknown. An unknown bit of v is 0.
 type bits struct{ v, known []byte }
 
-func exactly(v ...byte) bits {
-	b := bits{v, make([]byte, len(v))}
-	for i := range b.known {
-		b.known[i] = 0xff
-	}
-	return b
-}
+func exactly(v ...byte) bits { return bits{v, bytes.Repeat([]byte{0xff}, len(v))} }
 
 func unknown(size int) bits { return bits{make([]byte, size), make([]byte, size)} }
 
 // native is a number that the kernel keeps in the host's order.
 func native(n uint32) bits { return exactly(binary.NativeEndian.AppendUint32(nil, n)...) }
 
-func (b bits) clone() bits {
-	return bits{append([]byte(nil), b.v...), append([]byte(nil), b.known...)}
-}
-
 // all reports whether every bit is known.
-func (b bits) all() bool {
-	for _, k := range b.known {
-		if k != 0xff {
-			return false
-		}
-	}
-	return true
-}
+func (b bits) all() bool { return len(bytes.Trim(b.known, "\xff")) == 0 }
 
-// join forgets the bits that differ from c's.
+// join becomes unknown unless c is the same.
 func (b *bits) join(c bits) {
-	if len(b.v) != len(c.v) {
-		*b = unknown(max(len(b.v), len(c.v)))
-		return
+	if !bytes.Equal(b.v, c.v) || !bytes.Equal(b.known, c.known) {
+		*b = unknown(len(c.v))
 	}
-	*b = b.clone()
-	for i := range b.v {
-		b.known[i] &= c.known[i] &^ (b.v[i] ^ c.v[i])
-		b.v[i] &= b.known[i]
-	}
-}
-
-// least and most are the bounds of what b may be, as a number in network order.
-func (b bits) least() []byte { return b.v }
-
-func (b bits) most() []byte {
-	m := make([]byte, len(b.v))
-	for i := range m {
-		m[i] = b.v[i] | ^b.known[i]
-	}
-	return m
 }
 
 // is compares with a value of the same length, or a prefix.
@@ -264,9 +247,7 @@ func (b bits) is(v []byte) tri {
 	t := yes
 	for i := range v {
 		switch {
-		case i >= len(b.v):
-			return no
-		case (b.v[i]^v[i])&b.known[i] != 0:
+		case i >= len(b.v), (b.v[i]^v[i])&b.known[i] != 0:
 			return no
 		case b.known[i] != 0xff:
 			t = maybe
@@ -275,32 +256,28 @@ func (b bits) is(v []byte) tri {
 	return t
 }
 
-// within compares with a range, ends included.
+// within compares with a range, ends included, as numbers in network order.
 func (b bits) within(from, to []byte) tri {
-	least, most := string(b.least()), string(b.most())
-	switch {
-	case most < string(from) || least > string(to):
-		return no
-	case least >= string(from) && most <= string(to):
-		return yes
+	if !b.all() {
+		return maybe
 	}
-	return maybe
+	return known(bytes.Compare(b.v, from) >= 0 && bytes.Compare(b.v, to) <= 0)
 }
 
-// masked is b & mask, bit for bit.
-func (b bits) masked(mask []byte) bits {
-	c := b.clone()
-	for i := range c.v {
-		if i < len(mask) {
-			c.v[i] &= mask[i]
-			c.known[i] |= ^mask[i]
-		}
+// masked is b & mask ^ xor, bit for bit.
+func (b bits) masked(mask, xor []byte) bits {
+	c := bits{bytes.Clone(b.v), bytes.Clone(b.known)}
+	for i := range min(len(c.v), len(mask), len(xor)) {
+		c.known[i] |= ^mask[i]
+		c.v[i] = (c.v[i]&mask[i] ^ xor[i]) & c.known[i]
 	}
 	return c
 }
 
+// under is b & mask.
+func (b bits) under(mask []byte) bits { return b.masked(mask, make([]byte, len(mask))) }
+
 // any reports whether any bit of mask is set.
 func (b bits) any(mask []byte) tri {
-	m := b.masked(mask)
-	return m.is(make([]byte, len(b.v))).not(true)
+	return b.under(mask).is(make([]byte, len(b.v))).not(true)
 }

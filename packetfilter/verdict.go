@@ -1,0 +1,248 @@
+// Package packetfilter says what the rules in a host's packet filter would do with a packet, without sending one: which
+// rule or policy drops it, and whose that is. It is for `fairlead doctor` and `fairlead trace`; no plugin links it.
+//
+// It reads every base chain at the forward hook of ip, ip6 and inet, in order of priority, with the chains and sets
+// that the packet comes to, and FORWARD of legacy iptables in mangle, filter and security. No program is run. Not all
+// of the packet need be known. A rule that asks for the rest, or in a way that is not understood, may match or not, and
+// both are followed: what is dropped either way is dropped, and what is accepted either way is accepted; else the
+// answer is undecided, because of that rule. Understood are
+//
+//   - of nf_tables what asks for links, addresses, protocols, ports, marks, conntrack's state and status and the type
+//     of an address, with masks, ranges, sets, intervals, concatenations, maps and verdict maps; and what sets marks;
+//   - of both kinds of iptables -s -d -i -o -p -f, tcp, udp, multiport, conntrack, state, mark, addrtype and comment.
+//
+// Never decided is what counts or throws dice (limit, quota, statistic), what is not in the packet's addresses and
+// ports (its length and content, the time, conntrack's mark, ipset), and what a program in user space says (queue).
+// Hooks other than forward are not looked at, nor programs of BPF.
+package packetfilter
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// A Packet is one that might be forwarded. What is zero is not known of it: a rule that asks for it cannot be
+// decided, unless it says otherwise below.
+type Packet struct {
+	In, Out          string     // links, by name
+	Src, Dst         netip.Addr // one of them is needed, for the family
+	Proto            byte       // TCP, UDP, …
+	SrcPort, DstPort uint16
+	Reply            bool   // conntrack state established; else new, of TCP the first packet
+	DNAT             bool   // translated by a published port or a Service; false is: it is not
+	Mark             uint32 // 0 is no mark
+}
+
+// String is "10.88.0.5 -> anywhere" or "tcp 10.88.0.5:1024 -> 192.0.2.1:80".
+func (p Packet) String() string {
+	side := func(a netip.Addr, port uint16) string {
+		switch {
+		case !a.IsValid() && port == 0:
+			return "anywhere"
+		case !a.IsValid():
+			return fmt.Sprintf("port %d", port)
+		case port == 0:
+			return a.Unmap().String()
+		}
+		return netip.AddrPortFrom(a.Unmap(), port).String()
+	}
+	s := side(p.Src, p.SrcPort) + " -> " + side(p.Dst, p.DstPort)
+	if p.Proto != 0 {
+		s = kernel.ProtoName(p.Proto) + " " + s
+	}
+	return s
+}
+
+func (p Packet) is6() bool {
+	a := p.Src
+	if !a.IsValid() {
+		a = p.Dst
+	}
+	return a.Unmap().Is6()
+}
+
+// An Outcome says what happens to a Packet. The zero Outcome is Undecided.
+type Outcome uint8
+
+// What can happen.
+const (
+	Undecided Outcome = iota // a rule asks for what is not known, or in a way that is not understood
+	Accepted
+	Dropped
+)
+
+func (o Outcome) String() string { return [...]string{"undecided", "accepted", "dropped"}[o] }
+
+// A Verdict says what the rules that stand in the packet filter do with a Packet, and which of them does it.
+type Verdict struct {
+	Outcome Outcome
+	Chain   kernel.BaseChain // where the kernel enters; zero if Accepted
+	Legacy  bool             // Chain is one of legacy iptables, which nft(8) does not show
+	Jumped  string           // the chain that Rule stands in
+	Rule    string           // in the words of nft(8); empty where no rule but the policy decides
+	Number  uint64           // of Rule: its handle (nft -a list chain), with Legacy its line (iptables -L --line-numbers)
+	Owner   string           // whose it seems to be: Docker, firewalld, ufw, iptables-nft, …
+	Packet  Packet
+	Why     string // of Undecided: what is not known of the packet, or what is not understood
+}
+
+// String is one clause for an error message: "dropped by table ip filter chain FORWARD (iptables-nft, policy drop;
+// no rule accepts 10.88.0.5 -> anywhere)".
+func (v Verdict) String() string {
+	if v.Outcome == Accepted {
+		return "accepted (" + v.Packet.String() + ")"
+	}
+	if v.Chain.Table == "" {
+		return v.Outcome.String() + ": " + v.Why
+	}
+	chain := v.Chain.Name
+	if v.Jumped != "" && v.Jumped != chain {
+		chain = v.Jumped + ", called from " + chain
+	}
+	by := " by"
+	if v.Outcome == Undecided {
+		by = ":"
+	}
+	var words []string
+	add := func(word, what string) {
+		if what != "" {
+			words = append(words, word+what)
+		}
+	}
+	add("", v.Owner)
+	add("rule: ", v.Rule)
+	switch {
+	case v.Rule == "" && v.Outcome == Dropped:
+		add("policy drop; no rule accepts ", v.Packet.String())
+	case v.Number != 0 && v.Legacy:
+		add("line ", fmt.Sprint(v.Number))
+	case v.Number != 0:
+		add("handle ", fmt.Sprint(v.Number))
+	}
+	add("", v.Why)
+	return fmt.Sprintf("%v%s table %s chain %s (%s)", v.Outcome, by, v.Chain.TableName(), chain, strings.Join(words, ", "))
+}
+
+// Forwarded says what the rules of others do with a packet that the host forwards. Tables in skip, as in "inet
+// fairlead", are left out. It is undecided if the rules change all the time while they are read.
+func Forwarded(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
+	nft, err := ns.NFT()
+	if err != nil {
+		return Verdict{Packet: p}, err
+	}
+	for range 8 {
+		chains, err := nft.BaseChains()
+		if err != nil {
+			return Verdict{Packet: p}, err
+		}
+		if len(chains) == 0 { // perhaps there is no nf_tables, which has generations
+			return forwarded(ns, nft, p, nil)
+		}
+		from, err := nft.Generation()
+		if err != nil {
+			return Verdict{Packet: p}, err
+		}
+		v, err := forwarded(ns, nft, p, slices.DeleteFunc(slices.Clone(chains), func(c kernel.BaseChain) bool {
+			return !c.Forwards() || slices.Contains(skip, c.TableName())
+		}))
+		if errors.Is(err, unix.ENOENT) {
+			continue // somebody deletes what the rules that were read lead to
+		}
+		if err != nil {
+			return v, err
+		}
+		to, err := nft.Generation()
+		if err != nil {
+			return v, err
+		}
+		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its policy.
+		now, err := nft.BaseChains()
+		if err != nil || from == to && slices.Equal(now, chains) {
+			return v, err
+		}
+	}
+	return Verdict{Packet: p, Why: "the rules change while they are read"}, nil
+}
+
+func forwarded(ns *kernel.NS, nft *kernel.NFT, p Packet, chains []kernel.BaseChain) (Verdict, error) {
+	w := newWalk(ns, p)
+	hooks, err := w.hooks(nft, chains)
+	if err != nil {
+		return Verdict{Packet: p}, err
+	}
+	result := Verdict{Outcome: Accepted, Packet: p}
+	for _, h := range hooks {
+		w.chains = h.table.chain
+		v := w.base(h.BaseChain)
+		if w.err != nil {
+			return Verdict{Packet: p}, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
+		}
+		if v.Outcome == Dropped || v.Outcome == Undecided && result.Outcome == Accepted {
+			result = v
+			_, result.Legacy = h.table.(*legacyTable)
+			result.Owner = h.owner(result)
+		}
+		if v.Outcome == Dropped {
+			return result, nil
+		}
+	}
+	if result.Outcome == Accepted {
+		result.Chain = kernel.BaseChain{}
+	}
+	return result, nil
+}
+
+// A hook is a base chain in its table.
+type hook struct {
+	kernel.BaseChain
+	table interface {
+		chain(name string) ([]rule, error)
+		has(chain string) bool
+	}
+}
+
+// hooks are the base chains that a forwarded packet passes, in their order.
+func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, err error) {
+	tables := map[string]*nftTable{}
+	for _, c := range chains {
+		if c.Family != unix.NFPROTO_INET && c.Family != w.family() {
+			continue
+		}
+		dormant, err := nft.Dormant(&kernel.NFTTable{Family: c.Family, Name: c.Table})
+		if err != nil {
+			return nil, err
+		}
+		if dormant {
+			continue
+		}
+		name := c.TableName()
+		if tables[name] == nil {
+			tables[name] = newTable(nft, c.Family, c.Table)
+		}
+		hooks = append(hooks, hook{c, tables[name]})
+	}
+	for table, priority := range map[string]int32{"mangle": -150, "filter": 0, "security": 50} {
+		info, b, err := w.ns.LegacyEntries(w.p.is6(), table)
+		if err != nil {
+			return nil, err
+		}
+		if b == nil {
+			continue
+		}
+		t, err := parseLegacy(info, b, w.p.is6())
+		if err != nil {
+			return nil, err
+		}
+		c := kernel.BaseChain{Family: w.family(), Table: table, Name: "FORWARD", Priority: priority, Drops: t.drops}
+		hooks = append(hooks, hook{c, t})
+	}
+	slices.SortStableFunc(hooks, func(a, b hook) int { return cmp.Compare(a.Priority, b.Priority) })
+	return hooks, nil
+}
