@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -177,7 +178,7 @@ func (a *app) sweep(ctx context.Context, n *network, keep []spec.Attachment) err
 	if !mine {
 		return nil
 	}
-	return sdk.Sweep(ctx, n.Name, keep)
+	return sdk.Sweep(ctx, plugin.All(), n.Name, keep)
 }
 
 // validAttachments are those that the command line names: never none by accident.

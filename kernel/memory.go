@@ -26,9 +26,11 @@ type Memory struct{ Dir string }
 // RunDir is where volatile state lives.
 const RunDir = "/run/cni/fairlead"
 
-func (m Memory) file(kind string, o spec.Owner) string {
-	n, h := NetworkHash(o.Network), OwnerHash(o)
-	return filepath.Join(m.Dir, kind+"."+hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:]))
+func (m Memory) file(kind string, o spec.Owner) string { return m.fileOf(kind, o.Network, OwnerHash(o)) }
+
+func (m Memory) fileOf(kind, network string, owner [8]byte) string {
+	n := NetworkHash(network)
+	return filepath.Join(m.Dir, kind+"."+hex.EncodeToString(n[:])+"."+hex.EncodeToString(owner[:]))
 }
 
 // unfinished is what the file of a record is called while it takes the place of one that is there. It has a name of the
@@ -194,20 +196,32 @@ func plain(path string) ([]byte, error) {
 
 // Recall reads what was stored under (kind, o). A torn record counts as none.
 func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
-	b, err := plain(m.file(kind, o))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
+	b, err := m.Raw(kind, o.Network, OwnerHash(o))
+	if err != nil || b == nil {
 		return false, err
 	}
 	return json.Unmarshal(b, v) == nil, nil
 }
 
+// Raw is what is stored under kind for an owner of whom only the hash is known; nil where nothing is.
+func (m Memory) Raw(kind, network string, owner [8]byte) (json.RawMessage, error) {
+	b, err := plain(m.fileOf(kind, network, owner))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return b, err
+}
+
 // Forget removes what was stored under (kind, o); nothing stored is no error.
 func (m Memory) Forget(kind string, o spec.Owner) error {
+	return m.ForgetOf(kind, o.Network, OwnerHash(o))
+}
+
+// ForgetOf is Forget for an owner of whom only the hash is known.
+func (m Memory) ForgetOf(kind, network string, owner [8]byte) error {
 	var errs []error
-	for _, file := range []string{m.file(kind, o), m.file(kind, o) + unfinished} {
+	file := m.fileOf(kind, network, owner)
+	for _, file := range []string{file, file + unfinished} {
 		err := os.Remove(file)
 		if errors.Is(err, unix.EROFS) { // which a read-only file system says of a file that is not there, too
 			_, lerr := os.Lstat(file)
@@ -258,8 +272,8 @@ func (m Memory) records(kind, network string) (map[[8]byte]json.RawMessage, erro
 	return records, errors.Join(errs...)
 }
 
-// Sweep forgets every record of the network whose owner keep does not want.
-func (m Memory) Sweep(network string, keep func(owner [8]byte) bool) error {
+// Sweep forgets every record of the network that keep does not want.
+func (m Memory) Sweep(network string, keep func(kind string, owner [8]byte) bool) error {
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -275,7 +289,7 @@ func (m Memory) Sweep(network string, keep func(owner [8]byte) bool) error {
 			continue
 		}
 		var h [8]byte
-		if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) || keep(h) {
+		if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) || keep(f[0], h) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(m.Dir, e.Name())); !errors.Is(err, fs.ErrNotExist) { // a DEL was faster

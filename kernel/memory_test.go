@@ -172,7 +172,7 @@ func TestMemorySweepRace(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 3 {
 			wg.Go(func() {
-				if err := m.Sweep("net", func([8]byte) bool { return false }); err != nil {
+				if err := m.Sweep("net", func(string, [8]byte) bool { return false }); err != nil {
 					t.Error("sweep:", err)
 				}
 			})

@@ -41,12 +41,22 @@ func Shared(r Resource) Resource { return shared{r} }
 // Required is somebody else's r: verified, never made, never removed. STATUS verifies these.
 func Required(r Resource) Resource { return required{r} }
 
-// Unwrap is the resource inside Shared and Required, or r itself.
+// Prerequisite is somebody else's r that any attachment needs. STATUS verifies it; ADD and CHECK find out by what stands on it, and so
+// do not ask.
+func Prerequisite(r Resource) Resource { return prerequisite{required{r}} }
+
+// Lacking is what only a runtime could say, and has not: ADD and CHECK fail with err, before anything is changed. STATUS, which is asked
+// about no container, does not.
+func Lacking(err error) Resource { return lacking{err} }
+
+// Unwrap is the resource inside Shared, Required and Prerequisite, or r itself.
 func Unwrap(r Resource) Resource {
 	switch w := r.(type) {
 	case shared:
 		return w.Resource
 	case required:
+		return w.Resource
+	case prerequisite:
 		return w.Resource
 	}
 	return r
@@ -64,6 +74,16 @@ func (r required) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, r.Verify(ctx, w)
 }
 
+type prerequisite struct{ required }
+
+type lacking struct{ err error }
+
+func (l lacking) String() string { return "refused: " + l.err.Error() }
+
+func (l lacking) Ensure(context.Context, *kernel.World) (bool, error) { return false, l.err }
+
+func (l lacking) Verify(context.Context, *kernel.World) error { return l.err }
+
 // A Plan is everything that one attachment needs, in order of creation.
 type Plan []Resource
 
@@ -76,15 +96,31 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// Required is the part of p that somebody else has to provide.
+// Required is the part of p that somebody else has to provide: what STATUS verifies.
 func (p Plan) Required() Plan {
 	var q Plan
 	for _, r := range p {
-		if _, ok := r.(required); ok {
+		switch r.(type) {
+		case required, prerequisite:
 			q = append(q, r)
 		}
 	}
 	return q
+}
+
+// Attaching is the part of p that is about one attachment: all but prerequisites. The error is that of what is Lacking.
+func (p Plan) Attaching() (Plan, error) {
+	var q Plan
+	for _, r := range p {
+		switch r := r.(type) {
+		case prerequisite:
+		case lacking:
+			return nil, r.err
+		default:
+			q = append(q, r)
+		}
+	}
+	return q, nil
 }
 
 // Verify checks every resource and joins what drifted.

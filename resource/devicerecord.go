@@ -279,31 +279,6 @@ func (r deviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*ke
 	return came, err
 }
 
-// sweepDevices gives back what was moved for owners that keep does not want. Away are those whose device is nowhere yet.
-func sweepDevices(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) (away map[[8]byte]bool, err error) {
-	records, err := deviceRecords(w)
-	if err != nil || len(records) == 0 {
-		return nil, err
-	}
-	unlock, err := kernel.Lock(ctx, deviceLock)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if records, err = deviceRecords(w); err != nil {
-		return nil, err
-	}
-	away = map[[8]byte]bool{}
-	var errs []error
-	for _, r := range records {
-		if h := kernel.OwnerHash(r.Owner); r.Owner.Network == network && !keep(h) {
-			away[h], err = r.release(ctx, w)
-			errs = append(errs, err)
-		}
-	}
-	return away, errors.Join(errs...)
-}
-
 // containerDir is dirOf for a link of a container, which /sys does not show.
 func containerDir(l *kernel.Link) string {
 	if l.ParentBus == "" || l.ParentDevice == "" || l.Kind != "" {

@@ -98,10 +98,11 @@ func formerMark(o spec.Owner) string {
 
 // Remove implements plan.Remover.
 func (f FormerMasquerade) Remove(_ context.Context, w *kernel.World) error {
-	return removeFormerMasquerade(w, func(mark string) bool { return mark == formerMark(f.Owner) })
+	return eachFormerMasquerade(w, func(mark string) bool { return mark == formerMark(f.Owner) })
 }
 
-func removeFormerMasquerade(w *kernel.World, which func(mark string) bool) error {
+// eachFormerMasquerade removes the rules whose mark is to go.
+func eachFormerMasquerade(w *kernel.World, which func(mark string) bool) error {
 	return formerNFT(w, func(n *kernel.NFT) error {
 		t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
 		rules, err := n.ChainRules(t, "masq_checks", false)

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"golang.org/x/sys/unix"
 )
 
@@ -145,4 +146,23 @@ func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(o
 		}
 		return lines, nil
 	})
+}
+
+// accepted lists whose accepts of a network there are, of both families and variants.
+func accepted(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		tables, err := iptHaving(w, v6, "filter", chainForward)
+		errs = append(errs, err)
+		for _, t := range tables {
+			rules, err := t.List(ctx, chainForward)
+			errs = append(errs, err)
+			for _, r := range rules {
+				if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == kernel.NetworkHash(network) {
+					tags = append(tags, plan.Tag{Network: network, Hash: owner})
+				}
+			}
+		}
+	}
+	return tags, errors.Join(errs...)
 }

@@ -310,7 +310,7 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner, and leaves what is the network's to others of it.
 func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
-	return errors.Join(remove(ctx, w, inetTable(), i.Owner, kindIngress), remove(ctx, w, inetTable(), i.Owner, kindOwnSubnet),
+	return errors.Join(remove(ctx, w, inetTable(), kernel.OwnerHash(i.Owner), kindIngress), remove(ctx, w, inetTable(), kernel.OwnerHash(i.Owner), kindOwnSubnet),
 		Policed{i.Owner}.Remove(ctx, w))
 }
 
@@ -392,7 +392,7 @@ func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (p IsolatedPort) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, bridgeTable(), p.Owner, kindIsolatedPort)
+	return remove(ctx, w, bridgeTable(), kernel.OwnerHash(p.Owner), kindIsolatedPort)
 }
 
 // SweepNetwork removes what a network itself has in the packet filter for bridges that are gone. Where no

@@ -3,26 +3,29 @@ package resource
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// SweepIPTables removes what the network's attachments have in iptables, of every owner that is not among valid:
-// what is remembered, and what the comments of the reference say.
-func SweepIPTables(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
-	containers := map[string]bool{}
-	for _, o := range valid {
-		containers[o.ContainerID] = true
-	}
-	dead := func(o spec.Owner, ok bool) bool {
-		return ok && o.Network == network && !containers[o.ContainerID]
-	}
-	errs := []error{sweepRecords(ctx, w, network, valid), removeFormerMasquerade(w, func(mark string) bool {
-		return strings.HasPrefix(mark, formerHash(network)+"-") && !slices.ContainsFunc(valid, func(o spec.Owner) bool { return formerMark(o) == mark })
-	})}
+// ReferenceChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC finds them by their
+// comments. DEL finds them by their names, which are those of our own iptables backends.
+type ReferenceChainKind struct{}
+
+// Name implements plan.Kind.
+func (ReferenceChainKind) Name() string { return "the reference's iptables chain" }
+
+// A referenceChain is a chain of an attachment, and whether it publishes ports or masquerades.
+type referenceChain struct {
+	name          string
+	v6, publishes bool
+}
+
+// Owners implements plan.Kind. A comment names the network and the container.
+func (ReferenceChainKind) Owners(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+	var errs []error
 	for _, v6 := range []bool{false, true} {
 		for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
 			x := w.Host.IPTables(v, v6, "nat")
@@ -37,42 +40,124 @@ func SweepIPTables(ctx context.Context, w *kernel.World, network string, valid [
 			for _, r := range rules {
 				published, pok := parseReferenceComment("dnat ", r.Comment)
 				masqueraded, mok := parseReferenceComment("", r.Comment)
+				var o spec.Owner
 				switch {
-				case seen[r.Jump]:
-				case dead(published, pok) && r.Jump == dnatChain(published):
-					errs = append(errs, withIPTables(ctx, func() error {
-						flows, err := removePublished(ctx, w, v6, r.Jump, nil)
-						flush(w, flows)
-						return err
-					}))
-				case dead(masqueraded, mok) && r.Jump == masqueradeChain(masqueraded):
-					errs = append(errs, withIPTables(ctx, func() error { return removeMasquerade(ctx, w, v6, r.Jump, nil) }))
+				case pok && published.Network == network && r.Jump == dnatChain(published):
+					o = published
+				case mok && masqueraded.Network == network && r.Jump == masqueradeChain(masqueraded):
+					o = masqueraded
 				}
-				seen[r.Jump] = true
+				if o.ContainerID != "" && !seen[r.Jump] {
+					seen[r.Jump] = true
+					tags = append(tags, plan.Tag{Network: network, Found: referenceChain{r.Jump, v6, pok},
+						Could: func(valid spec.Owner) bool { return valid.ContainerID == o.ContainerID }})
+				}
 			}
 		}
 	}
-	return errors.Join(errs...)
+	return tags, errors.Join(errs...)
 }
 
-func sweepRecords(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
-	var errs []error
-	for _, kind := range []string{iptPublished, iptMasquerade} {
-		records, err := iptRecords(w, kind, network)
-		errs = append(errs, err)
-		for hash, r := range records {
-			o := spec.Owner{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}
-			if kernel.OwnerHash(o) != hash || slices.Contains(valid, o) {
-				continue
-			}
-			// Nobody is in the container's namespace here, so only records tell what survives.
-			if kind == iptPublished {
-				err = PublishIPTables{Publish: Publish{Owner: o}}.Remove(ctx, w)
-			} else {
-				err = MasqueradeIPTables{Masquerade{Owner: o}}.Remove(ctx, w)
-			}
-			errs = append(errs, err)
+// Remove implements plan.Kind.
+func (ReferenceChainKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
+	return forEach(w, "", tags, func(t plan.Tag) error {
+		c, found := t.Found.(referenceChain)
+		if !found {
+			return nil
 		}
+		return withIPTables(ctx, func() error {
+			if !c.publishes {
+				return removeMasquerade(ctx, w, c.v6, c.name, nil)
+			}
+			flows, err := removePublished(ctx, w, c.v6, c.name, nil)
+			flush(w, flows)
+			return err
+		})
+	})
+}
+
+// ReferenceMasqueradeKind is the Kind of what the reference's bridge and ptp have in table inet cni_plugins_masquerade.
+type ReferenceMasqueradeKind struct{}
+
+// Name implements plan.Kind.
+func (ReferenceMasqueradeKind) Name() string { return "the reference's masquerade in nftables" }
+
+// Owners implements plan.Kind.
+func (ReferenceMasqueradeKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+	err = eachFormerMasquerade(w, func(mark string) bool {
+		if strings.HasPrefix(mark, formerHash(network)+"-") {
+			tags = append(tags, plan.Tag{Network: network, Found: mark, Could: func(o spec.Owner) bool { return formerMark(o) == mark }})
+		}
+		return false
+	})
+	return tags, err
+}
+
+// Remove implements plan.Kind.
+func (ReferenceMasqueradeKind) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
+	marks := map[string]bool{}
+	for _, t := range tags {
+		mark, found := t.Found.(string)
+		if !found {
+			mark = formerMark(t.Owner)
+		}
+		marks[mark] = true
 	}
-	return errors.Join(errs...)
+	return eachFormerMasquerade(w, func(mark string) bool { return marks[mark] })
+}
+
+// ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no network's name.
+type ReferencePortKind struct{}
+
+// Name implements plan.Kind.
+func (ReferencePortKind) Name() string { return "the reference's ports in nftables" }
+
+// Owners implements plan.Kind.
+func (ReferencePortKind) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) {
+	return nil, nil
+}
+
+// Remove implements plan.Kind.
+func (ReferencePortKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
+	return forEach(w, "", tags, func(t plan.Tag) error { return FormerPorts{Owner: t.Owner}.Remove(ctx, w) })
+}
+
+// ReferenceSpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
+type ReferenceSpoofCheckKind struct{}
+
+// Name implements plan.Kind.
+func (ReferenceSpoofCheckKind) Name() string { return "the reference's MAC check" }
+
+// Owners implements plan.Kind.
+func (ReferenceSpoofCheckKind) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) {
+	return nil, nil
+}
+
+// Remove implements plan.Kind.
+func (ReferenceSpoofCheckKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
+	return forEach(w, "", tags, func(t plan.Tag) error { return FormerSpoofCheck{Owner: t.Owner}.Remove(ctx, w) })
+}
+
+// ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's addresses.
+type ReferenceForwardKind struct{}
+
+// Name implements plan.Kind.
+func (ReferenceForwardKind) Name() string { return "the reference's accepts in iptables" }
+
+// Owners implements plan.Kind.
+func (ReferenceForwardKind) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) {
+	return nil, nil
+}
+
+// Remove implements plan.Kind.
+func (ReferenceForwardKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
+	return forEach(w, "", tags, func(t plan.Tag) error {
+		f := FormerFirewall{Owner: t.Owner}
+		if t.Prev != nil {
+			for _, ip := range t.Prev.IPs {
+				f.Addrs = append(f.Addrs, ip.Address.Addr().Unmap())
+			}
+		}
+		return f.Remove(ctx, w)
+	})
 }

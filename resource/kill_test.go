@@ -122,7 +122,7 @@ func TestKilledAddition(t *testing.T) {
 			if err := SweepLinks(t.Context(), w, owner.Network, none, noName); err != nil {
 				return err
 			}
-			return w.Memory.Sweep(owner.Network, none)
+			return w.Memory.Sweep(owner.Network, func(string, [8]byte) bool { return false })
 		},
 	}
 	whole := run(-1)

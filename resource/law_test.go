@@ -154,6 +154,7 @@ func (l lawBook) hold(t *testing.T, w *kernel.World, r plan.Resource, breakers .
 		}
 		same("state after "+when, before)
 	}
+	kindLaw(t, w, r, state)
 }
 
 // difference is the lines that only one of two states has.

@@ -80,7 +80,7 @@ func (m Masquerade) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (m Masquerade) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, inetTable(), m.Owner, kindMasquerade)
+	return remove(ctx, w, inetTable(), kernel.OwnerHash(m.Owner), kindMasquerade)
 }
 
 // want are the chain and the set of the network, one of each family, and its own elements.

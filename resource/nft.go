@@ -2,7 +2,6 @@ package resource
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -178,16 +177,16 @@ func (f filter) missing(p *part) (missing []wayIn, err error) {
 }
 
 // remove is Remove for an owner.
-func remove(ctx context.Context, w *kernel.World, t *kernel.NFTTable, o spec.Owner, kind uint32) error {
+func remove(ctx context.Context, w *kernel.World, t *kernel.NFTTable, owner [8]byte, kind uint32) error {
 	var flows []kernel.UDPFlow
 	nft, err := w.Host.NFT()
 	if err != nil {
 		return err
 	}
-	have, err := filter{NFT: nft, t: t}.entries(kernel.OwnerHash(o), kind)
+	have, err := filter{NFT: nft, t: t}.entries(owner, kind)
 	if err == nil && len(have) > 0 {
 		err = withFilter(ctx, w, t, func(f filter) (err error) {
-			flows, err = f.drop(kernel.OwnerHash(o), kind)
+			flows, err = f.drop(owner, kind)
 			return err
 		})
 	}
@@ -235,53 +234,4 @@ func (f filter) verify(p *part, o spec.Owner, kind uint32, want []kernel.NFTElem
 // unavailable reports whether the kernel has no nf_tables, in which case there is nothing to remove.
 func unavailable(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
-}
-
-// SweepNFT removes what the network's attachments left in the packet filter, of every owner that keep
-// does not want. It reads owners alone, and goes on past an error.
-func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	var errs []error
-	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
-		var flows []kernel.UDPFlow
-		err := withFilter(ctx, w, t, func(f filter) error {
-			records, err := f.List(ownersSet(t))
-			if err != nil {
-				return err
-			}
-			type stale struct {
-				hash [8]byte
-				kind uint32
-			}
-			var dead []stale
-			for _, r := range records {
-				_, tag := f.parseEntry(r)
-				net, hash, _, ok := kernel.ParseTag(tag)
-				if !ok || net != kernel.NetworkHash(network) || keep(hash) {
-					continue
-				}
-				s := stale{hash, binary.NativeEndian.Uint32(r.Key[8:]) &^ 0xffff}
-				if s.kind == kindNetwork || s.kind == kindSubnet {
-					continue // see SweepNetwork
-				}
-				if !slices.Contains(dead, s) {
-					dead = append(dead, s)
-				}
-			}
-			for _, s := range dead {
-				errs = append(errs, f.attempt(ctx, func(f filter) error {
-					cut, err := f.drop(s.hash, s.kind)
-					if err == nil {
-						flows = append(flows, cut...)
-					}
-					return err
-				}))
-			}
-			return f.attempt(ctx, filter.prune)
-		})
-		if !unavailable(err) {
-			errs = append(errs, err)
-		}
-		flush(w, flows)
-	}
-	return errors.Join(errs...)
 }

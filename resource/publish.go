@@ -205,5 +205,5 @@ func (p Publish) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (p Publish) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, inetTable(), p.Owner, kindPublish)
+	return remove(ctx, w, inetTable(), kernel.OwnerHash(p.Owner), kindPublish)
 }

@@ -196,32 +196,5 @@ func deleteAll(ns *kernel.NS, links []*kernel.Link) error {
 	return errors.Join(errs...)
 }
 
-// sweepContained removes what attachments of the network that keep does not want have in containers that live on. An ADD that
-// was killed has written no link down: its is the one of its name that has its address, or that is of the network's group.
-func sweepContained(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := decoded[Made](w.Memory.Records(MadeRecord, network))
-	errs := []error{err}
-	for owner, m := range records {
-		if keep(owner) || m.Path == "" {
-			continue
-		}
-		ns, err := m.open()
-		if ns == nil {
-			errs = append(errs, err)
-			continue
-		}
-		made, err := recallLink(w, m.Owner, ns)
-		var links []*kernel.Link
-		if err == nil {
-			links, err = ownLinks(w, ns, made, owner, func(l *kernel.Link) bool {
-				return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(network))
-			}, contained()...)
-		}
-		errs = append(errs, err, deleteAll(ns, links))
-		ns.Close()
-	}
-	return errors.Join(errs...)
-}
-
 // open is the namespace, or nil if it is gone.
 func (m Made) open() (*kernel.NS, error) { return kernel.Reopen(m.Path, m.Identity) }

@@ -104,7 +104,7 @@ func TestRenamed(t *testing.T) {
 			keep := true
 			sweep := func() {
 				t.Helper()
-				if err := sweepContained(gc, owner.Network, func([8]byte) bool { return keep }); err != nil {
+				if err := sweepKinds(t.Context(), gc, containedKinds(), owner.Network, func([8]byte) bool { return keep }, nil); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -54,6 +55,12 @@ type Linker interface{ Ifaces() []Iface }
 // changes a link of another plugin's, and knows which of the two it was asked for.
 type Describer interface {
 	Describe(*kernel.World, *spec.Interface) error
+}
+
+// A Finaler is a resource of the container's interface that a later plugin of the list may change (clause P16). Final is the resource
+// as the final result describes the interface; a field that it does not say is no opinion.
+type Finaler interface {
+	Final(spec.Interface) plan.Resource
 }
 
 // A Linkless is a Linker whose interface the kernel has no link for: a program in user space drives its device.

@@ -84,19 +84,3 @@ func mendShaped(ctx context.Context, w *kernel.World, where Where, r plan.Resour
 	}
 	return r.Ensure(ctx, w)
 }
-
-// sweepShaped takes the limits of attachments that are gone off links that outlive them. Their records are the
-// caller's to forget.
-func sweepShaped(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	var errs []error
-	for record, drop := range map[string]func(*kernel.NS, int) error{qdiscRecord: dropQdisc, redirectRecord: func(ns *kernel.NS, link int) error { return dropRedirect(ns, link, 0) }} {
-		records, err := decoded[shaped](w.Memory.Records(record, network))
-		errs = append(errs, err)
-		for owner, links := range records {
-			if !keep(owner) {
-				errs = append(errs, links.drop(w, drop))
-			}
-		}
-	}
-	return errors.Join(errs...)
-}

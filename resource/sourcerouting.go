@@ -375,19 +375,6 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// sweepSources undoes the SourceRoutings of the network whose owner keep does not want, where their containers live
-// on. Their records are the caller's to forget.
-func sweepSources(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := decoded[sources](w.Memory.Records(sourceRecord, network))
-	errs := []error{err}
-	for owner, rec := range records {
-		if !keep(owner) {
-			errs = append(errs, rec.sweep(ctx))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 func (rec sources) sweep(ctx context.Context) error {
 	return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {
 		var errs []error

@@ -59,7 +59,7 @@ func (s SpoofCheck) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (s SpoofCheck) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, bridgeTable(), s.Owner, kindSpoofCheck)
+	return remove(ctx, w, bridgeTable(), kernel.OwnerHash(s.Owner), kindSpoofCheck)
 }
 
 // want is two elements: that Link is guarded, and what may come from it.

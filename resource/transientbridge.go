@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,8 +18,12 @@ import (
 // Not seen is what another namespace has on the bridge, but for a macvlan.
 type TransientBridge struct {
 	Bridge
-	Network string // on whose behalf it goes; its GC takes what DEL could not
+	Network string     // on whose behalf it goes; its GC takes what DEL could not
+	Owner   spec.Owner // who wants it
 }
+
+// transientRecord is the Memory of which bridge an attachment wants to go with its last port.
+const transientRecord = "transient"
 
 func (t TransientBridge) String() string { return line(t.Bridge.String(), "until empty") }
 
@@ -32,6 +37,9 @@ func (t TransientBridge) ours(l *kernel.Link) bool {
 
 // Ensure implements plan.Resource. The tag is for GC, which has no configuration to go by.
 func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if err := w.Memory.Remember(transientRecord, t.Owner, t.Name); err != nil {
+		return false, err
+	}
 	unlock, err := kernel.Share(ctx, bridgeLock(t.Name))
 	if err != nil {
 		return false, err
@@ -73,6 +81,13 @@ func (t TransientBridge) Mend(ctx context.Context, w *kernel.World) (bool, error
 
 // Remove implements plan.Remover. Of several who remove their ports at once, the one who is last finds it empty.
 func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
+	if err := t.removeEmpty(ctx, w); err != nil || t.Owner == (spec.Owner{}) {
+		return err
+	}
+	return w.Memory.Forget(transientRecord, t.Owner)
+}
+
+func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error {
 	if _, doomed, err := t.empty(w); err != nil || !doomed {
 		return err
 	}
@@ -185,17 +200,4 @@ func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource,
 		return err
 	}
 	return do(br)
-}
-
-// sweepBridges removes the network's bridges that nobody uses any more.
-func sweepBridges(ctx context.Context, w *kernel.World, network string) error {
-	links, err := w.Host.Links()
-	errs := []error{err}
-	for _, l := range links {
-		t := TransientBridge{Bridge{Name: l.Name}, network}
-		if _, owner, _, ok := kernel.ParseTag(l.Alias); l.Kind == "bridge" && ok && owner == kernel.OwnerHash(networkOwner(network, l.Name)) {
-			errs = append(errs, t.Remove(ctx, w))
-		}
-	}
-	return errors.Join(errs...)
 }

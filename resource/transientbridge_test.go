@@ -16,7 +16,7 @@ import (
 )
 
 func transient(name string) TransientBridge {
-	return TransientBridge{Bridge{Name: name}, "net"}
+	return TransientBridge{Bridge: Bridge{Name: name}, Network: "net"}
 }
 
 func TestTransientBridge(t *testing.T) {
@@ -71,7 +71,7 @@ func TestTransientBridgeStays(t *testing.T) {
 				if err := b.Remove(t.Context(), w); err != nil {
 					t.Error(err)
 				}
-				if err := sweepBridges(t.Context(), w, "net"); err != nil {
+				if err := (TransientBridgeKind{}).Tidy(t.Context(), w, "net", true); err != nil {
 					t.Error(err)
 				}
 				if now := linkState(t, w); stays && now != before {
@@ -139,7 +139,7 @@ func TestTransientBridgePolicy(t *testing.T) {
 func TestTransientBridgeVLANs(t *testing.T) {
 	needBridgeVLANs(t)
 	w := newWorld(t)
-	b := TransientBridge{Bridge{Name: "cni0", VLANs: true}, "net"}
+	b := TransientBridge{Bridge: Bridge{Name: "cni0", VLANs: true}, Network: "net"}
 	v := testVeth(owner, "cni0")
 	v.VLANs = VLANs{Native: 100}
 	before := bridgeVLANState(w)(t)

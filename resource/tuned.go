@@ -109,19 +109,6 @@ func (t Tuning) forget(w *kernel.World) error {
 	return errors.Join(append(errs, w.Memory.Forget(tuningRecord, t.Owner))...)
 }
 
-// sweepTunings removes what is kept elsewhere of owners that keep does not want. What was tuned went with its
-// container.
-func sweepTunings(w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := decoded[tuned](w.Memory.Records(tuningRecord, network))
-	errs := []error{err}
-	for owner, r := range records {
-		if !keep(owner) {
-			errs = append(errs, removeBackup(r.File))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // A backup is the reference plugin's memory, in its format. It is read, so that a container made by it is
 // restored by us, and written, so that one made by us is restored by it: a network card that was moved into a
 // container goes back to the host with its own address whichever of the two deletes the container.

@@ -29,7 +29,9 @@ type Tuning struct {
 	Sysctls  []NetSysctl    // in the order in which they are written
 	Announce []netip.Prefix // addresses whose neighbours are told of a new MAC
 	DataDir  string         // where the reference plugin keeps what was before
-	Seen     string         // to be removed: the MAC that the chain's result has, for the reference does not tell one container's link from another's
+
+	AllowList string // file of the sysctls that the administrator lets be set; Ensure asks it, for what was allowed once stays so
+	Seen      string // to be removed: the MAC that the chain's result has, for the reference does not tell one container's link from another's
 }
 
 func (t Tuning) String() string {
@@ -99,6 +101,11 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	ns, l, err := t.link(w)
 	if err != nil {
 		return false, err
+	}
+	if len(t.Sysctls) > 0 && t.AllowList != "" {
+		if err := (AllowList{File: t.AllowList, Sysctls: t.Sysctls}).Verify(ctx, w); err != nil {
+			return false, err
+		}
 	}
 	old, known, err := t.recall(w, l)
 	if err == nil && !known {

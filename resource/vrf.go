@@ -269,19 +269,6 @@ func (v VRF) Remove(ctx context.Context, w *kernel.World) error {
 	return w.Memory.Forget(vrfRecord, v.Owner)
 }
 
-// sweepVRFs takes out of their VRFs the links of attachments of the network that keep does not want, where their
-// containers live on. Their records are the caller's to forget.
-func sweepVRFs(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := decoded[member](w.Memory.Records(vrfRecord, network))
-	errs := []error{err}
-	for owner, m := range records {
-		if !keep(owner) {
-			errs = append(errs, within(ctx, m.Path, m.NS, func(ns *kernel.NS) error { return m.leave(ctx, ns, true) }))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // vrfOf is the VRF that a link is in, or nil.
 func vrfOf(ns *kernel.NS, index int) (*kernel.Link, error) {
 	l, err := ns.LinkAt(index)

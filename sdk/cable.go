@@ -93,12 +93,10 @@ func (c Cable) HostName(r *Request) (name string, p plan.Plan, err error) {
 		Ask{"args.cni.hostInterfaceName", c.Args.CNI.HostInterfaceName}, Ask{"hostInterfaceName", c.HostInterfaceName})
 	err = spec.ValidIfName(chosen.Value)
 	switch {
-	case chosen.Value == "", err != nil && r.Verb == "DEL": // which remembers it
+	case chosen.Value == "":
 		return r.LinkName("veth"), nil, nil
 	case err != nil:
 		return "", nil, spec.Errorf(spec.CodeConfig, "%s: %q: %w", chosen.Key, chosen.Value, err)
-	case r.Verb == "DEL":
-		return chosen.Value, nil, nil
 	}
 	return chosen.Value, plan.Plan{plan.Required(resource.HostName{Owner: r.Owner, Name: chosen.Value, Key: chosen.Key})}, nil
 }

@@ -17,7 +17,7 @@ func (c Conflicts) Validate(r *Request) error {
 	if err := OneOf("conflictDetection", c.ConflictDetection, conflictsOff, conflictsProbe); err != nil {
 		return err
 	}
-	if c.Probe() && !r.L3 && len(r.IPs) == 0 && r.Verb == "ADD" {
+	if c.Probe() && !r.L3 && len(r.IPs) == 0 && r.verb == "ADD" {
 		return spec.Errorf(spec.CodeConfig, "conflictDetection: %q: there is no address to ask for; set ipam, or leave the key out", c.ConflictDetection)
 	}
 	return nil

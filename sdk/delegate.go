@@ -53,7 +53,7 @@ type inside struct {
 }
 
 func (c *call) newInside(p Plugin) (delegate, error) {
-	r, err := p.NewRequest(c.r.Verb, c.r.Owner, c.r.Netns, c.conf, c.env.args)
+	r, err := p.NewRequest(c.r.verb, c.r.Owner, c.r.Netns, c.conf, c.env.args)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	if l, ok := a.(ipam.Ledger); ok && c.p.shape == makesLinks {
 		l.Judge(Vanished)
 	}
-	return inside{a, c}, report(c.conf, c.r.Verb, unknown)
+	return inside{a, c}, report(c.conf, c.r.verb, unknown)
 }
 
 func (i inside) add(ctx context.Context) (*spec.Result, error) { return i.Allocate(ctx, i.c.r.Owner) }

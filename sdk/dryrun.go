@@ -52,9 +52,9 @@ func Clears(r plan.Resource) bool {
 	return ok && c.Clears()
 }
 
-// Sweep removes what plugins of ours have made on the host for attachments of the network that are not among valid, but
+// Sweep removes what the plugins have made on the host for attachments of the network that are not among valid, but
 // for addresses: what their GC does, for lists whose version has none.
-func Sweep(ctx context.Context, network string, valid []spec.Attachment) error {
+func Sweep(ctx context.Context, all []Plugin, network string, valid []spec.Attachment) error {
 	host, err := OpenHost()
 	if err != nil {
 		return err
@@ -64,5 +64,5 @@ func Sweep(ctx context.Context, network string, valid []spec.Attachment) error {
 	for _, v := range valid {
 		owners = append(owners, spec.Owner{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})
 	}
-	return resource.Sweep(ctx, host, network, owners)
+	return collectGarbage(ctx, host, all, network, owners)
 }

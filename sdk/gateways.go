@@ -16,7 +16,7 @@ import (
 // a router that the host itself needs. Of an allocator of another program nobody knows.
 func (c *call) addressable() error {
 	i, ok := c.ipam.(inside)
-	if !ok || c.r.Verb == "ADD" && !c.r.IsGateway { // else it is soon found out
+	if !ok || c.r.verb == "ADD" && !c.r.IsGateway { // else it is soon found out
 		return nil
 	}
 	g, ok := i.Allocator.(ipam.Gatewayer)
@@ -28,7 +28,7 @@ func (c *call) addressable() error {
 	for _, choices := range g.Gateways() {
 		var taken error
 		for _, ip := range choices {
-			if c.r.Verb == "ADD" && ip.Gateway.IsValid() && resource.OfHost(c.w, ip.Gateway) { // as for every container but the first
+			if c.r.verb == "ADD" && ip.Gateway.IsValid() && resource.OfHost(c.w, ip.Gateway) { // as for every container but the first
 				taken = nil
 				break
 			}
@@ -57,7 +57,7 @@ func (c *call) free(want plan.Plan) error {
 				errs = append(errs, fmt.Errorf("%v: %w", plan.Unwrap(r), err))
 			}
 		}
-		if o, ok := plan.Unwrap(r).(resource.Overlapper); ok && c.r.Verb == "STATUS" { // ADD says it when it makes the address
+		if o, ok := plan.Unwrap(r).(resource.Overlapper); ok && c.r.verb == "STATUS" { // ADD says it when it makes the address
 			errs = append(errs, o.Overlaps(c.w))
 		}
 	}

@@ -22,7 +22,7 @@ type Macvlan struct {
 
 // Plan is a macvlan, or a macvtap, and what is around it.
 func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
-	if err := OneOf("mode", c.Mode, "bridge", "private", "vepa", "passthru"); err != nil && r.Verb != "DEL" {
+	if err := OneOf("mode", c.Mode, "bridge", "private", "vepa", "passthru"); err != nil {
 		return nil, err
 	}
 	on := OnMaster{
@@ -36,8 +36,8 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Verb == "STATUS" && !c.LinkInContainer {
-		before = append(before, plan.Required(resource.Alone{Master: link.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
+	if !c.LinkInContainer {
+		before = append(before, plan.Prerequisite(resource.Alone{Master: link.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
 	}
 	p := append(before, resource.Macvlan{Stacked: link, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})
 	return append(p, after...), nil

@@ -48,12 +48,15 @@ func (m Masquerade) Required() (p plan.Plan) {
 	return p
 }
 
-// Plan is by the backend that the configuration names; in DEL by whichever it was, and whoever made it.
+// MasqueradeKinds are the kinds of what Plan may have, by whichever backend, and whoever made it.
+func MasqueradeKinds() []plan.Kind {
+	return []plan.Kind{resource.MasqueradeKind(), resource.MasqueradeIPTablesKind{}, resource.ReferenceMasqueradeKind{}}
+}
+
+// Plan is by the backend that the configuration names.
 func (m Masquerade) Plan(r *Request) plan.Plan {
 	k := resource.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce, SNATTo: m.SnatTo}
 	switch {
-	case r.Verb == "DEL":
-		return plan.Plan{k, resource.MasqueradeIPTables{Masquerade: k}, resource.FormerMasquerade{Owner: r.Owner}}
 	case !m.IPMasq:
 		return nil
 	case m.IPMasqBackend == "iptables":

@@ -37,9 +37,6 @@ type OnMaster struct {
 // part, and what comes after the link, its addresses included.
 func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked, after plan.Plan, err error) {
 	link = resource.Stacked{Owner: r.Owner, Name: r.IfName}
-	if r.Verb == "DEL" { // it goes by its name and its mark
-		return nil, link, nil, nil
-	}
 	if err := c.validate(r); err != nil {
 		return nil, link, nil, err
 	}
@@ -50,13 +47,8 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked,
 	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether, Up: c.Up}
 	if c.LinkInContainer {
 		link.Master.Where = resource.Container
-	} else if r.Verb == "STATUS" {
-		before = plan.Plan{plan.Required(link.Master)}
-	}
-	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
-		if link.MAC = r.MAC(c.MAC.Value); r.MTU() != 0 {
-			link.MTU = r.MTU()
-		}
+	} else {
+		before = plan.Plan{plan.Prerequisite(link.Master)}
 	}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		link.Down = true
@@ -108,7 +100,7 @@ func OneOf(key, value string, words ...string) error {
 // OnlyLink is the one interface that the plugins before made, where they made one: what stands on another may take
 // it for its master.
 func (r *Request) OnlyLink() (name string, inContainer bool) {
-	if r.Verb != "ADD" || r.Prev == nil || len(r.Prev.Interfaces) != 1 {
+	if r.Prev == nil || len(r.Prev.Interfaces) != 1 || r.InContainer() {
 		return "", false
 	}
 	f := r.Prev.Interfaces[0]
@@ -117,7 +109,7 @@ func (r *Request) OnlyLink() (name string, inContainer bool) {
 
 // Adopt takes the addresses and routes of the previous result for the attachment's own.
 func (r *Request) Adopt() {
-	if r.Verb == "ADD" && r.Prev != nil && len(r.Prev.IPs) > 0 {
+	if r.Prev != nil && len(r.Prev.IPs) > 0 {
 		r.IPs, r.Routes, r.adopted = r.Prev.IPs, r.Prev.Routes, true
 	}
 }

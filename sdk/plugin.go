@@ -22,6 +22,7 @@ type Plugin struct {
 	observe bool // the addresses of its link are the kernel's doing
 
 	plan func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error)
+	owns func(*spec.Conf) []plan.Kind
 	open func(*spec.Conf, *Request) (ipam.Allocator, []unknownKey, error)
 }
 
@@ -33,30 +34,36 @@ const (
 	allocates
 )
 
-// Interface is a plugin that makes links and may ask an IPAM plugin for addresses. A plan function is
-// asked twice in ADD, before and after the addresses are known, and also for DEL, where neither they nor
-// the previous result may be there: which removable things the plan has depends on the configuration only.
-func Interface[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error)) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: makesLinks, plan: planner(want)}
+// Interface is a plugin that makes links and may ask an IPAM plugin for addresses. Its plan function is asked twice in ADD, before and
+// after the addresses are known.
+//
+// Owns declares the kinds of all that the plan may have and that does not go with the container's namespace, in the order of
+// the plan: DEL and GC follow from that, and never ask for a plan. The configuration is the zero value in GC and where it cannot be
+// read; it is there for what the reference's plugins have made, which carries no mark. Nil declares none.
+func Interface[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: makesLinks, plan: planner(want), owns: owner(owns)}
 }
 
 // Chained is a plugin that adds to what the plugins before it made: it needs a previous result and
-// answers with it (clause P18).
-func Chained[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error)) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: chained, plan: planner(want)}
+// answers with it (clause P18). Owns is as in Interface.
+func Chained[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: chained, plan: planner(want), owns: owner(owns)}
 }
 
-// Allocator is an IPAM plugin. Open may fail only for a bad configuration; in DEL and GC it works with
-// less of it.
+// Allocator is an IPAM plugin. Open may fail only for a bad configuration, and then returns what DEL and GC can do without one: whose
+// addresses are whose has to be known without it.
 func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Allocator, error)) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: allocates,
 		open: func(conf *spec.Conf, r *Request) (ipam.Allocator, []unknownKey, error) {
 			var c C
-			unknown, err := decode(conf, &c, true, r.Verb)
+			unknown, err := decode(conf, &c, true, r.verb)
 			if err != nil {
 				return nil, nil, err
 			}
 			a, err := open(c, r)
+			if a != nil && r.removes() {
+				err = nil
+			}
 			return a, unknown, err
 		}}
 }
@@ -64,22 +71,43 @@ func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Alloca
 func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error) {
 	return func(conf *spec.Conf, r *Request) (plan.Plan, []unknownKey, error) {
 		var c C
-		unknown, err := decode(conf, &c, false, r.Verb)
+		unknown, err := decode(conf, &c, false, r.verb)
 		r.warnings = nil
-		if err == nil {
-			var p plan.Plan
-			if p, err = want(c, r); err == nil {
-				return p, unknown, nil
-			}
-		}
-		if r.Verb != "DEL" {
+		if err != nil {
 			return nil, unknown, err
 		}
-		// What DEL removes has its name from the owner, so the defaults will do where the
-		// configuration does not decode any more (clause P12).
-		p, _ := want(*new(C), r)
-		return p, nil, nil
+		p, err := want(c, r)
+		if err == nil && r.verb != "STATUS" {
+			p, err = p.Attaching()
+		}
+		if err != nil {
+			return nil, unknown, err
+		}
+		return r.final(p), unknown, nil
 	}
+}
+
+func owner[C any](owns func(C) []plan.Kind) func(*spec.Conf) []plan.Kind {
+	return func(conf *spec.Conf) []plan.Kind {
+		var c C
+		if conf != nil {
+			if _, err := decode(conf, &c, false, "DEL"); err != nil {
+				c = *new(C)
+			}
+		}
+		if owns == nil {
+			return nil
+		}
+		return owns(c)
+	}
+}
+
+// Kinds are what p declares that attachments of it may have. Conf is nil where there is no configuration to go by.
+func (p Plugin) Kinds(conf *spec.Conf) []plan.Kind {
+	if p.owns == nil {
+		return nil
+	}
+	return p.owns(conf)
 }
 
 // KnowsArgs makes p look at CNI_ARGS: ADD and CHECK refuse keys that are not among these, unless
@@ -133,7 +161,7 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []strin
 
 // NewRequest is what p's plan function would be given for a call.
 func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.Conf, args [][2]string) (*Request, error) {
-	r := &Request{Owner: o, Verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: p.addresses(conf), Prev: conf.PrevResult, conf: conf, args: args}
+	r := &Request{Owner: o, verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: p.addresses(conf), Prev: conf.PrevResult, conf: conf, args: args}
 	if verb == "CHECK" && r.Prev != nil {
 		r.IPs, r.Routes = r.ContainerIPs(), slices.Clone(r.Prev.Routes)
 	}

@@ -115,7 +115,7 @@ type Attached struct {
 
 // LookUp is what the kernel says of the links of o on the host, for all plugins of an attachment at netns.
 func LookUp(host *kernel.World, o spec.Owner, netns string, res *spec.Result) (Links, error) {
-	c := &call{r: &Request{Verb: "CHECK", Owner: o, Prev: res}, w: host}
+	c := &call{r: &Request{verb: "CHECK", Owner: o, Prev: res}, w: host}
 	switch w, err := Inside(host, o, netns); {
 	case err == nil:
 		c.w = w

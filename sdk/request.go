@@ -18,7 +18,6 @@ import (
 // the configuration.
 type Request struct {
 	spec.Owner
-	Verb    string       // ADD, CHECK, DEL, GC or STATUS
 	Version spec.Version // of the configuration
 	Netns   string       // CNI_NETNS as it was given
 	L3      bool         // an IPAM plugin is configured
@@ -36,6 +35,7 @@ type Request struct {
 
 	Links
 
+	verb     string // ADD, CHECK, DEL, GC or STATUS; what is different in them is the engine's and not a plugin's
 	conf     *spec.Conf
 	args     [][2]string
 	warnings []string
@@ -155,22 +155,50 @@ func First(values ...string) string {
 // LinkName is the name of the owner's link on the host, beginning with prefix.
 func (r *Request) LinkName(prefix string) string { return kernel.LinkName(prefix, r.Owner) }
 
-// MAC is the address of the container's link: in CHECK what the chain's result says of it, for a later
-// plugin may have changed it (clause P16); else asked, where it says anything; else one of the owner's own.
-func (r *Request) MAC(asked string) string {
-	if i := r.prevInterface(); i >= 0 && r.Verb == "CHECK" {
+// MAC is the address of the container's link: asked, where that says anything; else one of the owner's own.
+func (r *Request) MAC(asked string) string { return First(asked, r.derived("cont")) }
+
+// PrevMAC is the address that Prev gives the container's interface; empty where it gives none.
+func (r *Request) PrevMAC() string {
+	if i := r.prevInterface(); i >= 0 {
 		return r.Prev.Interfaces[i].MAC
 	}
-	return First(asked, r.derived("cont"))
+	return ""
 }
 
-// MTU is, in CHECK, that of the container's link as the chain's result has it, for a later plugin may have
-// changed it (clause P16); zero where it does not say.
-func (r *Request) MTU() int {
-	if i := r.prevInterface(); i >= 0 && r.Verb == "CHECK" {
-		return r.Prev.Interfaces[i].MTU
+// removes reports whether the call is DEL or GC, which work without a configuration.
+func (r *Request) removes() bool { return r.verb == "DEL" || r.verb == "GC" }
+
+// final is the plan that CHECK compares with: what the final result says of the container's interface counts, where a later plugin may
+// have changed it (clause P16).
+func (r *Request) final(p plan.Plan) plan.Plan {
+	i := r.prevInterface()
+	if i < 0 || r.verb != "CHECK" {
+		return p
 	}
-	return 0
+	for n, res := range p {
+		if f, ok := res.(resource.Finaler); ok {
+			p[n] = f.Final(r.Prev.Interfaces[i])
+		}
+	}
+	return p
+}
+
+// AddDefaultRoutes adds a default route by the gateway of each address, but where there is one of its family by a gateway. In CHECK the
+// routes are those of the result, and nothing is added.
+func (r *Request) AddDefaultRoutes() {
+	if r.verb == "CHECK" {
+		return
+	}
+	for _, ip := range r.IPs {
+		all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		if ip.Address.Addr().Is4() {
+			all = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		}
+		if !slices.ContainsFunc(r.Routes, func(rt spec.Route) bool { return rt.Dst == all && rt.GW.IsValid() }) {
+			r.Routes = append(r.Routes, spec.Route{Dst: all, GW: ip.Gateway})
+		}
+	}
 }
 
 // HostMAC is the address of the owner's link on the host.

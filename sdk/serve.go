@@ -231,7 +231,7 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	c := &call{p: p, conf: conf, env: e, r: r, w: newWorld()}
+	c := &call{p: p, all: all, conf: conf, env: e, r: r, w: newWorld()}
 	defer c.w.Close()
 	switch {
 	case p.shape == allocates:
@@ -286,7 +286,7 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 
 // allocator runs the verb of an IPAM plugin.
 func (c *call) allocator(ctx context.Context) ([]byte, error) {
-	switch c.r.Verb {
+	switch c.r.verb {
 	case "ADD":
 		res, err := c.ipam.add(ctx)
 		if err != nil {

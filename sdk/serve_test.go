@@ -39,8 +39,8 @@ func plugins() []sdk.Plugin {
 				p = append(p, resource.Addr{Link: "lo", Prefix: ip.Address})
 			}
 			return p, nil
-		}),
-		sdk.Chained("toychain", "adds nothing", func(conf, *sdk.Request) (plan.Plan, error) { return nil, nil }),
+		}, func(conf) []plan.Kind { return []plan.Kind{resource.LoopbackKind{}} }),
+		sdk.Chained("toychain", "adds nothing", func(conf, *sdk.Request) (plan.Plan, error) { return nil, nil }, nil),
 		sdk.Allocator("toyipam", "gives one address", func(c struct {
 			IPAM struct {
 				Type  string `json:"type"`

@@ -18,6 +18,7 @@ import (
 // A call is one verb asked of one plugin.
 type call struct {
 	p    Plugin
+	all  []Plugin // of the program
 	conf *spec.Conf
 	env  environment
 	r    *Request
@@ -37,10 +38,10 @@ func (c *call) want() (plan.Plan, error) {
 	}
 	if !c.warned {
 		c.warned = true
-		err = report(c.conf, c.r.Verb, append(unknown, c.p.unread(c.conf)...))
+		err = report(c.conf, c.r.verb, append(unknown, c.p.unread(c.conf)...))
 	}
 	for _, w := range c.r.warnings {
-		if c.r.Verb == "ADD" && !slices.Contains(c.said, w) {
+		if c.r.verb == "ADD" && !slices.Contains(c.said, w) {
 			c.said = append(c.said, w)
 			slog.Warn(w, "network", c.conf.Name, "plugin", c.conf.Type)
 		}
@@ -324,9 +325,10 @@ func (c *call) del(ctx context.Context) error {
 	if c.ipam != nil && c.ipam.needsLink() {
 		release()
 	}
-	want, err := c.want()
-	left := want.Remove(ctx, c.w)
-	if errs = append(errs, err, left); left == nil && c.ipam != nil && !c.ipam.needsLink() {
+	t := plan.TagOf(c.r.Owner)
+	t.Prev = c.r.Prev
+	left := plan.Remove(ctx, c.w, c.p.Kinds(c.conf), t)
+	if errs = append(errs, left); left == nil && c.ipam != nil && !c.ipam.needsLink() {
 		release()
 	}
 	if errors.Join(errs...) == nil {
@@ -340,18 +342,28 @@ func (c *call) gc(ctx context.Context) error {
 	if err := c.openHost(); err != nil {
 		return err
 	}
-	errs := []error{resource.Sweep(ctx, c.w, c.conf.Name, c.valid())}
-	if want, err := c.want(); err == nil { // what was made and not yet marked when its ADD was killed, the configuration knows
-		for _, r := range want {
-			if t, ok := plan.Unwrap(r).(resource.TransientBridge); ok {
-				errs = append(errs, t.Remove(ctx, c.w))
-			}
-		}
-	}
+	errs := []error{collectGarbage(ctx, c.w, c.all, c.conf.Name, c.valid())}
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.gc(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// collectGarbage removes what attachments of a network have of all kinds that plugins of this program declare: another list of the network may
+// have had other plugins. What was written down of an attachment goes last, and where all of it could be removed.
+func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network string, valid []spec.Owner) error {
+	var kinds [][]plan.Kind
+	for _, p := range all {
+		kinds = append(kinds, p.Kinds(nil))
+	}
+	if err := plan.Collect(ctx, w, plan.Union(kinds...), network, valid); err != nil {
+		return err
+	}
+	living := map[[8]byte]bool{}
+	for _, o := range valid {
+		living[kernel.OwnerHash(o)] = true
+	}
+	return w.Memory.Sweep(network, func(record string, owner [8]byte) bool { return living[owner] || resource.Outlives(record) })
 }
 
 func (c *call) valid() []spec.Owner {

@@ -129,7 +129,7 @@ func (c *call) lookUpHostLinks() (err error) {
 		if c.r.Peer, err = resource.LookBehind(c.w, c.r.IfName); err != nil {
 			return err
 		}
-		if c.r.Peer != nil && c.r.Peer.Master == "" && c.r.Verb == "CHECK" {
+		if c.r.Peer != nil && c.r.Peer.Master == "" && c.r.verb == "CHECK" {
 			if c.r.Policed, err = resource.PolicedBy(c.w, c.r.Owner); err != nil {
 				return err
 			}
@@ -137,7 +137,7 @@ func (c *call) lookUpHostLinks() (err error) {
 	}
 	for _, name := range c.r.hostSide() {
 		l, err := resource.Look(c.w, name)
-		if err == nil && l == nil && c.r.Verb == "CHECK" {
+		if err == nil && l == nil && c.r.verb == "CHECK" {
 			var now string
 			if now, err = resource.Renamed(c.w, name, c.r.Owner); now != "" {
 				if l, err = resource.Look(c.w, now); l != nil {

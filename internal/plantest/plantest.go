@@ -84,6 +84,7 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 		ips   []spec.IP
 		rts   []spec.Route
 		links sdk.Links
+		del   []string
 	)
 	for _, line := range strings.Split(strings.TrimSpace(call), "\n") {
 		f := append(strings.Fields(line), "", "", "")
@@ -121,6 +122,12 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 	r, err := p.NewRequest(verb, o, "/run/netns/c1", c, args)
 	if err != nil {
 		return "", err
+	}
+	if verb == "DEL" {
+		for _, k := range p.Kinds(c) {
+			del = append(del, k.Name())
+		}
+		return strings.Join(del, "\n") + "\n", nil
 	}
 	if ips != nil {
 		r.IPs, r.Routes = ips, rts

@@ -28,7 +28,9 @@ import (
 )
 
 // Plugin is the bandwidth plugin.
-var Plugin = sdk.Chained("bandwidth", "limits how fast a container receives and sends", want)
+var Plugin = sdk.Chained("bandwidth", "limits how fast a container receives and sends", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.IFBKind{}, resource.LimitKind{}}
+})
 
 type conf struct {
 	limits
@@ -39,9 +41,6 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	if r.Verb == "DEL" {
-		return remove(r), nil
-	}
 	ingress, egress, err := c.parse()
 	if err != nil {
 		return nil, err
@@ -67,18 +66,6 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		resource.IFB{Owner: r.Owner, Where: where, For: link},
 		resource.Qdisc{Owner: r.Owner, Where: where, Link: r.LinkName("ifb"), Limit: received},
 		resource.Redirect{Owner: r.Owner, Where: where, Link: link}), nil
-}
-
-// remove is all that could be there, whatever the configuration and the result say now.
-func remove(r *sdk.Request) plan.Plan {
-	return plan.Plan{
-		resource.IFB{Owner: r.Owner, Where: resource.Host},
-		resource.IFB{Owner: r.Owner, Where: resource.Container},
-		resource.Qdisc{Owner: r.Owner, Where: resource.Host},
-		resource.Redirect{Owner: r.Owner, Where: resource.Host},
-		resource.Qdisc{Owner: r.Owner, Link: r.IfName},
-		resource.Redirect{Owner: r.Owner, Link: r.IfName},
-	}
 }
 
 // shaped is the link that limits are put on: the other end of the container's veth; where that is not on the host, the veth or

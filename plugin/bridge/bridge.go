@@ -27,7 +27,7 @@ import (
 )
 
 // Plugin is the bridge plugin.
-var Plugin = sdk.Interface("bridge", "plugs containers into a switch on the host", want).KnowsArgs("MAC")
+var Plugin = sdk.Interface("bridge", "plugs containers into a switch on the host", want, kinds).KnowsArgs("MAC")
 
 // conf is what the plugin reads beside "ipam" and "dns".
 type conf struct {
@@ -76,10 +76,18 @@ func (c conf) validate(r *sdk.Request) error {
 	return c.Masquerade.Validate()
 }
 
+// kinds are those of all that the plan may have. The plugin that made the bridge also removes a policy on it: the list of an attachment
+// may have lost its plugin firewall.
+func kinds(c conf) []plan.Kind {
+	all := []plan.Kind{resource.TransientBridgeKind{}, resource.VethKind{Bridge: sdk.First(c.Bridge, "cni0")}, resource.PortKind{},
+		resource.SpoofCheckKind(), resource.ReferenceSpoofCheckKind{}, resource.PolicyKind{}}
+	return append(all, sdk.MasqueradeKinds()...)
+}
+
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	c.Bridge = sdk.First(c.Bridge, "cni0")
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
-	if err := c.validate(r); err != nil && r.Verb != "DEL" {
+	if err := c.validate(r); err != nil {
 		return nil, err
 	}
 	if !r.L3 {
@@ -96,7 +104,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (host == c.Bridge || host == c.gatewayLink().Name()) && r.Verb != "DEL" {
+	if host == c.Bridge || host == c.gatewayLink().Name() {
 		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway", host)
 	}
 	p = append(p, plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
@@ -121,11 +129,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			p = append(p, resource.Up{Link: r.IfName})
 		}
 	}
-	if c.MacSpoofChk || r.Verb == "DEL" {
+	if c.MacSpoofChk {
 		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
-	}
-	if r.Verb == "DEL" {
-		p = append(p, resource.FormerSpoofCheck{Owner: r.Owner}, resource.Policed{Owner: r.Owner})
 	}
 	c.gateways(r)
 	if r.IsGateway = c.IsGateway; c.IsGateway {
@@ -141,7 +146,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	var alone plan.Plan
-	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 && r.Verb != "DEL" {
+	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 {
 		alone = plan.Plan{resource.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(), ByHand: r.ByHand()}}
 	}
 	asks := c.EnableDAD || c.Conflicts.Probe() // then the segment's own answer comes first: a DHCP server is told of it
@@ -163,7 +168,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 func (c conf) bridge(r *sdk.Request) plan.Resource {
 	b := resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering, KeepMAC: c.IsGateway}
 	if c.RemoveWhenEmpty {
-		return resource.TransientBridge{Bridge: b, Network: r.Network}
+		return resource.TransientBridge{Bridge: b, Network: r.Network, Owner: r.Owner}
 	}
 	return plan.Shared(b)
 }
@@ -172,13 +177,10 @@ func (c conf) bridge(r *sdk.Request) plan.Resource {
 // made a link on the host (a hypervisor's tap, say), by making that a port (clause P23).
 func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name string, p plan.Plan, err error) {
 	pair := resource.Veth{
-		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: c.MAC(r), HostMAC: r.HostMAC(),
+		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(),
 		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off", VLANs: c.vlans(), Anew: bridge,
 	}
 	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, VLANs: c.vlans(), Anew: bridge}
-	if r.Verb == "DEL" {
-		return pair.Host, plan.Plan{port, pair}, nil // whichever it was
-	}
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {

@@ -28,42 +28,40 @@ type conf struct {
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	doc, err := document(r)
+	netns, err := absolute(r.Netns)
 	if err != nil {
 		return nil, err
 	}
-	netns := r.Netns
-	if netns != "" {
-		if netns, err = filepath.Abs(netns); err != nil {
-			return nil, err
-		}
-	}
-	l := leases{conf: c.IPAM, args: rpc.Args{ContainerID: r.ContainerID, Netns: netns, IfName: r.IfName, Args: r.Args(), StdinData: doc}}
-	if r.Verb == "DEL" || r.Verb == "GC" {
-		return l, nil
+	l := leases{conf: c.IPAM, version: r.Version, args: rpc.Args{ContainerID: r.ContainerID, Netns: netns, IfName: r.IfName, Args: r.Args()}}
+	if l.args.StdinData, err = r.Document(); err != nil {
+		return l, err
 	}
 	l.wanted, err = c.IPAM.Wanted(r.Owner, l.args.Args)
-	for i, rt := range c.IPAM.Routes {
-		if err == nil && r.Verb == "ADD" && !slices.ContainsFunc(l.wanted, func(w dhcp.Wanted) bool { return (w.Protocol == dhcp.DHCPv4) == rt.Dst.Addr().Is4() }) {
-			slog.Warn("a route is left out: the container gets no address of its family", "network", r.Network, "key", fmt.Sprintf("ipam.routes[%d]", i), "dst", rt.Dst)
-		}
-	}
 	return l, err
 }
 
-// document is what the daemon is told of the configuration: in DEL no more than whose lease it is, which no length hinders.
-func document(r *sdk.Request) ([]byte, error) {
-	if r.Verb == "DEL" {
-		return json.Marshal(map[string]any{"cniVersion": r.Version, "name": r.Network, "type": "dhcp", "ipam": map[string]string{"type": "dhcp"}})
+func absolute(path string) (string, error) {
+	if path == "" {
+		return "", nil
 	}
-	return r.Document()
+	return filepath.Abs(path)
+}
+
+// warnOfRoutes says which configured routes the container gets no address for.
+func (l leases) warnOfRoutes(network string) {
+	for i, rt := range l.conf.Routes {
+		if !slices.ContainsFunc(l.wanted, func(w dhcp.Wanted) bool { return (w.Protocol == dhcp.DHCPv4) == rt.Dst.Addr().Is4() }) {
+			slog.Warn("a route is left out: the container gets no address of its family", "network", network, "key", fmt.Sprintf("ipam.routes[%d]", i), "dst", rt.Dst)
+		}
+	}
 }
 
 // leases are the daemon's.
 type leases struct {
-	conf   dhcp.Conf
-	args   rpc.Args
-	wanted []dhcp.Wanted
+	conf    dhcp.Conf
+	version spec.Version
+	args    rpc.Args
+	wanted  []dhcp.Wanted
 }
 
 // NeedsLink implements ipam.Linked: a lease is given back over the link.
@@ -77,6 +75,7 @@ const (
 )
 
 func (l leases) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
+	l.warnOfRoutes(o.Network)
 	doc, err := l.ask(ctx, addLimit, "ADD")
 	if absent(err) && l.conf.StartDaemon {
 		if err := rpc.Start(ctx, l.socket()); err != nil {
@@ -123,8 +122,13 @@ func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 	return errors.Join(errs...)
 }
 
-func (l leases) Release(ctx context.Context, o spec.Owner) error {
-	_, err := l.ask(ctx, delLimit, "DEL")
+func (l leases) Release(ctx context.Context, o spec.Owner) (err error) {
+	// The daemon is told no more than whose lease it is, which no length hinders.
+	l.args.StdinData, err = json.Marshal(map[string]any{"cniVersion": l.version, "name": o.Network, "type": "dhcp", "ipam": map[string]string{"type": "dhcp"}})
+	if err != nil {
+		return err
+	}
+	_, err = l.ask(ctx, delLimit, "DEL")
 	if unknown(err) {
 		ctx, cancel := context.WithTimeout(ctx, delLimit)
 		defer cancel()

@@ -10,7 +10,9 @@ import (
 )
 
 // Plugin is the dummy plugin.
-var Plugin = sdk.Interface("dummy", "gives a container an interface that has addresses and leads nowhere", want)
+var Plugin = sdk.Interface("dummy", "gives a container an interface that has addresses and leads nowhere", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.ContainerLink("dummy")}
+})
 
 type conf struct {
 	MTU  int    `json:"mtu"`  // 68 bytes and more; default: the kernel's, 1500
@@ -24,9 +26,6 @@ type conf struct {
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	d := resource.Dummy{Owner: r.Owner, Name: r.IfName}
-	if r.Verb == "DEL" { // it goes by its name and its mark
-		return plan.Plan{d}, nil
-	}
 	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 1<<31-1) {
 		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes at least, or none for 1500", c.MTU)
@@ -38,9 +37,6 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return nil, err
 	}
 	d.MTU, d.MAC = c.MTU, r.MAC(mac.Value)
-	if mtu := r.MTU(); mtu != 0 { // in CHECK, for a later plugin may have changed it (clause P16)
-		d.MTU = mtu
-	}
 	p := plan.Plan{d}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		d.Down = true

@@ -13,7 +13,9 @@ import (
 )
 
 // Plugin is the firewall plugin.
-var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart", want)
+var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.PolicyKind{}, resource.IngressKind(), resource.IsolatedPortKind(), resource.FailClosedKind{}, resource.ForwardKind{}, resource.ReferenceForwardKind{}}
+})
 
 type conf struct {
 	Backend       string `json:"backend"`                // where the host's packet filter is told to let the container's packets through: auto (default), nftables, iptables, firewalld; none touches nothing
@@ -24,10 +26,6 @@ type conf struct {
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	c.IngressPolicy = sdk.First(c.IngressPolicy, resource.PolicyOpen)
-	if r.Verb == "DEL" { // whatever it was
-		return plan.Plan{resource.Ingress{Owner: r.Owner}, resource.IsolatedPort{Owner: r.Owner}, resource.FailClosed{Owner: r.Owner}, resource.Forward{Owner: r.Owner},
-			resource.FormerFirewall{Owner: r.Owner, Addrs: addrs(r)}}, nil
-	}
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -48,9 +46,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	isolated := c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "")
 	var p plan.Plan
-	if r.Verb == "STATUS" {
-		p = append(p, plan.Required(resource.Passage{Backend: forward.Backend}))
-	}
+	p = append(p, plan.Prerequisite(resource.Passage{Backend: forward.Backend}))
 	if c.Backend == resource.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)

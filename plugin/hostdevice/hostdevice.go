@@ -17,8 +17,6 @@
 package hostdevice
 
 import (
-	"slices"
-
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -26,7 +24,9 @@ import (
 )
 
 // Plugin is the host-device plugin.
-var Plugin = sdk.Interface("host-device", "gives a container a network device of the host", want)
+var Plugin = sdk.Interface("host-device", "gives a container a network device of the host", want, func(c conf) []plan.Kind {
+	return []plan.Kind{resource.DeviceKind{Ways: c.ways()}}
+})
 
 type conf struct {
 	Device     string `json:"device"`     // the device's name on the host; several ways to say which device have to say the same one. STATUS is ready while a container of the network has the device, though no other would get it, for a runtime that asks takes a network that is not ready for a host that is not, and the device does what it is for; it is code 50 while a container of another network has it, and says which
@@ -46,36 +46,26 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if len(ways) > 0 {
 		h.Device, h.Also = ways[0], ways[1:]
 	}
-	if r.Verb == "DEL" { // it goes by what is remembered
-		h.Attached = r.Prev != nil && slices.ContainsFunc(r.Prev.Interfaces, func(f spec.Interface) bool { return f.Name == r.IfName && f.Sandbox != "" })
-		return plan.Plan{h}, nil
-	}
-	if len(ways) == 0 && r.Verb != "STATUS" {
-		return nil, spec.Errorf(spec.CodeConfig, "device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime")
+	if len(ways) == 0 {
+		return plan.Plan{plan.Lacking(spec.Errorf(spec.CodeConfig, "device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime"))}, nil
 	}
 	for _, d := range ways {
 		if err := resource.ValidDevice(d); err != nil {
 			return nil, err
 		}
 	}
-	if r.Verb == "STATUS" { // without a way the runtime says it for each container
-		var p plan.Plan
-		for i, d := range ways {
-			p = append(p, plan.Required(resource.KnownDevice{Device: d, Network: r.Network, Also: ways[i+1:]}))
-		}
-		return p, nil
+	var p plan.Plan
+	for i, d := range ways {
+		p = append(p, plan.Prerequisite(resource.KnownDevice{Device: d, Network: r.Network, Also: ways[i+1:]}))
 	}
 	if err := c.Conflicts.Validate(r); err != nil {
 		return nil, err
 	}
 	// What ADD found is what CHECK is about: only a link has an address.
-	if d := h.Device; d.ID != "" && (resource.UserspaceDriver(d.ID) != "" || r.Verb == "CHECK" && r.MAC("") == "") {
-		return plan.Plan{resource.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}}, nil
+	if d := h.Device; d.ID != "" && (resource.UserspaceDriver(d.ID) != "" || r.InContainer() && r.PrevMAC() == "") {
+		return append(p, resource.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}), nil
 	}
-	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
-		h.MAC, h.MTU = r.MAC(""), r.MTU()
-	}
-	return append(plan.Plan{h}, r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...), nil
+	return append(append(p, h), r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...), nil
 }
 
 // ways are those by which the configuration says which device.

@@ -56,21 +56,18 @@ type conf struct {
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or(30 * time.Second), Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
-	if r.Verb == "DEL" || r.Verb == "GC" {
-		return &l, nil // who holds what is known without the ranges
-	}
-	var err error
+	var err error // who holds what is known without the ranges
 	if l.Sets, err = ipam.Complete(c.sets()); err != nil {
-		return nil, err
+		return &l, err
 	}
 	if err := sayable(l.Sets, r.Version); err != nil {
-		return nil, err
+		return &l, err
 	}
 	if l.Reserved, err = c.reserved(); err != nil {
-		return nil, err
+		return &l, err
 	}
 	if l.Sticky, err = c.sticky(r); err != nil {
-		return nil, err
+		return &l, err
 	}
 	l.Requested, err = c.requested(r, l.Sets)
 	return &l, err

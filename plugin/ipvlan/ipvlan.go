@@ -11,7 +11,9 @@ import (
 )
 
 // Plugin is the ipvlan plugin.
-var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want)
+var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.ContainerLink("ipvlan")}
+})
 
 type conf struct {
 	Master string `json:"master"` // the link below; default: the one interface of the previous result, where there is one, else that of the default route
@@ -22,16 +24,14 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	if r.Verb != "DEL" {
-		if err := sdk.OneOf("mode", c.Mode, "l2", "l3", "l3s"); err != nil {
-			return nil, err
-		}
-		if err := sdk.OneOf("flag", c.Flag, "bridge", "private", "vepa"); err != nil {
-			return nil, err
-		}
-		if c.Probe() && c.Mode != "" && c.Mode != "l2" {
-			return nil, spec.Errorf(spec.CodeConfig, "conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave the key out", c.ConflictDetection, c.Mode)
-		}
+	if err := sdk.OneOf("mode", c.Mode, "l2", "l3", "l3s"); err != nil {
+		return nil, err
+	}
+	if err := sdk.OneOf("flag", c.Flag, "bridge", "private", "vepa"); err != nil {
+		return nil, err
+	}
+	if c.Probe() && c.Mode != "" && c.Mode != "l2" {
+		return nil, spec.Errorf(spec.CodeConfig, "conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave the key out", c.ConflictDetection, c.Mode)
 	}
 	if !r.L3 {
 		r.Adopt()

@@ -15,7 +15,9 @@ import (
 )
 
 // Plugin is the portmap plugin.
-var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host", want)
+var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.PublishKind(), resource.PublishIPTablesKind{}, resource.ReferenceChainKind{}, resource.ReferencePortKind{}}
+})
 
 type conf struct {
 	Backend              string   `json:"backend"`              // nftables, which is the default, or iptables: in the reference's chains, by the program that has table nat on this host
@@ -44,9 +46,6 @@ type mapping struct {
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	pub := resource.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4, Conditions6: c.ConditionsV6}
-	if r.Verb == "DEL" { // whichever backend it was, and whoever made it
-		return plan.Plan{resource.Publish{Owner: r.Owner}, resource.PublishIPTables{Publish: resource.Publish{Owner: r.Owner}}, resource.FormerPorts{Owner: r.Owner}}, nil
-	}
 	if err := c.validate(); err != nil {
 		return nil, err
 	}

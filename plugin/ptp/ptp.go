@@ -14,7 +14,9 @@ import (
 )
 
 // Plugin is the ptp plugin.
-var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes", want)
+var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes", want, func(conf) []plan.Kind {
+	return append([]plan.Kind{resource.VethKind{}}, sdk.MasqueradeKinds()...)
+})
 
 // conf is what the plugin reads beside "ipam", which it needs, and "dns".
 type conf struct {
@@ -54,7 +56,7 @@ func gateways(r *sdk.Request) error {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	if err := c.validate(r); err != nil && r.Verb != "DEL" {
+	if err := c.validate(r); err != nil {
 		return nil, err
 	}
 	r.IsGateway = true
@@ -63,7 +65,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return nil, err
 	}
 	p = append(append(p, c.Masquerade.Required()...), resource.Veth{
-		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, ContMTU: r.MTU(), MAC: c.MAC(r), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
+		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
 	})
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		p = append(p, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName})

@@ -16,7 +16,13 @@ import (
 )
 
 // Plugin is the sbr plugin.
-var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses out by that interface", want)
+var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses out by that interface", want, func(c conf) []plan.Kind {
+	k := resource.SourceRoutingKind{}
+	if c.Table != nil {
+		k.Table = *c.Table
+	}
+	return []plan.Kind{k}
+})
 
 type conf struct {
 	Table          *int     `json:"table"`          // a routing table that is filled already, by routes of IPAM with this table: rules lead to it, no route is made or moved, and the other keys have no effect; 1 to 4294967295 but not 253, 254 and 255; default: a free one from 100 on for each address, filled with the interface's routes
@@ -36,9 +42,6 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	if c.Table != nil {
 		s.Table, s.Hints = *c.Table, false
-	}
-	if r.Verb == "DEL" {
-		return plan.Plan{s}, nil
 	}
 	if t := s.Table; c.Table != nil && (t < 1 || t > 1<<32-1 || t >= 253 && t <= 255) {
 		return nil, spec.Errorf(spec.CodeConfig, "table: %d: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)", t)

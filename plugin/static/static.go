@@ -53,20 +53,14 @@ type address struct {
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	if r.Verb == "DEL" || r.Verb == "GC" {
-		return given{}, nil // nothing is kept, so there is nothing to give back
-	}
 	if c.IPAM == nil {
-		return nil, bad("ipam", "is missing")
+		return given{}, bad("ipam", "is missing")
 	}
 	ips, err := c.addresses(r)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = sayable(ips, r.Version)
 	}
-	if err := sayable(ips, r.Version); err != nil {
-		return nil, err
-	}
-	return given{spec.Result{IPs: ips, Routes: c.IPAM.Routes, DNS: c.IPAM.DNS}}, nil
+	return given{spec.Result{IPs: ips, Routes: c.IPAM.Routes, DNS: c.IPAM.DNS}, c.ownGateways()}, err
 }
 
 // addresses are those that the attachment gets.
@@ -84,9 +78,6 @@ func (c conf) addresses(r *sdk.Request) ([]spec.IP, error) {
 		gw := a.Gateway.Unmap()
 		if gw.IsValid() && gw.Is4() != ip.Addr().Is4() {
 			return nil, bad(path+".gateway", "%s is not of the family of %s", gw, ip)
-		}
-		if gw == ip.Addr() && r.Verb == "ADD" { // which the reference takes, and which does no harm without a route by it
-			slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway would have it too", "network", r.Network, "key", path+".gateway", "address", ip)
 		}
 		fixed = append(fixed, spec.IP{Address: ip, Gateway: gw})
 	}
@@ -233,12 +224,32 @@ func bad(path, format string, args ...any) error {
 }
 
 // given is what there is to give.
-type given struct{ res spec.Result }
+type given struct {
+	res         spec.Result
+	ownGateways map[string]netip.Prefix // addresses that are their own gateways, by key
+}
 
-func (g given) Allocate(context.Context, spec.Owner) (*spec.Result, error) { return g.res.Clone(), nil }
-func (given) Release(context.Context, spec.Owner) error                    { return nil }
-func (given) Sweep(context.Context, string, []spec.Owner) error            { return nil }
-func (given) Status(context.Context, string) error                         { return nil } // a configuration that can be read
+// ownGateways are configured addresses that are their own gateways, which the reference takes, and which does no harm without a route by one.
+func (c conf) ownGateways() map[string]netip.Prefix {
+	own := map[string]netip.Prefix{}
+	for i, a := range c.IPAM.Addresses {
+		if a.Gateway.IsValid() && a.Gateway.Unmap() == a.Address.Addr().Unmap() {
+			own["ipam.addresses["+strconv.Itoa(i)+"].gateway"] = a.Address
+		}
+	}
+	return own
+}
+
+// Allocate implements ipam.Allocator.
+func (g given) Allocate(_ context.Context, o spec.Owner) (*spec.Result, error) {
+	for key, ip := range g.ownGateways {
+		slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway would have it too", "network", o.Network, "key", key, "address", ip)
+	}
+	return g.res.Clone(), nil
+}
+func (given) Release(context.Context, spec.Owner) error         { return nil }
+func (given) Sweep(context.Context, string, []spec.Owner) error { return nil }
+func (given) Status(context.Context, string) error              { return nil } // a configuration that can be read
 
 // Verify finds each address in the chain's result, with the gateway that was said. Whether the link has it is
 // for the plugin that made the link.

@@ -12,7 +12,9 @@ import (
 )
 
 // Plugin is the tap plugin.
-var Plugin = sdk.Interface("tap", "gives a container an interface that a program in it opens, a hypervisor say", want).KnowsArgs("MAC")
+var Plugin = sdk.Interface("tap", "gives a container an interface that a program in it opens, a hypervisor say", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.ContainerLink("tun")}
+}).KnowsArgs("MAC")
 
 type conf struct {
 	MultiQueue     bool    `json:"multiQueue"`     // several queues, each opened on its own
@@ -60,16 +62,10 @@ func (c conf) mac(r *sdk.Request) sdk.Ask {
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	t := resource.Tap{Owner: r.Owner, Name: r.IfName}
-	if r.Verb == "DEL" { // it goes by its name and its mark
-		return plan.Plan{t}, nil
-	}
 	if err := c.validate(r); err != nil {
 		return nil, err
 	}
 	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r).Value), c.Bridge, c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
-	if r.MTU() != 0 { // in CHECK; a later plugin may have changed it (clause P16)
-		t.MTU = r.MTU()
-	}
 	var p plan.Plan
 	if c.SELinuxContext != "" {
 		p = append(p, plan.Required(resource.SELinux{Key: "selinuxContext", Value: c.SELinuxContext}))

@@ -11,7 +11,9 @@ import (
 )
 
 // Plugin is the tuning plugin.
-var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface", want).KnowsArgs("MAC")
+var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface", want, func(c conf) []plan.Kind {
+	return []plan.Kind{resource.TuningKind{DataDir: sdk.First(c.DataDir, dataDir)}}
+}).KnowsArgs("MAC")
 
 type conf struct {
 	Sysctl   sysctls `json:"sysctl"`   // settings below net of the container's network namespace; IFNAME stands for the interface's name; each has to match a line of /etc/cni/tuning/allowlist.conf, a regular expression, where that file exists
@@ -43,17 +45,7 @@ const (
 )
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	t := resource.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir)}
-	if r.Verb == "DEL" {
-		if r.Prev != nil {
-			for _, f := range r.Prev.Interfaces {
-				if f.Name == r.IfName && f.Sandbox != "" {
-					t.Seen = f.MAC
-				}
-			}
-		}
-		return plan.Plan{t}, nil
-	}
+	t := resource.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir), AllowList: allowList}
 	if strings.ContainsRune(c.DataDir, 0) {
 		return nil, spec.Errorf(spec.CodeConfig, "dataDir: %q: a path has no zero byte", c.DataDir)
 	}
@@ -65,8 +57,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return nil, err
 	}
 	var p plan.Plan
-	if len(t.Sysctls) > 0 && r.Verb != "CHECK" { // what was allowed once stays so
-		p = append(p, plan.Required(resource.AllowList{File: allowList, Sysctls: t.Sysctls}))
+	if len(t.Sysctls) > 0 {
+		p = append(p, plan.Prerequisite(resource.AllowList{File: allowList, Sysctls: t.Sysctls}))
 	}
 	return append(p, t), nil
 }
@@ -110,14 +102,6 @@ func (c conf) link(t *resource.Tuning, r *sdk.Request) error {
 			return spec.Errorf(spec.CodeConfig, "%s: %d: %s has %s, and below 1280 the kernel takes IPv6 off a link", mtu, t.MTU, r.IfName, ip.Address)
 		}
 		t.Announce = append(t.Announce, ip.Address)
-	}
-	if r.Verb == "CHECK" { // a later plugin may have changed them (clause P16)
-		if t.MAC != "" {
-			t.MAC = sdk.First(r.MAC(t.MAC), t.MAC)
-		}
-		if t.MTU != 0 && r.MTU() != 0 {
-			t.MTU = r.MTU()
-		}
 	}
 	return nil
 }

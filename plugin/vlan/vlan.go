@@ -10,7 +10,9 @@ import (
 )
 
 // Plugin is the vlan plugin.
-var Plugin = sdk.Interface("vlan", "gives a container one VLAN of a link of the host", want)
+var Plugin = sdk.Interface("vlan", "gives a container one VLAN of a link of the host", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.ContainerLink("vlan")}
+})
 
 type conf struct {
 	Master   string `json:"master"`   // the link below, which has to be named; with a VLAN for its own part, the two tags are one in the other
@@ -20,20 +22,14 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	if r.Verb != "DEL" {
-		if err := c.validate(); err != nil {
-			return nil, err
-		}
+	if err := c.validate(); err != nil {
+		return nil, err
 	}
 	before, link, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true, Up: true})
 	if err != nil {
 		return nil, err
 	}
-	v := resource.VLAN{Stacked: link, Protocol: c.Protocol}
-	if c.VLAN != nil {
-		v.ID = *c.VLAN
-	}
-	return append(append(before, v), after...), nil
+	return append(append(before, resource.VLAN{Stacked: link, ID: *c.VLAN, Protocol: c.Protocol}), after...), nil
 }
 
 func (c conf) validate() error {

@@ -12,7 +12,9 @@ import (
 )
 
 // Plugin is the vrf plugin.
-var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table of their own", want)
+var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table of their own", want, func(c conf) []plan.Kind {
+	return []plan.Kind{resource.VRFKind{VRF: c.Name}}
+})
 
 type conf struct {
 	Name  string `json:"vrfname"` // of the VRF, which has to be given; it is made if the container has none of that name
@@ -21,9 +23,6 @@ type conf struct {
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	v := resource.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
-	if r.Verb == "DEL" {
-		return plan.Plan{v}, nil
-	}
 	bad := func(format string, args ...any) (plan.Plan, error) {
 		return nil, spec.Errorf(spec.CodeConfig, format, args...)
 	}

@@ -1,0 +1,131 @@
+package resource
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// kindOf is the Kind of a resource that does not go with its namespace, and whose the resource is; nil where the law below does not
+// hold for it by itself: a container's own lo, or what belongs to a bridge.
+func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
+	switch r := plan.Unwrap(r).(type) {
+	case Veth:
+		return VethKind{Bridge: r.Master}, r.Owner
+	case Port:
+		return PortKind{}, r.Owner
+	case Macvlan:
+		return ContainerLink(r.kind()), r.Owner
+	case IPvlan:
+		return ContainerLink("ipvlan"), r.Owner
+	case VLAN:
+		return ContainerLink("vlan"), r.Owner
+	case Dummy:
+		return ContainerLink("dummy"), r.Owner
+	case Tap:
+		return ContainerLink("tun"), r.Owner
+	case HostDevice:
+		return DeviceKind{}, r.Owner
+	case VRF:
+		return VRFKind{}, r.Owner
+	case SourceRouting:
+		return SourceRoutingKind{}, r.Owner
+	case Publish:
+		return PublishKind(), r.Owner
+	case Masquerade:
+		return MasqueradeKind(), r.Owner
+	case SpoofCheck:
+		return SpoofCheckKind(), r.Owner
+	case IsolatedPort:
+		return IsolatedPortKind(), r.Owner
+	case PublishIPTables:
+		return PublishIPTablesKind{}, r.Owner
+	case MasqueradeIPTables:
+		return MasqueradeIPTablesKind{}, r.Owner
+	case Forward:
+		return ForwardKind{}, r.Owner
+	}
+	return nil, spec.Owner{}
+}
+
+// kindLaw holds the Kind of r to its law: Owners finds what Ensure made, Remove leaves nothing of it, and nobody else's goes. State is as
+// before Ensure.
+func kindLaw(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.TB) string) {
+	t.Helper()
+	k, of := kindOf(r)
+	if k == nil {
+		return
+	}
+	ctx := t.Context()
+	before := state(t)
+	ensure := func() string {
+		t.Helper()
+		if _, err := r.Ensure(ctx, w); err != nil {
+			t.Fatalf("%s: ensure: %v", k.Name(), err)
+		}
+		return state(t)
+	}
+	same := func(when, want string) {
+		t.Helper()
+		if got := state(t); got != want {
+			t.Fatalf("%s: %s: %s", k.Name(), when, difference(want, got))
+		}
+	}
+	remove := func(w *kernel.World, tags ...plan.Tag) {
+		t.Helper()
+		if err := k.Remove(ctx, w, tags...); err != nil {
+			t.Fatalf("%s: remove: %v", k.Name(), err)
+		}
+	}
+	other := spec.Owner{Network: of.Network, ContainerID: of.ContainerID + "-other", IfName: "other0"}
+
+	remove(w, plan.TagOf(of)) // nothing
+	same("removing nothing changed something", before)
+	made := ensure()
+	remove(w, plan.TagOf(other))
+	same("remove took another attachment's", made)
+	remove(w, plan.TagOf(of))
+	same("remove left something", before)
+
+	made = ensure()
+	gc := &kernel.World{Host: w.Host, Memory: w.Memory}
+	tags, err := k.Owners(ctx, gc, of.Network)
+	if err != nil {
+		t.Fatalf("%s: owners: %v", k.Name(), err)
+	}
+	if !slices.ContainsFunc(tags, func(t plan.Tag) bool { return t.Hash == kernel.OwnerHash(of) || t.Could != nil && t.Could(of) }) {
+		t.Fatalf("%s: owners do not name %v: %v", k.Name(), of, tags)
+	}
+	same("owners changed something", made)
+	others := []spec.Owner{other} // those that the test has attached beside
+	for _, t := range tags {
+		if t.Known() && t.Owner != of {
+			others = append(others, t.Owner)
+		}
+	}
+	for network, valid := range map[string][]spec.Owner{of.Network: append(others, of), "another": nil} {
+		if err := plan.Collect(ctx, gc, []plan.Kind{k}, network, valid); err != nil {
+			t.Fatalf("%s: GC of %s with %v: %v", k.Name(), network, valid, err)
+		}
+		same("GC took what is valid", made)
+	}
+	if _, contained := k.(ContainerLink); contained { // where it was made the engine writes down
+		id, err := w.Container.Identity()
+		if err == nil {
+			err = w.Memory.Remember(MadeRecord, of, Made{Identity: id, Path: w.Container.Path, Owner: of})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := plan.Collect(ctx, gc, []plan.Kind{k}, of.Network, others); err != nil {
+		t.Fatalf("%s: GC: %v", k.Name(), err)
+	}
+	same("GC left something", before)
+	if err := r.Verify(ctx, w); err == nil {
+		t.Errorf("%s: after GC %v is as it should be", k.Name(), r)
+	}
+}
