@@ -26,7 +26,9 @@ type Memory struct{ Dir string }
 // RunDir is where volatile state lives.
 const RunDir = "/run/cni/fairlead"
 
-func (m Memory) file(kind string, o spec.Owner) string { return m.fileOf(kind, o.Network, OwnerHash(o)) }
+func (m Memory) file(kind string, o spec.Owner) string {
+	return m.fileOf(kind, o.Network, OwnerHash(o))
+}
 
 func (m Memory) fileOf(kind, network string, owner [8]byte) string {
 	n := NetworkHash(network)

@@ -58,7 +58,6 @@ func TagOf(o spec.Owner) Tag {
 // Known reports whether the whole owner is known.
 func (t Tag) Known() bool { return t.Owner != spec.Owner{} }
 
-
 // Remove is DEL: what an attachment has of each kind is removed, the last kind first. It goes on past an error, and takes what lived
 // in a vanished namespace for removed.
 func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {

@@ -9,6 +9,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -153,18 +155,17 @@ func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
 // A Tx applies plans and remembers what it changed, so that a failure takes back exactly that.
 type Tx struct {
 	w    *kernel.World
-	seen map[string]bool // resources already ensured, by String
-	undo Plan            // resources that this Tx changed, in order
+	done Plan // resources already ensured; two are one if they describe the same, whosever they are
+	undo Plan // resources that this Tx changed, in order
 }
 
 // Begin starts a Tx on w.
-func Begin(w *kernel.World) *Tx { return &Tx{w: w, seen: map[string]bool{}} }
+func Begin(w *kernel.World) *Tx { return &Tx{w: w} }
 
 // Apply ensures every resource of p that this Tx has not ensured yet. It stops at the first error.
 func (tx *Tx) Apply(ctx context.Context, p Plan) error {
 	for _, r := range p {
-		key := r.String()
-		if tx.seen[key] {
+		if slices.ContainsFunc(tx.done, func(d Resource) bool { return reflect.DeepEqual(d, r) }) {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -177,7 +178,7 @@ func (tx *Tx) Apply(ctx context.Context, p Plan) error {
 		if changed {
 			tx.undo = append(tx.undo, r)
 		}
-		tx.seen[key] = true
+		tx.done = append(tx.done, r)
 	}
 	return nil
 }

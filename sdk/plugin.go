@@ -70,20 +70,24 @@ func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Alloca
 
 func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error) {
 	return func(conf *spec.Conf, r *Request) (plan.Plan, []unknownKey, error) {
-		var c C
-		unknown, err := decode(conf, &c, false, r.verb)
-		r.warnings = nil
-		if err != nil {
-			return nil, unknown, err
+		c, known := r.decoded.(*C) // the plan function is asked more than once, and the configuration is decoded once
+		if !known {
+			c = new(C)
+			unknown, err := decode(conf, c, false, r.verb)
+			if r.unknown = unknown; err != nil {
+				return nil, unknown, err
+			}
+			r.decoded = c
 		}
-		p, err := want(c, r)
+		r.warnings = nil
+		p, err := want(*c, r)
 		if err == nil && r.verb != "STATUS" {
 			p, err = p.Attaching()
 		}
 		if err != nil {
-			return nil, unknown, err
+			return nil, r.unknown, err
 		}
-		return r.final(p), unknown, nil
+		return r.final(p), r.unknown, nil
 	}
 }
 

@@ -39,6 +39,8 @@ type Request struct {
 	conf     *spec.Conf
 	args     [][2]string
 	warnings []string
+	decoded  any // the plugin's own configuration, as it is decoded first
+	unknown  []unknownKey
 
 	adopted bool              // IPs and Routes are Prev's
 	macs    map[string]string // of the two ends; the plan is asked for more than once, and they come from a file

@@ -116,7 +116,7 @@ func rows() []row {
 		{"internal/nstest", []string{"internal/hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
-		{"internal/plantest", []string{"sdk", "plan", "spec"}, map[string]string{
+		{"sdk/sdktest", []string{"sdk", "plan", "spec"}, map[string]string{
 			"*": "a golden is a configuration and a plan",
 		}},
 		{"internal/docgen", []string{"cli", "plugin", "sdk", "spec"}, map[string]string{
@@ -159,9 +159,9 @@ func outside() []restriction {
 		{"github.com/spf13/cobra", []string{"cli", "internal/docgen"}, "only the command has a command line"},
 		{"github.com/cpuguy83/go-md2man", []string{"internal/docgen"}, "manual pages are made, and not shipped with what makes them"},
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
-		{"github.com/rogpeppe/go-internal", []string{"internal/**"}, "scripts and goldens are for tests"},
+		{"github.com/rogpeppe/go-internal", []string{"internal/**", "sdk/sdktest"}, "scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
-		{"testing", []string{"internal/nstest", "internal/plantest", "conformance"}, "a product has no tests in it"},
+		{"testing", []string{"internal/nstest", "sdk/sdktest", "conformance"}, "a product has no tests in it"},
 	}
 }
 

@@ -4,9 +4,9 @@ import (
 	"flag"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/plantest"
+	"github.com/fairlead-cni/fairlead/sdk/sdktest"
 )
 
 var _ = flag.Bool("update", false, "write the plans that come out into testdata")
 
-func TestPlan(t *testing.T) { plantest.Run(t, Plugin) }
+func TestPlan(t *testing.T) { sdktest.Goldens(t, Plugin) }

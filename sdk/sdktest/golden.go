@@ -1,6 +1,6 @@
-// Package plantest holds plugins against text files: a configuration and a call go in, and the plan that
+// Package sdktest holds plugins against text files: a configuration and a call go in, and the plan that
 // comes out, or the error, has to be what the file says.
-package plantest
+package sdktest
 
 import (
 	"errors"
@@ -18,11 +18,11 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// Run plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a
+// Goldens plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a
 // "call" (the verb, then HostLinks as "link NAME KIND [MASTER]", Peer as "peer NAME", Missing as "missing NAME", addresses as "ip PREFIX [GATEWAY]", routes
 // as "route DST [GW] [KEY=NUMBER…]", and "args K=V;…"), and "plan" or "error". With -update it writes the last two.
 // The example.txtar of the reference page is a list, and internal/docgen plans it.
-func Run(t *testing.T, p sdk.Plugin) {
+func Goldens(t *testing.T, p sdk.Plugin) {
 	update := flag.Lookup("update") != nil && flag.Lookup("update").Value.String() == "true"
 	files, err := filepath.Glob("testdata/*.txtar")
 	files = slices.DeleteFunc(files, func(f string) bool { return filepath.Base(f) == "example.txtar" })
