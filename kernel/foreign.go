@@ -15,9 +15,6 @@ type Foreign struct {
 	Legacy []string    // "ip" and "ip6", where legacy iptables has the table filter
 }
 
-// Empty reports whether nobody but us has a say in forwarding.
-func (f Foreign) Empty() bool { return len(f.Chains) == 0 && len(f.Legacy) == 0 }
-
 // String is "ip filter FORWARD, inet firewalld filter_FORWARD, legacy iptables (ip)".
 func (f Foreign) String() string {
 	var words []string

@@ -38,8 +38,8 @@ func TestBaseChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []BaseChain{
-		{Family: 1, Table: "foreign", Name: "forward", Type: "filter", Hook: 2, Drops: true, Rules: 2},
-		{Family: 10, Table: "foreign", Name: "FORWARD", Type: "filter", Hook: 2, Priority: -5},
+		{Family: 1, Table: "foreign", Name: "forward", Hook: 2, Drops: true, Rules: 2},
+		{Family: 10, Table: "foreign", Name: "FORWARD", Hook: 2, Priority: -5},
 	}
 	slices.SortFunc(got, func(a, b BaseChain) int { return int(a.Family) - int(b.Family) })
 	if !slices.Equal(got, want) {

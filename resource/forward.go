@@ -74,7 +74,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			changed = false
 		}
 	}()
-	now := forwarded{IPTables: known.IPTables || len(backend.tables(f.Addrs)) > 0, Zone: known.Zone, Addrs: known.Addrs}
+	now := forwarded{IPTables: known.IPTables || len(backend.tables(w, f.Addrs...)) > 0, Zone: known.Zone, Addrs: known.Addrs}
 	if backend.Firewalld || now.IPTables != known.IPTables {
 		if backend.Firewalld {
 			now.Zone, now.Addrs = f.Zone, f.Addrs
@@ -84,7 +84,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return false, err
 		}
 	}
-	for _, t := range backend.tables(f.Addrs) {
+	for _, t := range backend.tables(w, f.Addrs...) {
 		did, err := f.accept(ctx, w, t)
 		changed = changed || did
 		if err != nil {
@@ -112,7 +112,7 @@ func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d drift
-	for _, t := range backend.tables(f.Addrs) {
+	for _, t := range backend.tables(w, f.Addrs...) {
 		rules, err := f.missing(ctx, t)
 		if err != nil {
 			return err

@@ -15,33 +15,25 @@ import (
 
 // A forwardBackend is where accepts count on this host.
 type forwardBackend struct {
-	V4, V6    []*kernel.IPTables `json:"-"`
-	Variants4 []kernel.IPTVariant
-	Variants6 []kernel.IPTVariant
+	Tables    []filterTable
 	Firewalld bool
 	Unlifted  kernel.Foreign // what others have at the forward hook that no accept of ours goes into
 }
 
-// tables are the tables of iptables that addresses need an accept in.
-func (b forwardBackend) tables(addrs []netip.Addr) (all []*kernel.IPTables) {
-	if len(ofIP(addrs, false)) > 0 {
-		all = append(all, b.V4...)
-	}
-	if len(ofIP(addrs, true)) > 0 {
-		all = append(all, b.V6...)
-	}
-	return all
+// A filterTable is the table filter of a variant of iptables.
+type filterTable struct {
+	Variant kernel.IPTVariant
+	V6      bool
 }
 
-// open turns variants into tables.
-func (b forwardBackend) open(w *kernel.World) forwardBackend {
-	for _, v := range b.Variants4 {
-		b.V4 = append(b.V4, w.Host.IPTables(v, false, "filter"))
+// tables are the tables of iptables that addresses need an accept in.
+func (b forwardBackend) tables(w *kernel.World, addrs ...netip.Addr) (all []*kernel.IPTables) {
+	for _, t := range b.Tables {
+		if len(ofIP(addrs, t.V6)) > 0 {
+			all = append(all, w.Host.IPTables(t.Variant, t.V6, "filter"))
+		}
 	}
-	for _, v := range b.Variants6 {
-		b.V6 = append(b.V6, w.Host.IPTables(v, true, "filter"))
-	}
-	return b
+	return all
 }
 
 const backendRecord = "forward-backend"
@@ -65,7 +57,7 @@ func (f Forward) backend(ctx context.Context, w *kernel.World) (forwardBackend, 
 	if ok, err := w.Memory.Recall(backendRecord, spec.Owner{}, &c); err != nil {
 		return forwardBackend{}, err
 	} else if ok && c.Fingerprint == print {
-		return c.Backend.open(w), nil
+		return c.Backend, nil
 	}
 	found, err := f.decide(ctx, w)
 	if err != nil {
@@ -91,73 +83,63 @@ func (f Forward) decide(ctx context.Context, w *kernel.World) (b forwardBackend,
 	case BackendFirewalld:
 		b.Firewalld = true
 	case BackendIPTables:
-		err = b.preferred(w, f.Addrs)
+		b.Tables, err = preferred(w, f.Addrs)
 	case BackendAuto:
-		b.auto(ctx, w, foreign)
+		b = auto(ctx, w, foreign)
 	}
 	b.Unlifted.Chains = slices.DeleteFunc(foreign.Chains, func(c kernel.BaseChain) bool {
-		return c.Table == "firewalld" && b.Firewalld ||
-			isForward(c, unix.NFPROTO_IPV4) && slices.Contains(b.Variants4, kernel.IPTNFT) ||
-			isForward(c, unix.NFPROTO_IPV6) && slices.Contains(b.Variants6, kernel.IPTNFT)
+		t, ok := filterOf(c)
+		return ok && slices.Contains(b.Tables, t) || b.Firewalld && c.Table == "firewalld"
 	})
 	b.Unlifted.Legacy = slices.DeleteFunc(foreign.Legacy, func(family string) bool {
-		return family == "ip" && slices.Contains(b.Variants4, kernel.IPTLegacy) ||
-			family == "ip6" && slices.Contains(b.Variants6, kernel.IPTLegacy)
+		return slices.Contains(b.Tables, filterTable{kernel.IPTLegacy, family == "ip6"})
 	})
-	return b.open(w), err
+	return b, err
 }
 
-// isForward reports whether a chain is FORWARD of iptables-nft.
-func isForward(c kernel.BaseChain, family byte) bool {
-	return c.Table == "filter" && c.Name == "FORWARD" && c.Family == family
+// filterOf is the table that a chain is FORWARD of, if it is that of iptables-nft.
+func filterOf(c kernel.BaseChain) (t filterTable, ok bool) {
+	ok = c.Table == "filter" && c.Name == "FORWARD" && c.Family != unix.NFPROTO_INET
+	return filterTable{kernel.IPTNFT, c.Family == unix.NFPROTO_IPV6}, ok
 }
 
-// preferred takes the variants of iptables that this host uses.
-func (b *forwardBackend) preferred(w *kernel.World, addrs []netip.Addr) error {
+// preferred are the tables of the variants of iptables that this host uses.
+func preferred(w *kernel.World, addrs []netip.Addr) (tables []filterTable, err error) {
 	for _, v6 := range []bool{false, true} {
 		if len(ofIP(addrs, v6)) == 0 {
 			continue
 		}
 		t, err := w.Host.IPTablesOf(v6, "filter")
 		if err != nil {
-			return err
+			return nil, err
 		}
-		b.add(t.Variant, v6)
+		tables = append(tables, filterTable{t.Variant, v6})
 	}
-	return nil
+	return tables, nil
 }
 
 // auto takes what others have rules in.
-func (b *forwardBackend) auto(ctx context.Context, w *kernel.World, foreign kernel.Foreign) {
-	add := func(v kernel.IPTVariant, v6 bool) {
-		if err := w.Host.IPTables(v, v6, "filter").Installed(); err != nil {
-			slog.Warn("somebody's rules decide about forwarding, and the program to let packets through there is missing",
-				"rules", foreign.String(), "error", err)
-			return
-		}
-		b.add(v, v6)
-	}
+func auto(ctx context.Context, w *kernel.World, foreign kernel.Foreign) (b forwardBackend) {
+	var there []filterTable
 	for _, c := range foreign.Chains {
-		switch {
-		case isForward(c, unix.NFPROTO_IPV4):
-			add(kernel.IPTNFT, false)
-		case isForward(c, unix.NFPROTO_IPV6):
-			add(kernel.IPTNFT, true)
-		case c.Table == "firewalld":
+		if t, ok := filterOf(c); ok {
+			there = append(there, t)
+		} else if c.Table == "firewalld" {
 			b.Firewalld = b.Firewalld || firewalldRuns(ctx)
 		}
 	}
 	for _, family := range foreign.Legacy {
-		add(kernel.IPTLegacy, family == "ip6")
+		there = append(there, filterTable{kernel.IPTLegacy, family == "ip6"})
 	}
-}
-
-func (b *forwardBackend) add(v kernel.IPTVariant, v6 bool) {
-	if v6 {
-		b.Variants6 = append(b.Variants6, v)
-	} else {
-		b.Variants4 = append(b.Variants4, v)
+	for _, t := range there {
+		if err := w.Host.IPTables(t.Variant, t.V6, "filter").Installed(); err != nil {
+			slog.Warn("somebody's rules decide about forwarding, and the program to let packets through there is missing",
+				"rules", foreign.String(), "error", err)
+			continue
+		}
+		b.Tables = append(b.Tables, t)
 	}
+	return b
 }
 
 // forwardRecords are what is remembered of the network's attachments.

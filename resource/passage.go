@@ -29,7 +29,7 @@ func (p Passage) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d drift
-	for _, t := range b.V4 {
+	for _, t := range b.tables(w, netip.IPv4Unspecified()) {
 		d.add(t.Installed())
 	}
 	if b.Firewalld {
