@@ -37,7 +37,7 @@ func (Masquerade) Effect() Effect { return Opens }
 // Effect implements PacketRule. What is published to some only lets these in with the transaction that publishes it.
 func (Publish) Effect() Effect { return Opens }
 
-// Beyond is a difference that neither Mend nor a rule's Ensure makes good: it lies in the container, or is another program's.
+// Beyond is a difference that neither Mend nor a rule's Ensure makes good: it lies in the container.
 type Beyond struct{ Err error }
 
 func (b Beyond) Error() string { return b.Err.Error() }
