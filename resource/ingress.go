@@ -186,11 +186,6 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	}
 	news := false
 	if kind == kindNetwork {
-		unlock, err := policedLock(ctx, i.Owner.Network)
-		if err != nil {
-			return false, err
-		}
-		defer unlock()
 		if news, err = police(w, i.Owner, link); err != nil {
 			return false, err
 		}

@@ -54,7 +54,15 @@ func addOnce() error {
 }
 
 var killPlans = map[string]func() plan.Plan{"links": killPlan, "filter": killFilterPlan,
-	"record": func() plan.Plan { return plan.Plan{iptMasq()} }}
+	"record": func() plan.Plan { return plan.Plan{iptMasq()} }, "policy": func() plan.Plan { return policyPlan("c1") }}
+
+// policyPlan is a strict network's on br7.
+func policyPlan(id string) plan.Plan {
+	o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
+	to := []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}
+	return plan.Plan{Ingress{Owner: o, Link: "br7", Policy: PolicyStrict, To: to},
+		FailClosed{Owner: o, Link: "br7", Policy: PolicyStrict, Subnets: to}}
+}
 
 func killPlan() plan.Plan {
 	addr := netip.MustParsePrefix("10.1.0.2/16")

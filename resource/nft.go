@@ -69,10 +69,9 @@ func (f filter) write(b *kernel.NFTBatch) error {
 	if err := f.CommitAt(b, was); err != nil {
 		return err
 	}
-	now, err := f.Generation()
-	*f.gen = now
-	f.known.wrote(was, now)
-	return err
+	*f.gen = max(was+1, 1) // and not what it is by now: what others have changed since was not read
+	f.known.wrote(was, *f.gen)
+	return nil
 }
 
 // ready makes what always stands in the table, and a part, where something of them is missing. What was read before that

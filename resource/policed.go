@@ -3,9 +3,9 @@ package resource
 import (
 	"context"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -13,13 +13,15 @@ import (
 
 // policedRecord is the memory of an attachment's that a bridge has its network's policy for its sake too. When no
 // attachment has one any more, the policy goes: whoever is attached later may not want it.
+//
+// No lock keeps the last attachment's DEL and the next one's ADD apart. An ADD writes its record, and then reads the packet filter.
+// A DEL, before it looks for records, writes into owners what an ADD that reads it has to correct (see filter.leave). So either the
+// DEL sees the ADD's record, or its own transaction rests on what the ADD has changed since, and is refused.
 const policedRecord = "policed"
 
-// policedLock keeps the last attachment's DEL and the next one's ADD apart.
-func policedLock(ctx context.Context, network string) (unlock func(), err error) {
-	n := kernel.NetworkHash(network)
-	return kernel.Lock(ctx, "policed-"+hex.EncodeToString(n[:]))
-}
+// leaving follows the name of the link in the record of an attachment whose DEL has begun: of several that go at once, each
+// sees that no other needs the policy any more. No link's name has a space.
+const leaving = " leaving"
 
 // police remembers that o has a policy on a bridge, and reports whether that is news.
 func police(w *kernel.World, o spec.Owner, bridge string) (news bool, err error) {
@@ -33,7 +35,7 @@ func police(w *kernel.World, o spec.Owner, bridge string) (news bool, err error)
 // PolicedBy is the link that an attachment has recorded a policy on; empty: none that it shares with others.
 func PolicedBy(w *kernel.World, o spec.Owner) (link string, err error) {
 	if there, err := w.Memory.Recall(policedRecord, o, &link); err != nil || there {
-		return link, err
+		return strings.TrimSuffix(link, leaving), err
 	}
 	_, err = w.Memory.Recall(iptPolicedRecord, o, &link)
 	return link, err
@@ -59,21 +61,17 @@ func (p Policed) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 func (p Policed) remove(ctx context.Context, w *kernel.World) error {
-	bridge := ""
-	if there, err := w.Memory.Recall(policedRecord, p.Owner, &bridge); err != nil || !there {
+	was := ""
+	if there, err := w.Memory.Recall(policedRecord, p.Owner, &was); err != nil || !there {
 		return err
 	}
-	unlock, err := policedLock(ctx, p.Owner.Network)
-	if err != nil {
-		return err
+	bridge := strings.TrimSuffix(was, leaving)
+	if was == bridge {
+		if err := w.Memory.Remember(policedRecord, p.Owner, bridge+leaving); err != nil {
+			return err
+		}
 	}
-	defer unlock()
-	me := kernel.OwnerHash(p.Owner)
-	users, err := policedBridges(w, p.Owner.Network, func(owner [8]byte) bool { return owner != me })
-	if err == nil && !users[bridge] {
-		err = lift(ctx, w, p.Owner.Network, bridge)
-	}
-	if err != nil {
+	if err := lift(ctx, w, p.Owner.Network, bridge, func([8]byte) bool { return true }); err != nil {
 		return err
 	}
 	return w.Memory.Forget(policedRecord, p.Owner)
@@ -83,44 +81,77 @@ func (p Policed) remove(ctx context.Context, w *kernel.World) error {
 func policedBridges(w *kernel.World, network string, keep func(owner [8]byte) bool) (used map[string]bool, err error) {
 	records, err := decoded[string](w.Memory.Records(policedRecord, network))
 	used = map[string]bool{}
-	for owner, bridge := range records {
-		used[bridge] = used[bridge] || keep(owner)
+	for owner, link := range records {
+		bridge, left := strings.CutSuffix(link, leaving)
+		used[bridge] = used[bridge] || !left && keep(owner)
 	}
 	return used, err
 }
 
 // sweepPoliced takes the network's policy off bridges that no attachment of those that keep wants needs it for.
 func sweepPoliced(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	unlock, err := policedLock(ctx, network)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	used, err := policedBridges(w, network, keep)
 	errs := []error{err}
 	for bridge, is := range used {
 		if !is {
-			errs = append(errs, lift(ctx, w, network, bridge))
+			errs = append(errs, lift(ctx, w, network, bridge, keep))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// lift takes a network's policy off a bridge.
-func lift(ctx context.Context, w *kernel.World, network, bridge string) error {
-	o := networkOwner(network, bridge)
-	// What prohibits the way goes before the marks that lift it.
-	if err := removeProhibitions(w, failClosedTag(o, kindNetwork)); err != nil {
+// lift takes a network's policy off a bridge, unless an attachment of those that keep wants needs it there.
+func lift(ctx context.Context, w *kernel.World, network, bridge string, keep func(owner [8]byte) bool) error {
+	stays := func() (bool, error) {
+		used, err := policedBridges(w, network, keep)
+		return used[bridge], err
+	}
+	if is, err := stays(); is || err != nil {
 		return err
 	}
-	err := withFilter(ctx, w, inetTable(), func(f filter) error {
-		_, err := f.drop(kernel.OwnerHash(o), kindSubnet)
+	o := networkOwner(network, bridge)
+	closed, err := standingProhibitions(w, failClosedTag(o, kindNetwork))
+	if err != nil {
+		return err
+	}
+	err = withFilter(ctx, w, inetTable(), func(f filter) error { return f.leave(o, true) })
+	if unavailable(err) {
+		return closed.remove(w)
+	}
+	// What prohibits the way goes before the marks that lift it.
+	if err = errors.Join(err, closed.remove(w)); err != nil {
+		return err
+	}
+	is := false
+	err = withFilter(ctx, w, inetTable(), func(f filter) (err error) {
+		if is, err = stays(); is || err != nil {
+			return err
+		}
+		_, err = f.drop(kernel.OwnerHash(o), kindSubnet)
 		return errors.Join(err, f.bequeath(o, bridge))
 	})
-	if unavailable(err) {
-		return nil
+	if is { // somebody came
+		err = errors.Join(err, closed.add(w), withFilter(ctx, w, inetTable(), func(f filter) error { return f.leave(o, false) }))
 	}
 	return err
+}
+
+// leave adds an entry that names no element to those of a network, or removes it. An ADD that reads it records its network's elements anew, so
+// that what others read before that counts no more.
+func (f filter) leave(o spec.Owner, now bool) error {
+	me := kernel.OwnerHash(o)
+	have, err := f.entries(me, kindNetwork)
+	if err != nil || len(have) == 0 {
+		return err
+	}
+	var b kernel.NFTBatch
+	switch last := have[len(have)-1]; {
+	case now && last.place.Set != nil:
+		b.Add(kernel.NFTElem{Set: ownersSet(f.t), Key: ownerKey(me, kindNetwork|uint32(len(have))), Comment: "leaving"})
+	case !now && last.place.Set == nil:
+		b.Delete(last.record)
+	}
+	return f.Commit(&b)
 }
 
 // bequeath drops a network's elements for a bridge; those that another network has on the same bridge become its.

@@ -113,6 +113,89 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 	return true
 }
 
+// A process that is stopped at any point of taking a policy from a bridge, or of putting one there, keeps no other one from its
+// own: the policy stands as long as one attachment needs it, and goes with the last.
+func TestStoppedPolicy(t *testing.T) {
+	calls := func(nr uint64) bool {
+		return talks(nr) || nr == unix.SYS_RENAMEAT || nr == unix.SYS_UNLINKAT || nr == unix.SYS_GETDENTS64
+	}
+	for _, tt := range []struct{ stopped, other string }{{"DEL", "ADD"}, {"ADD", "DEL"}, {"DEL", "DEL"}, {"ADD", "ADD"}} {
+		t.Run(tt.stopped+" beside "+tt.other, func(t *testing.T) {
+			points := 0
+			for n := 1; ; n++ {
+				w := newWorld(t)
+				host(t, w, "ip link add br7 up type bridge")
+				host(t, w, "ip addr add 10.7.0.1/24 dev br7")
+				first, second := policyPlan("c1"), policyPlan("c2")
+				rules := func() string { return closedState(t, w) }
+				unruled := rules()
+				must(t, w, first...)
+				if err := first.Remove(t.Context(), w); err != nil { // what is shared stays
+					t.Fatal(err)
+				}
+				before := elements(t, w)
+				if tt.stopped == "DEL" {
+					must(t, w, first...)
+				}
+				if tt.other == "DEL" {
+					must(t, w, second...)
+				}
+				stopped := stopAt(t, n, w, "policy", tt.stopped, calls, func() bool {
+					ns, err := kernel.Open(w.Host.Path)
+					if err != nil {
+						t.Error(err)
+						return false
+					}
+					defer ns.Close()
+					other := &kernel.World{Host: ns, Memory: w.Memory}
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					defer cancel()
+					if tt.other == "DEL" {
+						err = second.Remove(ctx, other)
+					}
+					for _, r := range second {
+						if _, eerr := r.Ensure(ctx, other); tt.other == "ADD" && eerr != nil {
+							err = eerr
+						}
+					}
+					if err != nil {
+						t.Errorf("while another is stopped at point %d: %v", n, err)
+					}
+					return false
+				})
+				if !stopped {
+					break
+				}
+				points++
+				for verb, p := range map[string]plan.Plan{tt.stopped: first, tt.other: second} {
+					if tt.stopped == tt.other {
+						p = first
+					}
+					if err := p.Verify(t.Context(), w); verb == "ADD" && err != nil {
+						t.Errorf("stopped at point %d: %v", n, err)
+					}
+				}
+				if err := errors.Join(first.Remove(t.Context(), w), second.Remove(t.Context(), w)); err != nil {
+					t.Error(err)
+				}
+				if after := elements(t, w); after != before {
+					t.Errorf("stopped at point %d, and removed:%s", n, difference(before, after))
+				}
+				if after := rules(); after != unruled {
+					t.Errorf("stopped at point %d, and removed:%s", n, difference(unruled, after))
+				}
+				if t.Failed() {
+					return
+				}
+			}
+			if points < 10 {
+				t.Errorf("stopped at %d points only", points)
+			}
+			t.Logf("stopped at %d points", points)
+		})
+	}
+}
+
 // talks are the system calls that ask nf_tables something, change it, or take its lock.
 func talks(nr uint64) bool { return nr == unix.SYS_SENDTO || nr == unix.SYS_FLOCK }
 

@@ -102,7 +102,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 	}
 	var errs []error
 	for _, l := range links { // while nobody can come who wants the policy
-		errs = append(errs, lift(ctx, w, t.Network, l.Name))
+		errs = append(errs, lift(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
 	}
 	for _, l := range links {
 		addrs, err := w.Host.Addrs(l.Index)
