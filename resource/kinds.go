@@ -32,12 +32,12 @@ func recordOf[T any](w *kernel.World, record string, t plan.Tag) (r T, known boo
 	return r, json.Unmarshal(raw, &r) == nil, nil
 }
 
-// forEach calls remove for every tag and forgets the record of those where it succeeds. It goes on past an error.
+// forEach calls remove for every tag and, of those where it succeeds, forgets the record that Owners found. It goes on past an error.
 func forEach(w *kernel.World, record string, tags []plan.Tag, remove func(plan.Tag) error) error {
 	var errs []error
 	for _, t := range tags {
 		err := remove(t)
-		if err == nil && record != "" {
+		if err == nil && record != "" && !t.Known() {
 			err = w.Memory.ForgetOf(record, t.Network, t.Hash)
 		}
 		errs = append(errs, err)
@@ -83,13 +83,16 @@ func (PortKind) Owners(_ context.Context, w *kernel.World, network string) ([]pl
 
 // Remove implements plan.Kind.
 func (PortKind) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, portRecord, tags, func(t plan.Tag) error {
+	return forEach(w, "", tags, func(t plan.Tag) error {
 		ours, _, err := recordOf[ports](w, portRecord, t)
 		errs := []error{err}
 		for link, master := range ours {
 			errs = append(errs, detach(w, link, master))
 		}
-		return errors.Join(errs...)
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		return w.Memory.ForgetOf(portRecord, t.Network, t.Hash) // half a record, of a call that was killed, too
 	})
 }
 
@@ -156,12 +159,15 @@ func (TransientBridgeKind) Owners(_ context.Context, w *kernel.World, network st
 
 // Remove implements plan.Kind. A bridge that others use stays.
 func (TransientBridgeKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, transientRecord, tags, func(t plan.Tag) error {
+	return forEach(w, "", tags, func(t plan.Tag) error {
 		name, known, err := recordOf[string](w, transientRecord, t)
 		if err != nil || !known {
 			return err
 		}
-		return TransientBridge{Bridge: Bridge{Name: name}, Network: t.Network}.Remove(ctx, w)
+		if err := (TransientBridge{Bridge: Bridge{Name: name}, Network: t.Network}).Remove(ctx, w); err != nil {
+			return err
+		}
+		return w.Memory.ForgetOf(transientRecord, t.Network, t.Hash)
 	})
 }
 
