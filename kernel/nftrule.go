@@ -58,6 +58,7 @@ const (
 	fibResultAddrType = 3
 	fibDaddr          = 1 << 1
 	addrTypeLocal     = 2
+	ctStatusExpected  = 1 << 0
 	ctStatusDNAT      = 1 << 5
 	ctEstablished     = 1 << 1
 	ctRelated         = 1 << 2
@@ -292,8 +293,14 @@ func (r *NFTRule) status(bit, op uint32) *NFTRule {
 	return r.ct(unix.NFT_CT_STATUS, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bit)).cmp(op, make([]byte, 4))
 }
 
-// ReplyOrRelated is "ct state established,related".
-func (r *NFTRule) ReplyOrRelated() *NFTRule { return r.inState(ctEstablished | ctRelated) }
+// Expected is "ct status expected": of a connection that a helper of another one has announced.
+func (r *NFTRule) Expected() *NFTRule { return r.status(ctStatusExpected, unix.NFT_CMP_NEQ) }
+
+// Reply is "ct state established ct direction reply".
+func (r *NFTRule) Reply() *NFTRule { return r.inState(ctEstablished).direction(ctReply) }
+
+// Related is "ct state related".
+func (r *NFTRule) Related() *NFTRule { return r.inState(ctRelated) }
 
 // New is "ct state new".
 func (r *NFTRule) New() *NFTRule { return r.inState(ctNew) }
@@ -360,12 +367,20 @@ func (r *NFTRule) To(v6 bool, set *NFTSet) *NFTRule {
 func (r *NFTRule) PublishedTo(v6 bool, set *NFTSet) *NFTRule {
 	offset, size := address(v6, true)
 	words := int(size / 4)
-	return r.ct(unix.NFT_CT_DIRECTION, false, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{ctOriginal}).Family(v6).
+	return r.direction(ctOriginal).Family(v6).
 		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).meta(unix.NFT_META_L4PROTO, reg(words)).
 		ct(unix.NFT_CT_PROTO_DST, true, reg(words+1)).lookup(set, false)
 }
 
-const ctOriginal = 0 // IP_CT_DIR_ORIGINAL
+// The directions of a connection: IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY.
+const (
+	ctOriginal = 0
+	ctReply    = 1
+)
+
+func (r *NFTRule) direction(d byte) *NFTRule {
+	return r.ct(unix.NFT_CT_DIRECTION, false, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{d})
+}
 
 // ct loads what conntrack knows of a packet's flow; of its first direction where original is true.
 func (r *NFTRule) ct(key uint32, original bool, dreg uint32) *NFTRule {

@@ -103,7 +103,9 @@ func (i IPTIngress) rules(link, port string, subnets []netip.Prefix) (insert, en
 			rule(chainStage1, policy, "!", "-i", link, "-o", link, "DROP"))
 	}
 	insert = append(insert,
-		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "RETURN"),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstatus", "EXPECTED", "RETURN"),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,DNAT", "RETURN"),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "ESTABLISHED", "--ctdir", "REPLY", "RETURN"),
 		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED", chainSource),
 		rule("INPUT", commentStages, "!", "-i", "lo", "-m", "conntrack", "--ctstate", "NEW", chainSource),
 		rule("FORWARD", commentStages, chainStage1))

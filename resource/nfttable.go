@@ -73,7 +73,9 @@ func inetTable() *kernel.NFTTable {
 			// What br_netfilter has come here a second time has been asked.
 			rule("in whose name").New().Unconfirmed().Jump("sources"),
 			rule("published ports, who may use them").Translated().Jump("allowfrom"),
-			rule("replies").ReplyOrRelated().Accept(),
+			rule("replies").Reply().Accept(),
+			rule("errors about connections").Related().Accept(),
+			rule("what a helper of conntrack expects").Expected().Accept(),
 			rule("published ports").Translated().Accept(),
 			rule("within a network").Between(l.within).Accept(),
 			rule("within an isolated network").Between(l.isolated).Drop(),
