@@ -154,7 +154,7 @@ func TestBridgeVLANPolicies(t *testing.T) {
 					s.checked()
 					// By the gateway of its VLAN, and by a frame to a neighbour in it.
 					s.add("b2")
-					s.answer("a1")
+					s.listen("a1")
 					mac, err := s.ns["b2"].Link("eth0")
 					if err != nil {
 						t.Fatal(err)
@@ -165,6 +165,7 @@ func TestBridgeVLANPolicies(t *testing.T) {
 					}
 					for _, to := range []net.HardwareAddr{gateway.MAC, mac.MAC} {
 						s.forgeBy("in a VLAN", "b1", "a1", to, false)
+						s.answerBy("in a VLAN", "b1", "a1", to)
 					}
 				})
 			}

@@ -2,11 +2,9 @@ package plugin_test
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -41,7 +39,7 @@ func TestAdvisoryForgedReply(t *testing.T) {
 					if name != "outside" {
 						s.add(name)
 					}
-					s.answer(name)
+					s.listen(name)
 					// What comes back of a forged SYN is not to be refused.
 					s.sh(name, "nft 'add table inet mute; add chain inet mute out { type filter hook output priority 0; }; add rule inet mute out tcp flags & rst == rst drop'")
 				}
@@ -82,9 +80,11 @@ func (s *site) rpFilter(v string) {
 	s.sh("host", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo "+v+" > $f; done")
 }
 
-// answer answers datagrams to port 53.
-func (s *site) answer(name string) {
+// listen keeps the datagrams to port 53.
+func (s *site) listen(name string) {
 	s.Helper()
+	came := make(chan string, 64)
+	s.datagrams[name] = came
 	if err := s.ns[name].Do(func() error {
 		c, err := net.ListenPacket("udp", ":53")
 		if err != nil {
@@ -94,11 +94,11 @@ func (s *site) answer(name string) {
 		go func() {
 			buf := make([]byte, 64)
 			for {
-				_, from, err := c.ReadFrom(buf)
+				n, _, err := c.ReadFrom(buf)
 				if err != nil {
 					return
 				}
-				c.WriteTo([]byte(name), from)
+				came <- string(buf[:n])
 			}
 		}()
 		return nil
@@ -122,10 +122,10 @@ func (s *site) forgeBy(what, from, victim string, by net.HardwareAddr, succeeds 
 			want = victim
 		}
 		me, it := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(s.addr[victim][v])
-		if got := s.udp(from, me, it, func(local uint16) {
+		if got := s.udp(from, victim, v, func(local uint16) {
 			s.frame(from, by, datagram(it, me, unix.IPPROTO_UDP, transport(53, local, unix.IPPROTO_UDP, forged)))
-		}); got != want {
-			s.Errorf("%s: %s to %s in the name of %s: %q, want %q", what, proto, from, victim, got, want)
+		}); got != succeeds {
+			s.Errorf("%s: %s to %s in the name of %s: what it sends then comes there: %v, want %v", what, proto, from, victim, got, succeeds)
 		}
 		if from != "c1" && from != "outside" {
 			want = "" // conntrack takes the victim's SYN-ACK for invalid, and the policy keeps it from the attacker
@@ -136,30 +136,29 @@ func (s *site) forgeBy(what, from, victim string, by net.HardwareAddr, succeeds 
 	}
 }
 
-// udp sends a datagram to port 53 after before has done what it wants with the local port, and returns the answer.
-func (s *site) udp(from string, me, to netip.Addr, before func(local uint16)) string {
+// udp sends a datagram to port 53 after before has done what it wants with the local port, and reports whether it comes.
+func (s *site) udp(from, to string, v int, before func(local uint16)) bool {
 	s.Helper()
 	var c *net.UDPConn
 	if err := s.ns[from].Do(func() (err error) {
-		c, err = net.DialUDP("udp", &net.UDPAddr{IP: me.AsSlice()}, &net.UDPAddr{IP: to.AsSlice(), Port: 53})
+		c, err = net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(s.addr[from][v])}, &net.UDPAddr{IP: net.ParseIP(s.addr[to][v]), Port: 53})
 		return err
 	}); err != nil {
 		s.Fatal(err)
 	}
 	defer c.Close()
 	before(uint16(c.LocalAddr().(*net.UDPAddr).Port))
-	c.Write([]byte("?"))
-	c.SetDeadline(time.Now().Add(250 * time.Millisecond))
-	buf := make([]byte, 64)
+	text := c.LocalAddr().String()
+	c.Write([]byte(text))
+	end := time.After(250 * time.Millisecond)
 	for {
-		n, err := c.Read(buf)
-		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded):
-			return ""
-		case err != nil:
-			return err.Error()
-		case string(buf[:n]) != forged: // which may have come back
-			return string(buf[:n])
+		select {
+		case came := <-s.datagrams[to]:
+			if came == text {
+				return true
+			}
+		case <-end:
+			return false
 		}
 	}
 }

@@ -74,11 +74,12 @@ type site struct {
 	host       string
 	runners    map[string]*runner // by network
 	containers map[string]*attachment
+	datagrams  map[string]chan string // what came to port 53, by who listens there
 }
 
 // emptySite has the host alone.
 func emptySite(t *testing.T) *site {
-	s := &site{newPlaces(t), nstest.NewNS(t), map[string]*runner{}, map[string]*attachment{}}
+	s := &site{newPlaces(t), nstest.NewNS(t), map[string]*runner{}, map[string]*attachment{}, map[string]chan string{}}
 	s.open("host", s.host)
 	return s
 }
