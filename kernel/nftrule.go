@@ -293,6 +293,9 @@ func (r *NFTRule) status(bit, op uint32) *NFTRule {
 	return r.ct(unix.NFT_CT_STATUS, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bit)).cmp(op, make([]byte, 4))
 }
 
+// Confirmed is "ct status confirmed".
+func (r *NFTRule) Confirmed() *NFTRule { return r.status(ctStatusConfirmed, unix.NFT_CMP_NEQ) }
+
 // Expected is "ct status expected": of a connection that a helper of another one has announced.
 func (r *NFTRule) Expected() *NFTRule { return r.status(ctStatusExpected, unix.NFT_CMP_NEQ) }
 
@@ -338,6 +341,29 @@ func (r *NFTRule) SetMark(bits uint32) *NFTRule {
 		r.u32(unix.NFTA_META_SREG, reg(0))
 		r.u32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
 	})
+}
+
+// Label is "ct label bit", or "ct label ! bit". There are 128.
+func (r *NFTRule) Label(not bool, bit int) *NFTRule {
+	return r.ct(unix.NFT_CT_LABELS, false, reg(0)).bitwise(label(bit)).cmp(op(!not), make([]byte, 16))
+}
+
+// SetLabel is "ct label set bit". Others stay.
+func (r *NFTRule) SetLabel(bit int) *NFTRule {
+	return r.expr("immediate", func() {
+		r.u32(unix.NFTA_IMMEDIATE_DREG, reg(0))
+		r.value(unix.NFTA_IMMEDIATE_DATA, label(bit))
+	}).expr("ct", func() {
+		r.u32(unix.NFTA_CT_KEY, unix.NFT_CT_LABELS)
+		r.u32(unix.NFTA_CT_SREG, reg(0))
+	})
+}
+
+// label has one bit set: the one of that number where bytes are in little-endian order, else another one.
+func label(bit int) []byte {
+	b := make([]byte, 16)
+	b[bit/8] = 1 << (bit % 8)
+	return b
 }
 
 // From is "ip saddr @set".

@@ -47,7 +47,8 @@ func inetTable() *kernel.NFTTable {
 	t.Chains = []*kernel.NFTChain{
 		{Name: "user", Open: true},
 		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
-		{Name: "marking", Open: true},      // a line, and
+		{Name: "onbridge", Open: true},     // one where a VLAN of a bridge is a network's,
+		{Name: "marking", Open: true},      // one, and
 		{Name: "sources", Open: true},      // two for each length of networks' prefixes,
 		{Name: "conditions", Open: true},   // for each set of conditions,
 		{Name: "hairpin", Open: true},      // for each network with published ports,
@@ -68,21 +69,16 @@ func inetTable() *kernel.NFTTable {
 		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: prioFilter, Rules: []*kernel.NFTRule{
 			rule("in whose name").NotLo().New().Jump("sources"),
 		}},
-		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter, Rules: []*kernel.NFTRule{
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter, Rules: slices.Concat([]*kernel.NFTRule{
 			rule("administrator").Jump("user"),
-			// What br_netfilter has come here a second time has been asked.
+			// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
 			rule("in whose name").New().Unconfirmed().Jump("sources"),
 			rule("published ports, who may use them").Translated().Jump("allowfrom"),
+			rule("begun on a bridge").Confirmed().Jump("onbridge"),
 			rule("replies").Reply().Accept(),
 			rule("errors about connections").Related().Accept(),
 			rule("what a helper of conntrack expects").Expected().Accept(),
-			rule("published ports").Translated().Accept(),
-			rule("within a network").Between(l.within).Accept(),
-			rule("within an isolated network").Between(l.isolated).Drop(),
-			rule("between networks").In(l.policed).Out(l.policed).Drop(),
-			rule("into a strict network").Out(l.strict).Drop(),
-			rule("from a strict network to another").In(l.strict).Out(l.known).Drop(),
-		}},
+		}, l.policies())},
 	}
 	return t
 }
@@ -108,6 +104,19 @@ func linkSets(t *kernel.NFTTable) linkPolicySets {
 		policed:  set(t, "policed", kernel.NFTIfname),
 		strict:   set(t, "strict", kernel.NFTIfname),
 		known:    set(t, "known", kernel.NFTIfname),
+	}
+}
+
+// policies are the rules that decide what is no reply.
+func (l linkPolicySets) policies() []*kernel.NFTRule {
+	rule := kernel.NewNFTRule
+	return []*kernel.NFTRule{
+		rule("published ports").Translated().Accept(),
+		rule("within a network").Between(l.within).Accept(),
+		rule("within an isolated network").Between(l.isolated).Drop(),
+		rule("between networks").In(l.policed).Out(l.policed).Drop(),
+		rule("into a strict network").Out(l.strict).Drop(),
+		rule("from a strict network to another").In(l.strict).Out(l.known).Drop(),
 	}
 }
 

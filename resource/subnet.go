@@ -82,16 +82,11 @@ func (s subnetSets) add(p *part) {
 			SubnetBy(s.v6, s.bits, dst, dst, true, s.links).NotToLocal().Return())
 	}
 	c.Rules = append(c.Rules,
-		rule("to the gateway of a VLAN").SubnetBy(s.v6, s.bits, src, src, false, s.bridge).
-			SubnetBy(s.v6, s.bits, src, dst, false, s.bridge).ToLocal().Return(),
-		rule("in a VLAN of the bridge").SubnetBy(s.v6, s.bits, src, src, false, s.bridge).
-			SubnetBy(s.v6, s.bits, src, dst, false, s.bridge).
-			Subnets(s.v6, s.bits, dst, dst, true, s.policed).Subnets(s.v6, s.bits, dst, dst, true, s.open).Return(),
 		rule("a network's address by another link").Subnets(s.v6, s.bits, src, src, false, s.policed).Drop(),
 		rule("another network's address by a network's link").Subnets(s.v6, s.bits, src, src, false, s.open).
 			In(linkSets(&p.NFTTable).policed).Drop())
 	marks := s.marks(linkSets(&p.NFTTable).policed)
-	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.sets()...)
+	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.links, s.policed, s.open, s.strict)
 	p.lines = append(p.lines,
 		wayIn{chain: "marking", rule: rule("subnets").Jump(marks.Name)},
 		wayIn{chain: "sources", rule: rule("by its own link").SubnetBy(s.v6, s.bits, src, src, false, s.links).Return(), first: true},
@@ -147,12 +142,18 @@ func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spe
 	} else if gone(err) != nil { // as long as the link is gone, all stays as it was
 		return nil, nil, err
 	}
+	if below != "" {
+		bridgedVLANs(p)
+	}
 	seen := map[string]bool{}
 	for _, n := range networks(list) {
 		s := subnetSetsOf(&p.NFTTable, n.Addr().Is6(), n.Bits())
 		if !seen[s.links.Name] {
 			seen[s.links.Name] = true
 			s.add(p)
+			if below != "" {
+				s.addBridged(p)
+			}
 		}
 		elem := func(set *kernel.NFTSet, key ...any) {
 			want = append(want, kernel.NFTElem{Set: set, Key: kernel.NFTKey(key...), Comment: tagOf(o)})

@@ -100,7 +100,7 @@ func TestSubnets(t *testing.T) {
 	nft(t, w, `flush chain inet fairlead input; delete chain inet fairlead input; flush chain inet fairlead sources;
 		flush chain inet fairlead marking; flush chain inet fairlead marking_ip_24; delete chain inet fairlead marking_ip_24;
 		flush chain inet fairlead subnet_ip_24; delete chain inet fairlead subnet_ip_24;
-		delete set inet fairlead subnet_ip_24; delete set inet fairlead bridged_ip_24;
+		delete set inet fairlead subnet_ip_24;
 		delete set inet fairlead policed_ip_24; delete set inet fairlead open_ip_24; delete set inet fairlead strict_ip_24; flush chain inet fairlead forward;
 		delete chain inet fairlead sources; flush set inet fairlead owners`)
 	ensure(t, w, of("a", PolicyStrict, first))
