@@ -36,7 +36,7 @@ install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man7
 	@for m in docs/man/*.[157]; do install -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/ || exit; done
 	install -d $(DESTDIR)$(PREFIX)/share/doc/fairlead/plugins $(DESTDIR)$(PREFIX)/share/doc/fairlead/examples
-	install -m 644 CHANGELOG.md LICENSE docs/*.md $(DESTDIR)$(PREFIX)/share/doc/fairlead/
+	install -m 644 CHANGELOG.md LICENSE docs/*.md docs/*.svg $(DESTDIR)$(PREFIX)/share/doc/fairlead/
 	install -m 644 docs/plugins/*.md $(DESTDIR)$(PREFIX)/share/doc/fairlead/plugins/
 	install -m 644 docs/examples/*.conflist $(DESTDIR)$(PREFIX)/share/doc/fairlead/examples/
 	@for u in packaging/systemd/*.*; do \
