@@ -78,10 +78,29 @@ func Run(ctx context.Context, path string, c Call) (stdout []byte, err error) {
 	return x.stdout.kept, nil
 }
 
-// An execution is one Run.
+// Hook runs a command that is no plugin: argv, with the environment and the stdin that c has. What it prints is not
+// looked at, and it gets the same signals as a plugin. It is started on the caller's thread, and so in the network
+// namespace that this thread is in. The error ends with what the command said on stderr.
+func Hook(ctx context.Context, argv []string, c Call) error {
+	runtime.LockOSThread() // the signal of the caller's death is that of the thread's
+	defer runtime.UnlockOSThread()
+	x := execution{call: c, path: argv[0], args: argv[1:], hook: true, start: time.Now()}
+	err := x.once(ctx)
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		err = fmt.Errorf("was ended after %v: %w", time.Since(x.start).Round(time.Millisecond), cause)
+	}
+	if err != nil && len(x.stderr.kept) > 0 {
+		err = fmt.Errorf("%w; stderr %s", err, quoted(x.stderr.kept))
+	}
+	return err
+}
+
+// An execution is one Run or Hook.
 type execution struct {
 	call           Call
 	path           string
+	args           []string
+	hook           bool
 	start          time.Time
 	state          *os.ProcessState // nil: it never ran
 	stdout, stderr buffer
@@ -119,7 +138,7 @@ const busyFor = 5 * time.Second
 // once is one try, with a Cmd of its own: a Cmd cannot be started again, not even after a start in vain.
 func (x *execution) once(ctx context.Context) error {
 	x.stdout, x.stderr = buffer{max: maxStdout}, buffer{max: excerpt, tee: x.call.Stderr}
-	cmd := exec.CommandContext(ctx, x.path)
+	cmd := exec.CommandContext(ctx, x.path, x.args...)
 	cmd.Env = environment(x.call)
 	cmd.Stdin = bytes.NewReader(x.call.Stdin)
 	cmd.Stdout, cmd.Stderr = &x.stdout, &x.stderr
@@ -148,7 +167,7 @@ func (x *execution) once(ctx context.Context) error {
 		err = nil // it exited with 0
 	}
 	switch {
-	case err != nil:
+	case err != nil || x.hook:
 	case x.stdout.lost > 0:
 		err = fmt.Errorf("stdout is longer than %d bytes", maxStdout)
 	case x.call.answers() && len(bytes.TrimSpace(x.stdout.kept)) == 0:

@@ -2,6 +2,7 @@ package plugin_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -95,6 +96,10 @@ var badInput = []struct {
 	{"vrf", `"vrfname":"inner"`, `vrfname: "inner": is a veth in the container`, 0},
 	{"vrf", `"vrfname":"blue","table":255`, `table: 255: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one`, 7},
 	{"vrf", `"vrfname":"blue","table":"7"`, `table: "7": want a whole number`, 6},
+	{"debug", `"cniOutput":"calls.txt"`, `cniOutput: "calls.txt": want the absolute path of a file, such as /var/log/cni-calls`, 7},
+	{"debug", `"format":"yaml"`, `format: "yaml": want "text" or "json"`, 7},
+	{"debug", `"addHooks":[["true"],[]]`, `addHooks[1]: []: want a program and its arguments, such as ["ip", "route"]`, 7},
+	{"debug", `"delHooks":[["ip"],"ip link"]`, `delHooks[1]: "ip link": want a list`, 6},
 }
 
 // TestBadInput: a configuration that cannot be served is refused before anything is changed, in words that say which key,
@@ -135,13 +140,14 @@ func TestBadInput(t *testing.T) {
 				if kind == "vlan" && tt.plugin == "MASTER" {
 					conf += `,"vlanId":7`
 				}
-				if !strings.Contains(conf, `"ipam"`) && kind != "vrf" {
+				chained := slices.Contains([]string{"vrf", "debug"}, kind)
+				if !strings.Contains(conf, `"ipam"`) && !chained {
 					conf += `,"ipam":{"type":"host-local","subnet":"10.77.0.0/24"}`
 				}
 				r.chain.plugins[0] = conf
 				say := strings.ReplaceAll(tt.say, "KIND", kind)
 				a := &attachment{id: "a", netns: cont}
-				if kind == "vrf" {
+				if chained {
 					r.ifName = "far"
 					a.prev = []byte(fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"far","sandbox":%q}]}`, cont))
 				}

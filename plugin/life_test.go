@@ -312,6 +312,9 @@ var chains = []chain{
 		{"lease given back", giveBack, `there is no lease of NET/c1/eth0`},
 		renamed,
 	}},
+	{"debug", []string{debugBridge, `"type":"debug","cniOutput":"/run/calls","addHooks":[["ip","route"]],"delHooks":[["ip","route"]]`}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+	}},
 	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
 		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
 		{"VRF down", in("ip", "link", "set", "blue", "down"), `state of blue is down`},
@@ -459,7 +462,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug"}, c.name) {
 			continue
 		}
 		nstest.Apart(t, c.name, func(t *testing.T) {

@@ -4,6 +4,7 @@ package plugin
 import (
 	"github.com/fairlead-cni/fairlead/plugin/bandwidth"
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
+	"github.com/fairlead-cni/fairlead/plugin/debug"
 	"github.com/fairlead-cni/fairlead/plugin/dhcp"
 	"github.com/fairlead-cni/fairlead/plugin/dummy"
 	"github.com/fairlead-cni/fairlead/plugin/firewall"
@@ -29,6 +30,7 @@ func All() []sdk.Plugin {
 	return []sdk.Plugin{
 		bandwidth.Plugin,
 		bridge.Plugin,
+		debug.Plugin,
 		dhcp.Plugin,
 		dummy.Plugin,
 		firewall.Plugin,

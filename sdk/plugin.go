@@ -24,6 +24,8 @@ type Plugin struct {
 	plan func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error)
 	owns func(*spec.Conf) []plan.Kind
 	open func(*spec.Conf, *Request) (ipam.Allocator, []unknownKey, error)
+
+	journal func(*spec.Conf) Journal // nil: calls are not written down
 }
 
 type shape int

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -220,19 +221,30 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 	return nil
 }
 
-// serve runs the verb.
+// serve runs the verb, and has it written down where the plugin does that.
 func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
+	c := &call{p: p, all: all, conf: conf, env: e, w: newWorld()}
+	defer c.w.Close()
+	if p.journal == nil {
+		return c.answer()
+	}
+	begin := time.Now()
+	out, err := c.answer()
+	c.note(p.journal(conf), begin, out, err)
+	return out, err
+}
+
+// answer runs the verb.
+func (c *call) answer() (out []byte, err error) {
 	ctx := context.Background()
+	p, conf, e := c.p, c.conf, c.env
 	if err := complete(p, e.Command, conf); err != nil {
 		return nil, err
 	}
 	o := spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}
-	r, err := p.NewRequest(e.Command, o, e.Netns, conf, e.args)
-	if err != nil {
+	if c.r, err = p.NewRequest(e.Command, o, e.Netns, conf, e.args); err != nil {
 		return nil, err
 	}
-	c := &call{p: p, all: all, conf: conf, env: e, r: r, w: newWorld()}
-	defer c.w.Close()
 	switch {
 	case p.shape == allocates:
 		if c.ipam, err = c.newInside(p); err != nil {
@@ -240,11 +252,11 @@ func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, erro
 		}
 		return c.allocator(ctx)
 	case p.shape == makesLinks && p.addresses(conf):
-		if c.ipam, err = c.newDelegate(all); err != nil && (e.Command == "DEL" || e.Command == "GC") {
+		if c.ipam, err = c.newDelegate(c.all); err != nil && (e.Command == "DEL" || e.Command == "GC") {
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.
 			c.ipam, err = lost{err}, nil
-			if known, rerr := c.w.Memory.Recall(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && r.Prev == nil && !known && rerr == nil {
+			if known, rerr := c.w.Memory.Recall(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && c.r.Prev == nil && !known && rerr == nil {
 				c.ipam = nil
 			}
 		}

@@ -131,8 +131,8 @@ func (n *node) paths(at string) (paths []string) {
 			}
 			sub, path = *e, path+"[]"
 		}
-		if len(sub.Properties) == 0 {
-			paths = append(paths, path)
+		if len(sub.Properties) == 0 { // of a list of lists, the page has the key alone
+			paths = append(paths, at+key)
 		}
 		paths = append(paths, sub.paths(path+".")...)
 	}

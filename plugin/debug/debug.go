@@ -1,0 +1,123 @@
+// Package debug writes down what a runtime asks of a list: of each ADD, CHECK, DEL, GC and STATUS the environment, the
+// standard input, the result or the error, and when. A call goes on unchanged, the previous result too. A file that cannot
+// be written, or a command that fails, is said on stderr and fails no call: a container must not lose its network for it.
+//
+// Its place in the list is what it sees: as the last plugin, the result of all others. Without a key it does nothing.
+// Standard input may hold secrets, so the file that it makes is readable by root alone. Commands run only where they are
+// configured, and may change what they like; the plugin takes nothing of that back.
+package debug
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the debug plugin.
+var Plugin = sdk.Journaled(sdk.Chained("debug", "writes each call to a file, or hands it to a command", want, nil), conf.journal)
+
+// A Format is how a call is written down.
+type Format string
+
+// The two Formats: lines as the reference's plugin writes them, with what it leaves out, and a document a line.
+const (
+	Text Format = "text"
+	JSON Format = "json"
+)
+
+type conf struct {
+	CNIOutput   string     `json:"cniOutput"`   // the file, an absolute path, that each call is appended to by one write
+	Format      Format     `json:"format"`      // text (default): lines as the reference's plugin writes them, and Time, Result or Error, Took; json: a document on one line, with time, took, env (the variables whose names begin with CNI_), stdin, and result or error
+	MaxSize     *int64     `json:"maxSize"`     // bytes of the file, at least 4096; when a call would make it longer, it is renamed to the same name with .1, whose earlier content goes; 0: no bound; default 10485760 (10 MiB)
+	Command     []string   `json:"command"`     // a program and its arguments, run on the host for each call, with the call as in the file on its standard input
+	AddHooks    [][]string `json:"addHooks"`    // commands, each a program and its arguments, run in the container's network namespace at ADD, after the plugins before this one, with the environment of the call
+	DelHooks    [][]string `json:"delHooks"`    // the same at DEL, before the plugins before this one; not where the namespace is gone
+	CheckHooks  [][]string `json:"checkHooks"`  // the same at CHECK
+	GCHooks     [][]string `json:"gcHooks"`     // commands run on the host at GC
+	StatusHooks [][]string `json:"statusHooks"` // commands run on the host at STATUS
+	Timeout     int        `json:"timeout"`     // seconds, 1 to 60, that all commands of one call may take together; then they are ended, and killed two seconds later; default 5
+}
+
+const (
+	defaultSize    = 10 << 20
+	defaultTimeout = 5
+)
+
+func (c conf) hooks() map[string][][]string {
+	return map[string][][]string{"ADD": c.AddHooks, "DEL": c.DelHooks, "CHECK": c.CheckHooks, "GC": c.GCHooks, "STATUS": c.StatusHooks}
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	bad := func(format string, args ...any) (plan.Plan, error) {
+		return nil, spec.Errorf(spec.CodeConfig, format, args...)
+	}
+	if c.CNIOutput != "" && (!filepath.IsAbs(c.CNIOutput) || strings.ContainsRune(c.CNIOutput, 0)) {
+		return bad("cniOutput: %q: want the absolute path of a file, such as /var/log/cni-calls", c.CNIOutput)
+	}
+	switch c.Format {
+	case "", Text, JSON:
+	default:
+		return bad("format: %q: want %q or %q", c.Format, Text, JSON)
+	}
+	if c.MaxSize != nil && *c.MaxSize != 0 && *c.MaxSize < 4096 {
+		return bad("maxSize: %d: want at least 4096 bytes, or 0 for no bound", *c.MaxSize)
+	}
+	if c.Timeout < 0 || c.Timeout > 60 {
+		return bad("timeout: %d: want 1 to 60 seconds, or 0 for the default, %d", c.Timeout, defaultTimeout)
+	}
+	if c.Command != nil {
+		if err := command("command", c.Command); err != nil {
+			return nil, err
+		}
+	}
+	some := c.CNIOutput != "" || c.Command != nil
+	for _, verb := range []string{"add", "del", "check", "gc", "status"} {
+		for i, argv := range c.hooks()[strings.ToUpper(verb)] {
+			if err := command(fmt.Sprintf("%sHooks[%d]", verb, i), argv); err != nil {
+				return nil, err
+			}
+			some = true
+		}
+	}
+	if !some {
+		r.Warn("cniOutput: is missing, and so are command and all hooks: the plugin does nothing")
+	}
+	return nil, nil
+}
+
+func command(key string, argv []string) error {
+	if len(argv) == 0 || argv[0] == "" || strings.ContainsRune(strings.Join(argv, ""), 0) {
+		return spec.Errorf(spec.CodeConfig, "%s: %q: want a program and its arguments, such as [\"ip\", \"route\"]", key, argv)
+	}
+	return nil
+}
+
+// journal is what the sdk is to do. What is wrong with the configuration it goes without.
+func (c conf) journal() sdk.Journal {
+	j := sdk.Journal{File: c.CNIOutput, Max: defaultSize, JSON: c.Format == JSON, Timeout: defaultTimeout * time.Second, Hooks: map[string][][]string{}}
+	if !filepath.IsAbs(j.File) {
+		j.File = ""
+	}
+	if c.MaxSize != nil && *c.MaxSize >= 0 {
+		j.Max = *c.MaxSize
+	}
+	if c.Timeout > 0 && c.Timeout <= 60 {
+		j.Timeout = time.Duration(c.Timeout) * time.Second
+	}
+	if command("command", c.Command) == nil {
+		j.Command = c.Command
+	}
+	for verb, list := range c.hooks() {
+		for _, argv := range list {
+			if command(verb, argv) == nil {
+				j.Hooks[verb] = append(j.Hooks[verb], argv)
+			}
+		}
+	}
+	return j
+}

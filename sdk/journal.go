@@ -1,0 +1,202 @@
+package sdk
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Journal says where a plugin writes its calls down, and what it runs for each. Nothing of it makes a call fail: what
+// goes wrong is said on stderr.
+type Journal struct {
+	File    string                // records are appended to it; empty: to none
+	Max     int64                 // bytes; a record that would make File longer goes to a new one, and File becomes File.1; zero: no bound
+	JSON    bool                  // a record is a JSON document on one line, instead of lines for people
+	Command []string              // run for each call, with the record on its stdin; empty: none
+	Hooks   map[string][][]string // commands, by verb; those of ADD, DEL and CHECK run in the container's network namespace
+	Timeout time.Duration         // of all commands of a call together
+}
+
+// Journaled has p write down every call that reaches it, whether it succeeds or not. Of a configuration that cannot be
+// read the keys count that can be.
+func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
+	p.journal = func(conf *spec.Conf) Journal {
+		var c C
+		_, _ = decode(conf, &c, false, "DEL")
+		return of(c)
+	}
+	return p
+}
+
+// A record is one call.
+type record struct {
+	Time   time.Time         `json:"time"` // when it began
+	Took   string            `json:"took"`
+	Env    map[string]string `json:"env"` // what begins with CNI_
+	Stdin  json.RawMessage   `json:"stdin"`
+	Result json.RawMessage   `json:"result,omitempty"`
+	Error  json.RawMessage   `json:"error,omitempty"`
+}
+
+// note writes the call down, and runs the journal's commands.
+func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
+	r := record{Time: begin.UTC(), Took: time.Since(begin).Round(time.Microsecond).String(), Env: map[string]string{},
+		Stdin: c.env.stdin, Result: bytes.TrimSpace(out)}
+	for _, kv := range os.Environ() {
+		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "CNI_") {
+			r.Env[name] = value
+		}
+	}
+	if failed != nil {
+		r.Error = bytes.TrimSpace(document(failed).Encode(c.conf.CNIVersion.Or010()))
+	}
+	text := r.lines()
+	if j.JSON {
+		text = r.line()
+	}
+	warn := func(what string, err error) {
+		if err != nil {
+			slog.Warn("the call is answered all the same: "+what, "network", c.conf.Name, "plugin", c.conf.Type, "err", err)
+		}
+	}
+	if j.File != "" {
+		warn("the journal cannot be written", j.write(text))
+	}
+	ctx, stop := context.WithTimeoutCause(context.Background(), j.Timeout, fmt.Errorf("the timeout of %v", j.Timeout))
+	defer stop()
+	for i, argv := range j.Hooks[c.env.Command] {
+		what := fmt.Sprintf("command %d of %s (%s) failed", i, c.env.Command, argv[0])
+		warn(what, c.inside(func() error { return invoke.Hook(ctx, argv, c.env.call(nil)) }))
+	}
+	if len(j.Command) > 0 {
+		warn(fmt.Sprintf("the journal's command (%s) failed", j.Command[0]), invoke.Hook(ctx, j.Command, c.env.call(text)))
+	}
+}
+
+// inside runs fn where the verb is about: in the container's network namespace, if it is there, or on the host.
+func (c *call) inside(fn func() error) error {
+	switch verb := c.env.Command; {
+	case verb == "GC" || verb == "STATUS":
+		return fn()
+	case c.w.Container == nil:
+		slog.Info("a command is not run, for there is no network namespace", "verb", verb)
+		return nil
+	}
+	return c.w.Container.Do(fn)
+}
+
+// call is the environment that this program has been called with, and other input.
+func (e environment) call(stdin []byte) invoke.Call {
+	return invoke.Call{Command: e.Command, ContainerID: e.ContainerID, Netns: e.Netns, IfName: e.IfName, Args: e.Args,
+		Path: filepath.SplitList(e.Path), Stdin: stdin}
+}
+
+// line is the record as JSON on a line. Input that is none becomes a string.
+func (r record) line() []byte {
+	if !json.Valid(r.Stdin) {
+		r.Stdin, _ = json.Marshal(string(r.Stdin))
+	}
+	b, err := json.Marshal(r)
+	if err != nil {
+		b, _ = json.Marshal(map[string]string{"error": err.Error()})
+	}
+	return append(b, '\n')
+}
+
+// lines is the record as the reference's debug plugin writes it, and what that leaves out.
+func (r record) lines() []byte {
+	var b bytes.Buffer
+	verb := strings.ToLower(r.Env["CNI_COMMAND"])
+	if len(verb) > 2 {
+		verb = strings.ToUpper(verb[:1]) + verb[1:]
+	}
+	say := func(name, value string) {
+		if strings.ContainsFunc(value, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' && c != '\r' }) {
+			value = strconv.Quote(value)
+		}
+		fmt.Fprintf(&b, "%s: %s\n", name, value)
+	}
+	variable := func(name, key string) { say(name, strings.ReplaceAll(r.Env[key], "\n", `\n`)) }
+	fmt.Fprintf(&b, "Cmd%s\n", verb)
+	say("Time", r.Time.Format(time.RFC3339Nano))
+	variable("ContainerID", "CNI_CONTAINERID")
+	variable("Netns", "CNI_NETNS")
+	variable("IfName", "CNI_IFNAME")
+	variable("Args", "CNI_ARGS")
+	variable("Path", "CNI_PATH")
+	say("StdinData", string(bytes.TrimSpace(r.Stdin)))
+	if len(r.Result) > 0 {
+		say("Result", string(r.Result))
+	}
+	if len(r.Error) > 0 {
+		say("Error", string(r.Error))
+	}
+	say("Took", r.Took)
+	b.WriteString("----------------------\n")
+	return b.Bytes()
+}
+
+// write appends a record by one write, so that those of calls at the same time do not mix.
+func (j Journal) write(record []byte) error {
+	for range 4 { // as often as others rename the file meanwhile
+		f, err := j.open()
+		if err != nil {
+			return err
+		}
+		full, err := j.full(f, len(record))
+		if err == nil && full {
+			if err = os.Rename(j.File, j.File+".1"); err == nil {
+				f.Close()
+				continue
+			}
+		}
+		_, werr := f.Write(record)
+		return errors.Join(err, werr, f.Close())
+	}
+	return fmt.Errorf("%s: others fill it faster than it can be written", j.File)
+}
+
+// open opens the file. A pipe that nobody reads would be waited for without an end.
+func (j Journal) open() (*os.File, error) {
+	f, err := os.OpenFile(j.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, cmp.Or(err, error(&fs.PathError{Op: "write", Path: j.File, Err: errors.New("it is no regular file")}))
+	}
+	return f, nil
+}
+
+// full reports whether the file has to be renamed before the record is written: by us, and not by another call, which
+// has the lock then. It stays locked until it is closed.
+func (j Journal) full(f *os.File, more int) (bool, error) {
+	st, err := f.Stat()
+	if err != nil || j.Max == 0 || st.Size() == 0 || st.Size()+int64(more) <= j.Max {
+		return false, err
+	}
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return false, nil
+	}
+	at, err := os.Stat(j.File)
+	if err != nil || !os.SameFile(st, at) { // it is renamed already, and the record is at home in what was it
+		return false, nil
+	}
+	return true, nil
+}
