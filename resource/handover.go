@@ -44,7 +44,7 @@ func (p Publish) Handover(backend string) (plan.Plan, []string) {
 		}
 	}
 	if backend == BackendNFT {
-		return plan.Plan{FormerPorts{Owner: p.Owner, Publish: &p}}, lost
+		return plan.Plan{ReferencePorts{Owner: p.Owner, Publish: &p}}, lost
 	}
 	return plan.Plan{PublishIPTables{Publish: p, MarkBit: 13}}, lost
 }
@@ -62,7 +62,7 @@ func (m Masquerade) Handover(backend string) (plan.Plan, []string) {
 		if len(m.Except)+len(m.Force)+len(m.SNATTo) > 0 {
 			lost = []string{"masqExcept, masqForce, snatTo: are not masqueraded by"}
 		}
-		return plan.Plan{FormerMasquerade{Owner: m.Owner, From: m.From}}, lost
+		return plan.Plan{ReferenceMasquerade{Owner: m.Owner, From: m.From}}, lost
 	}
 	return plan.Plan{MasqueradeIPTables{m}}, nil
 }
@@ -72,7 +72,7 @@ func (m MasqueradeIPTables) Handover(string) (plan.Plan, []string) { return nil,
 
 // Handover implements Handed.
 func (s SpoofCheck) Handover(string) (plan.Plan, []string) {
-	return plan.Plan{FormerSpoofCheck(s)}, nil
+	return plan.Plan{ReferenceSpoofCheck(s)}, nil
 }
 
 // Handover implements Handed.
@@ -105,7 +105,7 @@ func (f Forward) Handover(string) (plan.Plan, []string) {
 	if len(f.Addrs) == 0 || f.Backend == BackendFirewalld {
 		return nil, nil
 	}
-	return plan.Plan{FormerFirewall{Owner: f.Owner, Addrs: f.Addrs, Admin: f.admin()}}, nil
+	return plan.Plan{ReferenceFirewall{Owner: f.Owner, Addrs: f.Addrs, Admin: f.admin()}}, nil
 }
 
 // ReferenceInNFT reports whether the reference plugins have rules of any attachment in nf_tables.
@@ -120,8 +120,8 @@ func ReferenceInNFT(w *kernel.World) (there bool, err error) {
 	}{
 		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}, "masq_checks"},
 		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_hostport"}, "hostports"},
-		{formerPortsTable(false), "hostports"},
-		{formerPortsTable(true), "hostports"},
+		{referencePortsTable(false), "hostports"},
+		{referencePortsTable(true), "hostports"},
 	} {
 		if there, err := n.HasChain(c.table, c.chain); there || err != nil {
 			return there, err
@@ -153,7 +153,7 @@ func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
 }
 
 // rules are the reference's in table filter, for addresses of a family.
-func (f FormerFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
+func (f ReferenceFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
 	for _, a := range ofIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
@@ -164,7 +164,7 @@ func (f FormerFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
 }
 
 // Ensure implements plan.Resource, for a handover.
-func (f FormerFirewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+func (f ReferenceFirewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	for _, v6 := range []bool{false, true} {
 		shared, own := f.rules(v6)
 		if len(own) == 0 {
@@ -199,7 +199,7 @@ func (f FormerFirewall) Ensure(ctx context.Context, w *kernel.World) (changed bo
 }
 
 // Verify implements plan.Resource, for a handover.
-func (f FormerFirewall) Verify(ctx context.Context, w *kernel.World) error {
+func (f ReferenceFirewall) Verify(ctx context.Context, w *kernel.World) error {
 	var d drift
 	for _, v6 := range []bool{false, true} {
 		shared, own := f.rules(v6)

@@ -213,7 +213,7 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if !known {
-		if _, in, _, err := h.former(w); err != nil {
+		if _, in, _, err := h.byReference(w); err != nil {
 			return err
 		} else if in == nil {
 			return w.Memory.Forget(deviceMemory, h.Owner)
@@ -232,7 +232,7 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 		_, err := r.release(ctx, w)
 		return err
 	}
-	r, in, l, err := h.former(w)
+	r, in, l, err := h.byReference(w)
 	if err != nil || in == nil {
 		return err
 	}

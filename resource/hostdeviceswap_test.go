@@ -169,7 +169,7 @@ func TestHostDeviceOfReferenceSwapped(t *testing.T) {
 	host(t, w, "ip link set ens5 alias ens5 netns %s name eth0", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 	h := aDevice(owner, "ens5")
 	h.Attached = true
-	r, in, l, err := h.former(w)
+	r, in, l, err := h.byReference(w)
 	if err != nil || in == nil {
 		t.Fatalf("it is not known: %v", err)
 	}

@@ -65,8 +65,8 @@ func BenchmarkNothingOfTheReference(b *testing.B) {
 	}
 	defer host.Close()
 	w := &kernel.World{Host: host, Memory: kernel.Memory{Dir: b.TempDir()}}
-	all := plan.Plan{PublishIPTables{Publish: Publish{Owner: owner}}, FormerPorts{Owner: owner}, MasqueradeIPTables{Masquerade{Owner: owner}},
-		FormerMasquerade{Owner: owner}, FormerSpoofCheck{Owner: owner}, FormerFirewall{Owner: owner}}
+	all := plan.Plan{PublishIPTables{Publish: Publish{Owner: owner}}, ReferencePorts{Owner: owner}, MasqueradeIPTables{Masquerade{Owner: owner}},
+		ReferenceMasquerade{Owner: owner}, ReferenceSpoofCheck{Owner: owner}, ReferenceFirewall{Owner: owner}}
 	for _, r := range all {
 		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {
 			for b.Loop() {

@@ -84,9 +84,9 @@ func (ReferenceMasqueradeKind) Name() string { return "the reference's masquerad
 
 // Owners implements plan.Kind.
 func (ReferenceMasqueradeKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-	err = eachFormerMasquerade(w, func(mark string) bool {
-		if strings.HasPrefix(mark, formerHash(network)+"-") {
-			tags = append(tags, plan.Tag{Network: network, Found: mark, Could: func(o spec.Owner) bool { return formerMark(o) == mark }})
+	err = eachReferenceMasquerade(w, func(mark string) bool {
+		if strings.HasPrefix(mark, referenceMarkHash(network)+"-") {
+			tags = append(tags, plan.Tag{Network: network, Found: mark, Could: func(o spec.Owner) bool { return referenceMark(o) == mark }})
 		}
 		return false
 	})
@@ -99,11 +99,11 @@ func (ReferenceMasqueradeKind) Remove(_ context.Context, w *kernel.World, tags .
 	for _, t := range tags {
 		mark, found := t.Found.(string)
 		if !found {
-			mark = formerMark(t.Owner)
+			mark = referenceMark(t.Owner)
 		}
 		marks[mark] = true
 	}
-	return eachFormerMasquerade(w, func(mark string) bool { return marks[mark] })
+	return eachReferenceMasquerade(w, func(mark string) bool { return marks[mark] })
 }
 
 // ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no network's name.
@@ -119,7 +119,7 @@ func (ReferencePortKind) Owners(context.Context, *kernel.World, string) ([]plan.
 
 // Remove implements plan.Kind.
 func (ReferencePortKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, "", tags, func(t plan.Tag) error { return FormerPorts{Owner: t.Owner}.Remove(ctx, w) })
+	return forEach(w, "", tags, func(t plan.Tag) error { return ReferencePorts{Owner: t.Owner}.Remove(ctx, w) })
 }
 
 // ReferenceSpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
@@ -135,7 +135,7 @@ func (ReferenceSpoofCheckKind) Owners(context.Context, *kernel.World, string) ([
 
 // Remove implements plan.Kind.
 func (ReferenceSpoofCheckKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, "", tags, func(t plan.Tag) error { return FormerSpoofCheck{Owner: t.Owner}.Remove(ctx, w) })
+	return forEach(w, "", tags, func(t plan.Tag) error { return ReferenceSpoofCheck{Owner: t.Owner}.Remove(ctx, w) })
 }
 
 // ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's addresses.
@@ -152,7 +152,7 @@ func (ReferenceForwardKind) Owners(context.Context, *kernel.World, string) ([]pl
 // Remove implements plan.Kind.
 func (ReferenceForwardKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
 	return forEach(w, "", tags, func(t plan.Tag) error {
-		f := FormerFirewall{Owner: t.Owner}
+		f := ReferenceFirewall{Owner: t.Owner}
 		if t.Prev != nil {
 			for _, ip := range t.Prev.IPs {
 				f.Addrs = append(f.Addrs, ip.Address.Addr().Unmap())

@@ -16,18 +16,18 @@ import (
 // removes what is there for the attachment, so that a host can change over with its containers alive. What the
 // reference made by iptables has the names of our own iptables backends, whose Remove finds it.
 
-// FormerPorts is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
+// ReferencePorts is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
 // cni_hostport, by the container's ID alone.
-type FormerPorts struct {
+type ReferencePorts struct {
 	Owner   spec.Owner
 	Publish *Publish // to make them, for a handover
 }
 
-func formerPortsTable(v6 bool) *kernel.NFTTable {
+func referencePortsTable(v6 bool) *kernel.NFTTable {
 	return &kernel.NFTTable{Family: kernel.NFProto(v6), Name: "cni_hostport"}
 }
 
-func (f FormerPorts) String() string {
+func (f ReferencePorts) String() string {
 	if f.Publish != nil {
 		return "the reference's nft rules in cni_hostport: " + f.Publish.String()
 	}
@@ -35,11 +35,11 @@ func (f FormerPorts) String() string {
 }
 
 // Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
-func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
+func (f ReferencePorts) Remove(_ context.Context, w *kernel.World) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		err := formerNFT(w, func(n *kernel.NFT) error {
-			t := formerPortsTable(v6)
+		err := referenceNFT(w, func(n *kernel.NFT) error {
+			t := referencePortsTable(v6)
 			if there, err := n.HasChain(t, "hostports"); err != nil || !there {
 				return err
 			}
@@ -75,35 +75,35 @@ func (f FormerPorts) Remove(_ context.Context, w *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// FormerMasquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
+// ReferenceMasquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
 // cni_plugins_masquerade.
-type FormerMasquerade struct {
+type ReferenceMasquerade struct {
 	Owner spec.Owner
 	From  []netip.Prefix // to make them, for a handover
 }
 
-func (f FormerMasquerade) String() string {
+func (f ReferenceMasquerade) String() string {
 	if len(f.From) > 0 {
 		return "the reference's nft rules in cni_plugins_masquerade: " + prefixes("saddr", f.From)
 	}
 	return "no nft rules of the reference in inet cni_plugins_masquerade"
 }
 
-func formerHash(text string) string { return firstDigits(text, 16) }
+func referenceMarkHash(text string) string { return firstDigits(text, 16) }
 
-// formerMark is how the reference's comments on an attachment's masquerading begin.
-func formerMark(o spec.Owner) string {
-	return formerHash(o.Network) + "-" + formerHash(o.IfName+":"+o.ContainerID)
+// referenceMark is how the reference's comments on an attachment's masquerading begin.
+func referenceMark(o spec.Owner) string {
+	return referenceMarkHash(o.Network) + "-" + referenceMarkHash(o.IfName+":"+o.ContainerID)
 }
 
 // Remove implements plan.Remover.
-func (f FormerMasquerade) Remove(_ context.Context, w *kernel.World) error {
-	return eachFormerMasquerade(w, func(mark string) bool { return mark == formerMark(f.Owner) })
+func (f ReferenceMasquerade) Remove(_ context.Context, w *kernel.World) error {
+	return eachReferenceMasquerade(w, func(mark string) bool { return mark == referenceMark(f.Owner) })
 }
 
-// eachFormerMasquerade removes the rules whose mark is to go.
-func eachFormerMasquerade(w *kernel.World, which func(mark string) bool) error {
-	return formerNFT(w, func(n *kernel.NFT) error {
+// eachReferenceMasquerade removes the rules whose mark is to go.
+func eachReferenceMasquerade(w *kernel.World, which func(mark string) bool) error {
+	return referenceNFT(w, func(n *kernel.NFT) error {
 		t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
 		rules, err := n.ChainRules(t, "masq_checks", false)
 		if err != nil {
@@ -118,14 +118,14 @@ func eachFormerMasquerade(w *kernel.World, which func(mark string) bool) error {
 	})
 }
 
-// FormerSpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
+// ReferenceSpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
 // bridge nat, and the rules that lead there.
-type FormerSpoofCheck struct {
+type ReferenceSpoofCheck struct {
 	Owner     spec.Owner
 	Link, MAC string // to make them, for a handover
 }
 
-func (f FormerSpoofCheck) String() string {
+func (f ReferenceSpoofCheck) String() string {
 	if f.Link != "" {
 		return "the reference's nft chains in bridge nat: " + line(opt("iifname", f.Link), opt("ether saddr !=", f.MAC), "drop")
 	}
@@ -133,8 +133,8 @@ func (f FormerSpoofCheck) String() string {
 }
 
 // Remove implements plan.Remover.
-func (f FormerSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
-	return formerNFT(w, func(n *kernel.NFT) error {
+func (f ReferenceSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
+	return referenceNFT(w, func(n *kernel.NFT) error {
 		t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "nat"}
 		chain := "cni-br-iface-" + f.Owner.ContainerID + "-" + f.Owner.IfName
 		there, err := n.HasChain(t, chain)
@@ -157,8 +157,8 @@ func (f FormerSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
 	})
 }
 
-// formerNFT runs fn, and again where somebody was faster. A kernel without nf_tables has nothing to remove.
-func formerNFT(w *kernel.World, fn func(*kernel.NFT) error) error {
+// referenceNFT runs fn, and again where somebody was faster. A kernel without nf_tables has nothing to remove.
+func referenceNFT(w *kernel.World, fn func(*kernel.NFT) error) error {
 	n, err := w.Host.NFT()
 	if err == nil {
 		if err = fn(n); errors.Is(err, unix.ENOENT) {
@@ -171,15 +171,15 @@ func formerNFT(w *kernel.World, fn func(*kernel.NFT) error) error {
 	return err
 }
 
-// FormerFirewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of
+// ReferenceFirewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of
 // iptables: an accept for what comes from each, and one for the answers to it. It knows no owner.
-type FormerFirewall struct {
+type ReferenceFirewall struct {
 	Owner spec.Owner
 	Addrs []netip.Addr // none: those of the container's interface, as long as it is there, or of its lease
 	Admin string       // the administrator's chain, to make them, for a handover
 }
 
-func (f FormerFirewall) String() string {
+func (f ReferenceFirewall) String() string {
 	if f.Admin != "" {
 		return line("the reference's iptables rules in CNI-FORWARD", addrs("for", f.Addrs))
 	}
@@ -187,7 +187,7 @@ func (f FormerFirewall) String() string {
 }
 
 // Remove implements plan.Remover.
-func (f FormerFirewall) Remove(ctx context.Context, w *kernel.World) error {
+func (f ReferenceFirewall) Remove(ctx context.Context, w *kernel.World) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		all, err := iptHaving(w, v6, "filter", chainForward)
@@ -213,7 +213,7 @@ func (f FormerFirewall) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 // names reports whether a rule is for one address alone, and that is ours.
-func (f FormerFirewall) names(r kernel.IPTRule) bool {
+func (f ReferenceFirewall) names(r kernel.IPTRule) bool {
 	for _, p := range []netip.Prefix{r.Src, r.Dst} {
 		if p.IsValid() && p.IsSingleIP() && slices.Contains(f.Addrs, p.Addr()) {
 			return !(r.Src.IsValid() && r.Dst.IsValid())
@@ -223,13 +223,13 @@ func (f FormerFirewall) names(r kernel.IPTRule) bool {
 }
 
 // isElsewhere reports whether host-local has given an address to another container meanwhile.
-func (f FormerFirewall) isElsewhere(a netip.Addr) bool {
+func (f ReferenceFirewall) isElsewhere(a netip.Addr) bool {
 	id, _, leased := lease(f.Owner.Network, a)
 	return leased && id != f.Owner.ContainerID
 }
 
 // lookUp finds the addresses where nobody said them.
-func (f FormerFirewall) lookUp(w *kernel.World) (all []netip.Addr) {
+func (f ReferenceFirewall) lookUp(w *kernel.World) (all []netip.Addr) {
 	if w.Container == nil {
 		return leasedTo(f.Owner)
 	}

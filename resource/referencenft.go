@@ -15,10 +15,10 @@ import (
 // What the reference would have made in nftables, for a handover. Each of its chains is made where it is missing, with
 // what always stands in it; the attachment's rules are made anew.
 
-// formerTable makes a table of the reference with its chains, and puts rules in where none of that comment and kind
+// referenceTable makes a table of the reference with its chains, and puts rules in where none of that comment and kind
 // are. Sign says whose a rule is.
-func formerTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comment string) bool, rules map[string][]*kernel.NFTRule) (changed bool, err error) {
-	err = formerNFT(w, func(n *kernel.NFT) error {
+func referenceTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comment string) bool, rules map[string][]*kernel.NFTRule) (changed bool, err error) {
+	err = referenceNFT(w, func(n *kernel.NFT) error {
 		var b kernel.NFTBatch
 		b.AddTable(t)
 		for _, c := range t.Chains {
@@ -60,7 +60,7 @@ func formerTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comment
 }
 
 // Ensure implements plan.Resource, for a handover.
-func (f FormerPorts) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+func (f ReferencePorts) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
 	if f.Publish == nil {
 		return false, nil
 	}
@@ -73,9 +73,9 @@ func (f FormerPorts) Ensure(_ context.Context, w *kernel.World) (changed bool, e
 	return changed, nil
 }
 
-func (f FormerPorts) ensure(w *kernel.World, v6 bool) (bool, error) {
+func (f ReferencePorts) ensure(w *kernel.World, v6 bool) (bool, error) {
 	to, conditions := f.Publish.family(v6)
-	t := formerPortsTable(v6)
+	t := referencePortsTable(v6)
 	if !to.IsValid() {
 		return false, nil
 	}
@@ -121,14 +121,14 @@ func (f FormerPorts) ensure(w *kernel.World, v6 bool) (bool, error) {
 			masquerade(netip.MustParsePrefix("127.0.0.1/32"))
 		}
 	}
-	return formerTable(w, t, v6, func(comment string) bool { return comment == id }, rules)
+	return referenceTable(w, t, v6, func(comment string) bool { return comment == id }, rules)
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
-func (f FormerPorts) Verify(context.Context, *kernel.World) error { return nil }
+func (f ReferencePorts) Verify(context.Context, *kernel.World) error { return nil }
 
 // Ensure implements plan.Resource, for a handover.
-func (f FormerMasquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
+func (f ReferenceMasquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if len(f.From) == 0 {
 		return false, nil
 	}
@@ -141,7 +141,7 @@ func (f FormerMasquerade) Ensure(_ context.Context, w *kernel.World) (bool, erro
 			rule("").Goto("masq_checks"),
 		}},
 	}}
-	mark := formerMark(f.Owner)
+	mark := referenceMark(f.Owner)
 	comment := mark + fmt.Sprintf(", net: %s, if: %s, id: %s", f.Owner.Network, f.Owner.IfName, f.Owner.ContainerID)
 	comment = comment[:min(len(comment), kernel.NFTCommentMax)]
 	var rules []*kernel.NFTRule
@@ -150,14 +150,14 @@ func (f FormerMasquerade) Ensure(_ context.Context, w *kernel.World) (bool, erro
 			rules = append(rules, rule(comment).Family(v6).Prefix(false, false, netip.PrefixFrom(p.Addr(), p.Addr().BitLen())).Prefix(true, true, p.Masked()).Masquerade())
 		}
 	}
-	return formerTable(w, t, false, func(comment string) bool { return strings.HasPrefix(comment, mark) }, map[string][]*kernel.NFTRule{"masq_checks": rules})
+	return referenceTable(w, t, false, func(comment string) bool { return strings.HasPrefix(comment, mark) }, map[string][]*kernel.NFTRule{"masq_checks": rules})
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
-func (f FormerMasquerade) Verify(context.Context, *kernel.World) error { return nil }
+func (f ReferenceMasquerade) Verify(context.Context, *kernel.World) error { return nil }
 
 // Ensure implements plan.Resource, for a handover.
-func (f FormerSpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, error) {
+func (f ReferenceSpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if f.Link == "" {
 		return false, nil
 	}
@@ -173,7 +173,7 @@ func (f FormerSpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, erro
 		{Name: chain}, {Name: chain + "-mac"},
 	}}
 	rule := func() *kernel.NFTRule { return kernel.PlainNFTRule(comment) }
-	return formerTable(w, t, false, func(c string) bool { return c == comment }, map[string][]*kernel.NFTRule{
+	return referenceTable(w, t, false, func(c string) bool { return c == comment }, map[string][]*kernel.NFTRule{
 		"PREROUTING":   {rule().Iifname(false, f.Link).Jump(chain)},
 		chain:          {rule().Jump(chain + "-mac")},
 		chain + "-mac": {rule().Ether(mac).Return(), rule().Drop()},
@@ -181,4 +181,4 @@ func (f FormerSpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, erro
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
-func (f FormerSpoofCheck) Verify(context.Context, *kernel.World) error { return nil }
+func (f ReferenceSpoofCheck) Verify(context.Context, *kernel.World) error { return nil }
