@@ -83,7 +83,11 @@ func withIPTables(ctx context.Context, fn func() error) error {
 		return err
 	}
 	defer unlock()
-	err = fn()
+	return tryTwice(fn)
+}
+
+func tryTwice(fn func() error) error {
+	err := fn()
 	var failed *kernel.IPTError
 	if errors.As(err, &failed) && failed.Line > 0 && !errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOENT) {
 		err = fn()
@@ -91,9 +95,21 @@ func withIPTables(ctx context.Context, fn func() error) error {
 	return err
 }
 
-// accept puts the accepts into a table, all at once.
+// withOwnRules is withIPTables for changes of an owner's own rules in a chain that stands. Nobody else adds or deletes them, so
+// after a second it goes on without the lock, which a stopped process may hold.
+func withOwnRules(ctx context.Context, w *kernel.World, fn func() error) error {
+	done, err := w.Host.Turn(ctx, "iptables")
+	if err != nil {
+		return err
+	}
+	defer done()
+	return tryTwice(fn)
+}
+
+// accept puts the accepts into a table, all at once. What all accepts share is made under the lock alone.
 func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables) (changed bool, err error) {
-	err = withIPTables(ctx, func() error {
+	shares := false
+	add := func() error {
 		have, err := t.Save(ctx)
 		if err != nil {
 			return err
@@ -106,7 +122,12 @@ func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables
 			}
 		}
 		shared, own := f.accepts(t.V6)
-		for _, r := range lacking(have, shared) {
+		missing := lacking(have, shared)
+		if !shares && len(lines)+len(missing) > 0 {
+			shares = true
+			return nil
+		}
+		for _, r := range missing {
 			at := "-I " + r.Chain
 			// What keeps networks apart comes before what lets addresses through.
 			if i := slices.IndexFunc(have[r.Chain], func(r kernel.IPTRule) bool { return r.Jump == chainStage1 }); i >= 0 {
@@ -122,7 +143,10 @@ func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables
 		}
 		changed = len(lines) > 0
 		return t.Apply(ctx, lines...)
-	})
+	}
+	if err = withOwnRules(ctx, w, add); shares && err == nil {
+		err = withIPTables(ctx, add)
+	}
 	return changed && err == nil, err
 }
 
@@ -138,7 +162,7 @@ func stale(have map[string][]kernel.IPTRule, own []kernel.IPTRule) (old []kernel
 
 // unaccept removes the accepts of a network's owners that keep does not want.
 func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
-	return changeHaving(ctx, w, chainForward, func(have map[string][]kernel.IPTRule) (lines []string, err error) {
+	return changeHaving(ctx, w, chainForward, true, func(have map[string][]kernel.IPTRule) (lines []string, err error) {
 		for _, r := range have[chainForward] {
 			if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == network && !keep(owner) {
 				lines = append(lines, r.Delete())

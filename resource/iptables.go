@@ -171,14 +171,14 @@ func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, 
 }
 
 // changeHaving changes the tables filter, of both families and variants, that have a chain: change says by which lines, of
-// the rules there. Where there is no such chain, the kernel says so and nothing is executed.
-func changeHaving(ctx context.Context, w *kernel.World, chain string, change func(map[string][]kernel.IPTRule) ([]string, error)) error {
+// the rules there. Own says that these are owners' own rules. Where there is no such chain, the kernel says so and nothing is executed.
+func changeHaving(ctx context.Context, w *kernel.World, chain string, own bool, change func(map[string][]kernel.IPTRule) ([]string, error)) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		tables, err := iptHaving(w, v6, "filter", chain)
 		errs = append(errs, err)
 		for _, t := range tables {
-			errs = append(errs, withIPTables(ctx, func() error {
+			do := func() error {
 				have, err := t.Save(ctx)
 				if err != nil {
 					return err
@@ -188,7 +188,12 @@ func changeHaving(ctx context.Context, w *kernel.World, chain string, change fun
 					return err
 				}
 				return t.Apply(ctx, lines...)
-			}))
+			}
+			if own {
+				errs = append(errs, withOwnRules(ctx, w, do))
+			} else {
+				errs = append(errs, withIPTables(ctx, do))
+			}
 		}
 	}
 	return errors.Join(errs...)

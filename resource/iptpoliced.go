@@ -58,7 +58,7 @@ func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]by
 	for _, link := range links {
 		gone[link] = true
 	}
-	return changeHaving(ctx, w, chainStrict, func(have map[string][]kernel.IPTRule) ([]string, error) {
+	return changeHaving(ctx, w, chainStrict, false, func(have map[string][]kernel.IPTRule) ([]string, error) {
 		records, err := decoded[string](w.Memory.All(iptPolicedRecord)) // as they are under the lock
 		for owner, link := range records {
 			if stays(owner) {
@@ -96,7 +96,7 @@ func othersContainers(w *kernel.World, link string) (bool, error) {
 
 // SweepStages removes from the chains of the policies what is about links that are gone.
 func SweepStages(ctx context.Context, w *kernel.World) error {
-	return changeHaving(ctx, w, chainStrict, func(have map[string][]kernel.IPTRule) ([]string, error) {
+	return changeHaving(ctx, w, chainStrict, false, func(have map[string][]kernel.IPTRule) ([]string, error) {
 		return rulesAbout(have, func(_ kernel.IPTRule, link string) bool {
 			_, err := w.Host.Link(link)
 			return errors.Is(err, kernel.ErrNoLink)

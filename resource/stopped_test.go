@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -192,6 +193,42 @@ func TestStoppedPolicy(t *testing.T) {
 				t.Errorf("stopped at %d points only", points)
 			}
 			t.Logf("stopped at %d points", points)
+		})
+	}
+}
+
+// A stopped process that holds the lock of iptables keeps nobody from putting accepts into a chain that stands, or from taking
+// them away.
+func TestStoppedAccepts(t *testing.T) {
+	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+		t.Run(v.String(), func(t *testing.T) {
+			w := newWorld(t)
+			host(t, w, "iptables-%v -P FORWARD DROP", v)
+			of := func(id, addr string) Forward {
+				o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
+				return Forward{Owner: o, Backend: BackendIPTables, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+			}
+			first, second := of("c1", "10.1.2.5"), of("c2", "10.1.2.6")
+			ensure(t, w, first)
+			unlock, err := kernel.Lock(t.Context(), "iptables")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unlock()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if _, err := second.Ensure(ctx, w); err != nil {
+				t.Error(err)
+			}
+			verify(t, w, first)
+			verify(t, w, second)
+			if err := first.Remove(ctx, w); err != nil {
+				t.Error(err)
+			}
+			verify(t, w, second)
+			if s := host(t, w, "iptables-%v -S", v); strings.Contains(s, "10.1.2.5") || strings.Count(s, "-s 10.1.2.6") != 1 {
+				t.Errorf("the rules are:\n%s", s)
+			}
 		})
 	}
 }
