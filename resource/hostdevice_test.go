@@ -130,13 +130,13 @@ func TestHostDeviceTaken(t *testing.T) {
 		t.Error(err)
 	}
 	// GC takes it back from a container that lives, and has the path that it had.
-	if err := sweepKinds(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, []plan.Kind{DeviceKind{}}, "net", func([8]byte) bool { return true }, nil); err != nil {
+	if err := sweepKinds(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return true }, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := aDevice(owner, "ens4").Verify(t.Context(), w); err != nil {
 		t.Errorf("after a GC that had to keep it: %v", err)
 	}
-	if err := sweepKinds(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, []plan.Kind{DeviceKind{}}, "net", func([8]byte) bool { return false }, nil); err != nil {
+	if err := sweepKinds(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false }, nil); err != nil {
 		t.Fatal(err)
 	}
 	if after := linkState(t, w); after != before {
@@ -153,7 +153,7 @@ func TestHostDeviceComesBack(t *testing.T) {
 	for name, finish := range map[string]func(*kernel.World) error{
 		"DEL": func(w *kernel.World) error { return aDevice(owner, "ens4").Remove(t.Context(), w) },
 		"GC": func(w *kernel.World) error {
-			return sweepKinds(t.Context(), w, []plan.Kind{DeviceKind{}}, "net", func([8]byte) bool { return false }, nil)
+			return sweepKinds(t.Context(), w, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false }, nil)
 		},
 		"another ADD": func(w *kernel.World) error {
 			second := &kernel.World{Host: w.Host, Container: openNS(t), Memory: w.Memory}
@@ -193,7 +193,7 @@ func TestHostDeviceVLAN(t *testing.T) {
 	for name, finish := range map[string]func(*kernel.World) error{
 		"DEL": func(w *kernel.World) error { return aDevice(owner, "ens5.7").Remove(t.Context(), w) },
 		"GC": func(w *kernel.World) error {
-			return sweepKinds(t.Context(), w, []plan.Kind{DeviceKind{}}, "net", func([8]byte) bool { return false }, nil)
+			return sweepKinds(t.Context(), w, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false }, nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

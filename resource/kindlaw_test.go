@@ -16,7 +16,7 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 	case Veth:
 		return VethKind{Bridge: r.Master}, r.Owner
 	case Port:
-		return PortKind{}, r.Owner
+		return PortKind(), r.Owner
 	case Macvlan:
 		return ContainerLink(r.kind()), r.Owner
 	case IPvlan:
@@ -28,11 +28,11 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 	case Tap:
 		return ContainerLink("tun"), r.Owner
 	case HostDevice:
-		return DeviceKind{}, r.Owner
+		return DeviceKind(nil), r.Owner
 	case VRF:
-		return VRFKind{}, r.Owner
+		return VRFKind(""), r.Owner
 	case SourceRouting:
-		return SourceRoutingKind{}, r.Owner
+		return SourceRoutingKind(0), r.Owner
 	case Publish:
 		return PublishKind(), r.Owner
 	case Masquerade:
@@ -42,9 +42,9 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 	case IsolatedPort:
 		return IsolatedPortKind(), r.Owner
 	case PublishIPTables:
-		return PublishIPTablesKind{}, r.Owner
+		return PublishIPTablesKind(), r.Owner
 	case MasqueradeIPTables:
-		return MasqueradeIPTablesKind{}, r.Owner
+		return MasqueradeIPTablesKind(), r.Owner
 	case Forward:
 		return ForwardKind{}, r.Owner
 	}

@@ -139,3 +139,53 @@ func derivedName(l *kernel.Link) bool {
 }
 
 func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<24 }
+
+// ContainerLink is the Kind of a link that was made in the container, of a type of ip(8): macvlan, ipvlan, vlan, dummy, tun.
+type ContainerLink string
+
+// Name implements plan.Kind.
+func (k ContainerLink) Name() string { return string(k) + " interface" }
+
+// Owners implements plan.Kind. An ADD that was killed has written no link down, and that the namespace was entered.
+func (k ContainerLink) Owners(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+	made, err := decoded[Made](w.Memory.Records(MadeRecord, network))
+	links, lerr := decoded[madeLink](w.Memory.Records(linkRecord, network))
+	var tags []plan.Tag
+	for hash, m := range made {
+		if l, known := links[hash]; m.Path != "" && (!known || l.Kind == string(k)) {
+			tags = append(tags, plan.Tag{Network: network, Hash: hash, Found: m})
+		}
+	}
+	for hash, l := range links {
+		if m, known := made[hash]; l.Kind == string(k) && (!known || m.Path == "") {
+			tags = append(tags, plan.Tag{Network: network, Hash: hash})
+		}
+	}
+	return tags, errors.Join(err, lerr)
+}
+
+// Remove implements plan.Kind.
+func (k ContainerLink) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
+	return forEach(w, linkRecord, tags, func(t plan.Tag) error {
+		if t.Known() {
+			return removeOwn(w, t.Owner, t.Owner.IfName, string(k))
+		}
+		m, _ := t.Found.(Made)
+		if m.Path == "" { // gone with its namespace
+			return nil
+		}
+		ns, err := m.open()
+		if ns == nil || err != nil {
+			return err
+		}
+		defer ns.Close()
+		made, err := recallLink(w, m.Owner, ns)
+		if err != nil {
+			return err
+		}
+		links, err := ownLinks(w, ns, made, t.Hash, func(l *kernel.Link) bool {
+			return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(t.Network))
+		}, string(k))
+		return errors.Join(err, deleteAll(ns, links))
+	})
+}

@@ -107,51 +107,22 @@ func (ReferenceMasqueradeKind) Remove(_ context.Context, w *kernel.World, tags .
 }
 
 // ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no network's name.
-type ReferencePortKind struct{}
-
-// Name implements plan.Kind.
-func (ReferencePortKind) Name() string { return "the reference's ports in nftables" }
-
-// Owners implements plan.Kind.
-func (ReferencePortKind) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) {
-	return nil, nil
-}
-
-// Remove implements plan.Kind.
-func (ReferencePortKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, "", tags, func(t plan.Tag) error { return ReferencePorts{Owner: t.Owner}.Remove(ctx, w) })
+func ReferencePortKind() plan.Kind {
+	return funcKind{name: "the reference's ports in nftables", remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+		return ReferencePorts{Owner: t.Owner}.Remove(ctx, w)
+	}}
 }
 
 // ReferenceSpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
-type ReferenceSpoofCheckKind struct{}
-
-// Name implements plan.Kind.
-func (ReferenceSpoofCheckKind) Name() string { return "the reference's MAC check" }
-
-// Owners implements plan.Kind.
-func (ReferenceSpoofCheckKind) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) {
-	return nil, nil
-}
-
-// Remove implements plan.Kind.
-func (ReferenceSpoofCheckKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, "", tags, func(t plan.Tag) error { return ReferenceSpoofCheck{Owner: t.Owner}.Remove(ctx, w) })
+func ReferenceSpoofCheckKind() plan.Kind {
+	return funcKind{name: "the reference's MAC check", remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+		return ReferenceSpoofCheck{Owner: t.Owner}.Remove(ctx, w)
+	}}
 }
 
 // ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's addresses.
-type ReferenceForwardKind struct{}
-
-// Name implements plan.Kind.
-func (ReferenceForwardKind) Name() string { return "the reference's accepts in iptables" }
-
-// Owners implements plan.Kind.
-func (ReferenceForwardKind) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) {
-	return nil, nil
-}
-
-// Remove implements plan.Kind.
-func (ReferenceForwardKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, "", tags, func(t plan.Tag) error {
+func ReferenceForwardKind() plan.Kind {
+	return funcKind{name: "the reference's accepts in iptables", remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 		f := ReferenceFirewall{Owner: t.Owner}
 		if t.Prev != nil {
 			for _, ip := range t.Prev.IPs {
@@ -159,5 +130,5 @@ func (ReferenceForwardKind) Remove(ctx context.Context, w *kernel.World, tags ..
 			}
 		}
 		return f.Remove(ctx, w)
-	})
+	}}
 }

@@ -18,10 +18,10 @@ func nftKinds() []plan.Kind {
 // allKinds are all kinds, in an order in which plugins may declare them.
 func allKinds() []plan.Kind {
 	return append([]plan.Kind{
-		LoopbackKind{}, TransientBridgeKind{}, VethKind{}, PortKind{}, ContainerLink("macvlan"), ContainerLink("macvtap"), ContainerLink("ipvlan"),
-		ContainerLink("vlan"), ContainerLink("dummy"), ContainerLink("tun"), DeviceKind{}, IFBKind{}, LimitKind{}, VRFKind{}, SourceRoutingKind{}, TuningKind{},
-		PolicyKind{}, FailClosedKind{}, ForwardKind{}, PublishIPTablesKind{}, MasqueradeIPTablesKind{},
-		ReferenceChainKind{}, ReferenceMasqueradeKind{}, ReferencePortKind{}, ReferenceSpoofCheckKind{}, ReferenceForwardKind{},
+		LoopbackKind(), TransientBridgeKind(), VethKind{}, PortKind(), ContainerLink("macvlan"), ContainerLink("macvtap"), ContainerLink("ipvlan"),
+		ContainerLink("vlan"), ContainerLink("dummy"), ContainerLink("tun"), DeviceKind(nil), IFBKind{}, LimitKind(), VRFKind(""), SourceRoutingKind(0), TuningKind(""),
+		PolicyKind{}, FailClosedKind(), ForwardKind{}, PublishIPTablesKind(), MasqueradeIPTablesKind(),
+		ReferenceChainKind{}, ReferenceMasqueradeKind{}, ReferencePortKind(), ReferenceSpoofCheckKind(), ReferenceForwardKind(),
 	}, nftKinds()...)
 }
 
@@ -62,7 +62,7 @@ func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func([8
 }
 
 func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool, keepUntagged func(*kernel.Link) bool) error {
-	return sweepKinds(ctx, w, []plan.Kind{PortKind{}, VethKind{}, IFBKind{}}, network, keep, keepUntagged)
+	return sweepKinds(ctx, w, []plan.Kind{PortKind(), VethKind{}, IFBKind{}}, network, keep, keepUntagged)
 }
 
 // containedKinds are the kinds of links that are made in a container.

@@ -71,7 +71,7 @@ func TestTransientBridgeStays(t *testing.T) {
 				if err := b.Remove(t.Context(), w); err != nil {
 					t.Error(err)
 				}
-				if err := (TransientBridgeKind{}).Tidy(t.Context(), w, "net", true); err != nil {
+				if err := TransientBridgeKind().(plan.Tidier).Tidy(t.Context(), w, "net", true); err != nil {
 					t.Error(err)
 				}
 				if now := linkState(t, w); stays && now != before {

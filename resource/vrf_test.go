@@ -307,14 +307,14 @@ func TestVRFGC(t *testing.T) {
 	must(t, w, member0("blue", 0))
 	must(t, w, in1("blue"))
 	keep := func(o [8]byte) bool { return false }
-	if err := sweepKinds(t.Context(), w, []plan.Kind{VRFKind{}}, owner.Network, func([8]byte) bool { return true }, nil); err != nil {
+	if err := sweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, owner.Network, func([8]byte) bool { return true }, nil); err != nil {
 		t.Error(err)
 	}
 	if err := member0("blue", 0).Verify(t.Context(), w); err != nil {
 		t.Errorf("one to be kept: %v", err)
 	}
 	for _, network := range []string{owner.Network, "lan"} {
-		if err := sweepKinds(t.Context(), w, []plan.Kind{VRFKind{}}, network, keep, nil); err != nil {
+		if err := sweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, network, keep, nil); err != nil {
 			t.Error(err)
 		}
 	}

@@ -39,7 +39,7 @@ func plugins() []sdk.Plugin {
 				p = append(p, resource.Addr{Link: "lo", Prefix: ip.Address})
 			}
 			return p, nil
-		}, func(conf) []plan.Kind { return []plan.Kind{resource.LoopbackKind{}} }),
+		}, func(conf) []plan.Kind { return []plan.Kind{resource.LoopbackKind()} }),
 		sdk.Chained("toychain", "adds nothing", func(conf, *sdk.Request) (plan.Plan, error) { return nil, nil }, nil),
 		sdk.Allocator("toyipam", "gives one address", func(c struct {
 			IPAM struct {

@@ -25,7 +25,7 @@ import (
 
 // Plugin is the host-device plugin.
 var Plugin = sdk.Interface("host-device", "gives a container a network device of the host", want, func(c conf) []plan.Kind {
-	return []plan.Kind{resource.DeviceKind{Ways: c.ways()}}
+	return []plan.Kind{resource.DeviceKind(c.ways())}
 })
 
 type conf struct {

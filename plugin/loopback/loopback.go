@@ -10,7 +10,7 @@ import (
 // Plugin is the loopback plugin. It has no keys of its own, and its interface is lo whatever CNI_IFNAME
 // says.
 var Plugin = sdk.Interface("loopback", "sets the container's lo up", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.LoopbackKind{}}
+	return []plan.Kind{resource.LoopbackKind()}
 }).Observes()
 
 type conf struct{}

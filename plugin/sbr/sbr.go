@@ -17,11 +17,11 @@ import (
 
 // Plugin is the sbr plugin.
 var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses out by that interface", want, func(c conf) []plan.Kind {
-	k := resource.SourceRoutingKind{}
+	table := 0
 	if c.Table != nil {
-		k.Table = *c.Table
+		table = *c.Table
 	}
-	return []plan.Kind{k}
+	return []plan.Kind{resource.SourceRoutingKind(table)}
 })
 
 type conf struct {

@@ -12,7 +12,7 @@ import (
 
 // Plugin is the tuning plugin.
 var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface", want, func(c conf) []plan.Kind {
-	return []plan.Kind{resource.TuningKind{DataDir: sdk.First(c.DataDir, dataDir)}}
+	return []plan.Kind{resource.TuningKind(sdk.First(c.DataDir, dataDir))}
 }).KnowsArgs("MAC")
 
 type conf struct {

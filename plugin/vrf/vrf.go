@@ -13,7 +13,7 @@ import (
 
 // Plugin is the vrf plugin.
 var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table of their own", want, func(c conf) []plan.Kind {
-	return []plan.Kind{resource.VRFKind{VRF: c.Name}}
+	return []plan.Kind{resource.VRFKind(c.Name)}
 })
 
 type conf struct {
