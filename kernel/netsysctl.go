@@ -28,47 +28,76 @@ func NetSysctlPath(key, link string) (string, error) {
 	return path, nil
 }
 
-// NetSysctl is the value of a setting of the namespace, by its path (net/core/somaxconn). ReadOnly is why it
-// cannot be written, and nil where it can.
-func (ns *NS) NetSysctl(path string) (value string, readOnly, err error) {
-	err = ns.Do(func() error {
-		fd, err := openNetSysctl(path, unix.O_RDWR)
-		if is(err, unix.EROFS, unix.EACCES, unix.EPERM) {
-			readOnly = err
-			fd, err = openNetSysctl(path, unix.O_RDONLY)
-		}
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		value, err = readAll(fd)
-		return err
-	})
-	if err != nil {
-		return "", nil, fmt.Errorf("read sysctl %s: %w", path, err)
-	}
-	return value, readOnly, nil
+// A NetSysctlFile is a setting of a namespace that is open. To find it is what takes the kernel long: it keeps the files of all
+// namespaces that have the same name in one list.
+type NetSysctlFile struct {
+	ReadOnly error // why it cannot be written; nil where it can
+
+	ns   *NS
+	path string
+	fd   int
 }
 
-// SetNetSysctl writes a setting of the namespace and returns what the kernel made of the value.
-func (ns *NS) SetNetSysctl(path, value string) (is string, err error) {
-	err = ns.Do(func() error {
-		fd, err := openNetSysctl(path, unix.O_RDWR)
-		if err != nil {
-			return err
+// OpenNetSysctl opens a setting of the namespace, by its path (net/core/somaxconn).
+func (ns *NS) OpenNetSysctl(path string) (*NetSysctlFile, error) {
+	f := &NetSysctlFile{ns: ns, path: path}
+	err := ns.Do(func() (err error) {
+		f.fd, err = openNetSysctl(path, unix.O_RDWR)
+		if is(err, unix.EROFS, unix.EACCES, unix.EPERM) {
+			f.ReadOnly = err
+			f.fd, err = openNetSysctl(path, unix.O_RDONLY)
 		}
-		defer unix.Close(fd)
-		// Without the newline an empty value, which empties a list, would not reach the kernel.
-		if _, err := unix.Pwrite(fd, []byte(value+"\n"), 0); err != nil {
-			return err
-		}
-		is, err = readAll(fd)
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("write sysctl %s=%s: %w", path, value, err)
+		return nil, fmt.Errorf("read sysctl %s: %w", path, err)
+	}
+	return f, nil
+}
+
+// Value is what the setting has.
+func (f *NetSysctlFile) Value() (value string, err error) {
+	err = f.ns.Do(func() error {
+		value, err = readAll(f.fd)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("read sysctl %s: %w", f.path, err)
+	}
+	return value, nil
+}
+
+// Set writes the setting and returns what the kernel made of the value.
+func (f *NetSysctlFile) Set(value string) (is string, err error) {
+	err = f.ReadOnly
+	if err == nil {
+		err = f.ns.Do(func() error {
+			// Without the newline an empty value, which empties a list, would not reach the kernel.
+			if _, err := unix.Pwrite(f.fd, []byte(value+"\n"), 0); err != nil {
+				return err
+			}
+			is, err = readAll(f.fd)
+			return err
+		})
+	}
+	if err != nil {
+		return "", fmt.Errorf("write sysctl %s=%s: %w", f.path, value, err)
 	}
 	return is, nil
+}
+
+// Close closes the file.
+func (f *NetSysctlFile) Close() { unix.Close(f.fd) }
+
+// NetSysctl is the value of a setting of the namespace. ReadOnly is why it cannot be written, and nil where it can.
+func (ns *NS) NetSysctl(path string) (value string, readOnly, err error) {
+	f, err := ns.OpenNetSysctl(path)
+	if err != nil {
+		return "", nil, err
+	}
+	defer f.Close()
+	value, err = f.Value()
+	return value, f.ReadOnly, err
 }
 
 // NetSysctls are the paths of all settings of the namespace.

@@ -36,15 +36,37 @@ func ParseNetSysctl(at, key, value, link string) (NetSysctl, error) {
 
 func (s NetSysctl) String() string { return s.Path + "=" + strings.Join(strings.Fields(s.Value), " ") }
 
+// openSettings are the settings of the container that are open, by their paths.
+type openSettings map[string]*kernel.NetSysctlFile
+
+func (files openSettings) close() {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// value opens a setting of the container that is not open yet, and reads it.
+func (files openSettings) value(w *kernel.World, path string) (value string, readOnly, err error) {
+	f := files[path]
+	if f == nil {
+		if f, err = w.Container.OpenNetSysctl(path); err != nil {
+			return "", nil, err
+		}
+		files[path] = f
+	}
+	value, err = f.Value()
+	return value, f.ReadOnly, err
+}
+
 // look is the value that the setting has. It refuses what a container does not have, or shares with the host.
-func (s NetSysctl) look(w *kernel.World) (value string, err error) {
+func (s NetSysctl) look(w *kernel.World, files openSettings) (value string, err error) {
 	bad := func(format string, args ...any) error {
 		return spec.Errorf(spec.CodeConfig, "%s: %w", s.At, fmt.Errorf(format, args...))
 	}
 	if wholeHost(s.Path) {
 		return "", bad("the kernel shows it in every network namespace, and it is the whole host's all the same")
 	}
-	value, readOnly, err := w.Container.NetSysctl(s.Path)
+	value, readOnly, err := files.value(w, s.Path)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ENAMETOOLONG):
 		return "", bad("%s", s.missing(w))
@@ -101,26 +123,32 @@ func (s NetSysctl) missing(w *kernel.World) string {
 	return fmt.Sprintf("no such sysctl, did you mean %q?", near)
 }
 
-// set writes the setting. The kernel has settings that are shown in a container and are the host's: if the
+// set writes the setting, which is open. The kernel has settings that are shown in a container and are the host's: if the
 // host's value changes with the container's, both are put back. Host is nil where it is the container.
-func (s NetSysctl) set(cont, host *kernel.NS, was string) (is string, err error) {
-	before, herr := "", fs.ErrNotExist
+func (s NetSysctl) set(cont *kernel.NetSysctlFile, host *kernel.NS, was string) (is string, err error) {
+	before := ""
+	var shared *kernel.NetSysctlFile // the host's; nil: it has none
 	if host != nil {
-		before, _, herr = host.NetSysctl(s.Path)
+		if f, err := host.OpenNetSysctl(s.Path); err == nil {
+			defer f.Close()
+			if before, err = f.Value(); err == nil {
+				shared = f
+			}
+		}
 	}
-	is, err = cont.SetNetSysctl(s.Path, s.Value)
+	is, err = cont.Set(s.Value)
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENOENT): // the last: no logger of that name
 		return "", spec.Errorf(spec.CodeConfig, "%s: %q: the kernel does not take this value (it was %q): %w", s.At, s.Value, was, err)
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", s.At, err)
-	case herr != nil || kernel.SameValue(was, is):
+	case shared == nil || kernel.SameValue(was, is):
 		return is, nil
 	}
-	after, _, herr := host.NetSysctl(s.Path)
+	after, herr := shared.Value()
 	if herr != nil || kernel.SameValue(before, after) || !kernel.SameValue(after, is) {
 		return is, nil
 	}
-	_, err = host.SetNetSysctl(s.Path, before)
+	_, err = shared.Set(before)
 	return "", errors.Join(spec.Errorf(spec.CodeConfig, "%s: it is the whole host's, though it is shown in the container", s.At), err)
 }

@@ -94,8 +94,10 @@ func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 		return false, gone(err) // Verify says what became of it
 	}
 	// It hears nothing of the container's before it does not listen to router advertisements.
-	if changed, err = ignoreRA(w.Host, v.Host); err != nil {
-		return false, err
+	if ignoresRA(w.Host, v.Host) != nil {
+		if changed, err = v.deafen(w.Host); err != nil {
+			return false, err
+		}
 	}
 	hw, err := mac(v.HostMAC, "host", v.Owner)
 	if err != nil {

@@ -70,8 +70,11 @@ func (e EnableIPv6) String() string {
 // never is the setting that keeps the kernel from asking, if it is there.
 func (e EnableIPv6) never(ns *kernel.NS) (s kernel.Setting, is bool) {
 	s = kernel.Setting{Key: "net/ipv6/conf/" + e.Link + "/dad_transmits", Value: "1"}
+	if !e.DAD {
+		return s, false
+	}
 	v, err := ns.Sysctl(s.Key)
-	return s, e.DAD && err == nil && v == "0"
+	return s, err == nil && v == "0"
 }
 
 func (e EnableIPv6) settings() []kernel.Setting {

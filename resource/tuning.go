@@ -117,9 +117,10 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	rec := old.clone()
 	change := t.want().unlike(attrsOf(l))
 	var write []NetSysctl
-	before := map[string]string{}
+	before, files := map[string]string{}, openSettings{}
+	defer files.close()
 	for _, s := range t.Sysctls {
-		was, err := s.look(w)
+		was, err := s.look(w, files)
 		if err != nil {
 			return false, err
 		}
@@ -138,7 +139,7 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	}
 	err = t.remember(w, rec)
 	if err == nil {
-		err = t.apply(w, rec, l, change, write, before)
+		err = t.apply(w, rec, l, change, write, before, files)
 	}
 	if err != nil {
 		errs := []error{err, t.putBack(ns, attrsOf(l), change, before)}
@@ -156,7 +157,8 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 }
 
 // apply writes what differs, the sysctls first: with the link's MTU some of them go.
-func (t Tuning) apply(w *kernel.World, rec tuned, l *kernel.Link, change attrs, write []NetSysctl, before map[string]string) error {
+func (t Tuning) apply(w *kernel.World, rec tuned, l *kernel.Link, change attrs, write []NetSysctl, before map[string]string,
+	files openSettings) error {
 	host, again := w.Host, false
 	if same, err := kernel.Same(w.Host, w.Container); err != nil {
 		return err
@@ -164,7 +166,7 @@ func (t Tuning) apply(w *kernel.World, rec tuned, l *kernel.Link, change attrs, 
 		host = nil
 	}
 	for _, s := range write {
-		is, err := s.set(w.Container, host, before[s.Path])
+		is, err := s.set(files[s.Path], host, before[s.Path])
 		if err != nil {
 			return err
 		}
@@ -292,14 +294,23 @@ func (t Tuning) putBack(ns *kernel.NS, was, changed attrs, sysctls map[string]st
 	}
 	slices.Sort(paths)
 	for _, path := range paths {
-		now, _, err := ns.NetSysctl(path)
-		if errors.Is(err, unix.ENOENT) {
-			continue // went with its link
+		if err := restore(ns, path, sysctls[path]); !errors.Is(err, unix.ENOENT) { // else it went with its link
+			errs = append(errs, err)
 		}
-		if err == nil && !kernel.SameValue(now, sysctls[path]) {
-			_, err = ns.SetNetSysctl(path, strings.TrimSpace(sysctls[path]))
-		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// restore writes a setting where it has another value.
+func restore(ns *kernel.NS, path, value string) error {
+	f, err := ns.OpenNetSysctl(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	now, err := f.Value()
+	if err == nil && !kernel.SameValue(now, value) {
+		_, err = f.Set(strings.TrimSpace(value))
+	}
+	return err
 }

@@ -135,7 +135,12 @@ func (v Veth) drop(w *kernel.World, old *kernel.Link) error {
 
 // settle does what the creating message cannot, and sets the container's end up at last.
 func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
-	// Nobody talks to a port by itself, and to make an address for one takes the kernel a second of asking for it.
+	// The host's end hears nothing until the container's end is up. Each change below is one that IPv6 would follow.
+	if _, err := v.deafen(w.Host); err != nil {
+		return err
+	}
+	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second of asking
+	// for it.
 	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner), NoLinkLocal: v.Master != ""}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
 		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
@@ -145,10 +150,6 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	}
 	// For people only: `ip link show net:container:interface`. No link can be born with a colon in its name.
 	_ = w.Host.AddAltName(v.Host, altName(v.Owner))
-	// The host's end hears nothing until the container's end is up.
-	if _, err := ignoreRA(w.Host, v.Host); err != nil {
-		return err
-	}
 	if v.Master != "" {
 		if _, err := v.VLANs.ensure(w, v.Host); err != nil {
 			return err
@@ -164,6 +165,18 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 		return nil
 	}
 	return w.Container.SetLink(v.Name, kernel.LinkChange{Up: true})
+}
+
+// deafen keeps what the container sends from changing the host's IPv6. A port of a bridge has no IPv6 at all: the bridge takes
+// what comes in before IPv6 sees it, and with each port that has it the kernel walks longer at every change of a link
+// (fib6_clean_all). Where nobody may write that, or an attachment was made before, it has; neither is drift.
+func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
+	if v.Master != "" {
+		if changed, err = ns.SetSysctls(IPv6Off{Link: v.Host}.settings()...); err == nil {
+			return changed, nil
+		}
+	}
+	return ignoreRA(ns, v.Host)
 }
 
 // altName is the readable part of o's tag in a form that ip(8) takes for a name.

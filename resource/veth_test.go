@@ -82,8 +82,8 @@ func TestVethMarks(t *testing.T) {
 	if out := host(t, w, "ip link show net:c1:eth0"); !strings.Contains(out, v.Host) {
 		t.Errorf("by its other name: %s", out)
 	}
-	if v := sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/accept_ra"); v != "0" {
-		t.Errorf("accept_ra is %s", v)
+	if v := sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/disable_ipv6"); v != "1" {
+		t.Errorf("disable_ipv6 is %s", v)
 	}
 	must(t, w, Up{Link: "eth0"})
 	v.Down = false
@@ -266,6 +266,37 @@ func TestTogether(t *testing.T) {
 	for range n {
 		if err := <-errs; err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestPortNeedsNoIPv6: a port of a bridge has none, and whether one has it is no difference, for former versions left it on.
+func TestPortNeedsNoIPv6(t *testing.T) {
+	for master, want := range map[string]string{"cni0": "1", "": "0"} {
+		w := newWorld(t)
+		v := testVeth(owner, master)
+		if master != "" {
+			must(t, w, Bridge{Name: master})
+		}
+		must(t, w, v)
+		key := "net/ipv6/conf/" + v.Host + "/disable_ipv6"
+		if got := sysctl(t, w.Host, key); got != want {
+			t.Errorf("with master %q, disable_ipv6 is %s, want %s", master, got, want)
+		}
+		if out := host(t, w, "ip -6 route show table all dev %s", v.Host); master != "" && out != "" {
+			t.Errorf("the host has routes for it: %s", out)
+		}
+		for _, state := range []string{"0", "1"} {
+			host(t, w, "sysctl -qw %s=%s", key, state)
+			if err := v.Verify(t.Context(), w); err != nil {
+				t.Errorf("with master %q, verify of disable_ipv6=%s: %v", master, state, err)
+			}
+			if changed, err := v.Mend(t.Context(), w); changed || err != nil {
+				t.Errorf("with master %q, mend of disable_ipv6=%s: changed %v, error %v", master, state, changed, err)
+			}
+			if got := sysctl(t, w.Host, key); got != state {
+				t.Errorf("with master %q, disable_ipv6 is %s after mend, was %s", master, got, state)
+			}
 		}
 	}
 }
