@@ -18,12 +18,13 @@ help: ## say what there is
 # The entries are hard links to one file: a symbolic link would dangle in a plugin directory that got a
 # copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
 # The linker writes through a mapping, which leaves the file in small pages in memory; one that was copied
-# starts a tenth faster.
+# starts a tenth faster. What is built for another machine cannot be asked for its names: the same source can.
 build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copied to /opt/cni/bin
 	@rm -rf $(BIN)/cni $(BIN)/tmp && mkdir -p $(BIN)/cni $(BIN)/tmp
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/tmp/ ./cmd/...
 	@cp $(BIN)/tmp/fairlead $(BIN)/tmp/copy && mv -f $(BIN)/tmp/copy $(BIN)/fairlead && cp $(BIN)/tmp/cni $(BIN)/tmp/copy
-	@names=$$($(BIN)/fairlead plugins) && test -n "$$names" && \
+	@names=$$(if [ "$$($(GO) env GOARCH)" = "$$($(GO) env GOHOSTARCH)" ]; then $(BIN)/fairlead plugins; \
+	  else env -u GOARCH -u GOARM $(GO) run ./cmd/fairlead plugins; fi) && test -n "$$names" && \
 	  for name in $$names; do ln $(BIN)/tmp/copy $(BIN)/cni/$$name || exit; done && \
 	  rm -r $(BIN)/tmp && echo "$(BIN)/cni:" $$names
 

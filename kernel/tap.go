@@ -119,5 +119,5 @@ func (d *TunData) set(attr uint16, v []byte) {
 func HasSELinux() bool {
 	var st unix.Statfs_t
 	err := unix.Statfs("/sys/fs/selinux", &st)
-	return err == nil && st.Type == unix.SELINUX_MAGIC
+	return err == nil && uint32(st.Type) == unix.SELINUX_MAGIC
 }

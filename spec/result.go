@@ -147,7 +147,7 @@ func (d *document) route(n node, path string, v *Route) *FileError {
 	if n.kind == 'n' {
 		return d.shape(n, path, "an object")
 	}
-	number := d.within(math.MaxUint32)
+	number := d.within(min(math.MaxUint32, math.MaxInt)) // an int of 32-bit machines has less
 	err := d.fields(n, path, readers{
 		"dst": into(d.prefix, &v.Dst), "gw": into(d.addr, &v.GW), "mtu": into(number, &v.MTU),
 		"advmss": into(number, &v.AdvMSS), "priority": into(number, &v.Priority),
