@@ -67,7 +67,7 @@ type Told struct {
 }
 
 // Told is what CHECK of a remembered attachment tells the plugins of its list l, in their order, and with
-// which CNI_ARGS. It is for who wants to know what was attached and runs none of them.
+// which CNI_ARGS; the plugins of a chain are told it one by one, as of a list that is written out. It is for who wants to know what was attached and runs none of them.
 func (r *Runtime) Told(l *spec.List, c *Cached) (told []Told, args [][2]string, err error) {
 	op := &operation{r: r, verb: "CHECK", l: l, owner: c.Owner(),
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}}
@@ -81,8 +81,8 @@ func (r *Runtime) Told(l *spec.List, c *Cached) (told []Told, args [][2]string, 
 		return nil, nil, err
 	}
 	op.inherit(c)
-	for _, conf := range l.Plugins {
-		stdin, err := op.request("CHECK", conf, c.Result)
+	for _, conf := range l.WrittenOut().Plugins {
+		stdin, err := op.stdin("CHECK", conf, c.Result)
 		if err != nil {
 			return nil, nil, fmt.Errorf("plugin %s: request: %w", conf.Type, err)
 		}

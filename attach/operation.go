@@ -255,13 +255,22 @@ func (op *operation) del(ctx context.Context, prev *spec.Result, netns string, g
 	return left, errors.Join(errs...)
 }
 
+// stdin is what a plugin reads.
+func (op *operation) stdin(verb string, conf *spec.Conf, prev *spec.Result) ([]byte, error) {
+	g := spec.Given{Version: op.version, Name: op.l.Name, Capabilities: op.a.Capabilities, Prev: prev, Valid: op.valid}
+	if op.a.CNI != nil {
+		g.Args = map[string]any{"cni": op.a.CNI}
+	}
+	return g.Stdin(verb, conf)
+}
+
 // run runs one plugin once.
 func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netns string, prev *spec.Result) ([]byte, error) {
 	path, err := invoke.Find(conf.Type, op.r.PluginDirs)
 	if err != nil {
 		return nil, op.failed(err)
 	}
-	stdin, err := op.request(verb, conf, prev)
+	stdin, err := op.stdin(verb, conf, prev)
 	if err != nil {
 		return nil, op.failed(fmt.Errorf("plugin %s: request: %w", conf.Type, err))
 	}

@@ -45,7 +45,7 @@ func (a *app) anew(ctx context.Context, o spec.Owner) error {
 	}
 	l := c.AttachedBy(n.List)
 	theirs := foreign()
-	for _, p := range l.Plugins {
+	for _, p := range l.WrittenOut().Plugins {
 		for _, typ := range []string{p.Type, p.IPAMType} {
 			is := func(q sdk.Plugin) bool { return q.Name == typ }
 			if why := theirs(l, typ); why != "" && slices.ContainsFunc(plugin.All(), is) {
@@ -67,7 +67,7 @@ func (a *app) anew(ctx context.Context, o spec.Owner) error {
 // sameAddresses is args.cni of a list, with the addresses that an attachment has, where host-local gives them.
 func sameAddresses(l *spec.List, c attach.Cached) map[string]any {
 	cni, asks := map[string]any{}, false
-	for _, p := range l.Plugins {
+	for _, p := range l.WrittenOut().Plugins {
 		asks = asks || p.IPAMType == "host-local"
 		var conf struct{ Args struct{ CNI map[string]any } }
 		if b, err := p.Object.MarshalJSON(); err == nil && json.Unmarshal(b, &conf) == nil {

@@ -67,6 +67,7 @@ func differences(was, now *spec.List) (all []string) {
 	if was == now {
 		return nil
 	}
+	was, now = was.WrittenOut(), now.WrittenOut()
 	rest := slices.Clone(now.Plugins)
 	var order []*spec.Conf // those of now, in the order of was
 	for _, p := range was.Plugins {

@@ -81,7 +81,7 @@ func configuredSocket(network string) string {
 	if l == nil {
 		return ""
 	}
-	for _, conf := range l.Plugins {
+	for _, conf := range l.WrittenOut().Plugins {
 		var c dhcp.Conf
 		if raw, ok := conf.Object.Get("ipam"); ok && conf.IPAMType == "dhcp" && json.Unmarshal(raw, &c) == nil {
 			return c.Socket("")

@@ -113,7 +113,7 @@ func adoption(r *attach.Runtime, at *attach.Cached) (q *rpc.Question, netns stri
 	if err != nil {
 		return nil, netns, nil // the cache's other readers say so
 	}
-	for i, conf := range l.Plugins {
+	for i, conf := range l.WrittenOut().Plugins {
 		if conf.IPAMType != "dhcp" {
 			continue
 		}

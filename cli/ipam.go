@@ -74,7 +74,7 @@ func (a *app) pool(ctx context.Context, name string, lax bool) (pool, error) {
 
 func poolOf(l *spec.List, lax bool) (pool, error) {
 	var others []string
-	for _, conf := range l.Plugins {
+	for _, conf := range l.WrittenOut().Plugins {
 		if conf.IPAMType == "" {
 			continue
 		}

@@ -42,7 +42,8 @@ func (t *target) mending(args []string) string {
 
 // whose says who attached what the target was, where it is not for repair.
 func (t *target) whose(was *attach.Cached) repair.State {
-	first := func(p sdk.Plugin) bool { return len(t.List.Plugins) > 0 && p.Name == t.List.Plugins[0].Type }
+	plugins := t.WrittenOut().Plugins
+	first := func(p sdk.Plugin) bool { return len(plugins) > 0 && p.Name == plugins[0].Type }
 	i := slices.IndexFunc(plugin.All(), first)
 	if i < 0 {
 		return ""

@@ -238,7 +238,7 @@ func installed(n *network, dirs []string, others ...*spec.List) bool {
 		})
 	}
 	for _, l := range append(others, n.List) {
-		for _, p := range l.Plugins {
+		for _, p := range (&network{List: l}).every() {
 			if !has(p.Type) || !has(p.IPAMType) {
 				return false
 			}
@@ -249,7 +249,7 @@ func installed(n *network, dirs []string, others ...*spec.List) bool {
 
 // anyInstalled reports whether dir has a plugin of n.
 func anyInstalled(n *network, dir string) bool {
-	for _, p := range n.Plugins {
+	for _, p := range n.every() {
 		for _, typ := range []string{p.Type, p.IPAMType} {
 			if st, err := os.Stat(filepath.Join(dir, typ)); typ != "" && err == nil && !st.IsDir() {
 				return true
@@ -321,7 +321,7 @@ func (n *network) publishes() bool { return slices.Contains(n.capabilities(), "p
 // types are n's plugins, in order.
 func (n *network) types() string {
 	var types []string
-	for _, p := range n.Plugins {
+	for _, p := range n.WrittenOut().Plugins {
 		t := p.Type
 		if p.IPAMType != "" {
 			t += "+" + p.IPAMType

@@ -23,6 +23,7 @@ type wire struct {
 
 // wireOf is that of a network whose first plugin is ours and allocates by host-local.
 func wireOf(l *spec.List) (w wire, ok bool) {
+	l = l.WrittenOut()
 	if len(l.Plugins) == 0 || l.Plugins[0].IPAMType != "host-local" {
 		return w, false
 	}

@@ -110,9 +110,22 @@ func exampleAttachment() attach.Attachment {
 	return attach.Attachment{ContainerID: containerID(path), Netns: path, IfName: "eth0"}
 }
 
+// every is each plugin of n, of a chain that one and those in it.
+func (n *network) every() []*spec.Conf {
+	all := slices.Clone(n.Plugins)
+	if out := n.WrittenOut(); out != n.List {
+		for _, p := range out.Plugins {
+			if !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
 // missing are the plugins of n that are nowhere.
 func (n *network) missing() (errs []error) {
-	for i, p := range n.Plugins {
+	for i, p := range n.every() {
 		if err := n.find(p.Type); err != nil {
 			errs = append(errs, fmt.Errorf("plugins[%d]: %w", i, err))
 		}
@@ -183,7 +196,7 @@ func (t *target) plan() ([]Step, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range t.Plugins {
+	for _, p := range t.WrittenOut().Plugins {
 		st := Step{Type: p.Type, IPAM: p.IPAMType}
 		i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.Type })
 		st.Path, err = invoke.Find(p.Type, dirs)
@@ -224,7 +237,7 @@ func (t *target) plan() ([]Step, error) {
 
 // headless is an error if the first of n's plugins has nothing to add to, so that every ADD fails.
 func (n *network) headless() error {
-	p := n.Plugins[0]
+	p := n.WrittenOut().Plugins[0]
 	if !slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
 		return nil
 	}
@@ -234,7 +247,7 @@ func (n *network) headless() error {
 // ours reports whether all plugins of n are that are found.
 func (n *network) ours() bool {
 	dirs, _ := search(n)
-	return !slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool {
+	return !slices.ContainsFunc(n.every(), func(p *spec.Conf) bool {
 		path, err := invoke.Find(p.Type, dirs)
 		return err == nil && !ours(path)
 	})
@@ -264,7 +277,7 @@ func (n *network) tried() (problems []error) {
 		return problems
 	}
 	certain := true // whether the addresses that a plan needs are known by their configuration
-	for _, p := range n.Plugins {
+	for _, p := range n.WrittenOut().Plugins {
 		ips, _ := example(p)
 		certain = certain && (p.IPAMType == "" || len(ips) > 0 && n.findIPAM(p) == nil)
 	}

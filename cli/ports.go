@@ -89,7 +89,7 @@ func (n *network) understood(ports []portMapping) (all []portMapping) {
 		return ports
 	}
 	other := foreign()
-	if !slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool {
+	if !slices.ContainsFunc(n.WrittenOut().Plugins, func(p *spec.Conf) bool {
 		return p.Capabilities["portMappings"] && (p.Type != "portmap" || other(n.List, p.Type) != "")
 	}) {
 		return ports

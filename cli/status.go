@@ -226,7 +226,7 @@ type room struct {
 func rooms(ctx context.Context, l *spec.List) ([]room, error) {
 	all := plugin.All()
 	var rs []room
-	for _, conf := range l.Plugins {
+	for _, conf := range l.WrittenOut().Plugins {
 		for _, p := range all {
 			if p.Name != conf.Type || conf.IPAMType == "" {
 				continue

@@ -4,6 +4,7 @@ package plugin
 import (
 	"github.com/fairlead-cni/fairlead/plugin/bandwidth"
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
+	"github.com/fairlead-cni/fairlead/plugin/chain"
 	"github.com/fairlead-cni/fairlead/plugin/debug"
 	"github.com/fairlead-cni/fairlead/plugin/dhcp"
 	"github.com/fairlead-cni/fairlead/plugin/dummy"
@@ -30,6 +31,7 @@ func All() []sdk.Plugin {
 	return []sdk.Plugin{
 		bandwidth.Plugin,
 		bridge.Plugin,
+		chain.Plugin,
 		debug.Plugin,
 		dhcp.Plugin,
 		dummy.Plugin,

@@ -293,10 +293,21 @@ func (r *Repairer) lists() lookUp {
 // Changed reports whether a network is configured otherwise now than when an attachment was made.
 func Changed(now *spec.List, c *attach.Cached) bool {
 	var a, b struct{ Plugins any }
-	if bytes.Equal(now.Raw, c.Config) || json.Unmarshal(now.Raw, &a) != nil || json.Unmarshal(c.Config, &b) != nil {
+	if bytes.Equal(now.Raw, c.Config) || json.Unmarshal(writtenOut(now.Raw), &a) != nil ||
+		json.Unmarshal(writtenOut(c.Config), &b) != nil {
 		return false
 	}
 	return a.Plugins != nil && b.Plugins != nil && !reflect.DeepEqual(a.Plugins, b.Plugins)
+}
+
+// writtenOut is the document of a list without a chain, which attaches the same.
+func writtenOut(list []byte) []byte {
+	if l, err := spec.ParseList(list); err == nil {
+		if doc, _, err := l.WriteOut(); err == nil {
+			return doc
+		}
+	}
+	return list
 }
 
 // parts are the errors that err joins.

@@ -323,5 +323,5 @@ func (p Plugin) unread(conf *spec.Conf) []unknownKey {
 // offered reports whether a key stands inside a capability that the plugin understands, so that it was meant for the
 // plugin: a misspelt allowFrom would leave a port open. Other capabilities are other plugins'.
 func offered(u unknownKey) bool {
-	return strings.EqualFold(u.top, "runtimeConfig") && u.path != join(u.top, u.key)
+	return strings.EqualFold(u.top, "runtimeConfig") && u.path != u.top && u.path != join(u.top, u.key)
 }

@@ -23,10 +23,10 @@ type delegate interface {
 }
 
 // newDelegate finds the IPAM plugin in CNI_PATH. Where that is this very program, nothing is executed.
-func (c *call) newDelegate(all []Plugin) (delegate, error) {
+func (c *call) newDelegate() (delegate, error) {
 	typ := c.conf.IPAMType
 	path, err := invoke.Find(typ, filepath.SplitList(c.env.Path))
-	for _, p := range all {
+	for _, p := range c.all {
 		if p.Name != typ {
 			continue
 		}

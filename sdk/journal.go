@@ -62,6 +62,7 @@ func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
 			r.Env[name] = value
 		}
 	}
+	r.Env["CNI_COMMAND"] = c.env.Command // a chain that takes an ADD back asks for DEL
 	if failed != nil {
 		r.Error = bytes.TrimSpace(document(failed).Encode(c.conf.CNIVersion.Or010()))
 	}

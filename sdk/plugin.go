@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Plugin is a name and what it wants. Make one with Interface, Chained or Allocator.
+// A Plugin is a name and what it wants. Make one with Interface, Chained, Allocator or Chain.
 type Plugin struct {
 	Name     string
 	Synopsis string // for people, a line
@@ -26,6 +26,7 @@ type Plugin struct {
 	open func(*spec.Conf, *Request) (ipam.Allocator, []unknownKey, error)
 
 	journal func(*spec.Conf) Journal // nil: calls are not written down
+	inner   func(conf *spec.Conf, verb string) ([]Inner, []unknownKey, error)
 }
 
 type shape int
@@ -34,6 +35,7 @@ const (
 	makesLinks shape = iota
 	chained
 	allocates
+	chains
 )
 
 // Interface is a plugin that makes links and may ask an IPAM plugin for addresses. Its plan function is asked twice in ADD, before and
@@ -141,17 +143,23 @@ func (p Plugin) addresses(conf *spec.Conf) bool { return conf.IPAMType != "" && 
 // Allocates reports whether p is an IPAM plugin.
 func (p Plugin) Allocates() bool { return p.shape == allocates }
 
+// Chains reports whether p runs other plugins, and so wants nothing itself.
+func (p Plugin) Chains() bool { return p.shape == chains }
+
 // Chained reports whether p adds to what the plugins before it made.
 func (p Plugin) Chained() bool { return p.shape == chained }
 
-// Plan is what p wants for r: the dry run. An IPAM plugin has none.
+// Plan is what p wants for r: the dry run. An IPAM plugin has none, nor has a chain, whose plugins have.
 //
 // Notes say which keys of the configuration it does not know, and what may have been meant, and which go without effect.
 func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []string, err error) {
 	var unknown []unknownKey
-	if p.plan != nil {
+	switch {
+	case p.plan != nil:
 		want, unknown, err = p.plan(conf, r)
-	} else {
+	case p.inner != nil:
+		_, unknown, err = p.inner(conf, r.verb)
+	default:
 		_, unknown, err = p.open(conf, r)
 	}
 	unknown = append(unknown, p.unread(conf)...)

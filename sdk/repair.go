@@ -16,7 +16,7 @@ import (
 
 // OpenHost is a world whose container is nobody's. Inside shares its host.
 func OpenHost() (*kernel.World, error) {
-	c := &call{w: newWorld()}
+	c := &call{site: &site{w: newWorld()}}
 	return c.w, c.openHost()
 }
 
@@ -115,10 +115,10 @@ type Attached struct {
 
 // LookUp is what the kernel says of the links of o on the host, for all plugins of an attachment at netns.
 func LookUp(host *kernel.World, o spec.Owner, netns string, res *spec.Result) (Links, error) {
-	c := &call{r: &Request{verb: "CHECK", Owner: o, Prev: res}, w: host}
+	c := &call{r: &Request{verb: "CHECK", Owner: o, Prev: res}, site: &site{w: host}}
 	switch w, err := Inside(host, o, netns); {
 	case err == nil:
-		c.w = w
+		c.site = &site{w: w}
 		defer w.Container.Close()
 	case !errors.Is(err, kernel.ErrNoNamespace) && !errors.Is(err, kernel.ErrHostNamespace):
 		return Links{}, err

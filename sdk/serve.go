@@ -63,7 +63,7 @@ func Serve(all []Plugin, name, build string) int {
 			p.Name, build, p.Synopsis, join4(spec.Versions()))
 		return 0
 	}
-	version, out, err := answer(all, p, e)
+	version, out, err := answer(&site{all: all}, p, e)
 	if err != nil {
 		out = document(err).Encode(version)
 	}
@@ -99,7 +99,7 @@ const maxConf = spec.MaxFile
 
 // answer is what the call has to print, and the version that an error is to be written in. Nothing but
 // its caller writes to stdout, and it writes once.
-func answer(all []Plugin, p Plugin, e environment) (spec.Version, []byte, error) {
+func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	if e.Command == "VERSION" {
 		out, err := versions()
 		return spec.Newest, out, err
@@ -123,7 +123,9 @@ func answer(all []Plugin, p Plugin, e environment) (spec.Version, []byte, error)
 	if err := speaks(e.Command, version); err != nil {
 		return spec.Newest, nil, err
 	}
-	out, err := serve(all, p, e, conf)
+	s.w = newWorld()
+	defer s.w.Close()
+	out, err := s.serve(context.Background(), p, e, conf)
 	return version, out, err
 }
 
@@ -221,25 +223,33 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 	return nil
 }
 
+// A site is what the calls that are answered together have in common: those of the plugins of a chain.
+type site struct {
+	all   []Plugin // of the program
+	w     *kernel.World
+	swept bool // GC has been over the kinds of all plugins
+}
+
 // serve runs the verb, and has it written down where the plugin does that.
-func serve(all []Plugin, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
-	c := &call{p: p, all: all, conf: conf, env: e, w: newWorld()}
-	defer c.w.Close()
+func (s *site) serve(ctx context.Context, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
+	c := &call{site: s, p: p, conf: conf, env: e}
 	if p.journal == nil {
-		return c.answer()
+		return c.answer(ctx)
 	}
 	begin := time.Now()
-	out, err := c.answer()
+	out, err := c.answer(ctx)
 	c.note(p.journal(conf), begin, out, err)
 	return out, err
 }
 
 // answer runs the verb.
-func (c *call) answer() (out []byte, err error) {
-	ctx := context.Background()
+func (c *call) answer(ctx context.Context) (out []byte, err error) {
 	p, conf, e := c.p, c.conf, c.env
 	if err := complete(p, e.Command, conf); err != nil {
 		return nil, err
+	}
+	if p.shape == chains {
+		return c.chain(ctx, p, e, conf)
 	}
 	o := spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}
 	if c.r, err = p.NewRequest(e.Command, o, e.Netns, conf, e.args); err != nil {
@@ -252,7 +262,7 @@ func (c *call) answer() (out []byte, err error) {
 		}
 		return c.allocator(ctx)
 	case p.shape == makesLinks && p.addresses(conf):
-		if c.ipam, err = c.newDelegate(c.all); err != nil && (e.Command == "DEL" || e.Command == "GC") {
+		if c.ipam, err = c.newDelegate(); err != nil && (e.Command == "DEL" || e.Command == "GC") {
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.
 			c.ipam, err = lost{err}, nil

@@ -17,13 +17,12 @@ import (
 
 // A call is one verb asked of one plugin.
 type call struct {
+	*site
 	p    Plugin
-	all  []Plugin // of the program
 	conf *spec.Conf
 	env  environment
 	r    *Request
 	ipam delegate // nil: no IPAM is configured
-	w    *kernel.World
 	dns  spec.DNS
 
 	warned bool     // of unknown keys
@@ -342,7 +341,10 @@ func (c *call) gc(ctx context.Context) error {
 	if err := c.openHost(); err != nil {
 		return err
 	}
-	errs := []error{collectGarbage(ctx, c.w, c.all, c.conf.Name, c.valid())}
+	var errs []error
+	if !c.swept {
+		errs = append(errs, collectGarbage(ctx, c.w, c.all, c.conf.Name, c.valid()))
+	}
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.gc(ctx))
 	}
@@ -366,10 +368,13 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	return w.Memory.Sweep(network, func(record string, owner [8]byte) bool { return living[owner] || resource.Outlives(record) })
 }
 
-func (c *call) valid() []spec.Owner {
-	owners := make([]spec.Owner, 0, len(c.conf.ValidAttachments))
-	for _, a := range c.conf.ValidAttachments {
-		owners = append(owners, spec.Owner{Network: c.conf.Name, ContainerID: a.ContainerID, IfName: a.IfName})
+func (c *call) valid() []spec.Owner { return validOwners(c.conf) }
+
+// validOwners are the attachments that GC has to leave.
+func validOwners(conf *spec.Conf) []spec.Owner {
+	owners := make([]spec.Owner, 0, len(conf.ValidAttachments))
+	for _, a := range conf.ValidAttachments {
+		owners = append(owners, spec.Owner{Network: conf.Name, ContainerID: a.ContainerID, IfName: a.IfName})
 	}
 	return owners
 }

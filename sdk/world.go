@@ -10,7 +10,11 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
+// openHost opens the host's namespace, but where another call of the site has done so.
 func (c *call) openHost() error {
+	if c.w.Host != nil {
+		return nil
+	}
 	host, err := kernel.Open("")
 	if err != nil {
 		return err
@@ -25,17 +29,23 @@ func (c *call) openWorld() error {
 	if err := c.openHost(); err != nil {
 		return err
 	}
+	if c.w.Container != nil {
+		return nil
+	}
 	cont, err := kernel.Open(c.r.Netns)
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
 	cont.Stranded = c.stranded
-	c.w.Container = cont
-	if same, err := kernel.Same(c.w.Host, cont); err != nil {
-		return err
-	} else if same && !c.env.netnsOverride() {
-		return fmt.Errorf("CNI_NETNS %s: %w", c.r.Netns, kernel.ErrHostNamespace)
+	same, err := kernel.Same(c.w.Host, cont)
+	if same && err == nil && !c.env.netnsOverride() {
+		err = fmt.Errorf("CNI_NETNS %s: %w", c.r.Netns, kernel.ErrHostNamespace)
 	}
+	if err != nil {
+		cont.Close()
+		return err
+	}
+	c.w.Container = cont
 	return nil
 }
 
@@ -77,7 +87,7 @@ func (c *call) forget() error {
 // leads nowhere, to the host's namespace or to that of another container, as the recycled /proc/PID/ns/net
 // of a dead process does, means that the namespace is gone: nothing in it is touched (decision 5).
 func (c *call) openContainerForDel() error {
-	if c.r.Netns == "" {
+	if c.r.Netns == "" || c.w.Container != nil {
 		return nil
 	}
 	cont, err := kernel.Open(c.r.Netns)

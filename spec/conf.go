@@ -67,6 +67,20 @@ func ParseConf(b []byte) (*Conf, error) {
 	return c, nil
 }
 
+// ParsePlugin reads the configuration of one plugin as it stands in a list, without Name and CNIVersion. Path is where it
+// stands, for errors, which are of type *Error.
+func ParsePlugin(b []byte, path string) (*Conf, error) {
+	d, err := openObject(b, path)
+	if err != nil {
+		return nil, err.asError()
+	}
+	c := &Conf{Object: d.members(d.root)}
+	if err := d.plugin(d.root, path, c); err != nil {
+		return nil, err.asError()
+	}
+	return c, nil
+}
+
 // identity reads which network it is, and which plugins.
 func (d *document) identity(c *Conf) *FileError {
 	if err := d.networkName(d.root, "", &c.Name); err != nil {

@@ -47,7 +47,10 @@ func own() map[string]shape {
 		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
 		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object", elem: &shape{words: "string", kind: "string"}},
 		Module + "/spec.Route":            {words: "object", kind: "object", fields: route()},
-		"encoding/json.RawMessage":        {words: "anything"},
+		Module + "/sdk.Inner": {words: "object", kind: "object", fields: []field{
+			{"type", "name of the plugin; the other keys are those of its own page", shape{words: "string", kind: "string"}},
+		}},
+		"encoding/json.RawMessage": {words: "anything"},
 	}
 }
 

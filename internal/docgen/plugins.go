@@ -122,6 +122,11 @@ func (r *reference) everybodys() string {
 	if r.Allocates() {
 		ipam = ""
 	}
+	if r.Chains() {
+		return "Like every plugin it also reads `cniVersion`, `name`, `type`, `capabilities`, `runtimeConfig`, `args`, `prevResult` and\n" +
+			"`strict` (true: an unknown key is an error, code 2, instead of a warning). What the runtime sets there, the plugins\n" +
+			"inside are given. Keys match without regard to case."
+	}
 	return "Every plugin also reads `cniVersion`, `name`, `type`, `prevResult`, `dns`" + ipam + " and `strict` (true: an unknown key\n" +
 		"is an error, code 2, instead of a warning). Keys match without regard to case, and an empty string is the\ndefault."
 }

@@ -1,0 +1,271 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An Inner is the configuration of a plugin of a Chain, as it would stand in a list.
+type Inner struct{ raw json.RawMessage }
+
+// UnmarshalJSON keeps b as it is: what the configuration means is the inner plugin's to say.
+func (i *Inner) UnmarshalJSON(b []byte) error { return i.raw.UnmarshalJSON(b) }
+
+// Chain is a plugin that runs the plugins of a list in its own process, those of other programs by executing them.
+// Inner are their configurations.
+func Chain[C any](name, synopsis string, inner func(C) []Inner) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: chains,
+		inner: func(conf *spec.Conf, verb string) ([]Inner, []unknownKey, error) {
+			var c C
+			unknown, err := decode(conf, &c, false, verb)
+			return inner(c), unknown, err
+		}}
+}
+
+// A chainCall is one verb asked of a chain.
+type chainCall struct {
+	*site
+	conf  *spec.Conf
+	env   environment
+	given spec.Given
+	links []link
+}
+
+// A link is a plugin of a chain.
+type link struct {
+	at   int
+	conf *spec.Conf
+	here *Plugin // nil: another program
+	path string  // of that
+	lost error   // it could not be found
+}
+
+// whose says which plugin an error is of. Two of a chain may have one type.
+func (l link) whose(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("plugins[%d] (%s): %w", l.at, l.conf.Type, err)
+}
+
+// chain runs the verb of a chain.
+func (s *site) chain(ctx context.Context, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
+	c := &chainCall{site: s, conf: conf, env: e}
+	if err := c.open(p); err != nil {
+		return nil, err
+	}
+	var out []byte
+	var errs []error
+	switch e.Command {
+	case "ADD":
+		return c.add(ctx)
+	case "DEL":
+		for _, l := range slices.Backward(c.links) {
+			_, err := c.run(ctx, "DEL", l, conf.PrevResult)
+			errs = append(errs, err)
+		}
+		return nil, errors.Join(errs...)
+	case "GC":
+		errs = append(errs, c.sweep(ctx))
+	case "STATUS":
+		errs = append(errs, c.declares())
+	}
+	for _, l := range c.links {
+		_, err := c.run(ctx, e.Command, l, conf.PrevResult)
+		errs = append(errs, err)
+	}
+	return out, errors.Join(errs...)
+}
+
+// open reads the chain's plugins and finds their programs, so that nothing is run where one cannot be. DEL and GC go
+// on without those that nothing can be known of: no ADD has got so far.
+func (c *chainCall) open(p Plugin) error {
+	inner, unknown, err := p.inner(c.conf, c.env.Command)
+	if err != nil {
+		return err
+	}
+	for _, key := range []string{"ipam", "dns"} { // every plugin has these, and here nobody would read them
+		if raw, ok := c.conf.Object.Fold(key); ok {
+			unknown = append(unknown, unknownKey{top: key, path: key, key: key, value: raw, know: []string{"plugins"}})
+		}
+	}
+	if err := report(c.conf, c.env.Command, unknown); err != nil {
+		return err
+	}
+	removes := c.env.Command == "DEL" || c.env.Command == "GC"
+	if len(inner) == 0 && !removes {
+		return spec.Errorf(spec.CodeConfig, "plugins: is missing or empty: a chain needs the plugins that it is to run")
+	}
+	for i, in := range inner {
+		l, err := c.find(i, in)
+		switch {
+		case err == nil && (l.lost == nil || removes):
+			c.links = append(c.links, l)
+		case err == nil:
+			return l.whose(l.lost)
+		case removes:
+			slog.Warn(err.Error()+"; it is left out", "network", c.conf.Name, "plugin", c.conf.Type)
+		default:
+			return err
+		}
+	}
+	c.given = spec.Given{Version: c.conf.CNIVersion.Or010(), Name: c.conf.Name, Valid: c.conf.ValidAttachments}
+	if raw, ok := c.conf.Object.Fold("args"); ok {
+		c.given.Args = raw
+	}
+	if raw, ok := c.conf.Object.Fold("runtimeConfig"); ok {
+		var all map[string]json.RawMessage
+		if err := json.Unmarshal(raw, &all); err != nil && !removes {
+			return fieldError(spec.CodeDecode, "runtimeConfig", raw, "want an object")
+		}
+		c.given.Capabilities = map[string]any{}
+		for name, value := range all {
+			c.given.Capabilities[name] = value
+		}
+	}
+	return nil
+}
+
+// find reads the configuration of a plugin of the chain and looks its program up. Where that is this very program,
+// nothing is executed (decision 31).
+func (c *chainCall) find(i int, in Inner) (link, error) {
+	path := "plugins[" + strconv.Itoa(i) + "]"
+	conf, err := spec.ParsePlugin(in.raw, path)
+	if err != nil {
+		return link{}, err
+	}
+	l := link{at: i, conf: conf}
+	if l.path, l.lost = invoke.Find(conf.Type, filepath.SplitList(c.env.Path)); l.lost != nil || !sameProgram(l.path) {
+		return l, nil
+	}
+	for _, p := range c.all {
+		switch {
+		case p.Name != conf.Type:
+		case p.shape == chains:
+			return l, spec.Errorf(spec.CodeConfig,
+				"%s.type: %q: a chain cannot have a chain in it; put the plugins of that one in its place", path, conf.Type)
+		default:
+			l.here = &p
+		}
+	}
+	return l, nil
+}
+
+// run asks one plugin of the chain, with what it would read by itself.
+func (c *chainCall) run(ctx context.Context, verb string, l link, prev *spec.Result) ([]byte, error) {
+	if l.lost != nil {
+		return nil, l.whose(l.lost)
+	}
+	given := c.given
+	given.Prev = prev
+	stdin, err := given.Stdin(verb, l.conf)
+	if err != nil {
+		return nil, l.whose(err)
+	}
+	e := c.env
+	e.Command, e.stdin = verb, stdin
+	if l.here == nil {
+		out, err := invoke.Run(ctx, l.path, invoke.Call{
+			Command: verb, ContainerID: e.ContainerID, Netns: e.Netns, IfName: e.IfName, Args: e.Args,
+			Path: filepath.SplitList(e.Path), Env: os.Environ(), Stdin: stdin,
+			Network: c.conf.Name, Type: l.conf.Type, Stderr: os.Stderr, Delegate: true,
+		})
+		return out, l.whose(err)
+	}
+	conf, err := spec.ParseConf(stdin)
+	if err != nil && (conf == nil || verb != "DEL") {
+		return nil, l.whose(err)
+	}
+	out, err := c.serve(ctx, *l.here, e, conf)
+	return out, l.whose(err)
+}
+
+// add runs ADD of all, each with the result of the one before, or takes back what they did.
+func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
+	if slices.ContainsFunc(c.links, func(l link) bool { return l.here == nil }) { // it may hang, as a delegate may
+		var stop func()
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+		defer stop()
+	}
+	prev := c.conf.PrevResult
+	for i, l := range c.links {
+		if !c.given.Version.AtLeast(spec.V030) {
+			prev = nil
+		}
+		var result *spec.Result
+		if out, err = c.run(ctx, "ADD", l, prev); err == nil {
+			if result, err = spec.DecodeResult(out, c.given.Version); err != nil {
+				err = l.whose(fmt.Errorf("result: %w", err))
+			}
+		}
+		if err != nil {
+			done := c.links[:i] // one of this program takes back itself what it did
+			if l.here == nil || out != nil {
+				done = c.links[:i+1]
+			}
+			return nil, errors.Join(err, c.takeBack(ctx, done, prev))
+		}
+		prev = result
+		prev.CNIVersion = c.given.Version
+	}
+	return out, nil
+}
+
+// takeBack is DEL of the plugins whose ADD was done, the last one first.
+func (c *chainCall) takeBack(ctx context.Context, done []link, prev *spec.Result) error {
+	var errs []error
+	for _, l := range slices.Backward(done) {
+		undo, stop := undoing(ctx)
+		if _, err := c.run(undo, "DEL", l, prev); err != nil {
+			errs = append(errs, fmt.Errorf("and taking it back failed: %w", err))
+		}
+		stop()
+	}
+	return errors.Join(errs...)
+}
+
+// sweep removes, once for the whole chain, what belongs to no valid attachment. The plugins' own GC is then that of
+// their allocators.
+func (c *chainCall) sweep(ctx context.Context) error {
+	if !slices.ContainsFunc(c.links, func(l link) bool { return l.here != nil }) {
+		return nil
+	}
+	call := &call{site: c.site}
+	if err := call.openHost(); err != nil {
+		return err
+	}
+	c.swept = true
+	return collectGarbage(ctx, c.w, c.all, c.conf.Name, validOwners(c.conf))
+}
+
+// declares is an error where a plugin of the chain has a capability that the chain itself has not, for a runtime
+// gives only what that has. A runtime that leaves the key out says nothing of it.
+func (c *chainCall) declares() error {
+	raw, said := c.conf.Object.Fold("capabilities")
+	if !said {
+		return nil
+	}
+	var errs []error
+	for _, l := range c.links {
+		for _, name := range sorted(l.conf.Capabilities) {
+			if l.conf.Capabilities[name] && !c.conf.Capabilities[name] {
+				errs = append(errs, fieldError(spec.CodeConfig, "capabilities", raw,
+					"lacks %q, which plugins[%d] (%s) has, so the runtime does not give it; `fairlead net chain FILE` writes it",
+					name, l.at, l.conf.Type))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

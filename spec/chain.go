@@ -1,0 +1,142 @@
+package spec
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ChainType is the type of the plugin that runs the plugins of a list in one process. They stand under "plugins" in
+// its own configuration.
+const ChainType = "chain"
+
+// WrittenOut is l with the plugins of each chain in that one's place: the list that attaches the same. A plugin's
+// capabilities are those that the chain has as well, for a runtime gives it no others. A chain that cannot be read
+// stays as it is.
+func (l *List) WrittenOut() *List {
+	if !slices.ContainsFunc(l.Plugins, func(c *Conf) bool { return c.Type == ChainType }) {
+		return l
+	}
+	out := *l
+	out.Plugins = nil
+	for _, c := range l.Plugins {
+		inner, err := c.inner()
+		if c.Type != ChainType || err != nil {
+			inner = []*Conf{c}
+		}
+		out.Plugins = append(out.Plugins, inner...)
+	}
+	return &out
+}
+
+// inner are the plugins of a chain, each with what it is given there.
+func (c *Conf) inner() (all []*Conf, err error) {
+	raw, _ := c.Object.Fold("plugins")
+	var plugins []json.RawMessage
+	if err := json.Unmarshal(raw, &plugins); err != nil {
+		return nil, err
+	}
+	args, told := c.Object.Fold("args")
+	for i, raw := range plugins {
+		p, err := ParsePlugin(raw, "plugins["+strconv.Itoa(i)+"]")
+		if err != nil {
+			return nil, err
+		}
+		p.Name, p.CNIVersion = c.Name, c.CNIVersion
+		for name := range p.Capabilities {
+			if !c.Capabilities[name] {
+				p.Capabilities[name] = false
+			}
+		}
+		if told {
+			if err := p.Object.Set("args", args); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("plugins: is empty")
+	}
+	return all, nil
+}
+
+// Chain is the document of l with all of its plugins in one chain. What else the
+// list says stays. Folded reports whether plugins of a drop-in folder are among them, which the new document does
+// without.
+func (l *List) Chain() (doc []byte, folded bool, err error) {
+	flat := l.WrittenOut()
+	if len(flat.Plugins) == 0 {
+		return nil, false, fmt.Errorf("network %s has no plugin", l.Name)
+	}
+	var entry Object
+	if err := entry.Set("type", ChainType); err != nil {
+		return nil, false, err
+	}
+	if all := flat.Capabilities(); len(all) > 0 {
+		if err := entry.Set("capabilities", all); err != nil {
+			return nil, false, err
+		}
+	}
+	if err := entry.Set("plugins", flat.objects()); err != nil {
+		return nil, false, err
+	}
+	return l.with([]json.RawMessage{mustRaw(entry)})
+}
+
+// WriteOut is the opposite of Chain.
+func (l *List) WriteOut() (doc []byte, folded bool, err error) {
+	return l.with(l.WrittenOut().objects())
+}
+
+func (l *List) objects() (all []json.RawMessage) {
+	for _, c := range l.Plugins {
+		all = append(all, mustRaw(c.Object))
+	}
+	return all
+}
+
+// mustRaw is an object, which is JSON already.
+func mustRaw(o Object) json.RawMessage {
+	raw, _ := o.MarshalJSON()
+	return raw
+}
+
+// with is the document of l with other plugins.
+func (l *List) with(plugins []json.RawMessage) (doc []byte, folded bool, err error) {
+	o, err := ParseObject(l.Raw)
+	if err != nil {
+		return nil, false, err
+	}
+	var here []json.RawMessage
+	if raw, ok := o.Get("plugins"); ok {
+		if err := json.Unmarshal(raw, &here); err != nil {
+			return nil, false, err
+		}
+	}
+	if folded = len(here) < len(l.Plugins); folded {
+		if err := o.Set("loadOnlyInlinedPlugins", true); err != nil {
+			return nil, false, err
+		}
+	}
+	if err := o.Set("plugins", plugins); err != nil {
+		return nil, false, err
+	}
+	raw, err := o.MarshalJSON()
+	return indent(raw), folded, err
+}
+
+// Fold is the value of a key in any case, the exact one where that is there too.
+func (o Object) Fold(key string) (json.RawMessage, bool) {
+	if raw, ok := o.Get(key); ok {
+		return raw, true
+	}
+	for k, raw := range o.All() {
+		if strings.EqualFold(k, key) {
+			return slices.Clone(raw), true
+		}
+	}
+	return nil, false
+}
