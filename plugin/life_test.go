@@ -69,7 +69,7 @@ func onDev(prefix, command string) func(*testing.T, *attachment) {
 // renamed is what whoever is root in a container may do with its link.
 var renamed = breaker{"renamed", in("sh", "-ec", "ip link set eth0 down; ip link set eth0 name net9 up"), `link eth0: link does not exist; it is called net9 now`}
 
-var chains = []chain{
+var chains = withChains([]chain{
 	{"loopback", []string{`"type":"loopback"`}, []breaker{
 		{"lo down", in("ip", "link", "set", "lo", "down"), "lo.*down"},
 	}},
@@ -324,7 +324,7 @@ var chains = []chain{
 		{"IPv6 address gone", in("ip", "addr", "del", "IP6/64", "dev", "eth0"), `addr cont/eth0 IP6/64 nodad: is missing`},
 		renamed,
 	}},
-}
+})
 
 // TestLife is the life of an attachment of every plugin.
 //
@@ -334,7 +334,7 @@ func TestLife(t *testing.T) {
 		nstest.Apart(t, c.name, func(t *testing.T) {
 			r := newRunner(t, c)
 			withoutBridges(t)
-			renew := renewals[c.name]
+			renew := renewals[strings.TrimSuffix(c.name, inChain)]
 			if renew == nil {
 				renew = func(*testing.T) {}
 			}
@@ -393,7 +393,7 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device", "host-device-mac", "bridge-named", "ptp-named"}, c.name) { // the second one's host ports, addresses, VLAN, device or name are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device", "host-device-mac", "bridge-named", "ptp-named"}, strings.TrimSuffix(c.name, inChain)) { // the second one's host ports, addresses, VLAN, device or name are taken, which is tested elsewhere
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))
@@ -462,7 +462,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug"}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug", "ptp-chain" + inChain}, c.name) {
 			continue
 		}
 		nstest.Apart(t, c.name, func(t *testing.T) {

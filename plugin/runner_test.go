@@ -46,7 +46,7 @@ type runner struct {
 }
 
 func newRunner(t *testing.T, c chain) *runner {
-	if f := setups[c.name]; f != nil {
+	if f := setups[strings.TrimSuffix(c.name, inChain)]; f != nil {
 		f(t)
 	}
 	dir := t.TempDir()

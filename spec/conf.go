@@ -72,10 +72,12 @@ func ParseConf(b []byte) (*Conf, error) {
 func ParsePlugin(b []byte, path string) (*Conf, error) {
 	d, err := openObject(b, path)
 	if err != nil {
+		err.Line, err.Column = 0, 0
 		return nil, err.asError()
 	}
 	c := &Conf{Object: d.members(d.root)}
 	if err := d.plugin(d.root, path, c); err != nil {
+		err.Line, err.Column = 0, 0 // of what is only a part of a file
 		return nil, err.asError()
 	}
 	return c, nil
