@@ -102,8 +102,8 @@ func TestInstall(t *testing.T) {
 			}
 		}
 		units, _ := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.*"))
-		if len(units) != 5 {
-			t.Fatalf("%s: units %q, want five", prefix, units)
+		if len(units) != 6 {
+			t.Fatalf("%s: units %q, want six", prefix, units)
 		}
 		starts := 0
 		for _, u := range units {
@@ -123,8 +123,8 @@ func TestInstall(t *testing.T) {
 				}
 			}
 		}
-		if starts != 6 {
-			t.Errorf("%d commands in units, want 6", starts)
+		if starts != 7 {
+			t.Errorf("%d commands in units, want 7", starts)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dest, "opt/cni/bin/bridge")); err != nil {
