@@ -276,6 +276,11 @@ func (n *network) tried() (problems []error) {
 	if !n.ours() {
 		return problems
 	}
+	for i, p := range n.Plugins {
+		if err := p.Undeclared(); err != nil {
+			bad(fmt.Sprintf("plugins[%d].%v", i, err))
+		}
+	}
 	certain := true // whether the addresses that a plan needs are known by their configuration
 	for _, p := range n.WrittenOut().Plugins {
 		ips, _ := example(p)

@@ -128,6 +128,11 @@ func (n *network) serves(ctx context.Context, rt *attach.Runtime) (left []room, 
 	if err := n.headless(); err != nil { // which a plugin is not told
 		return nil, nil, err
 	}
+	for i, p := range n.Plugins { // nor is a chain its capabilities
+		if err := p.Undeclared(); err != nil {
+			return nil, nil, fmt.Errorf("plugins[%d].%w", i, err)
+		}
+	}
 	if _, err := spec.Select(n.List, speak...); err != nil {
 		return nil, nil, err
 	}

@@ -305,8 +305,8 @@ func TestChainDeclares(t *testing.T) {
 	for _, tt := range []struct{ capabilities, say string }{
 		{`"capabilities":{"portMappings":true},`, ""},
 		{``, ""}, // a runtime need not hand the key on
-		{`"capabilities":{"mac":true},`, `capabilities: {"mac":true}: lacks "portMappings", which plugins[1] (portmap) has`},
-		{`"capabilities":{"portMappings":false},`, `capabilities: {"portMappings":false}: lacks "portMappings"`},
+		{`"capabilities":{"mac":true},`, `capabilities: lacks "portMappings", which plugins[1] (portmap) has`},
+		{`"capabilities":{"portMappings":false},`, `capabilities: lacks "portMappings"`},
 	} {
 		r := newRunner(t, chain{"declares", []string{`"type":"chain",` + tt.capabilities + plugins}, nil})
 		err := r.status()

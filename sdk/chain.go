@@ -80,7 +80,9 @@ func (s *site) chain(ctx context.Context, p Plugin, e environment, conf *spec.Co
 	case "GC":
 		errs = append(errs, c.sweep(ctx))
 	case "STATUS":
-		errs = append(errs, c.declares())
+		if _, said := conf.Object.Fold("capabilities"); said { // a runtime need not hand the key on
+			errs = append(errs, conf.Undeclared())
+		}
 	}
 	for _, l := range c.links {
 		_, err := c.run(ctx, e.Command, l, conf.PrevResult)
@@ -248,24 +250,4 @@ func (c *chainCall) sweep(ctx context.Context) error {
 	}
 	c.swept = true
 	return collectGarbage(ctx, c.w, c.all, c.conf.Name, validOwners(c.conf))
-}
-
-// declares is an error where a plugin of the chain has a capability that the chain itself has not, for a runtime
-// gives only what that has. A runtime that leaves the key out says nothing of it.
-func (c *chainCall) declares() error {
-	raw, said := c.conf.Object.Fold("capabilities")
-	if !said {
-		return nil
-	}
-	var errs []error
-	for _, l := range c.links {
-		for _, name := range sorted(l.conf.Capabilities) {
-			if l.conf.Capabilities[name] && !c.conf.Capabilities[name] {
-				errs = append(errs, fieldError(spec.CodeConfig, "capabilities", raw,
-					"lacks %q, which plugins[%d] (%s) has, so the runtime does not give it; `fairlead net chain FILE` writes it",
-					name, l.at, l.conf.Type))
-			}
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -2,7 +2,9 @@ package spec
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,19 +33,49 @@ func (l *List) WrittenOut() *List {
 	return &out
 }
 
-// inner are the plugins of a chain, each with what it is given there.
-func (c *Conf) inner() (all []*Conf, err error) {
+// Undeclared is an error where a plugin of a chain has capabilities that the chain itself has not.
+func (c *Conf) Undeclared() error {
+	plugins, err := c.plugins()
+	if c.Type != ChainType || err != nil {
+		return nil
+	}
+	var errs []error
+	for i, p := range plugins {
+		for _, name := range slices.Sorted(maps.Keys(p.Capabilities)) {
+			if p.Capabilities[name] && !c.Capabilities[name] {
+				errs = append(errs, Errorf(CodeConfig, "capabilities: lacks %q, which plugins[%d] (%s) has, so the runtime "+
+					"does not give it; `fairlead net chain FILE` writes it", name, i, p.Type))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// plugins are those of a chain, as they stand there.
+func (c *Conf) plugins() (all []*Conf, err error) {
 	raw, _ := c.Object.Fold("plugins")
 	var plugins []json.RawMessage
 	if err := json.Unmarshal(raw, &plugins); err != nil {
 		return nil, err
 	}
-	args, told := c.Object.Fold("args")
 	for i, raw := range plugins {
 		p, err := ParsePlugin(raw, "plugins["+strconv.Itoa(i)+"]")
 		if err != nil {
 			return nil, err
 		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// inner are the plugins of a chain, each with what it is given there.
+func (c *Conf) inner() ([]*Conf, error) {
+	all, err := c.plugins()
+	if err != nil {
+		return nil, err
+	}
+	args, told := c.Object.Fold("args")
+	for _, p := range all {
 		p.Name, p.CNIVersion = c.Name, c.CNIVersion
 		for name := range p.Capabilities {
 			if !c.Capabilities[name] {
@@ -55,7 +87,6 @@ func (c *Conf) inner() (all []*Conf, err error) {
 				return nil, err
 			}
 		}
-		all = append(all, p)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("plugins: is empty")
