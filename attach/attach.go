@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/invoke"
@@ -45,6 +46,7 @@ type Runtime struct {
 	Vanished func(*Cached) bool
 
 	waiting queue
+	writing sync.Mutex // to Stderr
 }
 
 // An Attachment says what to attach: one interface of one container.
@@ -206,6 +208,6 @@ func (r *Runtime) environ() []string {
 
 func (r *Runtime) warn(format string, args ...any) {
 	if r.Stderr != nil {
-		fmt.Fprintf(r.Stderr, "warning: "+format+"\n", args...)
+		fmt.Fprintf(r.stderr(), "warning: "+format+"\n", args...)
 	}
 }

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -85,14 +88,59 @@ func (op *operation) deleteStale(ctx context.Context) error {
 	for _, a := range op.valid {
 		valid[a] = true
 	}
-	var errs []error
-	for _, c := range cached {
-		if c.Bare || valid[spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}] {
-			continue
-		}
-		errs = append(errs, op.deleteOne(ctx, c.Owner()))
+	cached = slices.DeleteFunc(cached, func(c Cached) bool {
+		return c.Bare || valid[spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName}]
+	})
+	return errors.Join(sideBySide(len(cached), func(i int) error { return op.deleteOne(ctx, cached[i].Owner()) })...)
+}
+
+// DelEach deletes attachments that Runtime.List returned, several at once, each by the list that it was attached by, else by l. It goes on
+// past errors, and returns one or nil for each.
+func (r *Runtime) DelEach(ctx context.Context, l *spec.List, cached []Cached, opts ...Option) []error {
+	return sideBySide(len(cached), func(i int) error {
+		c := cached[i]
+		at := Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}
+		return r.Del(ctx, c.AttachedBy(l), at, opts...)
+	})
+}
+
+// atOnce is how many attachments are deleted at once: a DEL waits for the kernel's grace periods more than it computes.
+const atOnce = 8
+
+func sideBySide(n int, do func(i int) error) []error {
+	errs := make([]error, n)
+	next := make(chan int)
+	var all sync.WaitGroup
+	for range min(n, atOnce) {
+		all.Go(func() {
+			for i := range next {
+				errs[i] = do(i)
+			}
+		})
 	}
-	return errors.Join(errs...)
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	return errs
+}
+
+// stderr is what plugins and warnings are written to: several may at once, which only a file takes as it is.
+func (r *Runtime) stderr() io.Writer {
+	if _, file := r.Stderr.(*os.File); file || r.Stderr == nil {
+		return r.Stderr
+	}
+	return lockedWriter{r}
+}
+
+type lockedWriter struct{ r *Runtime }
+
+// Write implements io.Writer.
+func (l lockedWriter) Write(b []byte) (int, error) {
+	l.r.writing.Lock()
+	defer l.r.writing.Unlock()
+	return l.r.Stderr.Write(b)
 }
 
 func (op *operation) deleteOne(ctx context.Context, o spec.Owner) error {
@@ -199,7 +247,7 @@ func (r *Runtime) versions(ctx context.Context, l *spec.List, typ string) ([]spe
 		return nil, err
 	}
 	return invoke.Versions(ctx, path, invoke.Call{
-		Type: typ, Network: l.Name, Path: r.PluginDirs, Env: r.Env, Stderr: r.Stderr, Grace: r.Grace,
+		Type: typ, Network: l.Name, Path: r.PluginDirs, Env: r.Env, Stderr: r.stderr(), Grace: r.Grace,
 	})
 }
 

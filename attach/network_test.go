@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -175,7 +176,17 @@ func TestGCGoesOn(t *testing.T) {
 			t.Errorf("%v: says no %s", err, s)
 		}
 	}
-	w.expect("DEL third, DEL second, DEL first, DEL third, DEL second, DEL first, GC first, GC second, GC third")
+	dels, gcs := map[string]string{}, "" // containers side by side, the plugins of each in their order
+	for _, c := range w.told() {
+		if c.Command == "GC" {
+			gcs += c.Type + " "
+		} else {
+			dels[c.Env["CNI_CONTAINERID"]] += c.Type + " "
+		}
+	}
+	if want := map[string]string{"b": "third second first ", "c": "third second first "}; !maps.Equal(dels, want) || gcs != "first second third " {
+		t.Errorf("DEL %v, GC %q", dels, gcs)
+	}
 	if got := len(w.results()); got != 4 {
 		t.Errorf("%d files in the cache, want all 4: their DEL failed", got)
 	}

@@ -282,7 +282,7 @@ func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netn
 	stdout, err := invoke.Run(ctx, path, invoke.Call{
 		Command: verb, ContainerID: op.owner.ContainerID, Netns: netns, IfName: op.owner.IfName,
 		Args: op.args, Path: op.r.PluginDirs, Env: op.r.Env, Stdin: stdin,
-		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.Stderr, Grace: op.r.Grace,
+		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.stderr(), Grace: op.r.Grace,
 	})
 	op.refused = op.refused || refuses(err) || op.owner.ContainerID == "" && misses(err)
 	return stdout, err

@@ -87,9 +87,8 @@ func (a *app) deleteGone(ctx context.Context, n *network, gone []attach.Cached) 
 	}
 	var errs []error
 	var otherwise []attach.Cached
-	for _, c := range gone {
-		at := attach.Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}
-		err := rt.Del(ctx, c.AttachedBy(n.List), at, attach.Continue())
+	for i, err := range rt.DelEach(ctx, n.List, gone, attach.Continue()) {
+		c := gone[i]
 		if err != nil {
 			errs = append(errs, err)
 			continue
