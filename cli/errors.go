@@ -21,7 +21,7 @@ const (
 	exitOK       = 0
 	exitFailure  = 1
 	exitUsage    = 2
-	exitDrift    = 3 // check found something missing or changed, or repair cannot mend it
+	exitDrift    = 3 // check found something missing or changed, repair cannot mend it, or doctor found a fault
 	exitNotFound = 4 // no such network, network namespace or attachment
 	exitTryAgain = 5 // a passing condition (the protocol's code 11)
 

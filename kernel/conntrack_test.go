@@ -187,3 +187,54 @@ func TestListens(t *testing.T) {
 		}
 	}
 }
+
+func TestListeners(t *testing.T) {
+	_, ns := newNFT(t)
+	nstest.RunIn(t, ns.Path, "ip", "link", "set", "lo", "up")
+	err := ns.Do(func() error {
+		for _, at := range []string{"tcp4 127.0.0.1:80", "tcp6 [::1]:80", "tcp [::]:81"} {
+			network, addr, _ := strings.Cut(at, " ")
+			l, err := net.Listen(network, addr)
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { l.Close() })
+		}
+		u, err := net.ListenPacket("udp4", "0.0.0.0:53")
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { u.Close() })
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		proto byte
+		port  uint16
+		want  []string
+		takes string // what 192.0.2.1, 2001:db8::1 and 127.0.0.1 get to
+	}{
+		{TCP, 80, []string{"127.0.0.1:80", "[::1]:80"}, "false false true"},
+		{TCP, 81, []string{"[::]:81"}, "true true true"},
+		{UDP, 53, []string{"0.0.0.0:53"}, "true false true"},
+		{UDP, 80, nil, "false false false"},
+	} {
+		all, err := ns.Listeners(c.proto, c.port)
+		var got []string
+		var takes [3]bool
+		for _, l := range all {
+			got = append(got, l.At.String())
+			for i, a := range []string{"192.0.2.1", "2001:db8::1", "127.0.0.1"} {
+				takes[i] = takes[i] || l.Takes(netip.MustParseAddr(a))
+			}
+			if l.Inode == 0 {
+				t.Errorf("%v has no inode", l.At)
+			}
+		}
+		if text := fmt.Sprint(takes[0], takes[1], takes[2]); err != nil || !slices.Equal(got, c.want) || text != c.takes {
+			t.Errorf("%s %d: %q %s %v, want %q %s", ProtoName(c.proto), c.port, got, text, err, c.want, c.takes)
+		}
+	}
+}

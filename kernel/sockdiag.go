@@ -57,17 +57,13 @@ const (
 	diagGE, diagLE   = 2, 3
 	diagClosed       = 1 << 7 // TCP_CLOSE, in which an unconnected UDP socket is
 	diagListen       = 1 << 10
-	diagSourceOffset = 4 // of struct inet_diag_sockid in struct inet_diag_msg, where the socket's own port is first
+	diagOnly6        = 11 // INET_DIAG_SKV6ONLY
+	diagMessage      = 72 // bytes of struct inet_diag_msg, of which the last four are the socket's inode
+	diagSourceOffset = 4  // of struct inet_diag_sockid in struct inet_diag_msg, where the socket's own port is first
 )
 
 // listening dumps the sockets that listen on ports from first to last.
 func (c *conn) listening(proto byte, host netip.Addr, first, last uint16) (port uint16, ok bool) {
-	states := uint32(diagListen)
-	if proto == UDP {
-		states = diagClosed
-	}
-	r := c.requests()
-	r.begin(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest(proto, host.Is6(), states, make([]byte, 36))...)
 	// Each step is an operation with how far to go where it holds and where not (past the end is no), and a port.
 	var code []byte
 	for i, step := range []struct {
@@ -79,20 +75,75 @@ func (c *conn) listening(proto byte, host netip.Addr, first, last uint16) (port 
 		code = append(code, 0, 0)
 		code = binary.NativeEndian.AppendUint16(code, step.port)
 	}
-	r.attr(diagBytecode, code...)
-	err := c.dump(r, func(body []byte) {
-		if len(body) < diagSourceOffset+20 {
-			return
-		}
-		at := body[diagSourceOffset:]
-		n := 4
-		if host.Is6() {
-			n = 16
-		}
-		addr, _ := netip.AddrFromSlice(at[4 : 4+n])
-		if p := binary.BigEndian.Uint16(at); (addr.IsUnspecified() || host.IsUnspecified() || addr == host) && p >= first && p <= last && (!ok || p < port) {
+	err := c.listeners(proto, host.Is6(), code, func(l Listener) {
+		addr, p := l.At.Addr(), l.At.Port()
+		if (addr.IsUnspecified() || host.IsUnspecified() || addr == host) && p >= first && p <= last && (!ok || p < port) {
 			port, ok = p, true
 		}
 	})
 	return port, err == nil && ok
+}
+
+// A Listener is a socket that waits for connections of TCP, or that is bound for UDP and has no peer.
+type Listener struct {
+	At    netip.AddrPort
+	Only6 bool   // of IPv6: it takes nothing of IPv4
+	Inode uint32 // as in the links of /proc/PID/fd
+}
+
+// Takes reports whether a packet for an address of the namespace comes to the listener.
+func (l Listener) Takes(a netip.Addr) bool {
+	at := l.At.Addr()
+	return at == a || at.IsUnspecified() && (at.Is4() == a.Is4() || at.Is6() && !l.Only6)
+}
+
+// Listeners are the sockets of the namespace that wait for somebody on a port, of both families.
+func (ns *NS) Listeners(proto byte, port uint16) (all []Listener, err error) {
+	c, err := ns.conn(unix.NETLINK_INET_DIAG)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, v6 := range []bool{false, true} {
+		err := c.listeners(proto, v6, nil, func(l Listener) {
+			if l.At.Port() == port {
+				all = append(all, l)
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// listeners dumps the sockets that listen, those that a program of inet_diag's picks.
+func (c *conn) listeners(proto byte, v6 bool, code []byte, each func(Listener)) error {
+	states := uint32(diagListen)
+	if proto == UDP {
+		states = diagClosed
+	}
+	r := c.requests()
+	r.begin(unix.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP, diagRequest(proto, v6, states, make([]byte, 36))...)
+	if code != nil {
+		r.attr(diagBytecode, code...)
+	}
+	return c.dump(r, func(body []byte) {
+		if len(body) < diagMessage {
+			return
+		}
+		at := body[diagSourceOffset:]
+		n := 4
+		if v6 {
+			n = 16
+		}
+		addr, _ := netip.AddrFromSlice(at[4 : 4+n])
+		only := attr(body[diagMessage:], diagOnly6)
+		each(Listener{
+			At:    netip.AddrPortFrom(addr, binary.BigEndian.Uint16(at)),
+			Only6: len(only) == 1 && only[0] != 0,
+			Inode: binary.NativeEndian.Uint32(body[diagMessage-4:]),
+		})
+	})
 }

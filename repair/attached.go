@@ -277,9 +277,11 @@ func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	own := resource.Iface{Where: resource.Container, Name: a.Owner.IfName}
 	for _, r := range a.want {
 		if l, ok := plan.Unwrap(r).(resource.Linker); ok && slices.Contains(l.Ifaces(), own) {
-			for _, line := range words(r.Verify(ctx, w)) {
+			wrong := Wrong{Resource: r.String(), Kind: kindName(r), What: words(r.Verify(ctx, w))}
+			for _, line := range wrong.What {
 				a.broken(fmt.Errorf("%v: %s", r, line))
 			}
+			a.Wrong = append(a.Wrong, wrong)
 		}
 	}
 	if len(a.Drift) == 0 {
@@ -369,8 +371,10 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 	if err == nil {
 		return
 	}
-	mends, hopeless := Wrong{Resource: r.String(), Mends: true}, Wrong{Resource: r.String()}
 	_, follows := plan.Unwrap(r).(resource.Follower)
+	hopeless := Wrong{Resource: r.String(), Kind: kindName(r), Rule: rule, Follows: follows}
+	mends := hopeless
+	mends.Mends = true
 	_, link := plan.Unwrap(r).(resource.Linker)
 	for _, e := range parts(err) {
 		line := e.Error()
@@ -396,6 +400,11 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 			a.Wrong = append(a.Wrong, w)
 		}
 	}
+}
+
+// kindName is the name of a resource's type.
+func kindName(r plan.Resource) string {
+	return strings.TrimPrefix(fmt.Sprintf("%T", plan.Unwrap(r)), "resource.")
 }
 
 // inContainer reports whether what is wrong with a Mender is wrong in the container, which none mends.

@@ -75,6 +75,9 @@ type Finding struct {
 // A Wrong is a resource that is not as it should be.
 type Wrong struct {
 	Resource string   // in the words of ip(8) and nft(8)
+	Kind     string   // of the resource, as its type is called: Bridge, Veth, Gateway, …
+	Rule     bool     // it is one of the packet filter
+	Follows  bool     // what is wrong with it follows from what is wrong with links
 	What     []string // is wrong with it
 	Mends    bool     // in a dry run: repair would mend it
 }

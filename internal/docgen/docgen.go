@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/cli"
 )
 
 // Files are generated documents by path, relative to the root of the tree.
@@ -20,12 +22,18 @@ type Files map[string][]byte
 // Generate makes every document from the tree at root.
 func Generate(root string) (Files, error) {
 	files := Files{}
-	for _, generate := range []func(string, Files) error{clauses, plugins, manuals} {
+	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, doctor} {
 		if err := generate(root, files); err != nil {
 			return nil, err
 		}
 	}
 	return files, nil
+}
+
+// doctor writes the page of what `fairlead doctor` finds.
+func doctor(_ string, files Files) error {
+	files["docs/doctor.md"] = cli.DoctorPage()
+	return nil
 }
 
 // owned are the directories in which every file is generated, so that one with no source is stale.

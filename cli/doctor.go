@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/spf13/cobra"
+)
+
+// A doctor is a run of doctor.
+type doctor struct {
+	*app
+	*diagnosis
+	ctx  context.Context
+	host *kernel.NS
+	all  []attach.Cached // every attachment
+	mine []attach.Cached // those that are asked about
+
+	named bool   // they were
+	probe bool   // send packets from inside
+	to    string // an address to probe
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	d := doctor{app: a}
+	c := &cobra.Command{
+		Use: "doctor [CONTAINER...]", GroupID: "look",
+		Short: "Say why a container has no network, and the command that mends it",
+		Long: `Look at the host, the networks and the containers, and say what keeps containers from their
+network: where, why, and the command that mends it. One cause is one finding, however many containers it hits. Each has an ID, which
+docs/doctor.md explains. Nothing is changed.
+
+CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, NET/ID, or a pod as
+NAMESPACE/NAME; then the findings are those that concern it. From inside of a container that is named, and with
+--probe of all, its gateway and its name servers are asked, and the address of --to. Else no packet is sent.
+
+An ordinary user is told what could not be seen. The exit status is 0 if all is in order, 3 if a container is or
+will be without network, and 1 if nothing was found and something could not be seen. Warnings do not count.`,
+		Example: `  fairlead doctor
+  fairlead doctor web --to 192.0.2.1:443      look at one container, and try an address from inside`,
+		RunE: func(c *cobra.Command, args []string) error {
+			d.ctx, d.named = a.interruptible(), len(args) > 0
+			if _, _, err := splitTarget(d.to); d.to != "" && err != nil {
+				return usage("--to %s: %w", d.to, err)
+			}
+			if d.to != "" && !d.named && !d.probe {
+				return usage("--to: name a container, or add --probe for all")
+			}
+			if err := d.diagnose(args); err != nil {
+				return err
+			}
+			switch {
+			case d.faulty():
+				a.status = exitDrift
+			case len(d.Unseen) > 0:
+				a.status = exitFailure
+			}
+			if a.json() {
+				return printJSON(a.stdout, d.diagnosis)
+			}
+			d.print()
+			return nil
+		},
+		ValidArgsFunction: a.completeContainers,
+	}
+	c.Flags().BoolVar(&d.probe, "probe", false, "send packets from inside of all containers, and not only of those named")
+	c.Flags().StringVar(&d.to, "to", "", "try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside")
+	return c
+}
+
+// diagnose looks at everything.
+func (d *doctor) diagnose(names []string) (err error) {
+	d.diagnosis = &diagnosis{Findings: []*diagnosed{}, Looked: map[string]int{}}
+	if d.host, err = kernel.Open(""); err != nil {
+		return err
+	}
+	defer d.host.Close()
+	list, problems := (&attach.Runtime{}).List("")
+	d.all = list
+	if err := unseen(problems); err != nil {
+		if d.named {
+			return err
+		}
+		d.blind("%v", err)
+	} else {
+		if err := d.choose(names); err != nil {
+			return err
+		}
+		d.Looked[onContainer] = len(d.mine)
+		d.ofRepair()
+	}
+	d.ofHost()
+	d.ofFilters()
+	d.ofNetworks()
+	d.ofPorts()
+	if d.named || d.probe {
+		d.ofProbes()
+	}
+	d.settle()
+	return d.ctx.Err()
+}
+
+// choose takes the attachments that the names mean, or all.
+func (d *doctor) choose(names []string) error {
+	if len(names) == 0 {
+		d.mine = d.all
+		return nil
+	}
+	for _, name := range names {
+		found := false
+		for _, c := range d.all {
+			if !means(name, c) {
+				continue
+			}
+			found = true
+			if !slices.ContainsFunc(d.mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() }) {
+				d.mine = append(d.mine, c)
+			}
+		}
+		if !found {
+			return fail(exitNotFound, "`fairlead ls` lists what is attached. A container that no runtime attached by CNI, as "+
+				"Docker's, is not known here.", "container %q: %w", name, attach.ErrNotAttached)
+		}
+	}
+	return nil
+}
+
+// means reports whether a user who says name means the container of an attachment.
+func means(name string, c attach.Cached) bool {
+	arg := func(key string) string {
+		for _, kv := range c.Args {
+			if kv[0] == key {
+				return kv[1]
+			}
+		}
+		return ""
+	}
+	pod := arg("K8S_POD_NAMESPACE") + "/" + arg("K8S_POD_NAME")
+	switch {
+	case name == "":
+		return false
+	case name == pod, name == c.Netns, strings.HasPrefix(c.ContainerID, name):
+		return true
+	case strings.HasPrefix(c.Owner().String(), name+"/"), name == c.Owner().String():
+		return strings.Contains(name, "/")
+	}
+	path, err := netnsPath(name)
+	return err == nil && c.Netns != "" && samePath(path, c.Netns)
+}
+
+func (a *app) completeContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	list, _ := (&attach.Runtime{}).List("")
+	var ids []string
+	for _, c := range list {
+		ids = append(ids, c.ContainerID)
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// who is an attachment as findings name it.
+func who(c attach.Cached, details ...string) []affected {
+	return []affected{{c.Owner().String(), c.Netns, details, ""}}
+}
+
+// denied reports whether something could not be looked at for want of a right.
+func denied(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EPERM) || deniedText(fmt.Sprint(err))
+}
+
+// deniedText is denied of an error that is known by its words only.
+func deniedText(line string) bool {
+	return strings.Contains(line, "permission denied") || strings.Contains(line, "operation not permitted")
+}

@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
+)
+
+// ofRepair says what a repair would find: it knows what each attachment should have.
+func (d *doctor) ofRepair() {
+	if nft, err := d.host.NFT(); err != nil {
+		d.blind("the packet filter: %v", err)
+	} else if _, err := nft.BaseChains(); err != nil {
+		d.blind("what attachments should have on the host, and the packet filter: %v", err)
+		return
+	}
+	defer d.logLater()()
+	r := repair.Repairer{
+		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: foreign(), Now: configured,
+		DryRun: true,
+	}
+	report, err := r.Run(d.ctx)
+	if err != nil {
+		d.blind("what attachments should have: %v", err)
+		return
+	}
+	for _, p := range report.Problems {
+		d.add("cache-unreadable", "/var/lib/cni", p, nil)
+	}
+	foreigners := 0
+	for _, f := range report.Findings {
+		i := slices.IndexFunc(d.mine, func(c attach.Cached) bool { return c.Owner() == f.Owner })
+		if i < 0 {
+			continue
+		}
+		if f.State == repair.Foreign || f.State == repair.Handed {
+			foreigners++
+		}
+		d.attachment(f, d.mine[i])
+	}
+	if foreigners > 0 {
+		d.Notes = append(d.Notes, fmt.Sprintf("%d of %d attachments are of other plugins: of these only the host, the ports "+
+			"and the packet filter are looked at", foreigners, len(d.mine)))
+	}
+}
+
+// attachment says what is wrong with one.
+func (d *doctor) attachment(f repair.Finding, c attach.Cached) {
+	switch f.State {
+	case repair.Gone:
+		d.add("container-gone", "network "+c.Network, "", who(c, f.Drift...))
+		return
+	case repair.Offline:
+		d.add("reference-rules-missing", "packet filter", "", who(c, f.Drift...))
+		return
+	case repair.InOrder, repair.Foreign, repair.Handed, repair.Busy:
+		return
+	}
+	if len(f.Left) > 0 {
+		d.add("del-unfinished", "network "+c.Network, "", who(c, strings.Join(f.Left, ", ")+" failed"),
+			"", strings.Trim(deletes(c.Owner(), c.Netns), "`"))
+		return
+	}
+	said := map[string]bool{}
+	links := slices.ContainsFunc(f.Wrong, func(w repair.Wrong) bool { return !w.Follows })
+	for _, w := range f.Wrong {
+		for _, line := range w.What {
+			said[w.Resource+": "+line] = true
+			if deniedText(line) {
+				d.blind("%s of %s: %s", w.Resource, c.Owner(), line)
+			} else if !w.Follows || !links {
+				d.drift(w, line, c)
+			}
+		}
+	}
+	for _, line := range f.Drift {
+		switch {
+		case said[line]:
+		case deniedText(line):
+			d.blind("%s: %s", c.Owner(), line)
+		default:
+			d.add("attachment-broken", "network "+c.Network, line, who(c))
+		}
+	}
+}
+
+// drift takes down one difference of a resource.
+func (d *doctor) drift(w repair.Wrong, line string, c attach.Cached) {
+	link, inside := linkOf(w.Resource)
+	text := w.Resource + ": " + line
+	switch {
+	case strings.HasPrefix(line, "nft table ") && strings.HasSuffix(line, " is missing"):
+		d.add("packet-filter-missing", "host", strings.TrimPrefix(line, "nft "), who(c))
+	case w.Kind == "Forward":
+		d.add("accepts-missing", "packet filter", "", who(c, line), remade(w, c)...)
+	case w.Rule:
+		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
+	case w.Kind == "Forwarding":
+		d.add("forwarding-off", "host", line, who(c), "", "fairlead repair")
+	case w.Kind == "Bridge":
+		d.bridge(line, link, c, remade(w, c))
+	case w.Kind == "Gateway" && !inside:
+		d.add("bridge-address-missing", link, "", who(c, text))
+	case w.Kind == "Veth":
+		d.veth(w, line, link, c)
+	case inside && w.Kind == "Addr":
+		d.add("container-address-missing", "container", "", who(c, text), "", remakeCommand(c))
+	case inside && w.Kind == "Route":
+		d.add("container-route-missing", "container", "", who(c, text), "", remakeCommand(c))
+	case inside || !w.Mends:
+		d.add("container-state-differs", "container", "", who(c, text), "", remakeCommand(c))
+	default:
+		d.add("host-state-differs", "host", text, who(c))
+	}
+}
+
+func (d *doctor) bridge(line, link string, c attach.Cached, mend []string) {
+	switch {
+	case strings.HasSuffix(line, "link does not exist"):
+		d.add("bridge-missing", link, "bridge "+link+" does not exist", who(c), mend...)
+	case strings.HasPrefix(line, "state is down"):
+		d.add("bridge-down", link, "bridge "+link+" is down", who(c), mend...)
+	default:
+		d.add("bridge-changed", link, line, who(c), mend...)
+	}
+}
+
+// veth takes down what is wrong with a pair: its line names the end.
+func (d *doctor) veth(w repair.Wrong, line, link string, c attach.Cached) {
+	now, renamed := strings.CutSuffix(line, " now")
+	_, now, _ = strings.Cut(now, "it is called ")
+	switch {
+	case strings.HasPrefix(line, "link "+c.IfName+": "):
+		d.add("container-interface-missing", "container", "", who(c, line), "", remakeCommand(c))
+	case renamed && now != "":
+		d.add("host-interface-renamed", "host", fmt.Sprintf("the host-side interface %s is called %s now", link, now),
+			who(c), "NOW", now, "THEN", link)
+	case strings.HasPrefix(line, "host state is down"):
+		d.add("host-interface-down", "host", "", who(c, link))
+	case strings.HasPrefix(line, "master is "):
+		_, bridge, _ := strings.Cut(line, "want ")
+		d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge, who(c, link))
+	case w.Mends:
+		d.add("host-interface-changed", "host", line, who(c, link))
+	default:
+		d.add("container-interface-changed", "container", "", who(c, line), "", remakeCommand(c))
+	}
+}
+
+// linkOf is the link of the host that a resource is about, the last one named; inside is set where it is about one of
+// the container.
+func linkOf(text string) (link string, inside bool) {
+	for _, word := range strings.Fields(text) {
+		if name, ok := strings.CutPrefix(word, "host/"); ok {
+			link = strings.TrimSuffix(name, ":")
+		}
+		inside = inside || strings.HasPrefix(word, "cont/")
+	}
+	return link, inside
+}
+
+// remade is the mend of what repair does not mend, else nothing.
+func remade(w repair.Wrong, c attach.Cached) []string {
+	if w.Mends {
+		return nil
+	}
+	return []string{"", remakeCommand(c)}
+}
+
+// remakeCommand attaches a container anew.
+func remakeCommand(c attach.Cached) string {
+	where := place(c.Network, strings.TrimPrefix(strings.TrimPrefix(c.Netns, "/var"), netnsDir+"/"), c.IfName)
+	switch {
+	case strings.HasPrefix(c.ContainerID, "cnitool-"):
+		return fmt.Sprintf("fairlead del %[1]s && fairlead add %[1]s", where)
+	case mine(c.ContainerID):
+		return "end that `fairlead run`, and run it again"
+	}
+	return remakes
+}

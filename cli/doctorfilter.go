@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+)
+
+// maxPackets bounds how many packets the evaluator is asked about: it reads the rules for each.
+const maxPackets = 64
+
+// A forwarded is a packet that the host should forward for a container.
+type forwarded struct {
+	packetfilter.Packet
+	what string // in words: "what containers on cni0 send"
+	link string
+	from attach.Cached
+}
+
+// ofFilters asks what the packet filters of others do with what containers send and get.
+func (d *doctor) ofFilters() {
+	packets := d.packets()
+	if len(packets) > maxPackets {
+		d.blind("the packet filters of others, for %d of %d kinds of packets", len(packets)-maxPackets, len(packets))
+		packets = packets[:maxPackets]
+	}
+	for _, p := range packets {
+		v, err := packetfilter.Forwarded(d.host, p.Packet, "inet fairlead")
+		if err != nil {
+			d.blind("the packet filters of others: %v", err)
+			return
+		}
+		if v.Outcome != packetfilter.Dropped {
+			continue
+		}
+		rule := "policy drop"
+		if v.Rule != "" {
+			rule = "rule " + v.Rule
+		}
+		chain := v.Chain.Name
+		if v.Jumped != "" && v.Jumped != chain {
+			chain = v.Jumped + ", called from " + chain
+		}
+		mend := allowing(v, p.link)
+		if d.any("accepts-missing") {
+			mend = "fairlead repair --firewall"
+		}
+		text := fmt.Sprintf("%s drops packets of containers on %s: %s", owner(v), p.link, rule)
+		d.add("foreign-filter-drops", "table "+v.Chain.TableName()+" chain "+chain, text, who(p.from, p.what), "", mend)
+	}
+}
+
+func owner(v packetfilter.Verdict) string {
+	if v.Owner == "" {
+		return "the administrator's table"
+	}
+	return v.Owner
+}
+
+// packets are those that are asked about: of each link and family one from a container, its reply, and one to each
+// published port. Of containers that were named, all of each.
+func (d *doctor) packets() (all []forwarded) {
+	uplink := ""
+	if l, err := d.host.Egress(); err == nil {
+		uplink = l.Name
+	}
+	asked := map[string]bool{}
+	for _, c := range d.mine {
+		_, link := d.wayIn(c)
+		if link == "" || c.Result == nil || isGone(c) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			a := ip.Address.Addr()
+			if key := fmt.Sprint(link, a.Is4()); !own(c, ip) || asked[key] && !d.named {
+				continue
+			} else {
+				asked[key] = true
+			}
+			all = append(all,
+				forwarded{packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends", link, c},
+				forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to it", link, c})
+		}
+		for _, m := range mappings(c) {
+			if a := target4(c, m); a.IsValid() {
+				all = append(all, forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Proto: m.number(),
+					DstPort: uint16(m.ContainerPort), DNAT: true}, "its published port " + m.String(), link, c})
+			}
+		}
+	}
+	return all
+}
+
+// target4 is the address that a published port leads to, of IPv4 if the container has one.
+func target4(c attach.Cached, m portMapping) (a netip.Addr) {
+	host, err := netip.ParseAddr(m.HostIP)
+	for _, ip := range c.Result.IPs {
+		is4 := ip.Address.Addr().Is4()
+		if own(c, ip) && (err != nil || host.Unmap().Is4() == is4) && (!a.IsValid() || is4) {
+			a = ip.Address.Addr()
+		}
+	}
+	return a
+}
+
+// allowing is the command that has a chain let the packets of a link through, by the tool of whose it is.
+func allowing(v packetfilter.Verdict, link string) string {
+	tool := "iptables"
+	if v.Packet.Src.Is6() || v.Packet.Dst.Is6() {
+		tool = "ip6tables"
+	}
+	if v.Legacy {
+		tool += "-legacy"
+	}
+	both := func(first, second string) string {
+		return fmt.Sprintf(first, link) + " && " + fmt.Sprintf(second, link)
+	}
+	switch {
+	case strings.HasSuffix(v.Owner, "Docker"):
+		return both(tool+" -I DOCKER-USER -i %s -j ACCEPT", tool+" -I DOCKER-USER -o %s -j ACCEPT")
+	case strings.HasSuffix(v.Owner, "ufw"):
+		return both("ufw route allow in on %s", "ufw route allow out on %s")
+	case v.Owner == "firewalld" || strings.HasSuffix(v.Owner, " of firewalld"):
+		return both("firewall-cmd --permanent --zone=trusted --add-interface=%s",
+			"firewall-cmd --zone=trusted --add-interface=%s")
+	case v.Legacy || strings.HasPrefix(v.Owner, "iptables-nft") || v.Chain.Owner() == "iptables-nft":
+		chain := v.Chain.Name
+		table := ""
+		if v.Chain.Table != "filter" {
+			table = " -t " + v.Chain.Table
+		}
+		return both(tool+table+" -I "+chain+" -i %s -j ACCEPT", tool+table+" -I "+chain+" -o %s -j ACCEPT")
+	}
+	rule := fmt.Sprintf("nft insert rule %s %s ", v.Chain.TableName(), v.Chain.Name)
+	return both(rule+"iifname %s accept", rule+"oifname %s accept")
+}
+
+// number is the protocol of a mapping.
+func (m portMapping) number() byte {
+	proto, _ := kernel.ParseProto(m.Protocol)
+	return proto
+}

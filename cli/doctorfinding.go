@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A diagnosed is one cause of trouble, however many containers it hits.
+type diagnosed struct {
+	ID         string     `json:"id"`
+	Section    string     `json:"section"`
+	Severity   string     `json:"severity"` // fault or warning
+	Where      string     `json:"where"`
+	What       string     `json:"what"`
+	Why        string     `json:"why"`
+	Mend       string     `json:"mend"` // a command, mostly
+	Containers []affected `json:"containers,omitempty"`
+
+	rank int
+}
+
+// An affected is a container that a cause hits.
+type affected struct {
+	Container string   `json:"container"` // network/id/interface
+	Netns     string   `json:"netns,omitempty"`
+	Details   []string `json:"details,omitempty"` // what of it, where that differs between containers
+	Mend      string   `json:"mend,omitempty"`    // where it is another one than the finding's
+}
+
+// The severities.
+const (
+	fault   = "fault"
+	warning = "warning"
+)
+
+// A diagnosis is the answer of doctor.
+type diagnosis struct {
+	OK       bool           `json:"ok"`
+	Findings []*diagnosed   `json:"findings"`
+	Unseen   []string       `json:"unseen,omitempty"` // what could not be looked at, and why
+	Notes    []string       `json:"notes,omitempty"`
+	Looked   map[string]int `json:"looked"` // how many networks and containers
+}
+
+// add takes a finding down. What is the same but for the container is one finding. The pairs of fill are placeholders
+// of its mend and what they stand for.
+func (d *diagnosis) add(id, where, what string, who []affected, fill ...string) {
+	kinds := findingKinds()
+	i := slices.IndexFunc(kinds, func(k findingKind) bool { return k.id == id })
+	k := kinds[i]
+	f := &diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: cmp.Or(what, k.what), Why: k.why,
+		Mend: k.mend, rank: i}
+	if k.warning {
+		f.Severity = warning
+	}
+	for i := 0; i+1 < len(fill); i += 2 {
+		if fill[i] == "" {
+			f.Mend = fill[i+1] // another one altogether
+			continue
+		}
+		f.Mend = strings.ReplaceAll(f.Mend, fill[i], fill[i+1])
+	}
+	for _, g := range d.Findings {
+		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
+			g.hits(who, f.Mend)
+			return
+		}
+	}
+	f.hits(who, f.Mend)
+	d.Findings = append(d.Findings, f)
+}
+
+// hits adds containers that the finding hits, each once.
+func (f *diagnosed) hits(who []affected, mend string) {
+	for _, a := range who {
+		if mend != f.Mend {
+			a.Mend = mend
+		}
+		i := slices.IndexFunc(f.Containers, func(c affected) bool { return c.Container == a.Container })
+		if i < 0 {
+			f.Containers = append(f.Containers, a)
+			continue
+		}
+		for _, line := range a.Details {
+			if c := &f.Containers[i]; !slices.Contains(c.Details, line) {
+				c.Details = append(c.Details, line)
+			}
+		}
+	}
+}
+
+// blind takes down what could not be looked at.
+func (d *diagnosis) blind(format string, args ...any) {
+	if line := fmt.Sprintf(format, args...); !slices.Contains(d.Unseen, line) {
+		d.Unseen = append(d.Unseen, line)
+	}
+}
+
+// has reports whether there is a finding of a kind at a place.
+func (d *diagnosis) has(id, where string) bool {
+	return slices.ContainsFunc(d.Findings, func(f *diagnosed) bool { return f.ID == id && f.Where == where })
+}
+
+// any reports whether there is a finding of a kind.
+func (d *diagnosis) any(id string) bool {
+	return slices.ContainsFunc(d.Findings, func(f *diagnosed) bool { return f.ID == id })
+}
+
+// settle leaves out what follows from another finding, and sorts the rest.
+func (d *diagnosis) settle() {
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *diagnosed) bool {
+		switch f.ID {
+		case "bridge-address-missing":
+			return d.has("bridge-missing", f.Where) || d.has("bridge-down", f.Where)
+		case "host-interface-detached":
+			return d.has("bridge-missing", f.Where)
+		case "accepts-missing": // the evaluator says which chain
+			return d.any("foreign-filter-drops")
+		}
+		return false
+	})
+	d.cut([]string{"container-interface-missing"}, "container-address-missing", "container-route-missing",
+		"container-interface-changed", "gateway-unreachable", "dns-unreachable", "address-unreachable")
+	d.cut([]string{"container-address-missing"}, "container-route-missing", "gateway-unreachable", "dns-unreachable",
+		"address-unreachable")
+	d.cut([]string{"container-route-missing", "gateway-unreachable", "host-interface-down", "host-interface-detached"},
+		"dns-unreachable", "address-unreachable")
+	d.cut([]string{"host-interface-down", "host-interface-detached"}, "gateway-unreachable")
+	for _, f := range d.Findings {
+		if f.Where == "container" && len(f.Containers) == 1 {
+			f.Where = f.Containers[0].Container
+		}
+	}
+	slices.SortStableFunc(d.Findings, func(a, b *diagnosed) int { return cmp.Compare(a.rank, b.rank) })
+	d.OK = len(d.Unseen) == 0 && !d.faulty()
+}
+
+func (d *diagnosis) faulty() bool {
+	return slices.ContainsFunc(d.Findings, func(f *diagnosed) bool { return f.Severity == fault })
+}
+
+// cut takes from the findings that follow those containers which one of the causes hits.
+func (d *diagnosis) cut(causes []string, follow ...string) {
+	hit := map[string]bool{}
+	for _, f := range d.Findings {
+		if slices.Contains(causes, f.ID) {
+			for _, c := range f.Containers {
+				hit[c.Container] = true
+			}
+		}
+	}
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *diagnosed) bool {
+		if !slices.Contains(follow, f.ID) {
+			return false
+		}
+		f.Containers = slices.DeleteFunc(f.Containers, func(c affected) bool { return hit[c.Container] })
+		return len(f.Containers) == 0
+	})
+}

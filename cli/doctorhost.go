@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// ofHost says what is wrong with the host itself, whatever attachments should have there.
+func (d *doctor) ofHost() {
+	var routed []attach.Cached // whose default route ends at this host
+	for _, c := range d.mine {
+		if _, link := d.wayIn(c); link != "" && hasDefaultRoute(c) && !isGone(c) {
+			routed = append(routed, c)
+		}
+	}
+	d.route(routed)
+	d.forwarding(routed)
+	d.conntrack("/proc/sys/net/netfilter/")
+}
+
+// hasDefaultRoute reports whether ADD gave the container a default route of IPv4.
+func hasDefaultRoute(c attach.Cached) bool {
+	for _, r := range c.Result.Routes {
+		if r.Dst.Addr().Is4() && r.Dst.Bits() == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *doctor) route(routed []attach.Cached) {
+	if len(routed) == 0 {
+		return
+	}
+	routes, err := d.host.Routes(kernel.RouteFilter{Family: kernel.IPv4, Table: kernel.MainTable})
+	if err != nil {
+		d.blind("the host's routes: %v", err)
+		return
+	}
+	for _, r := range routes {
+		if r.Dst.Bits() == 0 && r.Type == kernel.Unicast {
+			return
+		}
+	}
+	var hit []affected
+	for _, c := range routed {
+		hit = append(hit, who(c)...)
+	}
+	d.add("host-route-missing", "host", "the host has no default route of IPv4", hit)
+}
+
+// forwarding looks at the links that packets of containers come in by. What is off for the whole host, repair finds.
+func (d *doctor) forwarding(routed []attach.Cached) {
+	if len(routed) == 0 {
+		return
+	}
+	all, err := d.host.Sysctl("net/ipv4/ip_forward")
+	if err != nil {
+		d.blind("%v", err)
+		return
+	}
+	if all == "0" {
+		if d.has("forwarding-off", "host") { // … and said so
+			return
+		}
+		var hit []affected
+		for _, c := range routed {
+			hit = append(hit, who(c)...)
+		}
+		d.add("forwarding-off", "host", "net/ipv4/ip_forward is false, want true", hit, "", "sysctl -w net/ipv4/ip_forward=1")
+		return
+	}
+	uplink, err := d.host.Egress()
+	if err != nil {
+		uplink = nil
+	}
+	for _, c := range routed {
+		_, link := d.wayIn(c)
+		names := []string{link}
+		if uplink != nil {
+			names = append(names, uplink.Name)
+		}
+		for _, name := range names {
+			key := "net/ipv4/conf/" + name + "/forwarding"
+			if v, err := d.host.Sysctl(key); err == nil && v == "0" {
+				d.add("forwarding-off", name, key+" is 0", who(c), "KEY", key)
+			}
+		}
+	}
+}
+
+// conntrack compares how many connections the kernel knows with how many it may.
+func (d *doctor) conntrack(dir string) {
+	read := func(name string) (int, error) {
+		b, err := os.ReadFile(dir + name)
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	count, err := read("nf_conntrack_count")
+	if errors.Is(err, fs.ErrNotExist) { // the module is not loaded: there are no connections
+		return
+	}
+	most, err2 := read("nf_conntrack_max")
+	if err = errors.Join(err, err2); err != nil {
+		d.blind("the table of connections: %v", err)
+		return
+	}
+	what := strconv.Itoa(count) + " of " + strconv.Itoa(most) + " connections"
+	more := []string{"MORE", strconv.Itoa(2 * most)}
+	switch {
+	case most > 0 && count >= most:
+		d.add("conntrack-full", "host", what, nil, more...)
+	case most > 0 && count >= most/10*9:
+		d.add("conntrack-near", "host", what, nil, more...)
+	}
+}
+
+// wayIn is the address of IPv4 of a container, else its first, and the link by which its packets come to the host:
+// the bridge, or its own host-side interface. It is empty where there is none, as of macvlan.
+func (d *doctor) wayIn(c attach.Cached) (a netip.Addr, link string) {
+	if c.Result == nil {
+		return a, ""
+	}
+	for _, ip := range c.Result.IPs {
+		if own(c, ip) && (!a.IsValid() || !a.Is4() && ip.Address.Addr().Is4()) {
+			a = ip.Address.Addr()
+		}
+	}
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
+		l, err := d.host.Link(i.Name)
+		if err != nil {
+			continue
+		}
+		if link = l.Name; l.Master != 0 {
+			if m, err := d.host.LinkAt(l.Master); err == nil {
+				return a, m.Name
+			}
+		}
+		if l.Kind == "bridge" {
+			return a, link
+		}
+	}
+	return a, link
+}

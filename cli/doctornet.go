@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// patience is how long the plugins of a network have for their STATUS.
+const patience = 10 * time.Second
+
+// ofNetworks looks at the networks that are configured, or at those of the containers that were named.
+func (d *doctor) ofNetworks() {
+	lists, problems := spec.LoadDir(confDir())
+	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == defaultNetwork }) &&
+		slices.ContainsFunc(d.all, func(c attach.Cached) bool { return c.Network == defaultNetwork }) {
+		if l, err := spec.ParseList(defaultList(ipv6Here())); err == nil {
+			lists = append(lists, l)
+		}
+	}
+	for _, err := range problems {
+		p := problem(err)
+		if denied(err) {
+			d.blind("%v", err)
+		} else if !d.named {
+			d.add("network-file-unusable", p.File, p.String(), nil)
+		}
+	}
+	said := map[[2]string]bool{}
+	looked := 0
+	for _, l := range lists {
+		on := d.on(l.Name)
+		if d.named && len(on) == 0 {
+			continue
+		}
+		looked++
+		for _, err := range overlaps(l, lists, said) {
+			d.add("subnet-overlap", "network "+l.Name, problem(err).Problem, on)
+		}
+		d.network(&network{List: l, builtIn: l.File == ""}, on)
+	}
+	d.Looked[onNetwork] = looked
+}
+
+// on are the containers that are asked about and on a network.
+func (d *doctor) on(name string) (on []affected) {
+	for _, c := range d.mine {
+		if c.Network == name {
+			on = append(on, who(c)...)
+		}
+	}
+	return on
+}
+
+// network says why a network would refuse a container.
+func (d *doctor) network(n *network, on []affected) {
+	where := "network " + n.Name
+	for _, w := range n.Warnings {
+		if p := problem(w); p.File != n.File && p.File != "" {
+			d.add("network-shadowed", where, p.String(), nil, "FILE", p.File)
+		}
+	}
+	if missing := n.missing(); len(missing) > 0 {
+		for _, err := range missing {
+			fill := []string{"NET", n.Name}
+			if f := (*failure)(nil); errors.As(err, &f) {
+				fill = []string{"", unquoted(f.hint)}
+			}
+			d.add("plugin-missing", where, err.Error(), on, fill...)
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.ctx, patience)
+	defer cancel()
+	if d.leases(ctx, n) {
+		return
+	}
+	rt, err := d.runtime(n)
+	if err == nil {
+		rt.Stderr = io.Discard // the evaluator says it better
+		_, _, err = n.serves(ctx, rt)
+	}
+	switch {
+	case err == nil:
+	case denied(err):
+		d.blind("whether network %s would serve a container: %v", n.Name, err)
+	case slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool { return p.IPAMType == "dhcp" }):
+		d.add("dhcp-daemon-absent", where, said(err), on)
+	default:
+		fill := []string{"NET", n.Name}
+		d.add("network-not-ready", where, said(err), on, fill...)
+	}
+}
+
+// said is an error of a plugin in its own words.
+func said(err error) string {
+	var ran *invoke.ExecError
+	if doc := (*spec.Error)(nil); errors.As(err, &doc) && errors.As(err, &ran) {
+		return fmt.Sprintf("plugin %s: %s", ran.Type, doc.Msg)
+	}
+	return err.Error()
+}
+
+// unquoted is the command in a hint that is nothing but a command.
+func unquoted(hint string) string {
+	if n := len(hint); n > 1 && hint[0] == '`' && hint[n-1] == '`' {
+		return hint[1 : n-1]
+	}
+	return hint
+}
+
+// leases looks at the addresses that a network gives out by host-local, and reports whether none is left.
+func (d *doctor) leases(ctx context.Context, n *network) (exhausted bool) {
+	p, err := poolOf(n.List, true)
+	if err != nil {
+		return false // another allocator
+	}
+	b, err := p.ledger.Look(ctx, n.Name)
+	if err != nil {
+		d.blind("the leases of network %s: %v", n.Name, err)
+		return false
+	}
+	count := map[string]int{}
+	for _, l := range b.Leases {
+		count[l.State]++
+	}
+	dead, left := count[ipam.Gone], 0 // of attachments that nobody remembers
+	for _, l := range b.Leases {
+		known := func(c attach.Cached) bool { return c.Network == n.Name && c.ContainerID == l.ContainerID }
+		if l.State == ipam.Gone && !slices.ContainsFunc(d.all, known) {
+			left++
+		}
+	}
+	fill := []string{"NET", n.Name}
+	for _, u := range b.Uses {
+		what := fmt.Sprintf("%s of %s addresses of %s are left; of %d leases, %d are of containers that are gone",
+			u.Available, u.Size, u.Range, len(b.Leases), dead)
+		mend := fill
+		if dead == 0 {
+			mend = []string{"", "fairlead ipam ls " + n.Name}
+		}
+		switch {
+		case u.Available.IsZero():
+			d.add("range-exhausted", "network "+n.Name, what, nil, mend...)
+			exhausted = true
+		case near(u):
+			d.add("range-near", "network "+n.Name, what, nil, mend...)
+		}
+	}
+	if left > 0 && !exhausted { // the others go with their attachments
+		d.add("leases-of-the-dead", "network "+n.Name, fmt.Sprintf("%d of %d leases are of containers that are gone", left,
+			len(b.Leases)), nil, fill...)
+	}
+	return exhausted
+}
+
+// near reports whether fewer than one in twenty addresses are left.
+func near(u ipam.Use) bool {
+	twenty := ipam.Count{}
+	for range 20 {
+		twenty = twenty.Add(u.Available)
+	}
+	return twenty.Less(u.Size)
+}

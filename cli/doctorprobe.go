@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// answerTime is how long a probe waits for an answer. Each is sent twice.
+const answerTime = time.Second
+
+// splitTarget reads ADDRESS or ADDRESS:PORT; without a port it is zero.
+func splitTarget(text string) (netip.Addr, uint16, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a, 0, nil
+	}
+	at, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return netip.Addr{}, 0, errors.New("want an address, such as 192.0.2.1, 192.0.2.1:443 or [2001:db8::1]:443")
+	}
+	return at.Addr(), at.Port(), nil
+}
+
+// ofProbes sends packets from inside of the containers.
+func (d *doctor) ofProbes() {
+	for _, c := range d.mine {
+		if isGone(c) || d.ctx.Err() != nil {
+			continue
+		}
+		d.inside(c, func(ns *kernel.NS) {
+			d.probeGateways(ns, c)
+			d.probeServers(ns, c)
+			if d.to == "" {
+				return
+			}
+			to, port, _ := splitTarget(d.to)
+			if err := reach(ns, to, port); err != nil {
+				d.add("address-unreachable", d.to, err.Error(), who(c), "ADDRESS", to.String(), "traceroute",
+					"nsenter --net="+c.Netns+" traceroute")
+			}
+		})
+	}
+}
+
+// probeGateways asks the routers of a container's default routes.
+func (d *doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
+	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
+		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
+		if err != nil {
+			continue
+		}
+		for _, r := range routes {
+			if r.Dst.Bits() != 0 || !r.Via.IsValid() || r.Via.IsLinkLocalUnicast() {
+				continue
+			}
+			if err := reach(ns, r.Via, 0); err != nil {
+				d.add("gateway-unreachable", r.Via.String(), err.Error(), who(c))
+			}
+		}
+	}
+}
+
+// probeServers asks the container's name servers.
+func (d *doctor) probeServers(ns *kernel.NS, c attach.Cached) {
+	servers := containerServers(ns, c)
+	if len(servers) == 0 {
+		d.Notes = append(d.Notes, fmt.Sprintf("%s: its name servers are not known, and not probed", c.Owner()))
+	}
+	for _, s := range servers {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			continue
+		}
+		if err := askName(ns, a); err != nil {
+			d.add("dns-unreachable", "name server "+s, err.Error(), who(c),
+				"", fmt.Sprintf("nsenter --net=%s nslookup example.org %s", c.Netns, s))
+		}
+	}
+}
+
+// containerServers are those of a process in the container, else of its attachment, else of its namespace's name.
+func containerServers(ns *kernel.NS, c attach.Cached) []string {
+	if _, ino, err := ns.Inode(); err == nil {
+		want := fmt.Sprintf("net:[%d]", ino)
+		all, _ := filepath.Glob("/proc/[0-9]*/ns/net")
+		for _, path := range all {
+			if to, err := os.Readlink(path); err != nil || to != want {
+				continue
+			}
+			text, err := os.ReadFile(strings.TrimSuffix(path, "ns/net") + "root" + etcResolv)
+			if servers, local := nameservers(text); err == nil {
+				return append(servers, local...)
+			}
+		}
+	}
+	if c.Result != nil && len(c.Result.DNS.Nameservers) > 0 {
+		return c.Result.DNS.Nameservers
+	}
+	text, _ := spec.ReadLinked("/etc/netns/"+filepath.Base(c.Netns)+"/resolv.conf", spec.MaxFile)
+	servers, _ := nameservers(text)
+	return servers
+}
+
+// reach is why an address does not answer. Any answer is one: that of ICMP, or a refusal. With a port, only what TCP
+// says counts.
+func reach(ns *kernel.NS, to netip.Addr, port uint16) error {
+	return ns.Do(func() error {
+		if port != 0 {
+			return dial(to, port)
+		}
+		if ping(to) == nil {
+			return nil
+		}
+		err := dial(to, 9) // discard: nobody has it, and whoever is there says so
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil
+		}
+		return err
+	})
+}
+
+func dial(to netip.Addr, port uint16) error {
+	dialer := net.Dialer{Timeout: 2 * answerTime}
+	conn, err := dialer.Dial("tcp", netip.AddrPortFrom(to, port).String())
+	if err == nil {
+		conn.Close()
+		return nil
+	}
+	if timeout := (net.Error)(nil); errors.As(err, &timeout) && timeout.Timeout() {
+		return fmt.Errorf("no answer from %v: %w", to, os.ErrDeadlineExceeded)
+	}
+	if number := syscall.Errno(0); errors.As(err, &number) {
+		return fmt.Errorf("%v: %w", to, number)
+	}
+	return err
+}
+
+// ping sends an echo request, twice, and waits for its answer.
+func ping(to netip.Addr) error {
+	network, ask, answer := "ip4:icmp", byte(8), byte(0)
+	if to.Is6() {
+		network, ask, answer = "ip6:ipv6-icmp", 128, 129
+	}
+	conn, err := net.DialIP(network, nil, &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	echo := []byte{ask, 0, 0, 0, byte(os.Getpid() >> 8), byte(os.Getpid()), 0, 1}
+	if to.Is4() { // of IPv6 the kernel fills it in
+		binary.BigEndian.PutUint16(echo[2:], checksum(echo))
+	}
+	for range 2 {
+		if _, err = conn.Write(echo); err != nil {
+			return err
+		}
+		conn.SetReadDeadline(time.Now().Add(answerTime))
+		for buf := make([]byte, 1500); err == nil; {
+			var n int
+			if n, _, err = conn.ReadFromIP(buf); err != nil || n < 8 {
+				break
+			}
+			if buf[0] == answer && bytes.Equal(buf[4:8], echo[4:8]) {
+				return nil
+			}
+		}
+	}
+	return err
+}
+
+// checksum is that of RFC 1071, of an even number of bytes.
+func checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}
+
+// askName asks a server for the name servers of the root, twice. Any answer is one.
+func askName(ns *kernel.NS, server netip.Addr) error {
+	return ns.Do(func() error {
+		conn, err := net.Dial("udp", netip.AddrPortFrom(server, 53).String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		// RFC 1035: an ID, recursion desired, one question: the root, NS, IN.
+		question := []byte{0x66, 0x6c, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1}
+		for range 2 {
+			if _, err = conn.Write(question); err != nil {
+				continue
+			}
+			conn.SetReadDeadline(time.Now().Add(answerTime))
+			if _, err = conn.Read(make([]byte, 1500)); err == nil {
+				return nil
+			}
+		}
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("%v does not answer on UDP port 53", server)
+		case errors.Is(err, syscall.ECONNREFUSED):
+			return fmt.Errorf("%v refuses: no name server listens there", server)
+		}
+		return err
+	})
+}
