@@ -98,7 +98,10 @@ func TestGC(t *testing.T) {
 	if err := w.GC(bounded(t), l, valid); err != nil {
 		t.Fatal(err)
 	}
-	calls := w.told()
+	calls := w.told() // of containers side by side
+	slices.SortStableFunc(calls, func(a, b told) int {
+		return strings.Compare(a.Command+a.Env["CNI_CONTAINERID"], b.Command+b.Env["CNI_CONTAINERID"])
+	})
 	var names []string
 	for _, c := range calls {
 		names = append(names, c.String()+" "+c.Env["CNI_CONTAINERID"])
