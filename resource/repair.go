@@ -94,7 +94,7 @@ func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 		return false, gone(err) // Verify says what became of it
 	}
 	// It hears nothing of the container's before it does not listen to router advertisements.
-	if ignoresRA(w.Host, v.Host) != nil {
+	if h.Master == 0 && ignoresRA(w.Host, v.Host) != nil {
 		if changed, err = v.deafen(w.Host); err != nil {
 			return false, err
 		}

@@ -228,7 +228,9 @@ func (v Veth) verify(w *kernel.World, d, beyond *drift) {
 	if v.HostMAC != "" {
 		d.want("host address", macText(v.HostMAC), h.MAC)
 	}
-	d.add(ignoresRA(w.Host, v.Host))
+	if h.Master == 0 { // else its bridge takes what comes in before IPv6 sees it
+		d.add(ignoresRA(w.Host, v.Host))
+	}
 	d.port(w, h, v.Master, v.Hairpin, v.Isolated)
 	d.vlans(w, h, v.VLANs)
 }
