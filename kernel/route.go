@@ -22,6 +22,7 @@ type Route struct {
 	OnLink   bool
 	MTU      int
 	AdvMSS   int
+	Weight   int // of one next hop of several; zero where there is one alone
 }
 
 // What the kernel calls the values that a Route is likely to have.
@@ -154,7 +155,7 @@ func parseRoute(b []byte) []Route {
 	}
 	for i, h := range hops {
 		hops[i] = r
-		hops[i].Link, hops[i].Via, hops[i].OnLink = h.Link, h.Via, h.OnLink
+		hops[i].Link, hops[i].Via, hops[i].OnLink, hops[i].Weight = h.Link, h.Via, h.OnLink, h.Weight
 	}
 	return hops
 }
@@ -165,7 +166,7 @@ func parseHops(b []byte) (hops []Route) {
 		if n < unix.SizeofRtNexthop || n > len(b) {
 			break
 		}
-		h := Route{Link: int(u32(b[4:])), OnLink: b[2]&unix.RTNH_F_ONLINK != 0}
+		h := Route{Link: int(u32(b[4:])), OnLink: b[2]&unix.RTNH_F_ONLINK != 0, Weight: int(b[3]) + 1}
 		attrs(b[unix.SizeofRtNexthop:n], func(kind uint16, v []byte) {
 			switch kind {
 			case unix.RTA_GATEWAY:
@@ -215,13 +216,8 @@ func (ns *NS) routeRequest(proto, flags int, r Route) *nl.NetlinkRequest {
 	if r.Dst.Bits() > 0 {
 		req.AddData(attrIP(unix.RTA_DST, r.Dst.Masked().Addr()))
 	}
-	switch {
-	case !r.Via.IsValid():
-	case r.Via.Is4() == r.Dst.Addr().Is4():
-		req.AddData(attrIP(unix.RTA_GATEWAY, r.Via))
-	default: // RFC 5549: an IPv4 route by an IPv6 router
-		via := append(nl.Uint16Attr(uint16(family(r.Via))), r.Via.AsSlice()...)
-		req.AddData(nl.NewRtAttr(unix.RTA_VIA, via))
+	if r.Via.IsValid() {
+		req.AddData(via(r.Dst, r.Via))
 	}
 	if r.Src.IsValid() {
 		req.AddData(attrIP(unix.RTA_PREFSRC, r.Src))
@@ -240,6 +236,15 @@ func (ns *NS) routeRequest(proto, flags int, r Route) *nl.NetlinkRequest {
 		req.AddData(metrics)
 	}
 	return req
+}
+
+// via is the attribute of a next hop.
+func via(dst netip.Prefix, router netip.Addr) *nl.RtAttr {
+	if router.Is4() == dst.Addr().Is4() {
+		return attrIP(unix.RTA_GATEWAY, router)
+	}
+	// RFC 5549: an IPv4 route by an IPv6 router
+	return nl.NewRtAttr(unix.RTA_VIA, append(nl.Uint16Attr(uint16(family(router))), router.AsSlice()...))
 }
 
 // EgressMTU is the least MTU on the way out by a default route of either family, or zero where there is no

@@ -19,6 +19,7 @@ type Rule struct {
 	Priority int          // a lower one is asked first; zero in AddRule: before all but the rule of the local table
 	From, To netip.Prefix // invalid: from or to anywhere
 	IIF      string       // came in by that link; lo: from this host itself
+	OIF      string       // is sent by a socket that is bound to that link
 	Mark     uint32       // a packet's mark, in the bits of Mask
 	Mask     uint32       // zero, and Mark too: any mark
 	Table    int          // of Lookup
@@ -50,6 +51,18 @@ const ruleInvert = 0x2 // FIB_RULE_INVERT: all but those
 
 // Rules lists the rules of one family, in the order in which they are asked.
 func (ns *NS) Rules(family uint8) ([]Rule, error) {
+	msgs, err := ns.rules(family)
+	var list []Rule
+	for _, m := range msgs {
+		if r, ok := parseRule(m); ok && r.Family == family {
+			list = append(list, r)
+		}
+	}
+	return list, err
+}
+
+// rules are the kernel's words for them.
+func (ns *NS) rules(family uint8) ([][]byte, error) {
 	// The kernel filters rules by nothing else, and with strict checking refuses to be asked.
 	msgs, err := ns.dump(unix.RTM_NEWRULE, func() *nl.NetlinkRequest {
 		req := ns.Request(unix.RTM_GETRULE, unix.NLM_F_DUMP)
@@ -62,13 +75,7 @@ func (ns *NS) Rules(family uint8) ([]Rule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list rules: %w", err)
 	}
-	var list []Rule
-	for _, m := range msgs {
-		if r, ok := parseRule(m); ok && r.Family == family {
-			list = append(list, r)
-		}
-	}
-	return list, nil
+	return msgs, nil
 }
 
 func parseRule(b []byte) (r Rule, ok bool) {
@@ -90,6 +97,8 @@ func parseRule(b []byte) (r Rule, ok bool) {
 			r.To = prefix(v, b[1])
 		case unix.FRA_IIFNAME:
 			r.IIF = text(v)
+		case unix.FRA_OIFNAME:
+			r.OIF = text(v)
 		case unix.FRA_FWMARK:
 			r.Mark = u32(v)
 		case unix.FRA_FWMASK:
@@ -153,6 +162,9 @@ func (ns *NS) ruleRequest(proto, flags int, r Rule) *nl.NetlinkRequest {
 	}
 	if r.IIF != "" {
 		req.AddData(attrText(unix.FRA_IIFNAME, r.IIF))
+	}
+	if r.OIF != "" {
+		req.AddData(attrText(unix.FRA_OIFNAME, r.OIF))
 	}
 	if r.Mark != 0 || r.Mask != 0 {
 		req.AddData(attrU32(unix.FRA_FWMARK, r.Mark))

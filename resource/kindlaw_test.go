@@ -33,6 +33,8 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 		return VRFKind(""), r.Owner
 	case SourceRouting:
 		return SourceRoutingKind(0), r.Owner
+	case Change:
+		return ChangeKind{}, r.Owner
 	case Publish:
 		return PublishKind(), r.Owner
 	case Masquerade:

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
 )
 
 // A Rule is a policy routing rule of ours. One that somebody else made and that does the same will do, and is
@@ -26,14 +27,39 @@ type Rule struct {
 	Action   Action       // without Table: prohibit or unreachable
 }
 
-// An Action is what a Rule does that looks nothing up.
+// An Action is what becomes of packets that a Rule looks nothing up for, and that a route leads nowhere.
 type Action string
 
-// The two Actions: what the sender is told.
+// The Actions: what the sender is told. Of Blackhole it is nothing.
 const (
 	Prohibit    Action = "prohibit"
 	Unreachable Action = "unreachable"
+	Blackhole   Action = "blackhole"
 )
+
+func (a Action) rule() uint8 {
+	switch a {
+	case Prohibit:
+		return kernel.Prohibit
+	case Unreachable:
+		return kernel.Unreachable
+	case Blackhole:
+		return unix.FR_ACT_BLACKHOLE
+	}
+	return kernel.Lookup
+}
+
+func (a Action) route() uint8 {
+	switch a {
+	case Prohibit:
+		return kernel.ProhibitRoute
+	case Unreachable:
+		return unix.RTN_UNREACHABLE
+	case Blackhole:
+		return unix.RTN_BLACKHOLE
+	}
+	return kernel.Unicast
+}
 
 func (r Rule) String() string {
 	from, mark := "from all", ""
@@ -65,16 +91,10 @@ func brief(p netip.Prefix) string {
 
 func (r Rule) kernel() kernel.Rule {
 	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, Mark: r.Mark, Mask: r.Mask, Table: r.Table,
-		Action: kernel.Lookup, Protocol: kernel.OurProtocol}
+		Action: r.Action.rule(), Protocol: kernel.OurProtocol}
 	switch p := cmp.Or(r.From, r.To); {
 	case p.IsValid() && p.Addr().Is6(), !p.IsValid() && r.V6:
 		k.Family = kernel.IPv6
-	}
-	switch r.Action {
-	case Prohibit:
-		k.Action = kernel.Prohibit
-	case Unreachable:
-		k.Action = kernel.Unreachable
 	}
 	return k
 }

@@ -332,7 +332,7 @@ func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, err
 
 // from reports whether all that r says is which table packets from addr are looked up in.
 func from(r kernel.Rule, addr netip.Addr) bool {
-	return !r.Other && r.From.IsSingleIP() && r.From.Addr() == addr && !r.To.IsValid() && r.IIF == "" && r.Mask == 0 && r.Action == kernel.Lookup
+	return !r.Other && r.From.IsSingleIP() && r.From.Addr() == addr && !r.To.IsValid() && r.IIF == "" && r.OIF == "" && r.Mask == 0 && r.Action == kernel.Lookup
 }
 
 // Remove implements plan.Remover. What it removes is remembered; where nothing is, it is the rules and routes that
