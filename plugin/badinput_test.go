@@ -96,6 +96,14 @@ var badInput = []struct {
 	{"vrf", `"vrfname":"inner"`, `vrfname: "inner": is a veth in the container`, 0},
 	{"vrf", `"vrfname":"blue","table":255`, `table: 255: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one`, 7},
 	{"vrf", `"vrfname":"blue","table":"7"`, `table: "7": want a whole number`, 6},
+	{"route", `"routes":[{"dst":"192.0.2.0/24"}]`, `routes[0]: 192.0.2.0/24: has no way: want via, nexthops, "scope": "link" or a type, such as "blackhole"`, 7},
+	{"route", `"routes":[{"dst":"192.0.2.0/33","via":"10.1.0.1"}]`, `routes[0].dst: "192.0.2.0/33": want a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address`, 7},
+	{"route", `"routes":[{"dst":"192.0.2.0/24","via":"10.1.0.1","gateway":"10.1.0.2"}],"strict":true`, `routes[0].gateway: "10.1.0.2": unknown key, and "strict" is set`, 2},
+	{"route", `"routes":[{"dst":"192.0.2.0/24","via":"172.31.0.1"}]`, `routes[0]: the kernel does not take 192.0.2.0/24 via 172.31.0.1`, 0},
+	{"route", `"routes":{"dst":"192.0.2.0/24"}`, `routes: {"dst":"192.0.2.0/24"}: want a list`, 6},
+	{"route", `"addroutes":[{"dst":"192.0.2.0/24"}]`, `addroutes[0]: 192.0.2.0/24: has no way: want gw, for no address of far in prevResult has a gateway of that family`, 0},
+	{"route", `"rules":[{"from":"10.1.0.2","table":5}]`, `rules[0].priority: is missing: want 1 to 32765`, 7},
+	{"route", `"neighbours":[{"dst":"10.1.0.2","lladdr":"zz"}]`, `neighbours[0].lladdr: "zz": want 6 bytes`, 7},
 	{"debug", `"cniOutput":"calls.txt"`, `cniOutput: "calls.txt": want the absolute path of a file, such as /var/log/cni-calls`, 7},
 	{"debug", `"format":"yaml"`, `format: "yaml": want "text" or "json"`, 7},
 	{"debug", `"addHooks":[["true"],[]]`, `addHooks[1]: []: want a program and its arguments, such as ["ip", "route"]`, 7},
@@ -140,7 +148,7 @@ func TestBadInput(t *testing.T) {
 				if kind == "vlan" && tt.plugin == "MASTER" {
 					conf += `,"vlanId":7`
 				}
-				chained := slices.Contains([]string{"vrf", "debug"}, kind)
+				chained := slices.Contains([]string{"vrf", "route", "debug"}, kind)
 				if !strings.Contains(conf, `"ipam"`) && !chained {
 					conf += `,"ipam":{"type":"host-local","subnet":"10.77.0.0/24"}`
 				}

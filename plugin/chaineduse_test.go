@@ -48,6 +48,8 @@ var chained = []struct {
 		`for dev in $(tc qdisc | sed -n 's/^qdisc tbf .* dev \([^ ]*\) root.*/\1/p'); do tc qdisc del dev $dev root; done; IN tc qdisc del dev eth0 root 2>/dev/null || true`, "there is none"},
 	{"tuning", `"type":"tuning","mtu":1300,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`, `IN ip link show eth0 | grep 'mtu 1300'`, `IN ip link set eth0 mtu 1400`, "mtu is 1400, want 1300"},
 	{"sbr", `"type":"sbr"`, `IN ip rule | grep 'from IP4 lookup'`, `IN ip rule del from IP4`, "from IP4 lookup"},
+	{"route", `"type":"route","routes":[{"dst":"10.66.0.0/16","type":"blackhole"}],"rules":[{"priority":9,"to":"10.66.0.0/16","table":254}]`, `IN ip route | grep 'blackhole 10.66'`,
+		`IN ip rule del priority 9`, "rule add priority 9 to 10.66.0.0/16 lookup 254 in cont/: is missing"},
 	{"vrf", `"type":"vrf","vrfname":"blue"`, `IN ip -br link show master blue | grep eth0`, `IN ip link set eth0 nomaster`, "master is none, want blue"},
 }
 

@@ -312,6 +312,23 @@ var chains = withChains([]chain{
 		{"lease given back", giveBack, `there is no lease of NET/c1/eth0`},
 		renamed,
 	}},
+	{"route", []string{`"type":"bridge","bridge":"br-route","isGateway":true,` + hostLocal,
+		`"type":"route","routes":[{"action":"del","dst":"default"},{"action":"replace","dst":"default","family":"inet6","via":"fd00:77::250"},{"dst":"default","via":"10.77.0.1","metric":50},
+		{"dst":"203.0.113.0/24","nexthops":[{"via":"10.77.0.1"},{"via":"10.77.0.250","weight":2}]},{"dst":"2001:db8::/32","nexthops":[{"via":"fd00:77::1"},{"via":"fd00:77::250"}]},
+		{"dst":"10.66.0.0/16","type":"blackhole"}],"rules":[{"priority":1000,"to":"198.51.100.0/24","type":"prohibit"},{"priority":1001,"from":"fd00:77::/64","table":500}],
+		"neighbours":[{"dst":"10.77.0.250","lladdr":"02:00:00:00:02:50"}]`}, []breaker{
+		{"route gone", in("ip", "route", "del", "default", "metric", "50"), `route default via 10.77.0.1 dev cont/eth0 metric 50: is missing`},
+		{"a next hop gone", in("ip", "route", "replace", "203.0.113.0/24", "via", "10.77.0.1"), `203.0.113.0/24 .*via 10.77.0.250.*: (is missing|next hops is)`},
+		{"weights changed", in("ip", "route", "replace", "203.0.113.0/24", "nexthop", "via", "10.77.0.1", "nexthop", "via", "10.77.0.250"), `routes? add 203.0.113.0/24 .*: next hops is .*weight 1, want via 10.77.0.1 weight 1, via 10.77.0.250 weight 2`},
+		{"IPv6 next hop gone", in("ip", "-6", "route", "del", "2001:db8::/32", "via", "fd00:77::1"), `2001:db8::/32 .*fd00:77::1`},
+		{"blackhole gone", in("ip", "route", "del", "blackhole", "10.66.0.0/16"), `route add blackhole 10.66.0.0/16 dev cont/eth0: is missing`},
+		{"deleted route back", in("ip", "route", "add", "default", "via", "10.77.0.1"), `route del default dev cont/eth0: route default via 10.77.0.1 dev cont/eth0 table 254 is there`},
+		{"rule gone", in("ip", "rule", "del", "priority", "1000"), `rule add priority 1000 to 198.51.100.0/24 prohibit in cont/: is missing`},
+		{"IPv6 rule gone", in("ip", "-6", "rule", "del", "priority", "1001"), `lookup 500 in cont/: is missing`},
+		{"neighbour gone", in("ip", "neigh", "del", "10.77.0.250", "dev", "eth0"), `neighbour add 10.77.0.250 lladdr 02:00:00:00:02:50 dev cont/eth0: is missing`},
+		{"neighbour changed", in("ip", "neigh", "replace", "10.77.0.250", "lladdr", "02:00:00:00:02:51", "dev", "eth0", "nud", "permanent"), `lladdr is 02:00:00:00:02:51, want 02:00:00:00:02:50`},
+		renamed,
+	}},
 	{"debug", []string{debugBridge, `"type":"debug","cniOutput":"/run/calls","addHooks":[["ip","route"]],"delHooks":[["ip","route"]]`}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
 	}},
@@ -462,7 +479,7 @@ func TestParallel(t *testing.T) {
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug", "ptp-chain" + inChain}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug", "route", "ptp-chain" + inChain}, c.name) {
 			continue
 		}
 		nstest.Apart(t, c.name, func(t *testing.T) {

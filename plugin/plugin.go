@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/macvtap"
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
 	"github.com/fairlead-cni/fairlead/plugin/ptp"
+	"github.com/fairlead-cni/fairlead/plugin/route"
 	"github.com/fairlead-cni/fairlead/plugin/sbr"
 	"github.com/fairlead-cni/fairlead/plugin/static"
 	"github.com/fairlead-cni/fairlead/plugin/tap"
@@ -44,6 +45,7 @@ func All() []sdk.Plugin {
 		macvtap.Plugin,
 		portmap.Plugin,
 		ptp.Plugin,
+		route.Plugin,
 		sbr.Plugin,
 		static.Plugin,
 		tap.Plugin,

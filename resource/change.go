@@ -77,10 +77,17 @@ type changeEntry struct {
 	Made, Gone []kernel.Message
 }
 
-// String is the command, without its first word.
+// String is the command, without its first word, and where it is about.
 func (c Change) String() string {
-	return line(c.Of.kind(), string(c.Do), c.Of.String(), "dev cont/"+c.Owner.IfName, flag("unchecked", c.Unchecked))
+	where := "dev cont/" + c.Owner.IfName
+	if _, ok := c.Of.(RuleEntry); ok {
+		where = "in cont/"
+	}
+	return line(c.Of.kind(), string(c.Do), c.Of.String(), where, flag("unchecked", c.Unchecked))
 }
+
+// id tells the changes of an owner apart: one may be there twice, with others between.
+func (c Change) id() string { return c.Key + " " + c.String() }
 
 func (c Change) site(w *kernel.World) (at site, err error) {
 	if at.ns, at.index, err = Container.index(w, c.Owner.IfName); err != nil {
@@ -140,7 +147,7 @@ func (c Change) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	if err != nil {
 		return false, err
 	}
-	if i := rec.find(c.String()); i >= 0 {
+	if i := rec.find(c.id()); i >= 0 {
 		if c.verify(ctx, w, at, rec) == nil {
 			return false, nil
 		}
@@ -170,7 +177,7 @@ func (c Change) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 
 // compose is what is to be made and to be taken away, from what there is.
 func (c Change) compose(at site) (e changeEntry, err error) {
-	e.Key = c.String()
+	e.Key = c.id()
 	list, err := c.Of.list(at)
 	if err != nil {
 		return e, err
@@ -188,7 +195,7 @@ func (c Change) compose(at site) (e changeEntry, err error) {
 		case c.Do == Replace:
 			e.Gone = append(e.Gone, m)
 		default:
-			return e, spec.Errorf(spec.CodeConfig, "%s: %s is there already (%s); with \"action\": \"replace\" it is replaced, and put back by DEL",
+			return e, spec.Errorf(spec.CodeConfig, "%s: %s: there is %s already; \"action\": \"replace\" takes its place, and DEL puts it back",
 				c.Key, c.Of, c.Of.said(at, m))
 		}
 	}
@@ -311,7 +318,7 @@ func (c Change) verify(ctx context.Context, w *kernel.World, at site, rec change
 	if err != nil {
 		return err
 	}
-	i := rec.find(c.String())
+	i := rec.find(c.id())
 	var d drift
 	for _, m := range list {
 		if !c.Of.selected(at, m, c.Do == Flush) || rec.made(m) {
@@ -356,7 +363,7 @@ func metric(r kernel.Route) int { return Route{Dst: r.Dst, Priority: r.Priority}
 
 // Remove implements plan.Remover.
 func (c Change) Remove(ctx context.Context, w *kernel.World) error {
-	key := c.String()
+	key := c.id()
 	return removeChanges(ctx, w, c.Owner, func(e changeEntry) bool { return e.Key == key })
 }
 
@@ -413,7 +420,7 @@ func (c Change) Took(w *kernel.World, r Route) (bool, error) {
 		return false, err
 	}
 	rec, err := recallChanges(w, c.Owner, at.ns)
-	i := rec.find(c.String())
+	i := rec.find(c.id())
 	if err != nil || i < 0 {
 		return false, err
 	}

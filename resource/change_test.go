@@ -162,9 +162,9 @@ func TestChangeRefused(t *testing.T) {
 		of  Subject
 		say string
 	}{
-		{route("0.0.0.0/0", via("10.1.0.9")...), `routes[7]: default via 10.1.0.9 is there already (route default via 10.1.0.1 dev cont/eth0 table 254); with "action": "replace" it is replaced`},
+		{route("0.0.0.0/0", via("10.1.0.9")...), `routes[7]: default via 10.1.0.9: there is route default via 10.1.0.1 dev cont/eth0 table 254 already; "action": "replace" takes its place`},
 		{route("203.0.113.0/24", via("172.31.0.1")...), `routes[7]: the kernel does not take 203.0.113.0/24 via 172.31.0.1: network is unreachable`},
-		{NeighbourEntry{Addr: netip.MustParseAddr("10.1.0.77"), MAC: "02:00:00:00:00:01"}, `routes[7]: 10.1.0.77 lladdr 02:00:00:00:00:01 is there already (neighbour 10.1.0.77 lladdr 02:00:00:00:00:77)`},
+		{NeighbourEntry{Addr: netip.MustParseAddr("10.1.0.77"), MAC: "02:00:00:00:00:01"}, `routes[7]: 10.1.0.77 lladdr 02:00:00:00:00:01: there is neighbour 10.1.0.77 lladdr 02:00:00:00:00:77 already`},
 	} {
 		_, err := Change{Owner: owner, Do: Add, Of: tt.of, Key: "routes[7]"}.Ensure(t.Context(), w)
 		var e *spec.Error

@@ -153,7 +153,7 @@ func (n NeighbourEntry) selected(_ site, m kernel.Message, flush bool) bool {
 	if flush {
 		return have.State&kernel.NoARP == 0 && have.State&^unix.NUD_FAILED != 0
 	}
-	return have.Addr == n.Addr && (n.MAC == "" || have.MAC.String() == n.MAC) && have.State&unix.NUD_FAILED == 0
+	return have.Addr == n.Addr && (n.MAC == "" || have.MAC.String() == macText(n.MAC)) && have.State&unix.NUD_FAILED == 0
 }
 
 // occupies is about what somebody has set; what the kernel has learnt gives way.
@@ -163,7 +163,7 @@ func (n NeighbourEntry) occupies(_ site, m kernel.Message) bool {
 }
 
 func (n NeighbourEntry) is(at site, m kernel.Message) bool {
-	return n.occupies(at, m) && m.Neighbour().MAC.String() == n.MAC
+	return n.occupies(at, m) && m.Neighbour().MAC.String() == macText(n.MAC)
 }
 
 func (n NeighbourEntry) verify(_ context.Context, _ *kernel.World, at site) error {
@@ -174,7 +174,7 @@ func (n NeighbourEntry) verify(_ context.Context, _ *kernel.World, at site) erro
 	for _, m := range list {
 		if have := m.Neighbour(); n.occupies(at, m) {
 			var d drift
-			d.want("lladdr", n.MAC, have.MAC)
+			d.want("lladdr", macText(n.MAC), have.MAC)
 			return d.err()
 		}
 	}

@@ -179,7 +179,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	}
 	switch {
 	case c.p.shape == chained:
-		return res, c.retell(res, want)
+		return res, errors.Join(c.retell(res, want), c.reroute(ctx, res, want))
 	case c.p.observe && c.r.Prev != nil:
 		return res, nil
 	}

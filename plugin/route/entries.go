@@ -1,0 +1,430 @@
+package route
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An Action is what becomes of a route, a rule or a neighbour.
+type Action string
+
+// The Actions, as ip(8) calls them.
+const (
+	Add     Action = "add"
+	Replace Action = "replace"
+	Del     Action = "del"
+	Flush   Action = "flush"
+)
+
+// A RouteType is what becomes of packets that are led nowhere.
+type RouteType string
+
+// The RouteTypes beside the empty one, by which a route leads somewhere.
+const (
+	Blackhole   RouteType = "blackhole"
+	Unreachable RouteType = "unreachable"
+	Prohibit    RouteType = "prohibit"
+)
+
+// A Family is one of addresses.
+type Family string
+
+// The Families.
+const (
+	Inet  Family = "inet"
+	Inet6 Family = "inet6"
+)
+
+// A Scope says how far a destination is.
+type Scope string
+
+// Link is the Scope of what is on the link itself.
+const Link Scope = "link"
+
+// route is a change of a route, in the words of ip-route(8).
+type route struct {
+	Action   Action    `json:"action"`   // add (default): an error where another route has the place, that is destination, metric and table; replace: that one goes, whichever interface it is by; del: the interface's routes that are as described, none too; flush: all of the interface's routes of family and table, but those that the kernel or a router advertisement made, and those to the subnets and gateways of its addresses
+	Dst      string    `json:"dst"`      // destination: a subnet, an address, or default
+	Via      string    `json:"via"`      // next hop
+	NextHops []hop     `json:"nexthops"` // several next hops, instead of via; which one a packet takes depends on its connection
+	OnLink   bool      `json:"onlink"`   // via is on the link, whatever the interface's addresses say
+	Scope    Scope     `json:"scope"`    // link: the destination is on the link itself, and has no next hop
+	Type     RouteType `json:"type"`     // a route that leads nowhere, instead of a next hop; its packets are dropped in silence (blackhole) or answered
+	Src      string    `json:"src"`      // the address that the container's own packets come from
+	Metric   int       `json:"metric"`   // of several routes to a destination the one of the lowest is taken; default 0, and for IPv6 1024; to delete: any
+	Table    int       `json:"table"`    // number of the routing table; default main, or that of the interface's VRF
+	MTU      int       `json:"mtu"`      // of the route, in bytes
+	AdvMSS   int       `json:"advmss"`   // TCP's maximum segment size to advertise
+	Family   Family    `json:"family"`   // of default without a next hop (default inet), or to flush (default both)
+}
+
+type hop struct {
+	Via    string `json:"via"`    // the next hop
+	Weight int    `json:"weight"` // share of the connections, 1 (default) to 256
+	OnLink bool   `json:"onlink"` // it is on the link, whatever the interface's addresses say
+}
+
+// rule is a change of a policy routing rule, in the words of ip-rule(8).
+type rule struct {
+	Action   Action    `json:"action"`   // add (default), del: all rules that are as described, none too; or flush: all rules of the family but the kernel's
+	Priority int       `json:"priority"` // 1 to 32765, to add; a rule of a lower one is asked first, and the one that leads to the main table is 32766
+	From     string    `json:"from"`     // source of the packets: a subnet or an address; default any
+	To       string    `json:"to"`       // destination: a subnet or an address; default any
+	IIF      string    `json:"iif"`      // interface that the packets come in by; lo: they are the container's own
+	OIF      string    `json:"oif"`      // interface that the sending socket is bound to
+	FwMark   string    `json:"fwmark"`   // mark of the packets, such as "0x10", or "0x10/0xff" with the bits that count
+	Table    int       `json:"table"`    // number of the routing table that is looked up; 254 is main
+	Type     RouteType `json:"type"`     // what becomes of the packets, instead of table
+	Family   Family    `json:"family"`   // of a rule with neither from nor to (default inet), or to flush (default both)
+}
+
+// neighbour is a change of the interface's neighbours, in the words of ip-neighbour(8).
+type neighbour struct {
+	Action Action `json:"action"` // add (default): an error where somebody has set another, while what the kernel has learnt gives way; replace; del; or flush: all of the family but what the kernel made itself
+	Dst    string `json:"dst"`    // address of the neighbour
+	LLAddr string `json:"lladdr"` // its MAC address, to add or replace; it stays as it is (state permanent)
+	Family Family `json:"family"` // to flush; default both
+}
+
+func at(key string, i int) string { return key + "[" + strconv.Itoa(i) + "]" }
+
+func bad(format string, args ...any) error { return spec.Errorf(spec.CodeConfig, format, args...) }
+
+// verb is an action among those that there are for its kind.
+func (a Action) verb(key string, among ...Action) (resource.Verb, error) {
+	if a == "" {
+		a = Add
+	}
+	if slices.Contains(among, a) {
+		return resource.Verb(a), nil
+	}
+	return "", oneOf(key+".action", a, among)
+}
+
+func oneOf[S ~string](key string, have S, among []S) error {
+	var words []string
+	for _, s := range among {
+		words = append(words, string(s))
+	}
+	last := len(words) - 1
+	want := words[last]
+	if last > 0 {
+		want = strings.Join(words[:last], ", ") + " or " + want
+	}
+	if near, ok := spec.Nearest(string(have), words); ok {
+		want += "; did you mean " + strconv.Quote(near) + "?"
+	}
+	return bad("%s: %q: want %s", key, have, want)
+}
+
+// families are those that are meant where nothing else says it.
+func (f Family) families(key string, both bool) (v4, v6 bool, err error) {
+	switch f {
+	case "":
+		return true, both, nil
+	case Inet, Inet6:
+		return f == Inet, f == Inet6, nil
+	}
+	return false, false, oneOf(key+".family", f, []Family{Inet, Inet6})
+}
+
+func defaults() []netip.Prefix {
+	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
+}
+
+// prefix is a subnet, or an address alone.
+func prefix(key, text string) (netip.Prefix, error) {
+	if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" {
+		a = a.Unmap()
+		return netip.PrefixFrom(a, a.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil || p.Addr().Is4In6() {
+		return p, bad("%s: %q: want a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address", key, text)
+	}
+	if p != p.Masked() {
+		return p, bad("%s: %q: is an address with a prefix length; want %v, or the address alone", key, text, p.Masked())
+	}
+	return p, nil
+}
+
+func address(key, text, what string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+		return a, bad("%s: %q: want %s, such as 192.0.2.1 or 2001:db8::1", key, text, what)
+	}
+	return a.Unmap(), nil
+}
+
+// router refuses an address that no next hop to the destination can have.
+func router(key string, via netip.Addr, dst netip.Prefix) error {
+	switch {
+	case via.IsUnspecified(), via.IsMulticast(), via.IsLoopback(), via.Zone() != "":
+		return bad("%s: %q: want the address of a router, such as 192.0.2.1 or 2001:db8::1", key, via)
+	case via.Is4() && dst.Addr().Is6():
+		return bad("%s: %q: want an IPv6 address, for dst is %v", key, via, dst)
+	}
+	return nil
+}
+
+// numbers refuses what the kernel has no room for.
+func numbers(key, metric string, e resource.RouteEntry) error {
+	switch {
+	case e.Priority < 0 || e.Priority > 1<<32-1:
+		return bad("%s.%s: %d: want 0 to %d", key, metric, e.Priority, 1<<32-1)
+	case e.Table < 0 || e.Table > 1<<32-1 || e.Table == 255:
+		return bad("%s.table: %d: want 1 to %d, but not 255, which is the kernel's own", key, e.Table, 1<<32-1)
+	case e.MTU != 0 && (e.MTU < 68 || e.MTU > 65535):
+		return bad("%s.mtu: %d: want 68 to 65535 bytes", key, e.MTU)
+	case e.AdvMSS < 0 || e.AdvMSS > 65535:
+		return bad("%s.advmss: %d: want 1 to 65535 bytes", key, e.AdvMSS)
+	}
+	return nil
+}
+
+func (r route) change(key string, all *changes) error {
+	do, err := r.Action.verb(key, Add, Replace, Del, Flush)
+	if err != nil {
+		return err
+	}
+	e := resource.RouteEntry{Link: all.r.IfName, Priority: r.Metric, Table: r.Table, MTU: r.MTU, AdvMSS: r.AdvMSS, Type: resource.Action(r.Type)}
+	if err := numbers(key, "metric", e); err != nil {
+		return err
+	}
+	if types := []RouteType{Blackhole, Unreachable, Prohibit}; r.Type != "" && !slices.Contains(types, r.Type) {
+		return oneOf(key+".type", r.Type, types)
+	}
+	v4, v6, err := r.Family.families(key, do == resource.Flush)
+	if err != nil {
+		return err
+	}
+	if do == resource.Flush {
+		only := route{Action: r.Action, Table: r.Table, Family: r.Family}
+		if r.Dst != "" || r.NextHops != nil || r.text() != only.text() {
+			return bad("%s: flush takes family and table; want \"action\": \"del\" for one route", key)
+		}
+		e.V4, e.V6, e.Keep = v4, v6, all.gateways()
+		all.add(key, do, e)
+		return nil
+	}
+	if err := r.hops(key, &e); err != nil {
+		return err
+	}
+	if err := r.destination(key, &e, v6); err != nil {
+		return err
+	}
+	if err := r.complete(key, do, e); err != nil {
+		return err
+	}
+	all.add(key, do, e)
+	return nil
+}
+
+// text is all but the list, to be compared.
+func (r route) text() [10]any {
+	return [...]any{r.Via, r.OnLink, r.Scope, r.Type, r.Src, r.Metric, r.Table, r.MTU, r.AdvMSS, r.Family}
+}
+
+// hops reads the way.
+func (r route) hops(key string, e *resource.RouteEntry) error {
+	if r.Via != "" && r.NextHops != nil {
+		return bad("%s: has via and nexthops; want one of the two", key)
+	}
+	if r.Via != "" {
+		via, err := address(key+".via", r.Via, "the address of a router")
+		if err != nil {
+			return err
+		}
+		e.Hops = []resource.Hop{{Via: via, OnLink: r.OnLink}}
+	} else if r.OnLink {
+		return bad("%s.onlink: true: is about via, which is missing; of nexthops each has its own", key)
+	}
+	for i, h := range r.NextHops {
+		at := at(key+".nexthops", i)
+		via, err := address(at+".via", h.Via, "the address of a router")
+		if err != nil {
+			return err
+		}
+		if h.Weight < 0 || h.Weight > 256 {
+			return bad("%s.weight: %d: want 1 to 256", at, h.Weight)
+		}
+		e.Hops = append(e.Hops, resource.Hop{Via: via, Weight: h.Weight, OnLink: h.OnLink})
+	}
+	if len(e.Hops) == 1 {
+		e.Hops[0].Weight = 0
+	}
+	return nil
+}
+
+// destination reads where the route leads to, and from which address.
+func (r route) destination(key string, e *resource.RouteEntry, v6 bool) (err error) {
+	switch r.Dst {
+	case "":
+		return bad("%s.dst: is missing: want a subnet, such as 192.0.2.0/24, an address, or \"default\"", key)
+	case "default":
+		e.Dst = defaults()[0]
+		if v6 || len(e.Hops) > 0 && e.Hops[0].Via.Is6() && r.Family == "" {
+			e.Dst = defaults()[1]
+		}
+	default:
+		if e.Dst, err = prefix(key+".dst", r.Dst); err != nil {
+			return err
+		}
+	}
+	for i, h := range e.Hops {
+		where := key + ".via"
+		if r.NextHops != nil {
+			where = at(key+".nexthops", i) + ".via"
+		}
+		if err := router(where, h.Via, e.Dst); err != nil {
+			return err
+		}
+	}
+	if r.Src == "" {
+		return nil
+	}
+	if e.Src, err = address(key+".src", r.Src, "an address of the container"); err == nil && e.Src.Is4() != e.Dst.Addr().Is4() {
+		err = bad("%s.src: %q: is not of the family of dst, %v", key, r.Src, e.Dst)
+	}
+	return err
+}
+
+// complete refuses a route with no way, and one with several that exclude each other.
+func (r route) complete(key string, do resource.Verb, e resource.RouteEntry) error {
+	ways := 0
+	for _, is := range []bool{len(e.Hops) > 0, r.Scope != "", r.Type != ""} {
+		if is {
+			ways++
+		}
+	}
+	switch {
+	case r.Scope != "" && r.Scope != Link:
+		return oneOf(key+".scope", r.Scope, []Scope{Link})
+	case ways > 1:
+		return bad("%s: has more than one way: want a next hop, \"scope\": \"link\" or a type", key)
+	case ways == 0 && do != resource.Del:
+		return bad("%s: %v: has no way: want via, nexthops, \"scope\": \"link\" or a type, such as \"blackhole\"", key, e.Dst)
+	}
+	return nil
+}
+
+func (r rule) change(key string, all *changes) error {
+	do, err := r.Action.verb(key, Add, Del, Flush)
+	if err != nil {
+		return err
+	}
+	e := resource.RuleEntry{Priority: r.Priority, IIF: r.IIF, OIF: r.OIF, Table: r.Table, Action: resource.Action(r.Type)}
+	if e.V4, e.V6, err = r.Family.families(key, do == resource.Flush); err != nil {
+		return err
+	}
+	if do == resource.Flush {
+		if r != (rule{Action: r.Action, Family: r.Family}) {
+			return bad("%s: flush takes family; want \"action\": \"del\" for some rules", key)
+		}
+		all.add(key, do, e)
+		return nil
+	}
+	for _, f := range []struct {
+		key, text string
+		into      *netip.Prefix
+	}{{"from", r.From, &e.From}, {"to", r.To, &e.To}} {
+		if f.text == "" {
+			continue
+		}
+		if *f.into, err = prefix(key+"."+f.key, f.text); err != nil {
+			return err
+		}
+		e.V4, e.V6 = f.into.Addr().Is4(), f.into.Addr().Is6()
+	}
+	if e.From.IsValid() && e.To.IsValid() && e.From.Addr().Is4() != e.To.Addr().Is4() {
+		return bad("%s.to: %q: is not of the family of from, %v", key, r.To, e.From)
+	}
+	for name, link := range map[string]string{"iif": r.IIF, "oif": r.OIF} {
+		if err := spec.ValidIfName(link); link != "" && link != "lo" && err != nil {
+			return bad("%s.%s: %q: %w", key, name, link, err)
+		}
+	}
+	if e.Mark, e.Mask, err = mark(key, r.FwMark); err != nil {
+		return err
+	}
+	if err := r.complete(key, do); err != nil {
+		return err
+	}
+	all.add(key, do, e)
+	return nil
+}
+
+// complete refuses a rule that does nothing, or that would take all.
+func (r rule) complete(key string, do resource.Verb) error {
+	types := []RouteType{Blackhole, Unreachable, Prohibit}
+	switch {
+	case r.Type != "" && !slices.Contains(types, r.Type):
+		return oneOf(key+".type", r.Type, types)
+	case r.Table < 0 || r.Table > 1<<32-1:
+		return bad("%s.table: %d: want 1 to %d", key, r.Table, 1<<32-1)
+	case r.Table != 0 && r.Type != "":
+		return bad("%s: has table and type; want one of the two", key)
+	case r.Priority < 0 || r.Priority > 32765:
+		return bad("%s.priority: %d: want 1 to 32765", key, r.Priority)
+	case do == resource.Del && r == (rule{Action: r.Action, Family: r.Family}):
+		return bad("%s: del does not say which: want priority, from, to, iif, oif, fwmark, table or type; or \"action\": \"flush\"", key)
+	case do == resource.Add && r.Priority == 0:
+		return bad("%s.priority: is missing: want 1 to 32765; a rule of a lower one is asked first", key)
+	case do == resource.Add && r.Table == 0 && r.Type == "":
+		return bad("%s: has no way: want table, or a type, such as \"prohibit\"", key)
+	}
+	return nil
+}
+
+// mark reads "0x10/0xff"; without a mask all bits count.
+func mark(key, text string) (value, mask uint32, err error) {
+	if text == "" {
+		return 0, 0, nil
+	}
+	v, m, masked := strings.Cut(text, "/")
+	if !masked {
+		m = "0xffffffff"
+	}
+	a, aerr := strconv.ParseUint(v, 0, 32)
+	b, berr := strconv.ParseUint(m, 0, 32)
+	if errors.Join(aerr, berr) != nil || b == 0 || a&^b != 0 {
+		return 0, 0, bad("%s.fwmark: %q: want a mark, such as \"0x10\", or a mark and a mask that has its bits, such as \"0x10/0xff\"", key, text)
+	}
+	return uint32(a), uint32(b), nil
+}
+
+func (n neighbour) change(key string, all *changes) error {
+	do, err := n.Action.verb(key, Add, Replace, Del, Flush)
+	if err != nil {
+		return err
+	}
+	e := resource.NeighbourEntry{}
+	if e.V4, e.V6, err = n.Family.families(key, true); err != nil {
+		return err
+	}
+	if do == resource.Flush {
+		if n != (neighbour{Action: n.Action, Family: n.Family}) {
+			return bad("%s: flush takes family; want \"action\": \"del\" for one neighbour", key)
+		}
+		all.add(key, do, e)
+		return nil
+	}
+	if e.Addr, err = address(key+".dst", n.Dst, "the address of a neighbour"); err != nil {
+		return err
+	}
+	if n.LLAddr != "" || do != resource.Del {
+		if err := resource.ValidMAC(key+".lladdr", n.LLAddr); err != nil {
+			return err
+		}
+		e.MAC = n.LLAddr
+	}
+	e.V4, e.V6 = false, false
+	all.add(key, do, e)
+	return nil
+}

@@ -1,0 +1,223 @@
+// Package route changes routes, policy routing rules and neighbours of a container's interface, as ip(8) does: add, replace,
+// del and flush, in the order of the configuration. A route may have several next hops. The result's routes are those that
+// are in force afterwards; one by several next hops is in it once for each.
+//
+// What a change takes away, of another interface of the container too, is remembered with all its attributes. DEL, and an
+// ADD that fails, put it back while the container is there; what has its place by then, or cannot be any more, is left as
+// it is. CHECK compares, unless skipcheck is set.
+//
+// The keys of the route-override plugin (flushroutes, flushgateway, delroutes, addroutes, delecmproutes, addecmproutes,
+// skipcheck) have the meaning that they have there, and come before routes. What differs: a route that cannot be added is an
+// error, not a line on stderr; gw in delroutes counts; a flush leaves the ways to the subnets of the interface's addresses
+// and to their gateways; DEL puts back.
+package route
+
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the route plugin.
+var Plugin = sdk.Chained("route", "changes routes, rules and neighbours of a container's interface", want, func(conf) []plan.Kind {
+	return []plan.Kind{resource.ChangeKind{}}
+})
+
+type conf struct {
+	Routes     []route     `json:"routes"`
+	Rules      []rule      `json:"rules"`
+	Neighbours []neighbour `json:"neighbours"`
+	override
+
+	Args struct {
+		CNI override `json:"cni"`
+	} `json:"args"`
+}
+
+// An override is what the route-override plugin has keys for.
+type override struct {
+	FlushRoutes   *bool        `json:"flushroutes"`   // flush the interface's routes in its table, of both families, first
+	FlushGateway  *bool        `json:"flushgateway"`  // delete the interface's default routes
+	DelRoutes     []spec.Route `json:"delroutes"`     // routes to delete; of these dst, gw, priority and table count
+	AddRoutes     []spec.Route `json:"addroutes"`     // routes to add
+	DelECMPRoutes []several    `json:"delecmproutes"` // routes by several next hops to delete
+	AddECMPRoutes []several    `json:"addecmproutes"` // routes by several next hops to add
+	SkipCheck     *bool        `json:"skipcheck"`     // CHECK compares nothing: the container changes its routes by itself
+}
+
+// several is a route by several next hops, in the words of the route-override plugin.
+type several struct {
+	Dst netip.Prefix `json:"dst"` // destination, as a subnet
+	GWs []netip.Addr `json:"gws"` // the next hops, of equal weight
+}
+
+// over is o where it says something, else the other.
+func (o override) over(other override) override {
+	if o.FlushRoutes == nil {
+		o.FlushRoutes = other.FlushRoutes
+	}
+	if o.FlushGateway == nil {
+		o.FlushGateway = other.FlushGateway
+	}
+	if o.DelRoutes == nil {
+		o.DelRoutes = other.DelRoutes
+	}
+	if o.AddRoutes == nil {
+		o.AddRoutes = other.AddRoutes
+	}
+	if o.DelECMPRoutes == nil {
+		o.DelECMPRoutes = other.DelECMPRoutes
+	}
+	if o.AddECMPRoutes == nil {
+		o.AddECMPRoutes = other.AddECMPRoutes
+	}
+	if o.SkipCheck == nil {
+		o.SkipCheck = other.SkipCheck
+	}
+	return o
+}
+
+// changes are the plan while it is made.
+type changes struct {
+	plan.Plan
+	r         *sdk.Request
+	unchecked bool
+}
+
+func (c *changes) add(key string, do resource.Verb, of resource.Subject) {
+	c.Plan = append(c.Plan, resource.Change{Owner: c.r.Owner, Do: do, Of: of, Key: key, Unchecked: c.unchecked})
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	all := &changes{r: r}
+	o := c.Args.CNI.over(c.override)
+	all.unchecked = o.SkipCheck != nil && *o.SkipCheck
+	if err := o.changes(all); err != nil {
+		return nil, err
+	}
+	for i, rt := range c.Routes {
+		if err := rt.change(at("routes", i), all); err != nil {
+			return nil, err
+		}
+	}
+	for i, ru := range c.Rules {
+		if err := ru.change(at("rules", i), all); err != nil {
+			return nil, err
+		}
+	}
+	for i, n := range c.Neighbours {
+		if err := n.change(at("neighbours", i), all); err != nil {
+			return nil, err
+		}
+	}
+	if len(all.Plan) == 0 {
+		r.Warn("routes: is missing, and so are rules and neighbours: the plugin changes nothing")
+	}
+	return all.Plan, nil
+}
+
+// changes are what the keys of the route-override plugin ask for, in its order.
+func (o override) changes(all *changes) error {
+	link := all.r.IfName
+	if o.FlushRoutes != nil && *o.FlushRoutes {
+		all.add("flushroutes", resource.Flush, resource.RouteEntry{Link: link, V4: true, V6: true, Keep: all.gateways()})
+	}
+	if o.FlushGateway != nil && *o.FlushGateway {
+		for _, dst := range defaults() {
+			all.add("flushgateway", resource.Del, resource.RouteEntry{Link: link, Dst: dst})
+		}
+	}
+	for i, rt := range o.DelRoutes {
+		e, err := all.entry(at("delroutes", i), rt)
+		if err != nil {
+			return err
+		}
+		e.MTU, e.AdvMSS = 0, 0
+		all.add(at("delroutes", i), resource.Del, e)
+	}
+	for i, rt := range o.AddRoutes {
+		e, err := all.entry(at("addroutes", i), rt)
+		if err == nil {
+			err = all.way(at("addroutes", i), rt, &e)
+		}
+		if err != nil {
+			return err
+		}
+		all.add(at("addroutes", i), resource.Add, e)
+	}
+	if err := all.several("delecmproutes", resource.Del, o.DelECMPRoutes); err != nil {
+		return err
+	}
+	return all.several("addecmproutes", resource.Add, o.AddECMPRoutes)
+}
+
+func (c *changes) several(key string, do resource.Verb, list []several) error {
+	for i, s := range list {
+		e := resource.RouteEntry{Link: c.r.IfName, Dst: s.Dst}
+		if !s.Dst.IsValid() {
+			return bad("%s.dst: is missing: want a subnet, such as 192.0.2.0/24", at(key, i))
+		}
+		for j, gw := range s.GWs {
+			if err := router(at(at(key, i)+".gws", j), gw, s.Dst); err != nil {
+				return err
+			}
+			e.Hops = append(e.Hops, resource.Hop{Via: gw})
+		}
+		if do == resource.Add && len(e.Hops) == 0 {
+			return bad("%s.gws: is missing: want the next hops, such as [\"192.0.2.1\", \"192.0.2.2\"]", at(key, i))
+		}
+		c.add(at(key, i), do, e)
+	}
+	return nil
+}
+
+// entry is a route of the specification's; the next hop counts where it names one.
+func (c *changes) entry(key string, rt spec.Route) (e resource.RouteEntry, err error) {
+	e = resource.RouteEntry{Link: c.r.IfName, Dst: rt.Dst.Masked(), Priority: rt.Priority, MTU: rt.MTU, AdvMSS: rt.AdvMSS}
+	if !rt.Dst.IsValid() {
+		return e, bad("%s.dst: is missing: want a subnet, such as 192.0.2.0/24", key)
+	}
+	if rt.Table != nil {
+		e.Table = *rt.Table
+	}
+	if err := numbers(key, "priority", e); err != nil {
+		return e, err
+	}
+	if rt.GW.IsValid() && !rt.GW.IsUnspecified() {
+		e.Hops = []resource.Hop{{Via: rt.GW, OnLink: rt.Scope != nil && *rt.Scope == scopeLink}}
+		err = router(key+".gw", rt.GW, rt.Dst)
+	}
+	return e, err
+}
+
+const scopeLink = 253
+
+// way completes a route that names no next hop: it goes by the gateway of the address of its family (clause P26), unless it says
+// that the destination is on the link.
+func (c *changes) way(key string, rt spec.Route, e *resource.RouteEntry) error {
+	onLink := rt.GW.IsValid() || rt.Scope != nil && *rt.Scope == scopeLink
+	if len(e.Hops) > 0 || onLink || c.r.Prev == nil {
+		return nil
+	}
+	for _, ip := range c.r.ContainerIPs() {
+		if ip.Gateway.IsValid() && ip.Gateway.Is4() == rt.Dst.Addr().Is4() {
+			e.Hops = []resource.Hop{{Via: ip.Gateway}}
+			return nil
+		}
+	}
+	return bad("%s: %v: has no way: want gw, for no address of %s in prevResult has a gateway of that family; or \"scope\": 253, if it is on the link itself",
+		key, rt.Dst, c.r.IfName)
+}
+
+// gateways are the routers of the interface's addresses.
+func (c *changes) gateways() (all []netip.Addr) {
+	for _, ip := range c.r.ContainerIPs() {
+		if ip.Gateway.IsValid() {
+			all = append(all, ip.Gateway)
+		}
+	}
+	return all
+}

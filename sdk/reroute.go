@@ -1,0 +1,50 @@
+package sdk
+
+import (
+	"context"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// reroute brings the routes of a previous result up to date: those that the plan has taken away go, and those that it has
+// made come. Where several changes are about one route, what the kernel has in the end counts.
+func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) error {
+	r := *c.r
+	r.IPs = r.ContainerIPs() // whose gateways routes without one of their own have
+	for _, w := range want {
+		change, ok := w.(resource.Change)
+		if !ok {
+			continue
+		}
+		keep := res.Routes[:0:0]
+		for _, rt := range res.Routes {
+			as := r.route(r.IfName, rt)
+			took, err := change.Took(c.w, as)
+			there := !took
+			if took && err == nil {
+				there, err = as.Present(ctx, c.w)
+			}
+			if err != nil {
+				return err
+			}
+			if there {
+				keep = append(keep, rt)
+			}
+		}
+		for _, rt := range change.Routes() {
+			as := r.route(r.IfName, rt)
+			there, err := as.Present(ctx, c.w)
+			if err != nil {
+				return err
+			}
+			if there && !slices.ContainsFunc(keep, func(known spec.Route) bool { return r.route(r.IfName, known) == as }) {
+				keep = append(keep, rt)
+			}
+		}
+		res.Routes = keep
+	}
+	return nil
+}
