@@ -18,6 +18,7 @@ type benchCase struct {
 	Single  bool   // one container at a time has it, so none is there beside the measured one
 	ByLease bool   // what grows is the number of leases, not of attachments
 	Host    string // what the host has before, for sh(1)
+	Extra   bool   // the reference goes without the plugins that it does not have
 	Virtual bool   // measured in the virtual machine: few kernels have it
 }
 
@@ -63,6 +64,14 @@ func cases() []benchCase {
 		{Name: "bridge + host-local + tuning", Subnet: "10.30", Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.30")},
 			{"type": "tuning", "mtu": 1400, "promisc": true, "sysctl": map[string]string{"net.core.somaxconn": "500"}},
+		}},
+		{Name: "bridge + host-local + route + debug (the reference without these two)", Subnet: "10.38", Extra: true, Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.38")},
+			{"type": "route", "routes": []map[string]any{
+				{"dst": "192.0.2.0/24", "nexthops": []map[string]any{{"via": "10.38.255.1"}, {"via": "10.38.255.2"}}},
+				{"action": "replace", "dst": "default", "via": "10.38.0.1"},
+			}, "rules": []map[string]any{{"priority": 1000, "to": "192.0.2.0/24", "table": 254}}},
+			{"type": "debug", "cniOutput": "/run/bench-calls"},
 		}},
 		{Name: "ptp + host-local + ipMasq", Subnet: "10.32", Alone: true, Plugins: []map[string]any{
 			{"type": "ptp", "ipMasq": true, "ipam": hostLocal("10.32")},

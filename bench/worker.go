@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,6 +60,12 @@ func work(in io.Reader, out io.Writer) error {
 
 func obey(o order) (answer, error) {
 	h := host{dir: o.Dir, c: cases()[o.Case]}
+	if h.c.Extra {
+		h.c.Plugins = slices.DeleteFunc(h.c.Plugins, func(p map[string]any) bool {
+			_, err := os.Stat(filepath.Join(o.Dir, p["type"].(string)))
+			return errors.Is(err, fs.ErrNotExist)
+		})
+	}
 	if o.Populate != nil {
 		return answer{}, calmly(func() error { return h.populate(*o.Populate) })
 	}

@@ -438,26 +438,16 @@ func (c Change) Routes() []spec.Route {
 }
 
 // ChangeKind is the Kind of Change.
-type ChangeKind struct{}
-
-// Name implements plan.Kind.
-func (ChangeKind) Name() string { return "changes of routes, rules and neighbours" }
-
-// Owners implements plan.Kind.
-func (ChangeKind) Owners(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
-	return recorded[changed](w, changeRecord, network)
-}
-
-// Remove implements plan.Kind.
-func (ChangeKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
+func ChangeKind() plan.Kind {
 	all := func(changeEntry) bool { return true }
-	return forEach(w, changeRecord, tags, func(t plan.Tag) error {
-		if rec, found := t.Found.(changed); found {
+	return recordKind("changes of routes, rules and neighbours", changeRecord,
+		func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			return removeChanges(ctx, w, t.Owner, all)
+		},
+		func(ctx context.Context, _ *kernel.World, _ plan.Tag, rec changed) error {
 			return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {
 				_, err := rec.takeBack(ns, all)
 				return err
 			})
-		}
-		return removeChanges(ctx, w, t.Owner, all)
-	})
+		})
 }

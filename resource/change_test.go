@@ -146,7 +146,7 @@ func TestChanges(t *testing.T) {
 	if got := changeState(w)(t); got != after {
 		t.Error(difference(after, got))
 	}
-	if err := (ChangeKind{}).Remove(t.Context(), w, plan.TagOf(owner)); err != nil {
+	if err := ChangeKind().Remove(t.Context(), w, plan.TagOf(owner)); err != nil {
 		t.Fatal(err)
 	}
 	if got := changeState(w)(t); got != before {
@@ -217,7 +217,7 @@ func TestChangeOfAnother(t *testing.T) {
 	cont(t, other, "ip link add eth0 up type veth peer name far0")
 	cont(t, other, "ip link set far0 up")
 	cont(t, other, "ip route add default dev eth0")
-	if err := (ChangeKind{}).Remove(context.Background(), other, plan.TagOf(owner)); err != nil {
+	if err := ChangeKind().Remove(context.Background(), other, plan.TagOf(owner)); err != nil {
 		t.Fatal(err)
 	}
 	shows(t, other, "-4 route show default", "default dev eth0")

@@ -34,7 +34,7 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 	case SourceRouting:
 		return SourceRoutingKind(0), r.Owner
 	case Change:
-		return ChangeKind{}, r.Owner
+		return ChangeKind(), r.Owner
 	case Publish:
 		return PublishKind(), r.Owner
 	case Masquerade:

@@ -58,11 +58,14 @@ func planned(list *spec.List, capabilities map[string]any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	source, err := list.Plugins[0].Object.MarshalJSON()
-	if err != nil {
-		return "", err
+	var source []byte
+	for _, p := range list.Plugins {
+		conf, err := p.Object.MarshalJSON()
+		if err != nil {
+			return "", err
+		}
+		source = append(source, bytes.ToLower(conf)...)
 	}
-	source = bytes.ToLower(source)
 	var b strings.Builder
 	for _, s := range steps {
 		fmt.Fprintf(&b, "%s\n", s.Type)

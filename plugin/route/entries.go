@@ -22,6 +22,16 @@ const (
 	Flush   Action = "flush"
 )
 
+// A RuleAction is what becomes of a rule. Rules have no place that another could take.
+type RuleAction string
+
+// The RuleActions.
+const (
+	AddRule    RuleAction = "add"
+	DelRule    RuleAction = "del"
+	FlushRules RuleAction = "flush"
+)
+
 // A RouteType is what becomes of packets that are led nowhere.
 type RouteType string
 
@@ -72,16 +82,16 @@ type hop struct {
 
 // rule is a change of a policy routing rule, in the words of ip-rule(8).
 type rule struct {
-	Action   Action    `json:"action"`   // add (default), del: all rules that are as described, none too; or flush: all rules of the family but the kernel's
-	Priority int       `json:"priority"` // 1 to 32765, to add; a rule of a lower one is asked first, and the one that leads to the main table is 32766
-	From     string    `json:"from"`     // source of the packets: a subnet or an address; default any
-	To       string    `json:"to"`       // destination: a subnet or an address; default any
-	IIF      string    `json:"iif"`      // interface that the packets come in by; lo: they are the container's own
-	OIF      string    `json:"oif"`      // interface that the sending socket is bound to
-	FwMark   string    `json:"fwmark"`   // mark of the packets, such as "0x10", or "0x10/0xff" with the bits that count
-	Table    int       `json:"table"`    // number of the routing table that is looked up; 254 is main
-	Type     RouteType `json:"type"`     // what becomes of the packets, instead of table
-	Family   Family    `json:"family"`   // of a rule with neither from nor to (default inet), or to flush (default both)
+	Action   RuleAction `json:"action"`   // add (default), del: all rules that are as described, none too; or flush: all rules of the family but the kernel's
+	Priority int        `json:"priority"` // 1 to 32765, to add; a rule of a lower one is asked first, and the one that leads to the main table is 32766
+	From     string     `json:"from"`     // source of the packets: a subnet or an address; default any
+	To       string     `json:"to"`       // destination: a subnet or an address; default any
+	IIF      string     `json:"iif"`      // interface that the packets come in by; lo: they are the container's own
+	OIF      string     `json:"oif"`      // interface that the sending socket is bound to
+	FwMark   string     `json:"fwmark"`   // mark of the packets, such as "0x10", or "0x10/0xff" with the bits that count
+	Table    int        `json:"table"`    // number of the routing table that is looked up; 254 is main
+	Type     RouteType  `json:"type"`     // what becomes of the packets, instead of table
+	Family   Family     `json:"family"`   // of a rule with neither from nor to (default inet), or to flush (default both)
 }
 
 // neighbour is a change of the interface's neighbours, in the words of ip-neighbour(8).
@@ -96,10 +106,10 @@ func at(key string, i int) string { return key + "[" + strconv.Itoa(i) + "]" }
 
 func bad(format string, args ...any) error { return spec.Errorf(spec.CodeConfig, format, args...) }
 
-// verb is an action among those that there are for its kind.
-func (a Action) verb(key string, among ...Action) (resource.Verb, error) {
+// verb is an action among those that there are for its kind; the first is the default.
+func verb[A ~string](key string, a A, among ...A) (resource.Verb, error) {
 	if a == "" {
-		a = Add
+		a = among[0]
 	}
 	if slices.Contains(among, a) {
 		return resource.Verb(a), nil
@@ -189,7 +199,7 @@ func numbers(key, metric string, e resource.RouteEntry) error {
 }
 
 func (r route) change(key string, all *changes) error {
-	do, err := r.Action.verb(key, Add, Replace, Del, Flush)
+	do, err := verb(key, r.Action, Add, Replace, Del, Flush)
 	if err != nil {
 		return err
 	}
@@ -315,7 +325,7 @@ func (r route) complete(key string, do resource.Verb, e resource.RouteEntry) err
 }
 
 func (r rule) change(key string, all *changes) error {
-	do, err := r.Action.verb(key, Add, Del, Flush)
+	do, err := verb(key, r.Action, AddRule, DelRule, FlushRules)
 	if err != nil {
 		return err
 	}
@@ -400,7 +410,7 @@ func mark(key, text string) (value, mask uint32, err error) {
 }
 
 func (n neighbour) change(key string, all *changes) error {
-	do, err := n.Action.verb(key, Add, Replace, Del, Flush)
+	do, err := verb(key, n.Action, Add, Replace, Del, Flush)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 
 // Plugin is the route plugin.
 var Plugin = sdk.Chained("route", "changes routes, rules and neighbours of a container's interface", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ChangeKind{}}
+	return []plan.Kind{resource.ChangeKind()}
 })
 
 type conf struct {
