@@ -100,6 +100,7 @@ func (d *doctor) diagnose(names []string) (err error) {
 	d.ofFilters()
 	d.ofNetworks()
 	d.ofPorts()
+	d.ofContainers()
 	if d.named || d.probe {
 		d.ofProbes()
 	}

@@ -38,14 +38,15 @@ func (d *doctor) ofRepair() {
 		if i < 0 {
 			continue
 		}
-		if f.State == repair.Foreign || f.State == repair.Handed {
+		if f.State == repair.Foreign || f.State == repair.Handed || f.State == repair.Offline {
 			foreigners++
+			d.byResult(d.mine[i])
 		}
 		d.attachment(f, d.mine[i])
 	}
 	if foreigners > 0 {
-		d.Notes = append(d.Notes, fmt.Sprintf("%d of %d attachments are of other plugins: of these only the host, the ports "+
-			"and the packet filter are looked at", foreigners, len(d.mine)))
+		d.remark("%d of %d attachments are of other plugins: they are compared with what ADD answered, and of their rules "+
+			"little is known", foreigners, len(d.mine))
 	}
 }
 

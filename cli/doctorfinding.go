@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // A diagnosed is one cause of trouble, however many containers it hits.
@@ -42,6 +43,8 @@ type diagnosis struct {
 	Unseen   []string       `json:"unseen,omitempty"` // what could not be looked at, and why
 	Notes    []string       `json:"notes,omitempty"`
 	Looked   map[string]int `json:"looked"` // how many networks and containers
+
+	mu sync.Mutex // probes go on side by side
 }
 
 // add takes a finding down. What is the same but for the container is one finding. The pairs of fill are placeholders
@@ -62,6 +65,8 @@ func (d *diagnosis) add(id, where, what string, who []affected, fill ...string) 
 		}
 		f.Mend = strings.ReplaceAll(f.Mend, fill[i], fill[i+1])
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, g := range d.Findings {
 		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
 			g.hits(who, f.Mend)
@@ -93,9 +98,18 @@ func (f *diagnosed) hits(who []affected, mend string) {
 
 // blind takes down what could not be looked at.
 func (d *diagnosis) blind(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	if line := fmt.Sprintf(format, args...); !slices.Contains(d.Unseen, line) {
 		d.Unseen = append(d.Unseen, line)
 	}
+}
+
+// remark takes down what is no finding.
+func (d *diagnosis) remark(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
 }
 
 // has reports whether there is a finding of a kind at a place.

@@ -23,6 +23,7 @@ func (d *doctor) ofHost() {
 	d.route(routed)
 	d.forwarding(routed)
 	d.conntrack("/proc/sys/net/netfilter/")
+	d.neighbours("/proc")
 }
 
 // hasDefaultRoute reports whether ADD gave the container a default route of IPv4.
@@ -121,6 +122,25 @@ func (d *doctor) conntrack(dir string) {
 		d.add("conntrack-full", "host", what, nil, more...)
 	case most > 0 && count >= most/10*9:
 		d.add("conntrack-near", "host", what, nil, more...)
+	}
+}
+
+// neighbours compares the tables of neighbours, which all namespaces share, with how large they may become.
+func (d *doctor) neighbours(proc string) {
+	for _, t := range [][2]string{{"ipv4", "arp_cache"}, {"ipv6", "ndisc_cache"}} {
+		limit, err := os.ReadFile(proc + "/sys/net/" + t[0] + "/neigh/default/gc_thresh3")
+		if err != nil {
+			continue // only the first namespace of the machine has it
+		}
+		most, err := strconv.Atoi(strings.TrimSpace(string(limit)))
+		stat, err2 := os.ReadFile(proc + "/net/stat/" + t[1])
+		_, rows, _ := strings.Cut(string(stat), "\n")
+		if f := strings.Fields(rows); err == nil && err2 == nil && len(f) > 0 {
+			if n, err := strconv.ParseInt(f[0], 16, 64); err == nil && most > 0 && int(n) >= most {
+				d.add("neighbour-table-full", onHost, strconv.Itoa(int(n))+" of "+strconv.Itoa(most)+" neighbours of "+t[0], nil,
+					"FAMILY", t[0], "MORE", strconv.Itoa(4*most))
+			}
+		}
 	}
 }
 

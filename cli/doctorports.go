@@ -40,36 +40,16 @@ func mappings(c attach.Cached) (all []portMapping) {
 	return all
 }
 
-// ofPorts says of published ports who listens on them, on the host and in the container.
+// ofPorts says of published ports which processes of the host listen on them, too.
 func (d *doctor) ofPorts() {
 	for _, c := range d.mine {
-		ports := mappings(c)
-		if len(ports) == 0 || isGone(c) || c.Result == nil {
+		if isGone(c) || c.Result == nil {
 			continue
 		}
-		for _, m := range ports {
+		for _, m := range mappings(c) {
 			d.taken(c, m)
 		}
-		d.inside(c, func(ns *kernel.NS) {
-			for _, m := range ports {
-				d.served(ns, c, m)
-			}
-		})
 	}
-}
-
-// inside calls do with the container's namespace, if it can be entered.
-func (d *doctor) inside(c attach.Cached, do func(ns *kernel.NS)) {
-	ns, err := kernel.Open(c.Netns)
-	if err == nil {
-		defer ns.Close()
-		err = ns.Do(func() error { return nil })
-	}
-	if err != nil {
-		d.blind("container %s from inside: %v", c.Owner(), err)
-		return
-	}
-	do(ns)
 }
 
 // taken says whether a process of the host listens where a port is published.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,24 +35,46 @@ func splitTarget(text string) (netip.Addr, uint16, error) {
 	return at.Addr(), at.Port(), nil
 }
 
+// How many containers are probed at once, and how long all may take together.
+const (
+	probers   = 16
+	probeTime = 30 * time.Second
+)
+
 // ofProbes sends packets from inside of the containers.
 func (d *doctor) ofProbes() {
+	ctx, cancel := context.WithTimeout(d.ctx, probeTime)
+	defer cancel()
+	var group sync.WaitGroup
+	turns := make(chan struct{}, probers)
 	for _, c := range d.mine {
-		if isGone(c) || d.ctx.Err() != nil {
+		if isGone(c) {
 			continue
 		}
-		d.inside(c, func(ns *kernel.NS) {
-			d.probeGateways(ns, c)
-			d.probeServers(ns, c)
-			if d.to == "" {
+		turns <- struct{}{}
+		group.Go(func() {
+			defer func() { <-turns }()
+			if ctx.Err() != nil {
+				d.blind("what container %s reaches: no time was left", c.Owner())
 				return
 			}
-			to, port, _ := splitTarget(d.to)
-			if err := reach(ns, to, port); err != nil {
-				d.add("address-unreachable", d.to, err.Error(), who(c), "ADDRESS", to.String(), "traceroute",
-					"nsenter --net="+c.Netns+" traceroute")
-			}
+			d.inside(c, func(ns *kernel.NS) { d.probes(ns, c) })
 		})
+	}
+	group.Wait()
+}
+
+// probes are those of one container.
+func (d *doctor) probes(ns *kernel.NS, c attach.Cached) {
+	d.probeGateways(ns, c)
+	d.probeServers(ns, c)
+	if d.to == "" {
+		return
+	}
+	to, port, _ := splitTarget(d.to)
+	if err := reach(ns, to, port); err != nil {
+		d.add("address-unreachable", d.to, err.Error(), who(c), "ADDRESS", to.String(), "traceroute",
+			"nsenter --net="+c.Netns+" traceroute")
 	}
 }
 
@@ -76,7 +100,7 @@ func (d *doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 func (d *doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 	servers := containerServers(ns, c)
 	if len(servers) == 0 {
-		d.Notes = append(d.Notes, fmt.Sprintf("%s: its name servers are not known, and not probed", c.Owner()))
+		d.remark("%s: its name servers are not known, and not probed", c.Owner())
 	}
 	for _, s := range servers {
 		a, err := netip.ParseAddr(s)
