@@ -13,6 +13,9 @@
 // A bridge that is made stays, for others may have come to use it. With removeWhenEmpty it goes with its last port, by DEL
 // and by GC, and with it the gateways of its VLANs. It stays all the same if somebody else made it, gave it another address
 // or alias, or has a port or another link on it.
+//
+// The host's end of a container's cable has no IPv6 (net.ipv6.conf.LINK.disable_ipv6): the bridge takes what comes in before, and
+// an ADD would take longer with each one that has it. What the container sends and receives is not concerned.
 package bridge
 
 import (
