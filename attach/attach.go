@@ -33,6 +33,9 @@ type Runtime struct {
 	Stderr     io.Writer // receives the plugins' stderr, and warnings; nil is nowhere
 	Env        []string  // what plugins find beside the protocol's variables; nil is our own environment
 
+	// Run runs a plugin; nil is invoke.Run. With that of sdk.Here, plugins that are this very program need no process.
+	Run invoke.Runner
+
 	// Grace is what a plugin has to clean up when its caller's time has run out: first SIGTERM, then, Grace
 	// later, SIGKILL. Default invoke.DefaultGrace.
 	Grace time.Duration
@@ -198,6 +201,13 @@ func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment, options
 
 func (r *Runtime) cacheDir() string { return cmp.Or(r.CacheDir, DefaultCacheDir) }
 func (r *Runtime) lockDir() string  { return cmp.Or(r.LockDir, DefaultLockDir) }
+
+func (r *Runtime) run() invoke.Runner {
+	if r.Run != nil {
+		return r.Run
+	}
+	return invoke.Run
+}
 
 func (r *Runtime) environ() []string {
 	if r.Env != nil {

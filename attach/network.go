@@ -246,7 +246,7 @@ func (r *Runtime) versions(ctx context.Context, l *spec.List, typ string) ([]spe
 	if err != nil {
 		return nil, err
 	}
-	return invoke.Versions(ctx, path, invoke.Call{
+	return invoke.Versions(ctx, r.run(), path, invoke.Call{
 		Type: typ, Network: l.Name, Path: r.PluginDirs, Env: r.Env, Stderr: r.stderr(), Grace: r.Grace,
 	})
 }

@@ -279,7 +279,7 @@ func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netn
 		ctx, cancel = context.WithTimeout(ctx, op.each)
 		defer cancel()
 	}
-	stdout, err := invoke.Run(ctx, path, invoke.Call{
+	stdout, err := op.r.run()(ctx, path, invoke.Call{
 		Command: verb, ContainerID: op.owner.ContainerID, Netns: netns, IfName: op.owner.IfName,
 		Args: op.args, Path: op.r.PluginDirs, Env: op.r.Env, Stdin: stdin,
 		Type: conf.Type, Network: op.owner.Network, Stderr: op.r.stderr(), Grace: op.r.Grace,

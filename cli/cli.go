@@ -49,6 +49,7 @@ type app struct {
 	stdin, stdout, stderr *os.File
 	output                string          // of -o
 	ran                   bool            // the command line was understood
+	exec                  bool            // each plugin in a process of its own
 	orphans               bool            // a network counts that only its attachments remember
 	status                int             // exit status where there is no error
 	doing                 string          // the command that ran, as it is called
@@ -84,6 +85,8 @@ Network Interface, and says what is attached and what would be done.
 	root.SetVersionTemplate("fairlead {{.Version}}\n")
 	root.SetFlagErrorFunc(misused)
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`FORMAT` of the answer: text or json")
+	root.PersistentFlags().BoolVar(&a.exec, "exec", false,
+		"run each plugin in a process of its own, also where it is this very program")
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
 		if a.output == "table" { // other tools' word for it
 			a.output = "text"

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,8 +14,10 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -190,7 +193,18 @@ func (a *app) runtime(n *network) (*attach.Runtime, error) {
 		}
 		dirs = append(dirs, own)
 	}
-	return &attach.Runtime{PluginDirs: dirs, Stderr: newScreen(a.stderr), Vanished: vanished}, nil
+	stderr := newScreen(a.stderr)
+	return &attach.Runtime{PluginDirs: dirs, Stderr: stderr, Vanished: vanished, Run: a.runner(stderr)}, nil
+}
+
+// runner is what runs a plugin: this process, where the plugin that is found is this very program. What it
+// logs goes to stderr.
+func (a *app) runner(stderr io.Writer) invoke.Runner {
+	if a.exec {
+		return invoke.Run
+	}
+	sdk.LogTo(stderr)
+	return sdk.Here(plugin.All())
 }
 
 // search is where n's plugins are looked for. Where CNI_PATH does not say it, these are the usual

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -25,8 +26,9 @@ type record struct {
 
 	dir  string
 	lock *os.File
-	made int  // attachments that are there, or may be: the first ones
-	held bool // this process holds the namespace, so that its inode cannot become another's
+	made int           // attachments that are there, or may be: the first ones
+	run  invoke.Runner // of plugins
+	held bool          // this process holds the namespace, so that its inode cannot become another's
 }
 
 type recorded struct {
@@ -133,7 +135,7 @@ func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 			errs = append(errs, err)
 			continue
 		}
-		rt := &attach.Runtime{PluginDirs: at.PluginDirs, Stderr: newScreen(stderr)}
+		rt := &attach.Runtime{PluginDirs: at.PluginDirs, Stderr: newScreen(stderr), Run: r.run}
 		a := r.attachment(i)
 		if !mine {
 			a.Netns = ""

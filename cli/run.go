@@ -165,6 +165,7 @@ func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	r.run = a.runner(newScreen(a.stderr))
 	g, err := startGuard(r, ns, a.stderr)
 	if err != nil {
 		return 0, errors.Join(err, os.Remove(r.path()))

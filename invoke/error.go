@@ -84,6 +84,16 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 	return e
 }
 
+// Refused is the error of a plugin that answered with doc without a process of its own.
+func Refused(ctx context.Context, path string, c Call, doc *spec.Error, ran time.Duration) *ExecError {
+	e := &ExecError{Type: cmp.Or(c.Type, filepath.Base(path)), Path: path, Command: c.Command, Network: c.Network,
+		ContainerID: c.ContainerID, IfName: c.IfName, Status: 1, Ran: ran, heard: c.Stderr != nil, doc: doc, causes: []error{doc}}
+	if e.ended = ctx.Err(); e.ended != nil {
+		e.causes = append(e.causes, context.Cause(ctx))
+	}
+	return e
+}
+
 // older is what mends that a plugin is too old for what it was told. One of this project says so itself.
 func (e *ExecError) older() string {
 	const newer = "To have newer ones found first, set CNI_PATH to their directory, or install fairlead's in /opt/cni/bin; "

@@ -43,6 +43,9 @@ type Call struct {
 	Grace time.Duration
 }
 
+// A Runner runs the plugin at path once, as Run does. Its errors are those of Run.
+type Runner func(ctx context.Context, path string, c Call) (stdout []byte, err error)
+
 // DefaultGrace is how long a plugin may clean up after its caller's deadline has passed.
 const DefaultGrace = 2 * time.Second
 
@@ -139,7 +142,7 @@ const busyFor = 5 * time.Second
 func (x *execution) once(ctx context.Context) error {
 	x.stdout, x.stderr = buffer{max: maxStdout}, buffer{max: excerpt, tee: x.call.Stderr}
 	cmd := exec.CommandContext(ctx, x.path, x.args...)
-	cmd.Env = environment(x.call)
+	cmd.Env = x.call.Environ()
 	cmd.Stdin = bytes.NewReader(x.call.Stdin)
 	cmd.Stdout, cmd.Stderr = &x.stdout, &x.stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !x.call.Delegate, Pdeathsig: syscall.SIGTERM}
@@ -184,8 +187,8 @@ func (x *execution) once(ctx context.Context) error {
 // answers tells the commands that print a document when they succeed (clauses V1, P6).
 func (c Call) answers() bool { return c.Command == "ADD" || c.Command == "VERSION" }
 
-// environment is the base and, last so that they win, the variables of the protocol.
-func environment(c Call) []string {
+// Environ is the environment that a plugin finds: c.Env and, last so that they win, the variables of the protocol.
+func (c Call) Environ() []string {
 	base := c.Env
 	if base == nil {
 		base = os.Environ()

@@ -255,7 +255,7 @@ func TestVersions(t *testing.T) {
 		{"silent", nil, "exit status 3"},
 	} {
 		path := filepath.Join(dir, tc.name)
-		got, err := invoke.Versions(bounded(t), path, invoke.Call{})
+		got, err := invoke.Versions(bounded(t), invoke.Run, path, invoke.Call{})
 		if !slices.Equal(got, tc.want) || (err == nil) != (tc.says == "") {
 			t.Errorf("%s: got %v, %v, want %v", tc.name, got, err, tc.want)
 		}
@@ -273,7 +273,7 @@ func TestReferencePlugins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := invoke.Versions(bounded(t), path, invoke.Call{})
+	got, err := invoke.Versions(bounded(t), invoke.Run, path, invoke.Call{})
 	if err != nil || !slices.Contains(got, spec.V040) || !slices.Contains(got, spec.V100) {
 		t.Errorf("versions %v, %v", got, err)
 	}

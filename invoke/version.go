@@ -12,7 +12,7 @@ import (
 // Versions asks the plugin at path which versions of the protocol it speaks (clause V1). Of c the
 // environment counts and what errors should name. A plugin from before VERSION, which refuses the
 // command, speaks 0.1.0; one that lists no versions and says 0.2.0 speaks 0.1.0 and 0.2.0.
-func Versions(ctx context.Context, path string, c Call) ([]spec.Version, error) {
+func Versions(ctx context.Context, run Runner, path string, c Call) ([]spec.Version, error) {
 	c.Command = "VERSION"
 	c.Stdin, _ = json.Marshal(map[string]spec.Version{"cniVersion": spec.Newest})
 	// Plugins of the oldest libraries look for these before they look at the command.
@@ -20,7 +20,7 @@ func Versions(ctx context.Context, path string, c Call) ([]spec.Version, error) 
 	if len(c.Path) == 0 {
 		c.Path = []string{"dummy"}
 	}
-	stdout, err := Run(ctx, path, c)
+	stdout, err := run(ctx, path, c)
 	if err != nil {
 		var doc *spec.Error
 		if errors.As(err, &doc) && doc.Msg == "unknown CNI_COMMAND: VERSION" {

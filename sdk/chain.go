@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -179,11 +178,9 @@ func (c *chainCall) run(ctx context.Context, verb string, l link, prev *spec.Res
 	e := c.env
 	e.Command, e.stdin = verb, stdin
 	if l.here == nil {
-		out, err := invoke.Run(ctx, l.path, invoke.Call{
-			Command: verb, ContainerID: e.ContainerID, Netns: e.Netns, IfName: e.IfName, Args: e.Args,
-			Path: filepath.SplitList(e.Path), Env: os.Environ(), Stdin: stdin,
-			Network: c.conf.Name, Type: l.conf.Type, Stderr: os.Stderr, Delegate: true,
-		})
+		call := e.call(stdin)
+		call.Network, call.Type, call.Stderr, call.Delegate = c.conf.Name, l.conf.Type, e.stderr, true
+		out, err := invoke.Run(ctx, l.path, call)
 		return out, l.whose(err)
 	}
 	conf, err := spec.ParseConf(stdin)
@@ -196,7 +193,7 @@ func (c *chainCall) run(ctx context.Context, verb string, l link, prev *spec.Res
 
 // add runs ADD of all, each with the result of the one before, or takes back what they did.
 func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
-	if slices.ContainsFunc(c.links, func(l link) bool { return l.here == nil }) { // it may hang, as a delegate may
+	if !c.env.here && slices.ContainsFunc(c.links, func(l link) bool { return l.here == nil }) { // it may hang, as a delegate may
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		defer stop()

@@ -135,11 +135,10 @@ type outside struct {
 
 func (o *outside) run(ctx context.Context, verb string) ([]byte, error) {
 	e := o.c.env
-	return invoke.Run(ctx, o.path, invoke.Call{
-		Command: verb, ContainerID: e.ContainerID, Netns: e.Netns, IfName: e.IfName, Args: e.Args,
-		Path: filepath.SplitList(e.Path), Env: os.Environ(), Stdin: e.stdin,
-		Network: o.c.conf.Name, Type: o.c.conf.IPAMType, Stderr: os.Stderr, Delegate: true,
-	})
+	e.Command = verb
+	call := e.call(e.stdin)
+	call.Network, call.Type, call.Stderr, call.Delegate = o.c.conf.Name, o.c.conf.IPAMType, e.stderr, true
+	return invoke.Run(ctx, o.path, call)
 }
 
 func (o *outside) add(ctx context.Context) (*spec.Result, error) {

@@ -57,15 +57,15 @@ type record struct {
 func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
 	r := record{Time: begin.UTC(), Took: time.Since(begin).Round(time.Microsecond).String(), Env: map[string]string{},
 		Stdin: c.env.stdin, Result: bytes.TrimSpace(out)}
-	for _, kv := range os.Environ() {
+	for _, kv := range c.env.vars {
 		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "CNI_") {
 			r.Env[name] = value
 		}
 	}
-	r.Env["CNI_COMMAND"] = c.env.Command // a chain that takes an ADD back asks for DEL
 	if failed != nil {
 		r.Error = bytes.TrimSpace(document(failed).Encode(c.conf.CNIVersion.Or010()))
 	}
+	r.Env["CNI_COMMAND"] = c.env.Command // a chain that takes an ADD back asks for DEL
 	text := r.lines()
 	if j.JSON {
 		text = r.line()
@@ -104,7 +104,7 @@ func (c *call) inside(fn func() error) error {
 // call is the environment that this program has been called with, and other input.
 func (e environment) call(stdin []byte) invoke.Call {
 	return invoke.Call{Command: e.Command, ContainerID: e.ContainerID, Netns: e.Netns, IfName: e.IfName, Args: e.Args,
-		Path: filepath.SplitList(e.Path), Stdin: stdin}
+		Path: filepath.SplitList(e.Path), Env: e.vars, Stdin: stdin}
 }
 
 // line is the record as JSON on a line. Input that is none becomes a string.

@@ -23,6 +23,10 @@ type environment struct {
 
 	args  [][2]string
 	stdin []byte
+
+	here   bool      // this process is a runtime's
+	vars   []string  // all variables
+	stderr io.Writer // for that of what is executed
 }
 
 func (e environment) netnsOverride() bool {
@@ -44,7 +48,7 @@ func parseBool(s string) (bool, error) {
 // called name, and returns the exit status. All is every plugin of the program: one may be another's
 // delegate.
 func Serve(all []Plugin, name, build string) int {
-	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})))
+	LogTo(os.Stderr)
 	var p Plugin
 	for _, q := range all {
 		if q.Name == name {
@@ -54,6 +58,7 @@ func Serve(all []Plugin, name, build string) int {
 	e := environment{
 		Command: os.Getenv("CNI_COMMAND"), ContainerID: os.Getenv("CNI_CONTAINERID"), Netns: os.Getenv("CNI_NETNS"),
 		IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"), Path: os.Getenv("CNI_PATH"), Override: os.Getenv("CNI_NETNS_OVERRIDE"),
+		vars: os.Environ(), stderr: os.Stderr,
 	}
 	if tap, ok := os.LookupEnv(kernel.LabelledTap); ok && e.Command == "" {
 		return kernel.GiveTap(tap)
@@ -79,6 +84,11 @@ func Serve(all []Plugin, name, build string) int {
 	return 0
 }
 
+// LogTo has the warnings of plugins written to w, as lines of slog without the time.
+func LogTo(w io.Writer) {
+	slog.SetDefault(slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})))
+}
+
 func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	if a.Key == slog.TimeKey && len(groups) == 0 {
 		return slog.Attr{}
@@ -101,7 +111,7 @@ const maxConf = spec.MaxFile
 // its caller writes to stdout, and it writes once.
 func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	if e.Command == "VERSION" {
-		out, err := versions()
+		out, err := versions(askedVersion())
 		return spec.Newest, out, err
 	}
 	if err := e.validate(); err != nil {
@@ -114,6 +124,11 @@ func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	if err != nil {
 		return spec.Newest, nil, spec.Errorf(spec.CodeIO, "read the network configuration from stdin: %w", err)
 	}
+	return s.told(context.Background(), p, e, stdin)
+}
+
+// told is the answer to a call of a valid environment.
+func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) (spec.Version, []byte, error) {
 	e.stdin = stdin
 	conf, err := spec.ParseConf(stdin)
 	if err != nil && (conf == nil || e.Command != "DEL") { // DEL does without an unreadable result (clause P12)
@@ -125,7 +140,7 @@ func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	}
 	s.w = newWorld()
 	defer s.w.Close()
-	out, err := s.serve(context.Background(), p, e, conf)
+	out, err := s.serve(ctx, p, e, conf)
 	return version, out, err
 }
 
@@ -138,16 +153,22 @@ func versionOf(stdin []byte) spec.Version {
 	return spec.Newest
 }
 
-// versions answers VERSION, which asks for nothing but itself (clauses V1, V2).
-func versions() ([]byte, error) {
-	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
-	// At a terminal nobody will end the input; a person is looking.
+// askedVersion is what stands on stdin for VERSION. At a terminal nobody will end the input; a person is looking.
+func askedVersion() (stdin []byte) {
 	if st, err := os.Stdin.Stat(); err == nil && st.Mode()&os.ModeCharDevice == 0 {
-		in, err := io.ReadAll(io.LimitReader(os.Stdin, maxConf))
-		var asked struct{ CNIVersion spec.Version }
-		if err == nil && json.Unmarshal(in, &asked) == nil && asked.CNIVersion != "" {
-			info.CNIVersion = asked.CNIVersion
+		if in, err := io.ReadAll(io.LimitReader(os.Stdin, maxConf)); err == nil {
+			return in
 		}
+	}
+	return nil
+}
+
+// versions answers VERSION, which asks for nothing but itself (clauses V1, V2).
+func versions(stdin []byte) ([]byte, error) {
+	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
+	var asked struct{ CNIVersion spec.Version }
+	if json.Unmarshal(stdin, &asked) == nil && asked.CNIVersion != "" {
+		info.CNIVersion = asked.CNIVersion
 	}
 	out, err := json.Marshal(info)
 	return append(out, '\n'), err
@@ -277,7 +298,7 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 	// What this program does itself takes a millisecond or two, and a DEL takes it back as after any kill. A
 	// delegate that is executed may hang, and only then it is worth the half millisecond of two more threads to
 	// take everything back at a signal.
-	if _, executed := c.ipam.(*outside); executed && e.Command == "ADD" {
+	if _, executed := c.ipam.(*outside); executed && e.Command == "ADD" && !e.here {
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		defer stop()

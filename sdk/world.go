@@ -36,7 +36,9 @@ func (c *call) openWorld() error {
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	cont.Stranded = c.stranded
+	if !c.env.here {
+		cont.Stranded = c.stranded
+	}
 	same, err := kernel.Same(c.w.Host, cont)
 	if same && err == nil && !c.env.netnsOverride() {
 		err = fmt.Errorf("CNI_NETNS %s: %w", c.r.Netns, kernel.ErrHostNamespace)
@@ -98,7 +100,9 @@ func (c *call) openContainerForDel() error {
 	if err != nil {
 		return fmt.Errorf("CNI_NETNS: %w", err)
 	}
-	cont.Stranded = c.stranded
+	if !c.env.here {
+		cont.Stranded = c.stranded
+	}
 	var was kernel.Identity
 	isHost, herr := kernel.Same(c.w.Host, cont)
 	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)

@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// inProcess is a runtime that is all plugins itself, and a list. Nothing can be executed by it: the test's program is no plugin.
+func inProcess(t *testing.T, list string) (*attach.Runtime, *spec.List) {
+	t.Helper()
+	dir := t.TempDir()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range plugin.All() {
+		if err := os.Symlink(exe, filepath.Join(dir, p.Name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := spec.ParseList([]byte(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &attach.Runtime{PluginDirs: []string{dir}, Stderr: io.Discard, Run: sdk.Here(plugin.All())}, l
+}
+
+const listHere = `{"cniVersion":"1.1.0","name":"here","plugins":[
+	{"type":"bridge","bridge":"br-here","isGateway":true,"ipMasq":true,"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"}]]}},
+	{"type":"portmap","capabilities":{"portMappings":true}},{"type":"firewall","backend":"nftables","ingressPolicy":"isolated"},
+	{"type":"tuning","sysctl":{"net.core.somaxconn":"501"}}]}`
+
+// whatIsLeft are links and elements of sets that belong to containers.
+func whatIsLeft(t *testing.T) string {
+	t.Helper()
+	return nstest.Run(t, "sh", "-c",
+		`ip -br link | grep veth || true; nft list ruleset | grep '[0-9a-f]\{12\} [0-9a-f]\{16\} [^/]*/[^/]' || true; ls /var/lib/cni/networks/here | grep ^10 || true`)
+}
+
+// TestHere attaches many containers at once by plugins in this process, as a list and as a chain, and detaches them.
+//
+// clause: R1 R2 R3 R6 R9 R11 P20
+func TestHere(t *testing.T) {
+	l, err := spec.ParseList([]byte(listHere))
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc, _, err := l.Chain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, list := range map[string]string{"list": listHere, "chain": string(doc)} {
+		nstest.Apart(t, name, func(t *testing.T) {
+			rt, l := inProcess(t, list)
+			const n = 12
+			var all [n]attach.Attachment
+			var errs [n]error
+			var results [n]*spec.Result
+			each := func(what string, do func(i int) error) {
+				t.Helper()
+				var wg sync.WaitGroup
+				for i := range all {
+					wg.Go(func() { errs[i] = do(i) })
+				}
+				wg.Wait()
+				if err := errors.Join(errs[:]...); err != nil {
+					t.Fatalf("%s: %v", what, err)
+				}
+			}
+			ctx := context.Background()
+			for i := range all {
+				all[i] = attach.Attachment{ContainerID: fmt.Sprint("c", i), Netns: nstest.NewNS(t), IfName: "eth0",
+					Capabilities: map[string]any{"portMappings": []any{map[string]any{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}}
+			}
+			each("add", func(i int) (err error) { results[i], err = rt.Add(ctx, l, all[i]); return err })
+			seen := map[string]bool{}
+			for i, res := range results {
+				addr := res.IPs[0].Address.Addr().String()
+				if out := nstest.RunIn(t, all[i].Netns, "ip", "-br", "-4", "addr", "show", "dev", "eth0"); seen[addr] || !strings.Contains(out, addr) {
+					t.Errorf("%s: has %s twice, or not: %s", all[i].ContainerID, addr, out)
+				}
+				seen[addr] = true
+			}
+			each("check", func(i int) error { return rt.Check(ctx, l, all[i]) })
+			if err := rt.Status(ctx, l); err != nil {
+				t.Error(err)
+			}
+			keep := []spec.Attachment{}
+			for _, a := range all {
+				keep = append(keep, spec.Attachment{ContainerID: a.ContainerID, IfName: a.IfName})
+			}
+			if err := rt.GC(ctx, l, keep); err != nil {
+				t.Error(err)
+			}
+			each("check after gc", func(i int) error { return rt.Check(ctx, l, all[i]) })
+			each("del", func(i int) error { return rt.Del(ctx, l, all[i]) })
+			if left := whatIsLeft(t); left != "" {
+				t.Errorf("left: %s", left)
+			}
+			if here, err := os.Readlink("/proc/thread-self/ns/net"); err != nil || here != hostNamespace(t) {
+				t.Errorf("this process is in %s now, %v", here, err)
+			}
+			nstest.Run(t, "ip", "link", "del", "br-here")
+		})
+	}
+}
+
+func hostNamespace(t *testing.T) string {
+	t.Helper()
+	return strings.TrimSpace(nstest.Run(t, "readlink", "/proc/self/ns/net"))
+}
+
+// TestHereFails: what a plugin in this process says is what it would have said in one of its own, and an ADD whose time is out
+// is taken back.
+//
+// clause: I2 P7 P8 P11 R5 R12
+func TestHereFails(t *testing.T) {
+	rt, l := inProcess(t, strings.Replace(listHere, "net.core.somaxconn", "net.core.nosuch", 1))
+	a := attach.Attachment{ContainerID: "c1", Netns: nstest.NewNS(t), IfName: "eth0"}
+	_, err := rt.Add(context.Background(), l, a)
+	var ran *invoke.ExecError
+	var doc *spec.Error
+	if !errors.As(err, &ran) || !errors.As(err, &doc) || !strings.Contains(doc.Msg, "net.core.nosuch") ||
+		!strings.Contains(err.Error(), "(plugin tuning ADD network here container c1 interface eth0; "+rt.PluginDirs[0]+"/tuning)") {
+		t.Errorf("add says %v", err)
+	}
+	if left := whatIsLeft(t); left != "" {
+		t.Errorf("left: %s", left)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	late := errors.New("too late")
+	cancel(late)
+	if _, err := rt.Add(ctx, l, a); !errors.Is(err, late) {
+		t.Errorf("an ADD without time says %v", err)
+	}
+	if left := whatIsLeft(t); left != "" {
+		t.Errorf("left: %s", left)
+	}
+	if _, err := rt.Versions(context.Background(), l); err != nil {
+		t.Error(err)
+	}
+	nstest.Run(t, "sh", "-c", "ip link del br-here 2>/dev/null || true")
+}

@@ -1,0 +1,90 @@
+package sdk
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Here runs a plugin in this process where the file that was found for it is this very program, or a hard link to it, and else
+// executes it, as invoke.Run does. It is for a runtime whose program is plugins as well, see Serve, and which runs several
+// calls at a time.
+//
+// What the plugin warns of goes to slog's default, see LogTo. When ctx ends, an ADD is taken back; nothing is killed.
+func Here(all []Plugin) invoke.Runner {
+	return func(ctx context.Context, path string, c invoke.Call) ([]byte, error) {
+		i := slices.IndexFunc(all, func(p Plugin) bool { return p.Name == filepath.Base(path) })
+		if i < 0 || !sameFile(path) {
+			return invoke.Run(ctx, path, c)
+		}
+		began := time.Now()
+		var out []byte
+		var doc *spec.Error
+		done := make(chan struct{})
+		go func() { // the caller's thread may be locked into another namespace (clause R11)
+			defer close(done)
+			out, doc = here(ctx, all, all[i], c)
+		}()
+		if <-done; doc != nil {
+			return nil, invoke.Refused(ctx, path, c, doc, time.Since(began))
+		}
+		return out, nil
+	}
+}
+
+// sameFile reports whether the file at path is this program's.
+func sameFile(path string) bool {
+	a, err := os.Stat(path)
+	if err != nil {
+		return false
+	}
+	b, err := os.Stat("/proc/self/exe")
+	return err == nil && os.SameFile(a, b)
+}
+
+// here answers one call. The error is as a plugin prints it.
+func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byte, failed *spec.Error) {
+	version, err := spec.Newest, error(nil)
+	defer func() {
+		if cause := recover(); cause != nil { // the runtime has other things to do
+			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
+		}
+		if err != nil {
+			out, failed = nil, asPrinted(document(err), version)
+		}
+	}()
+	e := environment{
+		Command: c.Command, ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Args: c.Args,
+		Path: strings.Join(c.Path, string(os.PathListSeparator)), here: true, vars: c.Environ(), stderr: c.Stderr,
+	}
+	for _, kv := range e.vars {
+		if value, is := strings.CutPrefix(kv, "CNI_NETNS_OVERRIDE="); is {
+			e.Override = value
+		}
+	}
+	if c.Command == "VERSION" {
+		out, err = versions(c.Stdin)
+		return out, nil
+	}
+	if err = e.validate(); err == nil {
+		s := &site{all: all}
+		version, out, err = s.told(ctx, p, e, c.Stdin)
+	}
+	return out, nil
+}
+
+// asPrinted is an error document as a runtime reads it.
+func asPrinted(doc *spec.Error, version spec.Version) *spec.Error {
+	if read, ok := spec.DecodeError(doc.Encode(version)); ok {
+		return read
+	}
+	return doc
+}
