@@ -34,8 +34,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use: "doctor [CONTAINER...]", GroupID: "look",
 		Short: "Say why a container has no network, and the command that mends it",
 		Long: `Look at the host, the networks and the containers, and say what keeps containers from their
-network: where, why, and the command that mends it. One cause is one finding, however many containers it hits. Each has an ID, which
-docs/doctor.md explains. Nothing is changed.
+network: where, why, and the command that mends it. One cause is one finding, however many containers it hits. Each
+has an ID, which docs/doctor.md explains. Nothing is changed.
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, NET/ID, or a pod as
 NAMESPACE/NAME; then the findings are those that concern it. From inside of a container that is named, and with
@@ -98,6 +98,7 @@ func (d *doctor) diagnose(names []string) (err error) {
 	}
 	d.ofHost()
 	d.ofFilters()
+	d.ofInput()
 	d.ofNetworks()
 	d.ofPorts()
 	d.ofContainers()

@@ -46,7 +46,8 @@ func TestFindingKinds(t *testing.T) {
 		if k.what == "" || k.mend == "" || strings.HasSuffix(k.what, ".") || !strings.HasSuffix(k.why, ".") {
 			t.Errorf("%s: %q %q %q", k.id, k.what, k.why, k.mend)
 		}
-		if drilled := regexp.MustCompile(`[ "]` + k.id + `[ ':"]`).MatchString(drills); drilled == slices.Contains(undrilled, k.id) {
+		drilled := regexp.MustCompile(`[ "]` + k.id + `[ ':"]`).MatchString(drills)
+		if drilled == slices.Contains(undrilled, k.id) {
 			t.Errorf("%s: drilled is %v, and the list of those without a drill says otherwise", k.id, drilled)
 		}
 	}

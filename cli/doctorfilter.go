@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -37,21 +38,60 @@ func (d *doctor) ofFilters() {
 		if v.Outcome != packetfilter.Dropped {
 			continue
 		}
-		rule := "policy drop"
-		if v.Rule != "" {
-			rule = "rule " + v.Rule
-		}
-		chain := v.Chain.Name
-		if v.Jumped != "" && v.Jumped != chain {
-			chain = v.Jumped + ", called from " + chain
-		}
+		where, rule := decider(v)
 		mend := allowing(v, p.link)
 		if d.any("accepts-missing") {
 			mend = "fairlead repair --firewall"
 		}
 		text := fmt.Sprintf("%s drops packets of containers on %s: %s", owner(v), p.link, rule)
-		d.add("foreign-filter-drops", "table "+v.Chain.TableName()+" chain "+chain, text, who(p.from, p.what), "", mend)
+		d.add("foreign-filter-drops", where, text, who(p.from, p.what), "", mend)
 	}
+}
+
+// ofInput asks what becomes of questions to a name server of the host that listens on a container's gateway.
+func (d *doctor) ofInput() {
+	for _, c := range d.mine {
+		a, link := d.wayIn(c)
+		if link == "" || isGone(c) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			if !own(c, ip) || ip.Address.Addr() != a || !d.serves(ip.Gateway) {
+				continue
+			}
+			v, err := packetfilter.Received(d.host, packetfilter.Packet{In: link, Src: a, Dst: ip.Gateway,
+				Proto: kernel.UDP, DstPort: 53}, "inet fairlead")
+			if err != nil {
+				d.blind("the packet filters at the host's input: %v", err)
+				return
+			}
+			if v.Outcome == packetfilter.Dropped {
+				where, rule := decider(v)
+				text := fmt.Sprintf("%s drops questions to the name server at %v: %s", owner(v), ip.Gateway, rule)
+				d.add("host-input-drops", where, text, who(c), "", accepting(v, link))
+			}
+		}
+	}
+}
+
+// serves reports whether a name server of the host listens on an address of its own.
+func (d *doctor) serves(a netip.Addr) bool {
+	listeners, err := d.host.Listeners(kernel.UDP, 53)
+	here := func(l kernel.Listener) bool { return l.At.Addr() == a }
+	return a.IsValid() && err == nil && slices.ContainsFunc(listeners, here)
+}
+
+// decider is the chain and the rule of a verdict.
+func decider(v packetfilter.Verdict) (chain, rule string) {
+	rule = "policy drop"
+	if v.Rule != "" {
+		rule = "rule " + v.Rule
+	}
+	chain = v.Chain.Name
+	if v.Jumped != "" && v.Jumped != chain {
+		chain = v.Jumped + ", called from " + chain
+	}
+	return "table " + v.Chain.TableName() + " chain " + chain, rule
 }
 
 func owner(v packetfilter.Verdict) string {
@@ -109,34 +149,42 @@ func target4(c attach.Cached, m portMapping) (a netip.Addr) {
 
 // allowing is the command that has a chain let the packets of a link through, by the tool of whose it is.
 func allowing(v packetfilter.Verdict, link string) string {
-	tool := "iptables"
+	out := accepting(v, link)
+	for _, to := range [][2]string{
+		{" -i " + link + " ", " -o " + link + " "}, {" in on ", " out on "}, {" iifname ", " oifname "}, {"--permanent ", ""},
+	} {
+		if strings.Contains(out, to[0]) {
+			return out + " && " + strings.Replace(out, to[0], to[1], 1)
+		}
+	}
+	return out
+}
+
+// accepting is the command that has a chain let in what comes from a link.
+func accepting(v packetfilter.Verdict, link string) string {
+	tool, chain := "iptables", v.Chain.Name
 	if v.Packet.Src.Is6() || v.Packet.Dst.Is6() {
 		tool = "ip6tables"
 	}
 	if v.Legacy {
 		tool += "-legacy"
 	}
-	both := func(first, second string) string {
-		return fmt.Sprintf(first, link) + " && " + fmt.Sprintf(second, link)
-	}
 	switch {
-	case strings.HasSuffix(v.Owner, "Docker"):
-		return both(tool+" -I DOCKER-USER -i %s -j ACCEPT", tool+" -I DOCKER-USER -o %s -j ACCEPT")
+	case strings.HasSuffix(v.Owner, "ufw") && chain == "INPUT":
+		return "ufw allow in on " + link
 	case strings.HasSuffix(v.Owner, "ufw"):
-		return both("ufw route allow in on %s", "ufw route allow out on %s")
-	case v.Owner == "firewalld" || strings.HasSuffix(v.Owner, " of firewalld"):
-		return both("firewall-cmd --permanent --zone=trusted --add-interface=%s",
-			"firewall-cmd --zone=trusted --add-interface=%s")
-	case v.Legacy || strings.HasPrefix(v.Owner, "iptables-nft") || v.Chain.Owner() == "iptables-nft":
-		chain := v.Chain.Name
-		table := ""
-		if v.Chain.Table != "filter" {
-			table = " -t " + v.Chain.Table
-		}
-		return both(tool+table+" -I "+chain+" -i %s -j ACCEPT", tool+table+" -I "+chain+" -o %s -j ACCEPT")
+		return "ufw route allow in on " + link
+	case strings.HasSuffix(v.Owner, "firewalld"):
+		return "firewall-cmd --permanent --zone=trusted --add-interface=" + link
+	case strings.HasSuffix(v.Owner, "Docker") && chain == "FORWARD":
+		chain = "DOCKER-USER"
+	case !v.Legacy && v.Chain.Owner() != "iptables-nft":
+		return fmt.Sprintf("nft insert rule %s %s iifname %s accept", v.Chain.TableName(), chain, link)
 	}
-	rule := fmt.Sprintf("nft insert rule %s %s ", v.Chain.TableName(), v.Chain.Name)
-	return both(rule+"iifname %s accept", rule+"oifname %s accept")
+	if v.Chain.Table != "filter" {
+		tool += " -t " + v.Chain.Table
+	}
+	return fmt.Sprintf("%s -I %s -i %s -j ACCEPT", tool, chain, link)
 }
 
 // number is the protocol of a mapping.

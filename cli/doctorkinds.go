@@ -62,6 +62,9 @@ func hostKinds() []findingKind {
 			"An accept in Fairlead's table does not lift a drop in another one. The plugin firewall, last in the list of " +
 				"the network, puts accepts where they count; what it cannot lift needs a rule of the administrator.",
 			"(depends on whose the chain is)"},
+		{"host-input-drops", onHost, false, "a packet filter drops what containers send to the host's name server",
+			"The name server listens on the gateway's address, as podman's and Docker's do. A filter at the host's input " +
+				"hook drops questions, so names do not resolve in the containers.", "(depends on whose the chain is)"},
 		{"host-route-missing", onHost, false, "the host has no default route",
 			"The containers' default route ends at the host, which does not know the way on.",
 			"ip route add default via ROUTER dev UPLINK"},

@@ -10,8 +10,8 @@ func DoctorPage() []byte {
 	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/doctorkinds.go. Do not edit. -->
 # Why has this container no network?
 
-` + "`fairlead doctor`" + ` answers. It looks at the host, at the networks and at the containers. It names each cause once,
-with the containers that it hits and the command that mends it. It changes nothing.
+` + "`fairlead doctor`" + ` answers. It looks at the host, at the networks and at the containers.
+It names each cause once, with the containers that it hits and the command that mends it. It changes nothing.
 
 ` + "```" + `
 fairlead doctor                          # all networks and containers of this host
@@ -20,9 +20,9 @@ fairlead doctor web --to 192.0.2.1:443   # the same, and whether it reaches that
 fairlead doctor -o json                  # the same as a document, for programs
 ` + "```" + `
 
-CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, ` + "`NET/ID`" + `, or a pod as
-` + "`NAMESPACE/NAME`" + `. Doctor probes a named container from inside: its gateway, its name servers and the
-address of ` + "`--to`" + `. ` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds.
+CONTAINER is the ID of a container or its beginning, the name or path of its network namespace,
+` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `. Doctor probes a
+named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `. ` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds.
 Without a name and without ` + "`--probe`" + ` doctor sends no packet.
 
 | exit status | it means |
@@ -35,8 +35,9 @@ Without a name and without ` + "`--probe`" + ` doctor sends no packet.
 Doctor leaves out what follows from another finding: a bridge that is gone takes its address and its ports with it. It
 looks at attachments that other plugins made from the host only, for what they should have is not known.
 
-It reads the packet filters of other programs, and tries nothing: ` + "`foreign-filter-drops`" + ` names the chain and the rule
-that would drop a packet, also of Docker, ufw, firewalld and kube-proxy. It does not read programs of BPF.
+It reads the packet filters of other programs, and tries nothing: ` + "`foreign-filter-drops`" + ` names the chain
+and the rule that would drop a packet, also of Docker, ufw, firewalld and kube-proxy. It does not read programs of BPF.
+A filter at the host's input hook does not see packets to a published port: the host forwards these.
 
 `)
 	titles := map[string]string{onHost: "On the host", onNetwork: "Of networks", onContainer: "Of containers"}

@@ -109,3 +109,31 @@ func TestVerdictMeanwhile(t *testing.T) {
 		asked++
 	}
 }
+
+// TestReceived holds that a packet for the host is asked about at the input hook, and one that is forwarded is not.
+func TestReceived(t *testing.T) {
+	path := nstest.NewNS(t)
+	rules := "table inet t { chain in { type filter hook input priority 0; iifname cni0 udp dport 53 drop; }; }\n"
+	file := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(file, []byte(rules), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	nstest.RunIn(t, path, "nft", "-f", file)
+	ns, err := kernel.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	src, dst := netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("10.1.0.1")
+	p := Packet{In: "cni0", Src: src, Dst: dst, Proto: kernel.UDP, DstPort: 53}
+	if v, err := Received(ns, p); err != nil || v.Outcome != Dropped || v.Chain.Name != "in" {
+		t.Errorf("%v %v", v, err)
+	}
+	if v, err := Forwarded(ns, p); err != nil || v.Outcome != Accepted {
+		t.Errorf("%v %v", v, err)
+	}
+	p.DstPort = 80
+	if v, err := Received(ns, p); err != nil || v.Outcome != Accepted {
+		t.Errorf("%v %v", v, err)
+	}
+}

@@ -70,7 +70,7 @@ func FuzzVerdict(f *testing.F) {
 			chain := "FORWARD"
 			if legacy {
 				info.ValidHooks |= 1 << 2
-				l, err := parseLegacy(info, b, v6)
+				l, err := parseLegacy(info, b, v6, unix.NF_INET_FORWARD)
 				if err != nil {
 					return
 				}

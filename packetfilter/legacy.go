@@ -17,7 +17,7 @@ type legacyTable struct {
 	v6     bool
 	chains map[string][]rule
 	starts map[int]string // which chain begins at an offset
-	drops  bool           // the policy of FORWARD
+	drops  bool           // the policy of the hook that is asked about
 }
 
 func (t *legacyTable) chain(name string) ([]rule, error) {
@@ -50,7 +50,16 @@ const (
 	invProto = 0x40
 )
 
-func parseLegacy(info kernel.LegacyInfo, b []byte, v6 bool) (*legacyTable, error) {
+// builtIn is the chain of iptables at a hook.
+func builtIn(hook int) string {
+	if hook == unix.NF_INET_LOCAL_IN {
+		return "INPUT"
+	}
+	return "FORWARD"
+}
+
+// parseLegacy reads the entries of a table, whose chain at that hook is asked about.
+func parseLegacy(info kernel.LegacyInfo, b []byte, v6 bool, hook int) (*legacyTable, error) {
 	t := &legacyTable{v6: v6, chains: map[string][]rule{}, starts: map[int]string{}}
 	head, flags := 88, 82 // where an entry has the offsets of its target and of the next entry, and its flags
 	if v6 {
@@ -66,14 +75,14 @@ func parseLegacy(info kernel.LegacyInfo, b []byte, v6 bool) (*legacyTable, error
 		policy := false
 		for i := range info.Hooks {
 			if info.ValidHooks>>i&1 != 0 && int(info.Hooks[i]) == at {
-				if chain = ""; i == unix.NF_INET_FORWARD {
-					chain = "FORWARD"
+				if chain = ""; i == hook {
+					chain = builtIn(hook)
 				}
 				t.chains[chain] = nil
 			}
 			if info.ValidHooks>>i&1 != 0 && int(info.Underflow[i]) == at && r.name() == "" {
 				policy = true
-				t.drops = t.drops || i == unix.NF_INET_FORWARD && r.code() == -1
+				t.drops = t.drops || i == hook && r.code() == -1
 			}
 		}
 		switch {

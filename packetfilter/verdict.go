@@ -1,9 +1,9 @@
 // Package packetfilter says what the rules in a host's packet filter would do with a packet, without sending one: which
 // rule or policy drops it, and whose that is. It is for `fairlead doctor` and `fairlead trace`; no plugin links it.
 //
-// It reads every base chain at the forward hook of ip, ip6 and inet, in order of priority, with the chains and sets
-// that the packet comes to, and FORWARD of legacy iptables in mangle, filter and security. No program is run. Not all
-// of the packet need be known. A rule that asks for the rest, or in a way that is not understood, may match or not, and
+// It reads every base chain at the forward or the input hook of ip, ip6 and inet, in order of priority, with the chains
+// and sets that the packet comes to, and FORWARD or INPUT of legacy iptables in mangle, filter and security. No program
+// is run. Not all of the packet need be known. A rule that asks for the rest, or in a way that is not understood, may match or not, and
 // both are followed: what is dropped either way is dropped, and what is accepted either way is accepted; else the
 // answer is undecided, because of that rule. Understood are
 //
@@ -13,7 +13,7 @@
 //
 // Never decided is what counts or throws dice (limit, quota, statistic), what is not in the packet's addresses and
 // ports (its length and content, the time, conntrack's mark, ipset), and what a program in user space says (queue).
-// Hooks other than forward are not looked at, nor programs of BPF.
+// Hooks other than forward and input are not looked at, nor programs of BPF.
 package packetfilter
 
 import (
@@ -133,6 +133,15 @@ func (v Verdict) String() string {
 // Forwarded says what the rules of others do with a packet that the host forwards. Tables in skip, as in "inet
 // fairlead", are left out. It is undecided if the rules change all the time while they are read.
 func Forwarded(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
+	return at(ns, unix.NF_INET_FORWARD, p, skip)
+}
+
+// Received says the same of a packet that is for the host itself, at the input hook.
+func Received(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
+	return at(ns, unix.NF_INET_LOCAL_IN, p, skip)
+}
+
+func at(ns *kernel.NS, hook int, p Packet, skip []string) (Verdict, error) {
 	nft, err := ns.NFT()
 	if err != nil {
 		return Verdict{Packet: p}, err
@@ -143,14 +152,14 @@ func Forwarded(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
 			return Verdict{Packet: p}, err
 		}
 		if len(chains) == 0 { // perhaps there is no nf_tables, which has generations
-			return forwarded(ns, nft, p, nil)
+			return decide(ns, nft, hook, p, nil)
 		}
 		from, err := nft.Generation()
 		if err != nil {
 			return Verdict{Packet: p}, err
 		}
-		v, err := forwarded(ns, nft, p, slices.DeleteFunc(slices.Clone(chains), func(c kernel.BaseChain) bool {
-			return !c.Forwards() || slices.Contains(skip, c.TableName())
+		v, err := decide(ns, nft, hook, p, slices.DeleteFunc(slices.Clone(chains), func(c kernel.BaseChain) bool {
+			return int(c.Hook) != hook || slices.Contains(skip, c.TableName())
 		}))
 		if errors.Is(err, unix.ENOENT) {
 			continue // somebody deletes what the rules that were read lead to
@@ -171,9 +180,9 @@ func Forwarded(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
 	return Verdict{Packet: p, Why: "the rules change while they are read"}, nil
 }
 
-func forwarded(ns *kernel.NS, nft *kernel.NFT, p Packet, chains []kernel.BaseChain) (Verdict, error) {
+func decide(ns *kernel.NS, nft *kernel.NFT, hook int, p Packet, chains []kernel.BaseChain) (Verdict, error) {
 	w := newWalk(ns, p)
-	hooks, err := w.hooks(nft, chains)
+	hooks, err := w.hooks(nft, hook, chains)
 	if err != nil {
 		return Verdict{Packet: p}, err
 	}
@@ -208,8 +217,8 @@ type hook struct {
 	}
 }
 
-// hooks are the base chains that a forwarded packet passes, in their order.
-func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, err error) {
+// hooks are the base chains that a packet passes at one, in their order.
+func (w *walk) hooks(nft *kernel.NFT, at int, chains []kernel.BaseChain) (hooks []hook, err error) {
 	tables := map[string]*nftTable{}
 	for _, c := range chains {
 		if c.Family != unix.NFPROTO_INET && c.Family != w.family() {
@@ -236,11 +245,11 @@ func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, 
 		if b == nil {
 			continue
 		}
-		t, err := parseLegacy(info, b, w.p.is6())
+		t, err := parseLegacy(info, b, w.p.is6(), at)
 		if err != nil {
 			return nil, err
 		}
-		c := kernel.BaseChain{Family: w.family(), Table: table, Name: "FORWARD", Priority: priority, Drops: t.drops}
+		c := kernel.BaseChain{Family: w.family(), Table: table, Name: builtIn(at), Priority: priority, Drops: t.drops}
 		hooks = append(hooks, hook{c, t})
 	}
 	slices.SortStableFunc(hooks, func(a, b hook) int { return cmp.Compare(a.Priority, b.Priority) })
