@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Change is what a command of ip(8) does to routes, rules or neighbours of a container: "ip route replace …". What it
-// makes and what it takes away is remembered before. Remove deletes the one and puts the other back.
+// A Change is what a command of ip(8), such as "ip route replace", does to routes, rules or neighbours of a container.
+// What it makes and what it takes away is remembered before. Remove deletes the one and puts the other back.
 type Change struct {
 	Owner     spec.Owner
 	Do        Verb
@@ -195,8 +195,8 @@ func (c Change) compose(at site) (e changeEntry, err error) {
 		case c.Do == Replace:
 			e.Gone = append(e.Gone, m)
 		default:
-			return e, spec.Errorf(spec.CodeConfig, "%s: %s: there is %s already; \"action\": \"replace\" takes its place, and DEL puts it back",
-				c.Key, c.Of, c.Of.said(at, m))
+			return e, spec.Errorf(spec.CodeConfig, "%s: %s: there is %s already; \"action\": \"replace\" takes its place, "+
+				"and DEL puts it back", c.Key, c.Of, c.Of.said(at, m))
 		}
 	}
 	if (c.Do == Add || c.Do == Replace) && !there {
@@ -246,7 +246,8 @@ func (e changeEntry) takeBack(ns *kernel.NS) error {
 // nearer has routes on the link come first: without them, those by a router could not be put back.
 func nearer(a, b kernel.Message) int {
 	far := func(m kernel.Message) int {
-		if m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), func(r kernel.Route) bool { return r.Via.IsValid() }) {
+		routed := func(r kernel.Route) bool { return r.Via.IsValid() }
+		if m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), routed) {
 			return 1
 		}
 		return 0
@@ -254,7 +255,8 @@ func nearer(a, b kernel.Message) int {
 	return far(a) - far(b)
 }
 
-// putBack makes again what a Change took away. What has its place by now keeps that, and what cannot be any more stays away.
+// putBack makes again what a Change took away. What has its place by now keeps that, and what cannot be any more stays
+// away.
 func putBack(ns *kernel.NS, m kernel.Message) error {
 	if m.Type != unix.RTM_NEWROUTE {
 		if n := m.Neighbour(); m.Type == unix.RTM_NEWNEIGH && n.State&(kernel.Permanent|kernel.NoARP) == 0 {
@@ -325,7 +327,8 @@ func (c Change) verify(ctx context.Context, w *kernel.World, at site, rec change
 			continue
 		}
 		// Other programs may add routes after a flush; those that it took are not to come back.
-		if c.Do == Del || i < 0 || slices.ContainsFunc(rec.Entries[i].Gone, func(g kernel.Message) bool { return sameMessage(g, m) }) {
+		back := func(gone kernel.Message) bool { return sameMessage(gone, m) }
+		if c.Do == Del || i < 0 || slices.ContainsFunc(rec.Entries[i].Gone, back) {
 			d.add(fmt.Errorf("%s is there", c.Of.said(at, m)))
 		}
 	}
@@ -425,7 +428,8 @@ func (c Change) Took(w *kernel.World, r Route) (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(rec.Entries[i].Gone, func(m kernel.Message) bool {
-		return m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), func(h kernel.Route) bool { return h.Dst == r.Dst })
+		there := func(h kernel.Route) bool { return h.Dst == r.Dst }
+		return m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), there)
 	}), nil
 }
 

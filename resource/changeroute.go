@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A RouteEntry is a route by the container's interface, the Subject of a Change. To delete, fields that are zero are any.
+// A RouteEntry is a route by the container's interface, the Subject of a Change. To delete, a zero field is any.
 type RouteEntry struct {
 	Link     string
 	Dst      netip.Prefix // invalid: any, of a Flush
@@ -58,7 +58,8 @@ func (r RouteEntry) String() string {
 		}
 		words = append(words, opt("via", h.Via), opt("weight", h.Weight), flag("onlink", h.OnLink))
 	}
-	return line(append(words, opt("src", r.Src), opt("metric", r.Priority), opt("table", r.Table), opt("mtu", r.MTU), opt("advmss", r.AdvMSS))...)
+	return line(append(words, opt("src", r.Src), opt("metric", r.Priority), opt("table", r.Table), opt("mtu", r.MTU),
+		opt("advmss", r.AdvMSS))...)
 }
 
 // ready waits until the interface has the address that a route names for good.
@@ -75,7 +76,7 @@ func (r RouteEntry) ready(ctx context.Context, at site, link string) error {
 
 func (r RouteEntry) list(at site) (list []kernel.Message, err error) {
 	for _, f := range families() {
-		if r.Dst.IsValid() && f != familyOf(r.Dst.Addr()) || !r.Dst.IsValid() && (f == kernel.IPv4 && !r.V4 || f == kernel.IPv6 && !r.V6) {
+		if !hasFamily(f, r.Dst.Addr(), r.V4, r.V6) {
 			continue
 		}
 		all, err := at.ns.RouteMessages(kernel.RouteFilter{Family: f, Table: cmp.Or(r.Table, at.table)})
@@ -87,9 +88,17 @@ func (r RouteEntry) list(at site) (list []kernel.Message, err error) {
 	return list, nil
 }
 
+// hasFamily reports whether a family is that of an address, or, where there is none, one of those that are meant.
+func hasFamily(f uint8, a netip.Addr, v4, v6 bool) bool {
+	if a.IsValid() {
+		return f == familyOf(a)
+	}
+	return f == kernel.IPv4 && v4 || f == kernel.IPv6 && v6
+}
+
 func (r RouteEntry) message(at site) kernel.Message {
-	k := kernel.Route{Dst: r.Dst, Src: r.Src, Priority: r.Priority, Table: cmp.Or(r.Table, at.table), MTU: r.MTU, AdvMSS: r.AdvMSS,
-		Type: r.Type.route(), Protocol: kernel.ByBoot}
+	k := kernel.Route{Dst: r.Dst, Src: r.Src, Priority: r.Priority, Table: cmp.Or(r.Table, at.table), MTU: r.MTU,
+		AdvMSS: r.AdvMSS, Type: r.Type.route(), Protocol: kernel.ByBoot}
 	if k.Type != kernel.Unicast {
 		return at.ns.NewRoute(k, nil)
 	}
@@ -122,8 +131,8 @@ func (r RouteEntry) selected(at site, m kernel.Message, flush bool) bool {
 	hops := m.Routes()
 	have := hops[0]
 	if flush {
-		return have.Type == kernel.Unicast && byLink(at, hops) && have.Protocol != kernel.ByKernel && have.Protocol != kernel.ByRA &&
-			!r.needed(at, have)
+		return have.Type == kernel.Unicast && byLink(at, hops) && have.Protocol != kernel.ByKernel &&
+			have.Protocol != kernel.ByRA && !r.needed(at, have)
 	}
 	if have.Dst != r.Dst || have.Type != r.Type.route() || r.Type == "" && !byLink(at, hops) {
 		return false
@@ -136,7 +145,7 @@ func (r RouteEntry) selected(at site, m kernel.Message, flush bool) bool {
 	})
 }
 
-// needed reports whether the interface cannot do without a route: to the subnets of its addresses, and to their routers.
+// needed reports whether the interface cannot do without a route: to the subnets of its addresses, or to their routers.
 func (r RouteEntry) needed(at site, have kernel.Route) bool {
 	if !have.Via.IsValid() && have.Dst.IsSingleIP() && slices.Contains(r.Keep, have.Dst.Addr()) {
 		return true
@@ -149,7 +158,8 @@ func (r RouteEntry) needed(at site, have kernel.Route) bool {
 
 func (r RouteEntry) occupies(at site, m kernel.Message) bool {
 	have := m.Routes()[0]
-	return have.Dst == r.Dst && have.Priority == Route{Dst: r.Dst, Priority: r.Priority}.metric() && have.Type != kernel.Local
+	metric := Route{Dst: r.Dst, Priority: r.Priority}.metric()
+	return have.Dst == r.Dst && have.Priority == metric && have.Type != kernel.Local
 }
 
 func (r RouteEntry) is(at site, m kernel.Message) bool {

@@ -50,8 +50,8 @@ func (r RuleEntry) String() string {
 }
 
 func (r RuleEntry) kernel() kernel.Rule {
-	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF, Mark: r.Mark, Mask: r.Mask,
-		Table: r.Table, Action: r.Action.rule(), Protocol: kernel.OurProtocol}
+	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF,
+		Mark: r.Mark, Mask: r.Mask, Table: r.Table, Action: r.Action.rule(), Protocol: kernel.OurProtocol}
 	if r.V6 {
 		k.Family = kernel.IPv6
 	}
@@ -81,8 +81,9 @@ func (r RuleEntry) selected(_ site, m kernel.Message, flush bool) bool {
 	if flush {
 		return have.Protocol != kernel.ByKernel && have.Priority != 0 && have.Priority < kernel.MainPriority
 	}
-	return (r.Priority == 0 || have.Priority == r.Priority) && (!r.From.IsValid() || have.From == r.From) && (!r.To.IsValid() || have.To == r.To) &&
-		(r.IIF == "" || have.IIF == r.IIF) && (r.OIF == "" || have.OIF == r.OIF) && (r.Mask == 0 || have.Mark == r.Mark && have.Mask == r.Mask) &&
+	return (r.Priority == 0 || have.Priority == r.Priority) && (!r.From.IsValid() || have.From == r.From) &&
+		(!r.To.IsValid() || have.To == r.To) && (r.IIF == "" || have.IIF == r.IIF) && (r.OIF == "" || have.OIF == r.OIF) &&
+		(r.Mask == 0 || have.Mark == r.Mark && have.Mask == r.Mask) &&
 		(r.Table == 0 || have.Table == r.Table) && (r.Action == "" || have.Action == r.Action.rule())
 }
 
@@ -100,8 +101,8 @@ func (r RuleEntry) verify(_ context.Context, _ *kernel.World, at site) error { r
 
 func (r RuleEntry) said(_ site, m kernel.Message) string {
 	have, _ := m.Rule()
-	return "rule " + RuleEntry{V4: have.Family == kernel.IPv4, V6: have.Family == kernel.IPv6, Priority: have.Priority, From: have.From, To: have.To,
-		IIF: have.IIF, OIF: have.OIF, Mark: have.Mark, Mask: have.Mask, Table: have.Table}.String()
+	return "rule " + RuleEntry{V4: have.Family == kernel.IPv4, V6: have.Family == kernel.IPv6, Priority: have.Priority,
+		From: have.From, To: have.To, IIF: have.IIF, OIF: have.OIF, Mark: have.Mark, Mask: have.Mask, Table: have.Table}.String()
 }
 
 func isThere(s Subject, at site) error {
@@ -130,7 +131,7 @@ func (n NeighbourEntry) String() string {
 
 func (n NeighbourEntry) list(at site) (list []kernel.Message, err error) {
 	for _, f := range families() {
-		if n.Addr.IsValid() && f != familyOf(n.Addr) || !n.Addr.IsValid() && (f == kernel.IPv4 && !n.V4 || f == kernel.IPv6 && !n.V6) {
+		if !hasFamily(f, n.Addr, n.V4, n.V6) {
 			continue
 		}
 		all, err := at.ns.NeighbourMessages(f, at.index)

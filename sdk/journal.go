@@ -25,10 +25,10 @@ import (
 // goes wrong is said on stderr.
 type Journal struct {
 	File    string                // records are appended to it; empty: to none
-	Max     int64                 // bytes; a record that would make File longer goes to a new one, and File becomes File.1; zero: no bound
+	Max     int64                 // bytes; before a record would make it longer, File becomes File.1; zero: no bound
 	JSON    bool                  // a record is a JSON document on one line, instead of lines for people
 	Command []string              // run for each call, with the record on its stdin; empty: none
-	Hooks   map[string][][]string // commands, by verb; those of ADD, DEL and CHECK run in the container's network namespace
+	Hooks   map[string][][]string // commands, by verb; ADD's, DEL's and CHECK's run in the container's namespace
 	Timeout time.Duration         // of all commands of a call together
 }
 
@@ -127,7 +127,7 @@ func (r record) lines() []byte {
 		verb = strings.ToUpper(verb[:1]) + verb[1:]
 	}
 	say := func(name, value string) {
-		if strings.ContainsFunc(value, func(c rune) bool { return unicode.IsControl(c) && c != '\n' && c != '\t' && c != '\r' }) {
+		if strings.ContainsFunc(value, func(c rune) bool { return unicode.IsControl(c) && !unicode.IsSpace(c) }) {
 			value = strconv.Quote(value)
 		}
 		fmt.Fprintf(&b, "%s: %s\n", name, value)

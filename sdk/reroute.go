@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// reroute brings the routes of a previous result up to date: those that the plan has taken away go, and those that it has
-// made come. Where several changes are about one route, what the kernel has in the end counts.
+// reroute brings the routes of a previous result up to date: those that the plan has taken away go, and those that it
+// has made come. Where several changes are about one route, what the kernel has in the end counts.
 func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) error {
 	r := *c.r
 	r.IPs = r.ContainerIPs() // whose gateways routes without one of their own have

@@ -1,10 +1,12 @@
-// Package debug writes down what a runtime asks of a list: of each ADD, CHECK, DEL, GC and STATUS the environment, the
-// standard input, the result or the error, and when. A call goes on unchanged, the previous result too. A file that cannot
-// be written, or a command that fails, is said on stderr and fails no call: a container must not lose its network for it.
+// Package debug writes down what a runtime asks of a list. Of each ADD, CHECK, DEL, GC and STATUS it writes the
+// environment, the standard input, the result or the error, and the time. The previous result goes on unchanged.
 //
-// Its place in the list is what it sees: as the last plugin, the result of all others. Without a key it does nothing.
-// Standard input may hold secrets, so the file that it makes is readable by root alone. Commands run only where they are
-// configured, and may change what they like; the plugin takes nothing of that back.
+// The plugin fails no call: where the file cannot be written, or a command fails, it says so on stderr, for a container
+// must not lose its network for that. Its place in the list decides what it sees: as the last plugin, the result of all
+// others. Without a key it does nothing.
+//
+// Standard input may hold secrets, so that only root can read the file that the plugin makes. Commands run only where
+// they are configured. They may change what they like, and the plugin takes nothing of that back.
 package debug
 
 import (
@@ -19,7 +21,8 @@ import (
 )
 
 // Plugin is the debug plugin.
-var Plugin = sdk.Journaled(sdk.Chained("debug", "writes each call to a file, or hands it to a command", want, nil), conf.journal)
+var Plugin = sdk.Journaled(
+	sdk.Chained("debug", "writes each call to a file, or hands it to a command", want, nil), conf.journal)
 
 // A Format is how a call is written down.
 type Format string
@@ -49,7 +52,9 @@ const (
 )
 
 func (c conf) hooks() map[string][][]string {
-	return map[string][][]string{"ADD": c.AddHooks, "DEL": c.DelHooks, "CHECK": c.CheckHooks, "GC": c.GCHooks, "STATUS": c.StatusHooks}
+	return map[string][][]string{
+		"ADD": c.AddHooks, "DEL": c.DelHooks, "CHECK": c.CheckHooks, "GC": c.GCHooks, "STATUS": c.StatusHooks,
+	}
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -92,14 +97,16 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 
 func command(key string, argv []string) error {
 	if len(argv) == 0 || argv[0] == "" || strings.ContainsRune(strings.Join(argv, ""), 0) {
-		return spec.Errorf(spec.CodeConfig, "%s: %q: want a program and its arguments, such as [\"ip\", \"route\"]", key, argv)
+		return spec.Errorf(spec.CodeConfig,
+			"%s: %q: want a program and its arguments, such as [\"ip\", \"route\"]", key, argv)
 	}
 	return nil
 }
 
 // journal is what the sdk is to do. What is wrong with the configuration it goes without.
 func (c conf) journal() sdk.Journal {
-	j := sdk.Journal{File: c.CNIOutput, Max: defaultSize, JSON: c.Format == JSON, Timeout: defaultTimeout * time.Second, Hooks: map[string][][]string{}}
+	j := sdk.Journal{File: c.CNIOutput, Max: defaultSize, JSON: c.Format == JSON, Timeout: defaultTimeout * time.Second,
+		Hooks: map[string][][]string{}}
 	if !filepath.IsAbs(j.File) {
 		j.File = ""
 	}

@@ -203,7 +203,8 @@ func (r route) change(key string, all *changes) error {
 	if err != nil {
 		return err
 	}
-	e := resource.RouteEntry{Link: all.r.IfName, Priority: r.Metric, Table: r.Table, MTU: r.MTU, AdvMSS: r.AdvMSS, Type: resource.Action(r.Type)}
+	e := resource.RouteEntry{Link: all.r.IfName, Priority: r.Metric, Table: r.Table, MTU: r.MTU, AdvMSS: r.AdvMSS,
+		Type: resource.Action(r.Type)}
 	if err := numbers(key, "metric", e); err != nil {
 		return err
 	}
@@ -299,7 +300,8 @@ func (r route) destination(key string, e *resource.RouteEntry, v6 bool) (err err
 	if r.Src == "" {
 		return nil
 	}
-	if e.Src, err = address(key+".src", r.Src, "an address of the container"); err == nil && e.Src.Is4() != e.Dst.Addr().Is4() {
+	e.Src, err = address(key+".src", r.Src, "an address of the container")
+	if err == nil && e.Src.Is4() != e.Dst.Addr().Is4() {
 		err = bad("%s.src: %q: is not of the family of dst, %v", key, r.Src, e.Dst)
 	}
 	return err
@@ -383,7 +385,8 @@ func (r rule) complete(key string, do resource.Verb) error {
 	case r.Priority < 0 || r.Priority > 32765:
 		return bad("%s.priority: %d: want 1 to 32765", key, r.Priority)
 	case do == resource.Del && r == (rule{Action: r.Action, Family: r.Family}):
-		return bad("%s: del does not say which: want priority, from, to, iif, oif, fwmark, table or type; or \"action\": \"flush\"", key)
+		return bad("%s: del does not say which: want priority, from, to, iif, oif, fwmark, table or type; "+
+			"or \"action\": \"flush\"", key)
 	case do == resource.Add && r.Priority == 0:
 		return bad("%s.priority: is missing: want 1 to 32765; a rule of a lower one is asked first", key)
 	case do == resource.Add && r.Table == 0 && r.Type == "":
@@ -404,7 +407,8 @@ func mark(key, text string) (value, mask uint32, err error) {
 	a, aerr := strconv.ParseUint(v, 0, 32)
 	b, berr := strconv.ParseUint(m, 0, 32)
 	if errors.Join(aerr, berr) != nil || b == 0 || a&^b != 0 {
-		return 0, 0, bad("%s.fwmark: %q: want a mark, such as \"0x10\", or a mark and a mask that has its bits, such as \"0x10/0xff\"", key, text)
+		return 0, 0, bad("%s.fwmark: %q: want a mark, such as \"0x10\", or a mark and a mask that has its bits, "+
+			"such as \"0x10/0xff\"", key, text)
 	}
 	return uint32(a), uint32(b), nil
 }

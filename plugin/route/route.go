@@ -1,15 +1,16 @@
-// Package route changes routes, policy routing rules and neighbours of a container's interface, as ip(8) does: add, replace,
-// del and flush, in the order of the configuration. A route may have several next hops. The result's routes are those that
-// are in force afterwards; one by several next hops is in it once for each.
+// Package route changes routes, policy routing rules and neighbours of a container's interface, as ip(8) does: add,
+// replace, del and flush, in the order of the configuration. A route may have several next hops. The result names the
+// routes that are in force afterwards; a route by several next hops is in it once for each.
 //
-// What a change takes away, of another interface of the container too, is remembered with all its attributes. DEL, and an
-// ADD that fails, put it back while the container is there; what has its place by then, or cannot be any more, is left as
-// it is. CHECK compares, unless skipcheck is set.
+// The plugin remembers what it takes away, with all attributes, also where that was another interface's. DEL puts it
+// back, and so does an ADD that fails, while the container's namespace is there. A route whose place another one has
+// taken since then stays away, and so does one that the interface cannot have any more. CHECK compares, unless skipcheck
+// is set.
 //
-// The keys of the route-override plugin (flushroutes, flushgateway, delroutes, addroutes, delecmproutes, addecmproutes,
-// skipcheck) have the meaning that they have there, and come before routes. What differs: a route that cannot be added is an
-// error, not a line on stderr; gw in delroutes counts; a flush leaves the ways to the subnets of the interface's addresses
-// and to their gateways; DEL puts back.
+// The keys of the route-override plugin mean the same here, so that a list needs another type only: flushroutes,
+// flushgateway, delroutes, addroutes, delecmproutes, addecmproutes and skipcheck. They come before routes. The
+// differences: a route that cannot be added is an error, not a line on stderr; gw in delroutes counts; a flush leaves
+// the ways to the subnets of the interface's addresses, and to their gateways; and DEL puts back what was there.
 package route
 
 import (
@@ -22,9 +23,8 @@ import (
 )
 
 // Plugin is the route plugin.
-var Plugin = sdk.Chained("route", "changes routes, rules and neighbours of a container's interface", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ChangeKind()}
-})
+var Plugin = sdk.Chained("route", "changes routes, rules and neighbours of a container's interface", want,
+	func(conf) []plan.Kind { return []plan.Kind{resource.ChangeKind()} })
 
 type conf struct {
 	Routes     []route     `json:"routes"`
@@ -195,8 +195,8 @@ func (c *changes) entry(key string, rt spec.Route) (e resource.RouteEntry, err e
 
 const scopeLink = 253
 
-// way completes a route that names no next hop: it goes by the gateway of the address of its family (clause P26), unless it says
-// that the destination is on the link.
+// way completes a route that names no next hop: it goes by the gateway of the address of its family (clause P26),
+// unless it says that the destination is on the link.
 func (c *changes) way(key string, rt spec.Route, e *resource.RouteEntry) error {
 	onLink := rt.GW.IsValid() || rt.Scope != nil && *rt.Scope == scopeLink
 	if len(e.Hops) > 0 || onLink || c.r.Prev == nil {
@@ -208,8 +208,8 @@ func (c *changes) way(key string, rt spec.Route, e *resource.RouteEntry) error {
 			return nil
 		}
 	}
-	return bad("%s: %v: has no way: want gw, for no address of %s in prevResult has a gateway of that family; or \"scope\": 253, if it is on the link itself",
-		key, rt.Dst, c.r.IfName)
+	return bad("%s: %v: has no way: want gw, for no address of %s in prevResult has a gateway of that family; "+
+		"or \"scope\": 253, if it is on the link itself", key, rt.Dst, c.r.IfName)
 }
 
 // gateways are the routers of the interface's addresses.
