@@ -186,6 +186,9 @@ func LimitKind() plan.Kind {
 		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 			var errs []error
 			if o := t.Owner; t.Known() {
+				if other, err := unlimited(w, o); other || err != nil {
+					return err
+				}
 				for _, r := range []plan.Remover{Redirect{Owner: o, Link: o.IfName}, Qdisc{Owner: o, Link: o.IfName}, Redirect{Owner: o, Where: Host}, Qdisc{Owner: o, Where: Host}} {
 					errs = append(errs, lives(r.Remove(ctx, w)))
 				}
@@ -200,6 +203,16 @@ func LimitKind() plan.Kind {
 			}
 			return errors.Join(errs...)
 		}}
+}
+
+// unlimited reports whether the container's interface is another attachment's, and no limit is recorded of the owner.
+func unlimited(w *kernel.World, o spec.Owner) (bool, error) {
+	for _, record := range []string{qdiscRecord, redirectRecord} {
+		if known, err := w.Memory.Recall(record, o, &shaped{}); known || err != nil {
+			return false, err
+		}
+	}
+	return anothers(w, o)
 }
 
 // lives is err, but for a namespace that is gone: nothing in it is left to remove.

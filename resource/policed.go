@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // policedRecord is the memory of an attachment's that a bridge has its network's policy for its sake too. When no
@@ -67,7 +68,11 @@ func (p Policed) remove(ctx context.Context, w *kernel.World) error {
 	}
 	bridge := strings.TrimSuffix(was, leaving)
 	if was == bridge {
-		if err := w.Memory.Remember(policedRecord, p.Owner, bridge+leaving); err != nil {
+		err := w.Memory.Remember(policedRecord, p.Owner, bridge+leaving)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // DEL makes room; GC removes what a kill would leave now
+			err = w.Memory.Forget(policedRecord, p.Owner)
+		}
+		if err != nil {
 			return err
 		}
 	}

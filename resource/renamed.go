@@ -196,5 +196,32 @@ func deleteAll(ns *kernel.NS, links []*kernel.Link) error {
 	return errors.Join(errs...)
 }
 
+// anothers reports whether the interface of an owner's name in the container is known to be another attachment's: that of a network which
+// got there first, where the owner's own ADD was refused for it. What its DEL finds no record of is then not its own.
+func anothers(w *kernel.World, o spec.Owner) (bool, error) {
+	if w.Container == nil {
+		return false, nil
+	}
+	if _, err := w.Container.Index(o.IfName); err != nil {
+		return false, gone(err)
+	}
+	var mine Made
+	known, err := w.Memory.Recall(MadeRecord, o, &mine)
+	if err != nil {
+		return false, err
+	}
+	id, err := w.Container.Identity()
+	if err != nil || known && mine.Same(id) {
+		return false, err
+	}
+	all, err := decoded[Made](w.Memory.All(MadeRecord))
+	for owner, m := range all {
+		if owner != kernel.OwnerHash(o) && m.Owner.IfName == o.IfName && m.Same(id) {
+			return true, nil
+		}
+	}
+	return false, err
+}
+
 // open is the namespace, or nil if it is gone.
 func (m Made) open() (*kernel.NS, error) { return kernel.Reopen(m.Path, m.Identity) }

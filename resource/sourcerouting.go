@@ -362,6 +362,11 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 	if err != nil && !errors.Is(err, kernel.ErrNoLink) {
 		return err
 	}
+	if !known {
+		if other, err := anothers(w, s.Owner); other || err != nil {
+			return err
+		}
+	}
 	var errs []error
 	for _, part := range rec.By {
 		errs = append(errs, part.takeBack(ctx, w, ns))

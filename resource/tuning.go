@@ -257,6 +257,9 @@ func (t Tuning) Remove(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if !known {
+		if other, err := anothers(w, t.Owner); other || err != nil {
+			return err // the reference's file has the name of the container and the interface alone: it is the other's
+		}
 		// What was remembered of another container is in the reference's file as well.
 		other, err := w.Memory.Recall(tuningRecord, t.Owner, &tuned{})
 		if err == nil && !other && l != nil && (t.Seen == "" || macText(t.Seen) == l.MAC.String()) {

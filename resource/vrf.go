@@ -261,6 +261,9 @@ func (v VRF) Remove(ctx context.Context, w *kernel.World) error {
 		return w.Memory.Forget(vrfRecord, v.Owner)
 	}
 	if !known {
+		if other, err := anothers(w, v.Owner); other || err != nil {
+			return err
+		}
 		m.VRF = v.Name
 	}
 	if err := m.leave(ctx, ns, known); err != nil {
