@@ -21,7 +21,10 @@ func TestDelOfRefused(t *testing.T) {
 	first, second := of("first", "10.61.0.0/24"), of("second", "10.62.0.0/24")
 	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
 	first.must("ADD", first.add(a))
-	before := state(t) + nstest.RunIn(t, a.netns, "sh", "-c", "ip -d link; ip route show table all; ip rule; tc qdisc")
+	inside := func() string {
+		return nstest.RunIn(t, a.netns, "sh", "-c", "ip -br link; (ip -4 route show table all; ip rule; tc qdisc) | sort; cat /proc/sys/net/core/somaxconn")
+	}
+	before := inside()
 	limits := nstest.RunIn(t, "/proc/self/ns/net", "tc", "qdisc")
 	if !strings.Contains(limits, "tbf") {
 		t.Fatalf("no limit: %s", limits)
@@ -32,7 +35,7 @@ func TestDelOfRefused(t *testing.T) {
 			t.Fatal("a second eth0 was made")
 		}
 		second.must("DEL", second.del(b))
-		if now := state(t) + nstest.RunIn(t, a.netns, "sh", "-c", "ip -d link; ip route show table all; ip rule; tc qdisc"); now != before {
+		if now := inside(); now != before {
 			t.Errorf("%s: after the DEL of what was refused:\n%s\nwant\n%s", id, now, before)
 		}
 		if now := nstest.RunIn(t, "/proc/self/ns/net", "tc", "qdisc"); now != limits {
