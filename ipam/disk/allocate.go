@@ -87,9 +87,9 @@ type call struct {
 	*Store
 	d       *directory
 	o       spec.Owner
-	own     []slot // what o held before
-	former  []slot // … in an earlier boot
-	adopted []slot // … and keeps
+	own     []entry // what o held before
+	former  []entry // … in an earlier boot
+	adopted []entry // … and keeps
 	made    []lodged
 	given   []gift
 	promise bool  // the address is this owner's own, not the next one
@@ -101,7 +101,7 @@ type call struct {
 
 // A lodged is a lease that was made, and what the index had of its address before.
 type lodged struct {
-	slot
+	entry
 	word uint32
 }
 
@@ -173,11 +173,11 @@ func (c *call) seize(i int, a netip.Addr) (by string, err error) {
 		case rerr != nil:
 			return "", spec.Errorf(spec.CodeIO, "address %s: %w", a, rerr)
 		default:
-			s, known := c.d.entry(a, l.text)
-			if !known || !c.outlived(c.d, c.o.Network, s) {
+			e := c.d.entry(a, l.text)
+			if !c.outlived(c.d, c.o.Network, e) {
 				return l.text, nil
 			}
-			err = c.reclaim(s)
+			err = c.reclaim(e)
 		}
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
@@ -192,13 +192,15 @@ func (c *call) next(i int, set ipam.Set, order []ipam.Span) (netip.Addr, error) 
 	for {
 		a, how := c.d.x.free(order, c.d.now, c.Cooldown)
 		if how <= held && !reclaimed {
-			var gone []slot
+			var gone []entry
 			gone, unknown = c.stale(c.d, c.o.Network, set)
 			if err := c.reclaim(gone...); err != nil {
 				return a, err
 			}
 			reclaimed = true
-			continue
+			if len(gone) > 0 {
+				continue
+			}
 		}
 		if how == nowhere {
 			return a, exhausted(spec.CodeTryAgain, c.o.Network, set, c.back, unknown)
@@ -231,13 +233,13 @@ func (c *call) put(i int, a netip.Addr) error {
 			return spec.Errorf(spec.CodeIO, "%w", err)
 		}
 	}
-	l := slot{key: keyOf("lease", text(c.o)), addr: a, boot: c.d.boot, netns: netnsOf(c.Netns), kind: kindLease}.seal(f.stamp)
-	c.d.x.add(l)
+	e := c.entry(a, f.stamp)
+	c.d.x.lease(e)
 	if err := c.d.publish(f, a); err != nil {
-		c.d.x.remove(l.key, a)
+		c.d.x.remove(e.owner, a)
 		return spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	c.made = append(c.made, lodged{l, c.d.x.word(a)})
+	c.made = append(c.made, lodged{e, c.d.x.word(a)})
 	c.d.x.mark(a, taken)
 	return nil
 }
@@ -249,7 +251,7 @@ func (c *call) undo() error {
 		if l.word == taken {
 			l.word = 0 // the index was wrong
 		}
-		errs = append(errs, c.d.drop(l.slot, l.word))
+		errs = append(errs, c.d.drop(l.entry, l.word))
 	}
 	return errors.Join(errs...)
 }
@@ -264,64 +266,65 @@ func (c *call) settle() {
 			continue
 		}
 		c.d.log.Info("kept the address of an earlier boot", "owner", c.o.String(), "address", l.addr)
-		if f, err := c.d.read(l.addr); err == nil {
-			l.boot, l.netns = c.d.boot, netnsOf(c.Netns)
-			c.d.x.add(l.seal(f.stamp))
-		}
+		e := c.entry(l.addr, l.stamp)
+		e.owner = l.owner // it may be in the old format
+		c.d.x.lease(e)
 	}
 }
 
 // reclaim removes leases that outlived their containers.
-func (c *call) reclaim(leases ...slot) error {
+func (c *call) reclaim(leases ...entry) error {
 	for _, l := range leases {
 		c.d.log.Info("removing a lease that outlived its container", "network", c.o.Network, "address", l.addr)
 	}
 	return c.d.giveBack(leases, 0)
 }
 
-// outlived reports whether the container of l is gone, by proof.
-func (s *Store) outlived(d *directory, network string, l slot) bool {
-	return s.stateOf(d, network, l) == ipam.Gone
-}
-
-// stateOf is what is known of the container of l. A host that does not tell boots apart proves nothing.
-func (s *Store) stateOf(d *directory, network string, l slot) string {
-	f, err := d.read(l.addr)
-	if err != nil || keyOf("lease", f.text) != l.key || !l.of(f.stamp) || d.boot == 0 {
-		return ipam.Unknown
+// outlived reports whether the container of e is gone, by proof.
+func (s *Store) outlived(d *directory, network string, e entry) bool {
+	f, err := d.read(e.addr)
+	if err != nil || ownerName(f.text) != e.owner {
+		return false
 	}
-	state, _ := s.state(d, network, l, f)
-	return state
+	state, _ := s.state(d, network, e, f)
+	return state == ipam.Gone
 }
 
 // stale returns the leases of set whose containers are gone by proof, and counts those of whose containers nothing is
-// known. It reads all leases of the set, so it is for one that has no other address left.
-func (s *Store) stale(d *directory, network string, set ipam.Set) (gone []slot, unknown int) {
-	d.x.all(func(l slot) {
-		if l.kind != kindLease {
-			return
+// known. It reads all leases, so it is for a set that has no other address left.
+func (s *Store) stale(d *directory, network string, set ipam.Set) (gone []entry, unknown int) {
+	all, _ := s.leases(d, network, new([]string)) // what cannot be read is in use
+	for _, l := range all {
+		if _, ok := set.Find(l.Address); !ok {
+			continue
 		}
-		if _, ok := set.Find(l.addr); !ok {
-			return
-		}
-		switch s.stateOf(d, network, l) {
+		switch l.State {
 		case ipam.Gone:
-			gone = append(gone, l)
+			gone = append(gone, entryOf(l))
 		case ipam.Unknown:
 			unknown++
 		}
-	})
+	}
 	return gone, unknown
 }
 
-// entry is what the index knows of the lease file of a.
-func (d *directory) entry(a netip.Addr, text string) (slot, bool) {
-	for _, s := range d.x.lookup(keyOf("lease", text)) {
-		if s.kind == kindLease && s.addr == a {
-			return s, true
+// entry is what the index is to say of a lease that this call makes.
+func (c *call) entry(a netip.Addr, stamp uint32) entry {
+	key := uint32(noKey)
+	if c.key() != "" {
+		key = record{Key: c.key(), IfName: c.o.IfName}.keyNumber()
+	}
+	return entry{owner: ownerName(text(c.o)), addr: a, stamp: stamp, boot: c.d.boot, netns: netnsOf(c.Netns), key: key}
+}
+
+// entry is what the index knows of the lease of a, whose file says text.
+func (d *directory) entry(a netip.Addr, text string) entry {
+	for e := range d.x.leases(ownerName(text)) {
+		if e.addr == a {
+			return e
 		}
 	}
-	return slot{}, false
+	return entry{owner: ownerName(text), addr: a}
 }
 
 // holder is the owner that a lease file names, for people. Anybody may have written the file.

@@ -13,7 +13,7 @@ import (
 )
 
 // thisBoot is a number for the time since the kernel started; 0 if the kernel does not say.
-func thisBoot() uint64 {
+func thisBoot() uint32 {
 	fd, err := unix.Open("/proc/sys/kernel/random/boot_id", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
@@ -24,7 +24,7 @@ func thisBoot() uint64 {
 	if err != nil || n == 0 {
 		return 0
 	}
-	return number("boot " + strings.TrimSpace(string(b[:n])))
+	return number("boot", strings.TrimSpace(string(b[:n])))
 }
 
 // clockNow is now, on a clock that nobody sets.
@@ -37,11 +37,11 @@ func clockNow() clock {
 }
 
 // netnsOf is a number for the path of a namespace, 0 where there is none.
-func netnsOf(path string) uint64 {
+func netnsOf(path string) uint32 {
 	if path == "" {
 		return 0
 	}
-	return number("netns " + path)
+	return number("netns", path)
 }
 
 // pathState is what can be seen of the namespace at a path. Unknown are one that is there and no namespace, and one whose
@@ -61,9 +61,9 @@ func pathState(netns string) string {
 }
 
 // namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in: the lease in file
-// f, of which the index has l. The entry of an earlier attachment says nothing of the lease, as while the container is
+// f, of which the index has e. The entry of an earlier attachment says nothing of the lease, as while the container is
 // attached anew: it names another path than the allocator was told or, where that is not known, is older than the lease.
-func namespaceOf(results, network string, l slot, f lease) (netns string, ok bool) {
+func namespaceOf(results, network string, e entry, f lease) (netns string, ok bool) {
 	containerID, ifName, ok := strings.Cut(f.text, "\r\n")
 	if !ok || strings.ContainsRune(f.text, '/') {
 		return "", false
@@ -93,8 +93,8 @@ func namespaceOf(results, network string, l slot, f lease) (netns string, ok boo
 	switch {
 	case !filepath.IsAbs(netns):
 		return "", false
-	case l.netns != 0:
-		return netns, l.netns == netnsOf(netns)
+	case e.netns != 0:
+		return netns, e.netns == netnsOf(netns)
 	}
 	return netns, !info.ModTime().Before(f.written)
 }

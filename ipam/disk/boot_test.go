@@ -368,7 +368,7 @@ func TestNamespaceOfPipe(t *testing.T) {
 	}
 	done := make(chan bool)
 	go func() {
-		_, ok := namespaceOf(dir, "net", slot{}, lease{text: "a\r\neth0"})
+		_, ok := namespaceOf(dir, "net", entry{}, lease{text: "a\r\neth0"})
 		done <- ok
 	}()
 	select {

@@ -192,8 +192,8 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 	if !c.alone(path, "key "+who, "the key "+k.Key, k.Address) {
 		return false
 	}
-	have, _, err := c.d.readRecord(k.Address)
-	if err == nil && have.stickyKey() != r.stickyKey() {
+	have, err := c.d.readRecord(k.Address)
+	if err == nil && have.key() != r.key() {
 		return c.bad(path, "%s is held for %s, and not for %s", k.Address, have.Key, k.Key)
 	}
 	i := slices.IndexFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == k.Address })
@@ -249,7 +249,7 @@ func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reserv
 // here are the addresses of the leases that there are.
 func (c *claims) here() []netip.Addr {
 	if c.leased == nil && c.d.fd >= 0 {
-		c.leased, _ = c.d.addresses() // what cannot be read is said elsewhere
+		c.leased, _ = listAddresses(c.d.fd, ".") // what cannot be read is said elsewhere
 	}
 	return c.leased
 }

@@ -29,12 +29,13 @@ func occupied(t testing.TB, dir, subnet string, n int, lastGiven netip.Addr) *St
 		t.Fatal(err)
 	}
 	d.boot, d.log, d.dirty = thisBoot(), s.Log, true
-	d.x = newIndex(indexPath(path), d.boot, n)
+	d.x = openIndex(indexPath(path))
+	d.x.make(indexPath(path))
+	d.x.boot = d.boot
 	first := s.Sets[0].Ranges[0].Gateway.Next()
 	for i := range n {
 		d.x.mark(ipam.Plus(first, uint64(i)), taken)
 	}
-	d.x.save()
 	if err := d.setLast(0, lastGiven); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,8 @@ func occupied(t testing.TB, dir, subnet string, n int, lastGiven netip.Addr) *St
 	return s
 }
 
-// What a call asks of the kernel does not grow with the range, nor with the leases.
+// What a call asks of the kernel does not grow with the range, nor with the leases, but for the words of taken addresses that are
+// passed over: 4096 of them are one read.
 func TestCost(t *testing.T) {
 	nstest.NeedProgram(t, "strace")
 	exe, err := os.Executable()
@@ -67,7 +69,7 @@ func TestCost(t *testing.T) {
 					n[name]++
 				}
 			}
-			if strings.Contains(line, "openat(") && (strings.Contains(line, dir) || strings.Contains(line, `"10.`) || strings.Contains(line, `"fd`)) {
+			if strings.Contains(line, "openat(") && (strings.Contains(line, dir) || strings.Contains(line, `"10.`) || strings.Contains(line, `"fd`) || strings.Contains(line, `"words/`)) {
 				n["openat"]++
 			}
 		}
@@ -114,16 +116,20 @@ func TestCost(t *testing.T) {
 				}
 				continue
 			}
-			const more = 8 // pages of tops, and the edges of runs
+			full := what == "ADD to a full range" // it reads all leases, to find those of the dead
+			more := 8
+			if tc.n == million {
+				more += 1 << 20 / chunk // words that are passed over
+			}
 			for name, n := range got {
-				if what == "ADD to a full range" && name == "pread64" {
-					continue // it looks for leases of the dead, of which there may be one in any page
+				if full && name == "getdents64" {
+					continue
 				}
 				if n > base[what][name]+more {
 					t.Errorf("%s with %d leases, %s: %d times %s; of %s with 200 %d times", tc.subnet, tc.n, what, n, name, "10.1.0.0/24", base[what][name])
 				}
 			}
-			if got["refused"] != base[what]["refused"] || got["getdents64"] > 0 {
+			if got["refused"] != base[what]["refused"] || got["getdents64"] > 0 && !full {
 				t.Errorf("%s with %d leases, %s: %v, want %v", tc.subnet, tc.n, what, got, base[what])
 			}
 		}
@@ -200,4 +206,19 @@ func BenchmarkSize(b *testing.B) {
 			}
 		})
 	}
+}
+
+// untouched signs the index anew, as if last_reserved_ip had been ours.
+func untouched(b testing.TB, s *Store) {
+	b.Helper()
+	path := filepath.Join(s.DataDir, "net")
+	d, err := openDirectory(context.Background(), path, false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	d.boot, d.log = thisBoot(), s.Log
+	d.x = openIndex(indexPath(path))
+	d.readLasts()
+	d.dirty = true
+	d.close()
 }

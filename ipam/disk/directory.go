@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -27,19 +29,16 @@ type directory struct {
 	lock  int
 	log   *slog.Logger
 	rest  time.Duration // how long a released address rests
-	boot  uint64
+	boot  uint32
 	now   clock
 	wall  int64    // now, in seconds of a clock that may be set
-	lasts []string // what the last_reserved_ip files say, as far as they were read
+	lasts []string // what the last_reserved_ip files say, up to the first that is missing
 
 	x     *index
-	fresh bool // x was made from the directory by this call
-	dirty bool // something that x is signed with was changed
+	fresh bool    // x was made from the directory by this call
+	found []entry // … and these are the leases
+	dirty bool    // something that x has a digest of was changed
 }
-
-// indexDir holds the indexes and what is being written. No network has this name, for names begin with a
-// letter or a digit; and it is on the directory's own file system, which link(2) needs.
-const indexDir = ".fairlead"
 
 // openDirectory opens and locks the directory at path. Without create it is nil if there is none.
 func openDirectory(ctx context.Context, path string, create bool) (*directory, error) {
@@ -138,13 +137,10 @@ func (d *directory) closeFiles() {
 // close signs the index, if it needs to be, and gives the lock back.
 func (d *directory) close() {
 	if d.x != nil {
-		switch {
-		case d.dirty:
+		if d.dirty {
 			d.sign()
-		case d.x.tallied && d.x.err == nil: // as true as before
-			d.x.write(0, 0, d.x.header.encode())
 		}
-		d.x.store.close()
+		d.x.close()
 	}
 	d.closeFiles()
 }
@@ -154,9 +150,9 @@ var errGarbage = errors.New("names no owner")
 
 // A lease is a lease file as it is on disk.
 type lease struct {
-	text    string // who holds it, without surrounding white space
-	stamp   uint64 // which file it is
-	written time.Time
+	text    string    // who holds it, without surrounding white space
+	stamp   uint32    // which file it is
+	written time.Time // which says nothing about its age
 }
 
 // read reads the lease file of a. Whatever else has its name is an error, and stays.
@@ -170,27 +166,21 @@ func (d *directory) read(a netip.Addr) (lease, error) {
 		return fail("open", err)
 	}
 	defer unix.Close(fd)
-	stamp, written, err := stampOf(fd)
-	if err != nil {
-		return fail("stat", err)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return fail("read", cmp.Or(err, errors.New("is not a regular file")))
 	}
-	var b [4096]byte
-	n, err := unix.Read(fd, b[:])
-	if err != nil {
-		return fail("read", err)
-	}
-	text := string(b[:n])
-	for n == len(b) && len(text) < 1<<20 { // a container ID has no maximum but that of an environment
+	text, b := "", [4096]byte{}
+	for n := len(b); n == len(b) && len(text) < 1<<20; text += string(b[:n]) { // a container ID has no maximum but that of an environment
 		if n, err = unix.Read(fd, b[:]); err != nil {
 			return fail("read", err)
 		}
-		text += string(b[:n])
 	}
 	text = strings.TrimSpace(text)
 	if garbage(text) {
 		return fail("read", errGarbage)
 	}
-	return lease{text, stamp, written}, nil
+	return lease{text, stamp(&st), time.Unix(st.Mtim.Unix())}, nil
 }
 
 // garbage reports whether text cannot be the names of a container and an interface: nothing at all, or
@@ -201,31 +191,13 @@ func garbage(text string) bool {
 	})
 }
 
-// stampOf tells a file from any other that ever had its name, and from what it was before it was written
-// to. The time of its last change, which is the second result, says nothing about its age.
-func stampOf(fd int) (uint64, time.Time, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, time.Time{}, err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0, time.Time{}, errors.New("is not a regular file")
-	}
-	return stamp(&st), time.Unix(st.Mtim.Unix()), nil
-}
-
-func stamp(st *unix.Stat_t) uint64 {
-	b := make([]byte, 0, 64)
+// stamp tells a file from any other that ever had its name, and from what it was before it was written to.
+func stamp(st *unix.Stat_t) uint32 {
+	b := make([]byte, 0, 32)
 	for _, n := range []int64{int64(st.Ino), st.Size, st.Mtim.Sec, st.Mtim.Nsec} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
 	}
-	return number("stamp " + string(b))
-}
-
-// unchanged reports whether the lease file that s was written down for is there still.
-func (d *directory) unchanged(s slot) bool {
-	var st unix.Stat_t
-	return unix.Fstatat(d.fd, s.addr.String(), &st, unix.AT_SYMLINK_NOFOLLOW) == nil && s.of(stamp(&st))
+	return number("stamp", string(b))
 }
 
 // unlink removes the lease file of a.
@@ -242,7 +214,7 @@ func (d *directory) unlink(a netip.Addr) error {
 type draft struct {
 	fd    int
 	tmp   string // where the file system knows no nameless files
-	stamp uint64
+	stamp uint32
 }
 
 // draft writes a lease file. It gets its name in one step, so that no other process ever sees a torn one,
@@ -260,9 +232,13 @@ func (d *directory) draft(text string) (draft, error) {
 
 // namedDraft writes a lease file outside the directory, where the reference would read it.
 func (d *directory) namedDraft(text string) (draft, error) {
-	fd, tmp, err := openTemp(indexPath(d.path))
+	tmp := filepath.Join(indexPath(d.path), ".draft") // a call that was killed may have left it as a second name of a lease
+	if err := unix.Unlink(tmp); err != nil && !errors.Is(err, unix.ENOENT) {
+		return draft{}, &fs.PathError{Op: "remove", Path: tmp, Err: err}
+	}
+	fd, err := unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return draft{}, err
+		return draft{}, &fs.PathError{Op: "create", Path: tmp, Err: err}
 	}
 	return fillDraft(draft{fd: fd, tmp: tmp}, text)
 }
@@ -272,13 +248,12 @@ func fillDraft(f draft, text string) (draft, error) {
 	if err == nil && n < len(text) {
 		err = unix.ENOSPC
 	}
-	if err == nil {
-		f.stamp, _, err = stampOf(f.fd)
-	}
-	if err != nil {
+	var st unix.Stat_t
+	if err = cmp.Or(err, unix.Fstat(f.fd, &st)); err != nil {
 		f.discard()
 		return draft{}, fmt.Errorf("write a lease: %w", err)
 	}
+	f.stamp = stamp(&st)
 	return f, nil
 }
 
@@ -304,27 +279,38 @@ func (d *directory) publish(f draft, a netip.Addr) error {
 
 // last is what last_reserved_ip.i says.
 func (d *directory) last(i int) netip.Addr {
-	d.readLasts(i + 1)
-	a, _ := netip.ParseAddr(strings.TrimSpace(d.lasts[i]))
+	text := ""
+	if i < len(d.lasts) {
+		text = d.lasts[i]
+	} else {
+		text, _ = d.readLast(i)
+	}
+	a, _ := netip.ParseAddr(strings.TrimSpace(text))
 	return a.Unmap()
 }
 
-func (d *directory) readLasts(n int) {
-	for i := len(d.lasts); i < n; i++ {
-		var b [64]byte
-		got := 0
-		if fd, err := unix.Openat(d.fd, lastName(i), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
-			got, _ = unix.Read(fd, b[:])
-			unix.Close(fd)
-		}
-		d.lasts = append(d.lasts, string(b[:max(got, 0)]))
+func (d *directory) readLast(i int) (text string, ok bool) {
+	fd, err := unix.Openat(d.fd, lastName(i), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", false
+	}
+	defer unix.Close(fd)
+	var b [64]byte
+	n, _ := unix.Read(fd, b[:])
+	return string(b[:max(n, 0)]), true
+}
+
+// readLasts reads the last_reserved_ip files up to the first that is missing.
+func (d *directory) readLasts() {
+	d.lasts = nil
+	for text, ok := d.readLast(0); ok; text, ok = d.readLast(len(d.lasts)) {
+		d.lasts = append(d.lasts, text)
 	}
 }
 
 // setLast writes last_reserved_ip.i. It is not truncated first: with the discard option a file system
 // tells the disk about each freed block, and waits.
 func (d *directory) setLast(i int, a netip.Addr) error {
-	d.readLasts(i + 1)
 	d.dirty = true
 	fail := func(op string, err error) error {
 		return &fs.PathError{Op: op, Path: filepath.Join(d.path, lastName(i)), Err: err}
@@ -338,17 +324,41 @@ func (d *directory) setLast(i int, a netip.Addr) error {
 	if _, err := unix.Pwrite(fd, []byte(text), 0); err != nil {
 		return fail("write", err)
 	}
-	if len(d.lasts[i]) > len(text) {
+	if i >= len(d.lasts) || len(d.lasts[i]) > len(text) {
 		if err := unix.Ftruncate(fd, int64(len(text))); err != nil {
 			return fail("truncate", err)
 		}
 	}
-	d.lasts[i] = text
+	if i < len(d.lasts) {
+		d.lasts[i] = text
+	} else {
+		d.readLasts()
+	}
 	return nil
 }
 
 func lastName(i int) string { return "last_reserved_ip." + strconv.Itoa(i) }
 
-func indexPath(dir string) string {
-	return filepath.Join(filepath.Dir(dir), indexDir, filepath.Base(dir))
+// list is the names in a directory.
+func list(at int, path string) ([]string, error) {
+	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// listAddresses is the names in a directory that are addresses, in order.
+func listAddresses(at int, path string) ([]netip.Addr, error) {
+	names, err := list(at, path)
+	var addrs []netip.Addr
+	for _, name := range names {
+		if a, err := netip.ParseAddr(name); err == nil && a.String() == name && a.Zone() == "" && !a.Is4In6() {
+			addrs = append(addrs, a)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return addrs, err
 }

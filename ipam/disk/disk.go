@@ -26,7 +26,7 @@ import (
 // Release and Sweep need nothing but DataDir.
 //
 // A network's directory holds what the reference puts there and nothing else. An index of it, which may
-// be deleted at any time, is DataDir/.fairlead/NETWORK. What outlives a boot, reservations and sticky addresses, is
+// be deleted at any time, is DataDir/.fairlead-index/NETWORK. What outlives a boot, reservations and sticky addresses, is
 // DataDir/.fairlead-kept/NETWORK. The reference knows nothing of it.
 type Store struct {
 	DataDir   string         // default: /var/lib/cni/networks
@@ -63,7 +63,7 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 	if d.log == nil {
 		d.log = slog.Default()
 	}
-	if err := d.ready(len(s.Sets)); err != nil {
+	if err := d.ready(); err != nil {
 		d.close()
 		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 	}
@@ -105,15 +105,18 @@ func oldText(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) }
 
 // held returns the leases whose files say text. Entries of the index that the files do not bear out are
 // dropped.
-func (d *directory) held(text string) ([]slot, error) {
-	var found []slot
-	for _, s := range d.x.lookup(keyOf("lease", text)) {
-		l, err := d.read(s.addr)
+func (d *directory) held(text string) ([]entry, error) {
+	var found []entry
+	for _, e := range slices.Collect(d.x.leases(ownerName(text))) {
+		l, err := d.read(e.addr)
 		switch {
 		case err == nil && l.text == text:
-			found = append(found, s)
+			if e.stamp != l.stamp {
+				e = entry{owner: e.owner, addr: e.addr, stamp: l.stamp}
+			}
+			found = append(found, e)
 		case err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, errGarbage):
-			d.x.remove(s.key, s.addr)
+			d.x.remove(e.owner, e.addr)
 		default:
 			return nil, spec.Errorf(spec.CodeIO, "%w", err)
 		}
@@ -122,12 +125,12 @@ func (d *directory) held(text string) ([]slot, error) {
 }
 
 // drop removes a lease file and what the index knows of it. word is what becomes of the address.
-func (d *directory) drop(s slot, word uint32) error {
-	if err := d.unlink(s.addr); err != nil {
+func (d *directory) drop(e entry, word uint32) error {
+	if err := d.unlink(e.addr); err != nil {
 		return spec.Errorf(spec.CodeIO, "%w", err)
 	}
-	d.x.remove(s.key, s.addr)
-	d.x.mark(s.addr, word)
+	d.x.remove(e.owner, e.addr)
+	d.x.mark(e.addr, word)
 	return nil
 }
 
@@ -149,8 +152,8 @@ func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 	found, err := d.held(text(o))
 	old, oerr := d.held(oldText(o))
 	found, err = append(found, old...), errors.Join(err, oerr)
-	if slices.ContainsFunc(found, func(l slot) bool { return l.addr == a }) {
-		if r, _, rerr := d.readRecord(a); rerr == nil {
+	if slices.ContainsFunc(found, func(e entry) bool { return e.addr == a }) {
+		if r, rerr := d.readRecord(a); rerr == nil {
 			err = errors.Join(err, d.forget(a, r))
 		}
 	}
@@ -158,7 +161,7 @@ func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 }
 
 // giveBack removes leases. Their addresses are held for their sticky keys; word is what becomes of the others.
-func (d *directory) giveBack(leases []slot, word uint32) error {
+func (d *directory) giveBack(leases []entry, word uint32) error {
 	var errs []error
 	var gone []netip.Addr
 	for _, l := range leases {
@@ -188,19 +191,14 @@ func (s *Store) Sweep(ctx context.Context, network string, valid []spec.Owner) e
 			return spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 		}
 	}
-	keep := map[key]bool{}
+	keep := map[string]bool{}
 	for _, o := range valid {
-		keep[keyOf("lease", text(o))] = true
-		keep[keyOf("lease", oldText(o))] = true
+		keep[ownerName(text(o))] = true
+		keep[ownerName(oldText(o))] = true
 	}
-	var dead []slot
-	d.x.all(func(l slot) {
-		if l.kind == kindLease && !keep[l.key] {
-			dead = append(dead, l)
-		}
-	})
-	for _, l := range dead {
-		d.log.Info("removing the lease of an attachment that is gone", "network", network, "address", l.addr)
+	dead := slices.DeleteFunc(d.found, func(e entry) bool { return keep[e.owner] })
+	for _, e := range dead {
+		d.log.Info("removing the lease of an attachment that is gone", "network", network, "address", e.addr)
 	}
 	return d.giveBack(dead, uint32(d.now))
 }
@@ -291,11 +289,6 @@ func (s *Store) Status(ctx context.Context, network string) error {
 			errs = append(errs, exhausted(spec.CodeUnavailable, network, set, reserved, unknown))
 		}
 	}
-	if d.log.Enabled(ctx, slog.LevelInfo) {
-		for _, set := range s.Sets {
-			d.log.Info("addresses in use", "network", network, "range", set.String(), "used", d.x.used(set, reserved).String(), "of", reserved.Size(set).String())
-		}
-	}
 	return errors.Join(errs...)
 }
 
@@ -332,7 +325,7 @@ func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count
 	for i, set := range s.Sets {
 		left := reserved.Size(set)
 		if d != nil {
-			left = left.Sub(d.x.used(set, reserved))
+			left = left.Sub(d.x.census(set, reserved, 0, 0).Used)
 		}
 		if i == 0 || left.Less(free) {
 			free, size = left, reserved.Size(set)
@@ -352,11 +345,4 @@ func (s *Store) reserved(d *directory) ([]ipam.Reservation, ipam.Reserved, error
 		all = append(all, r.Prefix)
 	}
 	return list, ipam.Union(all), nil
-}
-
-func (s *Store) results() string {
-	if s.Results != "" {
-		return s.Results
-	}
-	return "/var/lib/cni/results"
 }

@@ -18,7 +18,7 @@ func (s *Store) Read(path string) (*ipam.Book, error) {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(d.fd)
-	d.x = newIndex("", 0, 0)
+	d.x = openIndex("")
 	b := &ipam.Book{From: path}
 	if b.Leases, err = s.leases(d, "", &b.Problems); err != nil {
 		return nil, err
@@ -47,7 +47,6 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 		if added, failed = s.missing(d, b, force); failed != nil || dry {
 			return failed
 		}
-		d.unsign()
 		done := ipam.Book{}
 		defer func() {
 			if failed != nil {
@@ -62,7 +61,7 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 		}
 		var list []kept
 		for _, k := range added.Sticky {
-			list = append(list, kept{k.Address, record{Key: k.Key, IfName: k.IfName, TTL: k.Seconds, Since: min(k.Since.Unix(), d.wall)}, 0})
+			list = append(list, kept{k.Address, record{Key: k.Key, IfName: k.IfName, TTL: k.Seconds, Since: min(k.Since.Unix(), d.wall)}})
 		}
 		done.Sticky = added.Sticky // some of which may be there where not all are
 		if err := d.keep(list...); err != nil || len(added.Reserved) == 0 {
@@ -83,7 +82,7 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 // undo removes what an import that failed has added.
 func (d *directory) undo(done ipam.Book) (err error) {
 	for _, l := range done.Leases {
-		err = errors.Join(err, d.drop(slot{key: keyOf("lease", leaseText(l)), addr: l.Address}, 0))
+		err = errors.Join(err, d.drop(entryOf(l), 0))
 	}
 	for _, k := range done.Sticky {
 		err = errors.Join(err, d.forget(k.Address, record{Key: k.Key, IfName: k.IfName}))
@@ -104,10 +103,11 @@ func (d *directory) lodge(l ipam.Lease) error {
 		return err
 	}
 	defer f.discard()
-	s := slot{key: keyOf("lease", text), addr: l.Address, kind: kindLease}.seal(f.stamp)
-	d.x.add(s)
+	e := entryOf(l)
+	e.stamp = f.stamp
+	d.x.lease(e)
 	if err := d.publish(f, l.Address); err != nil {
-		d.x.remove(s.key, l.Address)
+		d.x.remove(e.owner, l.Address)
 		return err
 	}
 	d.x.mark(l.Address, taken)

@@ -1,368 +1,261 @@
 package disk
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"iter"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
-// The index is one file of pages: a header, a hash table of buckets of one page each, and blocks. A
-// bucket's slots say which address an owner has (kindLease), which one a sticky key had last (kindSticky), and
-// where an address's block is (kindBlock). A
-// block holds a word for each of 1024 neighbouring addresses: taken, or when it was given back. So an
-// owner's lease is one page away, and a run of taken addresses is passed over without asking the
-// directory. Above the blocks are tops (kindTop), which say of each of 1024 blocks how many are taken, so that full blocks
-// are not looked at. All of it is a hint that a scan of the directory can make anew, save slot.boot and slot.netns.
-const (
-	pageSize = 4096
-	slotSize = 64
-	perPage  = pageSize / slotSize
-	perBlock = pageSize / 4
+// indexDir holds the indexes and what is being written. No network has this name, for names begin with a
+// letter or a digit; and it is on the leases' own file system, which link(2) needs.
+const indexDir = ".fairlead-index"
 
-	kindFree   = 0
-	kindLease  = 1
-	kindBlock  = 2
-	kindSticky = 3
-	kindTop    = 4
-
-	taken = ^uint32(0) // any other word but 0 is a time of release, or of a hold's end
-	magic = "fairlead ipam 3\n"
-
-	fewSticky   = 256 // which it is not worth to look through for those whose time has run out
-	fewBuckets  = 8
-	mostBuckets = 1 << 22
-)
-
-// A key stands for what a lease file says, which is how the index knows owners.
-type key [16]byte
-
-func keyOf(kind, text string) key {
-	sum := sha256.Sum256([]byte(kind + "\x00" + text))
-	return key(sum[:16])
+func indexPath(dir string) string {
+	return filepath.Join(filepath.Dir(dir), indexDir, filepath.Base(dir))
 }
 
-// number is text as a number that is never 0.
-func number(text string) uint64 {
-	k := keyOf("number", text)
-	return binary.LittleEndian.Uint64(k[:]) | 1
-}
-
-// A slot is one entry of the hash table.
-type slot struct {
-	key   key
-	addr  netip.Addr
-	boot  uint64 // the boot in which the lease was made; 0: not known
-	netns uint64 // the path of the container's namespace, see netnsOf; 0: not known. For a sticky key: who has its address
-	stamp uint64 // seals the above, and the lease file that it was written down for
-	kind  uint32
-	page  uint32 // where a block is
-}
-
-// seal binds s to the file with that stamp.
-func (s slot) seal(file uint64) slot {
-	s.stamp = file
-	s.stamp = number(string(s.encode()))
-	return s
-}
-
-// of reports whether s was written down for the file with that stamp.
-func (s slot) of(file uint64) bool { return s == s.seal(file) }
-
-func (s slot) encode() []byte {
-	b := make([]byte, slotSize)
-	copy(b, s.key[:])
-	a := s.addr.As16()
-	copy(b[16:], a[:])
-	binary.LittleEndian.PutUint64(b[32:], s.boot)
-	binary.LittleEndian.PutUint64(b[40:], s.netns)
-	binary.LittleEndian.PutUint64(b[48:], s.stamp)
-	binary.LittleEndian.PutUint32(b[56:], s.kind)
-	binary.LittleEndian.PutUint32(b[60:], s.page)
-	return b
-}
-
-func decodeSlot(b []byte) slot {
-	return slot{
-		key:   key(b[:16]),
-		addr:  netip.AddrFrom16([16]byte(b[16:32])).Unmap(),
-		boot:  binary.LittleEndian.Uint64(b[32:]),
-		netns: binary.LittleEndian.Uint64(b[40:]),
-		stamp: binary.LittleEndian.Uint64(b[48:]),
-		kind:  binary.LittleEndian.Uint32(b[56:]),
-		page:  binary.LittleEndian.Uint32(b[60:]),
-	}
-}
-
-// A header says what the rest of the index is true of.
-type header struct {
-	boot    uint64 // the boot in which the directory was scanned
-	inode   uint64 // the network's directory, and when it was changed last
-	mtime   int64
-	lasts   uint32 // how many last_reserved_ip files were looked at, and what they said
-	digest  key
-	buckets uint32
-	pages   uint32
-	sticky  uint32 // how many slots are sticky keys'
-	pruned  uint32 // … and were, when those were removed whose time had run out
-}
-
-func (h header) encode() []byte {
-	b := make([]byte, 96)
-	copy(b, magic)
-	binary.LittleEndian.PutUint64(b[16:], h.boot)
-	binary.LittleEndian.PutUint64(b[24:], h.inode)
-	binary.LittleEndian.PutUint64(b[32:], uint64(h.mtime))
-	binary.LittleEndian.PutUint32(b[40:], h.lasts)
-	copy(b[44:], h.digest[:])
-	binary.LittleEndian.PutUint32(b[60:], h.buckets)
-	binary.LittleEndian.PutUint32(b[64:], h.pages)
-	binary.LittleEndian.PutUint32(b[68:], h.sticky)
-	binary.LittleEndian.PutUint32(b[72:], h.pruned)
-	sum := keyOf("header", string(b[:80]))
-	copy(b[80:], sum[:])
-	return b
-}
-
-func decodeHeader(b []byte) (h header, ok bool) {
-	sum := keyOf("header", string(b[:80]))
-	if string(b[:16]) != magic || !bytes.Equal(b[80:96], sum[:]) {
-		return header{}, false
-	}
-	h = header{
-		boot:    binary.LittleEndian.Uint64(b[16:]),
-		inode:   binary.LittleEndian.Uint64(b[24:]),
-		mtime:   int64(binary.LittleEndian.Uint64(b[32:])),
-		lasts:   binary.LittleEndian.Uint32(b[40:]),
-		digest:  key(b[44:60]),
-		buckets: binary.LittleEndian.Uint32(b[60:]),
-		pages:   binary.LittleEndian.Uint32(b[64:]),
-		sticky:  binary.LittleEndian.Uint32(b[68:]),
-		pruned:  binary.LittleEndian.Uint32(b[72:]),
-	}
-	pow2 := h.buckets > 0 && h.buckets&(h.buckets-1) == 0
-	return h, pow2 && h.buckets <= mostBuckets && h.pages > h.buckets
-}
-
-// An index is open on its file, or in memory only where the file cannot be written.
+// An index is a directory of hints for one network. A scan of the lease files makes it anew.
+//
+//	oHASH           a lease of an owner, an entry as text; its further leases are oHASH.1, oHASH.2 …
+//	kHASH           likewise an address that a sticky key had last
+//	words/10.1.0.0  what became of each of 65536 addresses, see words.go
+//	state           the boot, a digest of what the directory of leases was like, and when to prune records
+//
+// Entries are symbolic links that nobody follows: one is made or read in one step, whole or not at all, and
+// needs no block.
+//
+// A hint is written before what it speaks of is there, and removed after that is gone. So a call that is
+// killed leaves hints too many and none too few, and whoever takes a hint reads the lease file.
 type index struct {
-	header
-	path  string
-	store store
-	extra []slot // what the table has no room for
-	buf   page
-	found map[where]uint32 // pages of blocks and tops
-	top   page             // one of them
-	topAt uint32           // … which: 0 none
+	fd     int    // of the directory; -1: there is none
+	boot   uint32 // the boot in which the directory of leases was scanned; 0: never
+	digest string // of that directory, see directory.digest
+	prune  int    // how many more records are written before those are looked for whose time is over
 
-	tallied bool  // the header counts otherwise than on disk
-	err     error // the first thing that went wrong: the file is not to be signed then
+	blocks map[netip.Addr]int // the open files of words
+	buf    []byte             // … what was read of one
+
+	// What could not be written, and the first reason. The state is not written then, so that the next call scans.
+	err     error
+	entries map[string][]string
+	words   map[netip.Addr]uint32
 }
 
-// newIndex is an empty index in memory, made for n leases.
-func newIndex(path string, boot uint64, n int) *index {
-	x := &index{path: path}
-	x.boot, x.buckets = boot, fewBuckets
-	for int(x.buckets)*perPage/2 < n && x.buckets < mostBuckets {
-		x.buckets *= 2
-	}
-	x.pages = 1 + x.buckets
-	x.store = &memory{make([]byte, int(x.pages)*pageSize)}
-	return x
-}
-
-// openIndex reads the index at path, which need not be true any more. It is nil if there is none that
-// can be read.
+// openIndex opens the index at path, which need not be true any more.
 func openIndex(path string) *index {
-	f, size, err := openFile(path)
+	x := &index{fd: -1, prune: fewRecords}
+	x.blocks, x.entries, x.words = map[netip.Addr]int{}, map[string][]string{}, map[netip.Addr]uint32{}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return x
 	}
-	x := &index{path: path, store: f}
-	p, err := f.read(0, &x.buf)
-	ok := err == nil
-	if ok {
-		x.header, ok = decodeHeader(p[:])
+	x.fd = fd
+	var b [128]byte
+	n := 0
+	if fd, err = unix.Openat(x.fd, "state", unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+		n, _ = unix.Read(fd, b[:])
+		unix.Close(fd)
 	}
-	if !ok || size < int64(1+x.buckets)*pageSize {
-		f.close()
-		return nil
+	f := strings.Fields(string(b[:max(n, 0)]))
+	if len(f) != 3 {
+		return x
+	}
+	boot, err := strconv.ParseUint(f[0], 16, 32)
+	prune, perr := strconv.Atoi(f[2])
+	if err == nil && perr == nil {
+		x.boot, x.digest, x.prune = uint32(boot), f[1], prune
 	}
 	return x
+}
+
+// make makes the index's directories, and removes the one file that was the index of former versions.
+func (x *index) make(path string) {
+	former := filepath.Join(filepath.Dir(filepath.Dir(path)), ".fairlead")
+	for _, name := range []string{filepath.Base(path), ".new/" + filepath.Base(path), ".new", ""} {
+		_ = os.Remove(filepath.Join(former, name)) // the directories only when they are empty
+	}
+	err := os.MkdirAll(filepath.Join(path, "words"), 0o700)
+	if err == nil && x.fd < 0 {
+		x.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	}
+	x.note(err)
 }
 
 func (x *index) note(err error) {
-	if x.err == nil {
-		x.err = err
+	if x.err == nil && err != nil {
+		x.err = fmt.Errorf("write the index: %w", err)
 	}
 }
 
-// page returns a page, which holds until the next one is asked for.
-func (x *index) page(n uint32) *page { return x.pageIn(n, &x.buf) }
-
-func (x *index) pageIn(n uint32, buf *page) *page {
-	p, err := x.store.read(n, buf)
-	x.note(err)
-	return p
-}
-
-func (x *index) write(page uint32, at int, b []byte) {
-	x.note(x.store.write(int64(page)*pageSize+int64(at), b))
-}
-
-func (x *index) bucket(k key) uint32 {
-	return 1 + binary.LittleEndian.Uint32(k[:])&(x.buckets-1)
-}
-
-// lookup returns the slots of a key.
-func (x *index) lookup(k key) (found []slot) {
-	p := x.page(x.bucket(k))
-	for i := range perPage {
-		if b := p[i*slotSize:][:slotSize]; key(b[:16]) == k {
-			if s := decodeSlot(b); s.kind != kindFree {
-				found = append(found, s)
-			}
-		}
-	}
-	for _, s := range x.extra {
-		if s.key == k {
-			found = append(found, s)
-		}
-	}
-	return found
-}
-
-// insert puts s in, in the place of a slot of the same key and address where there is one. It reports
-// whether the bucket has room.
-func (x *index) insert(s slot) bool {
-	n := x.bucket(s.key)
-	p := x.page(n)
-	at, there := -1, false
-	for i := range perPage {
-		b := p[i*slotSize:][:slotSize]
-		switch kind := binary.LittleEndian.Uint32(b[56:]); {
-		case kind == kindFree && at < 0:
-			at = i
-		case kind == s.kind && key(b[:16]) == s.key && decodeSlot(b).addr == s.addr:
-			at, there = i, true
-		}
-	}
-	if at < 0 {
-		return false
-	}
-	if there {
-		x.tally(decodeSlot(p[at*slotSize:][:slotSize]), -1)
-	}
-	x.tally(s, 1)
-	if s.paged() && s.page == 0 {
-		s.page = x.pages
-		x.pages++
-	}
-	x.write(n, at*slotSize, s.encode())
-	return true
-}
-
-// paged reports whether s speaks of a page of its own.
-func (s slot) paged() bool { return s.kind == kindBlock || s.kind == kindTop }
-
-// tally counts s in, or out.
-func (x *index) tally(s slot, n int) {
-	if s.kind == kindSticky {
-		x.sticky = uint32(max(int(x.sticky)+n, 0))
-		x.tallied = true
-	}
-}
-
-// add inserts s and makes room for it if need be.
-func (x *index) add(s slot) {
-	if x.insert(s) {
-		return
-	}
-	x.grow()
-	if !x.insert(s) {
-		x.extra = append(x.extra, s)
-		x.note(errors.New("more addresses of one owner than the index holds"))
-	}
-}
-
-// remove takes a lease out.
-func (x *index) remove(k key, a netip.Addr) { x.removeKind(kindLease, k, a) }
-
-func (x *index) removeKind(kind uint32, k key, a netip.Addr) {
-	n := x.bucket(k)
-	p := x.page(n)
-	for i := range perPage {
-		if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind == kind && s.key == k && s.addr == a {
-			x.write(n, i*slotSize, make([]byte, slotSize))
-			x.tally(s, -1)
-		}
-	}
-}
-
-// all calls f with every slot.
-func (x *index) all(f func(slot)) {
-	var buf page // f may ask for pages
-	for n := range x.buckets {
-		p := x.pageIn(1+n, &buf)
-		for i := range perPage {
-			if s := decodeSlot(p[i*slotSize:][:slotSize]); s.kind != kindFree {
-				f(s)
-			}
-		}
-	}
-	for _, s := range x.extra {
-		f(s)
-	}
-}
-
-// grow makes the table wider. It happens when a bucket's 64 slots are full, so once in a long while, and
-// costs as much as writing the index anew. Where buckets are all but empty, one owner fills one, and
-// growing would not help.
-func (x *index) grow() {
-	var slots []slot
-	x.all(func(s slot) { slots = append(slots, s) })
-	for width := x.buckets * 2; width <= mostBuckets && int(width)*perPage/8 <= len(slots); width *= 2 {
-		wide := &index{path: x.path, header: x.header, store: &memory{}, err: x.err, extra: x.extra}
-		wide.buckets, wide.pages, wide.sticky = width, 1+width, 0
-		if wide.fill(slots, x) {
-			if _, unsaved := x.store.(*memory); !unsaved {
-				wide.save()
-			}
-			x.store.close()
-			*x = *wide
-			return
-		}
-	}
-}
-
-// fill puts the slots of from in, and the blocks that they speak of.
-func (x *index) fill(slots []slot, from *index) bool {
-	for _, s := range slots {
-		if s.paged() {
-			p := from.page(s.page)
-			s.page = x.pages
-			x.pages++
-			x.write(s.page, 0, p[:])
-		}
-		if !x.insert(s) {
-			return false
-		}
-	}
-	return true
-}
-
-// save moves an index from memory to its file. Where that fails it goes on in memory, for this call.
+// save writes the state, which is always as long, so that there is nothing to truncate.
 func (x *index) save() {
-	m, ok := x.store.(*memory)
-	if !ok {
+	fd, err := unix.Openat(x.fd, "state", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err == nil {
+		_, err = unix.Pwrite(fd, fmt.Appendf(nil, "%08x %s %8d\n", x.boot, x.digest, x.prune), 0)
+		unix.Close(fd)
+	}
+	x.note(err)
+}
+
+func (x *index) close() {
+	x.closeBlocks()
+	unix.Close(x.fd)
+}
+
+// get is what stands under a name.
+func (x *index) get(name string) []string { return slices.Collect(x.values(name)) }
+
+func (x *index) values(name string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := 0; ; i++ {
+			v, err := x.readlink(numbered(name, i))
+			if err != nil {
+				break
+			}
+			if !yield(v) {
+				return
+			}
+		}
+		for _, v := range x.entries[name] {
+			if !yield(v) {
+				return
+			}
+		}
+	}
+}
+
+func (x *index) readlink(name string) (string, error) {
+	var b [256]byte
+	n, err := unix.Readlinkat(x.fd, name, b[:])
+	return string(b[:max(n, 0)]), err
+}
+
+// numbered is the name of the i-th value that stands under name.
+func numbered(name string, i int) string {
+	if i == 0 {
+		return name
+	}
+	return name + "." + strconv.Itoa(i)
+}
+
+// at is the place of the value that speaks of a, or -1.
+func at(values []string, a netip.Addr) int {
+	return slices.IndexFunc(values, func(v string) bool { first, _, _ := strings.Cut(v, " "); return first == a.String() })
+}
+
+// set puts a value about a under a name, in the place of another about it.
+func (x *index) set(name string, a netip.Addr, value string) {
+	all := x.get(name)
+	i := at(all, a)
+	if i < 0 {
+		i = len(all)
+	} else if all[i] == value {
 		return
 	}
-	x.inode, x.mtime = 0, 0 // true of nothing until it is signed
-	x.write(0, 0, x.header.encode())
-	f, err := m.save(x.path, x.pages)
-	x.note(err)
-	if err == nil {
-		x.store = f
+	if x.err == nil {
+		err := unix.Symlinkat(value, x.fd, numbered(name, i))
+		if errors.Is(err, unix.EEXIST) {
+			_ = unix.Unlinkat(x.fd, ".new", 0) // what a call left that was killed
+			err = unix.Symlinkat(value, x.fd, ".new")
+			if err == nil {
+				err = unix.Renameat(x.fd, ".new", x.fd, numbered(name, i))
+			}
+		}
+		x.note(err)
 	}
+	if x.err != nil {
+		x.entries[name] = append(x.entries[name], value)
+	}
+}
+
+// remove takes the value about a from a name. The last one comes in its place.
+func (x *index) remove(name string, a netip.Addr) {
+	if i := at(x.entries[name], a); i >= 0 {
+		x.entries[name] = slices.Delete(x.entries[name], i, i+1)
+	}
+	all := x.get(name)
+	last := numbered(name, len(all)-len(x.entries[name])-1)
+	switch i := at(all, a); {
+	case i < 0:
+	case numbered(name, i) == last:
+		x.note(unix.Unlinkat(x.fd, last, 0))
+	default:
+		x.note(unix.Renameat(x.fd, last, x.fd, numbered(name, i)))
+	}
+}
+
+// An entry is what the index says of a lease: whose it is and, if the lease file is the same still, how it
+// was made.
+type entry struct {
+	owner string // a name in the index, see ownerName
+	addr  netip.Addr
+	stamp uint32 // which file it was written down for, see stamp
+	boot  uint32 // the boot in which the lease was made; 0: not known
+	netns uint32 // the path of the container's namespace, see netnsOf; 0: not known
+	key   uint32 // the sticky key of the owner, see record.keyNumber; noKey: it has none; 0: not known
+}
+
+const noKey = 1
+
+// lease puts a lease in.
+func (x *index) lease(e entry) {
+	x.set(e.owner, e.addr, fmt.Sprintf("%s %x %x %x %x", e.addr, e.stamp, e.boot, e.netns, e.key))
+}
+
+// parseEntry reads what stands under the name of an owner.
+func parseEntry(owner, value string) (e entry, ok bool) {
+	f := strings.Fields(value)
+	if len(f) != 5 {
+		return e, false
+	}
+	e.owner = owner
+	var err error
+	if e.addr, err = netip.ParseAddr(f[0]); err != nil {
+		return e, false
+	}
+	for i, n := range []*uint32{&e.stamp, &e.boot, &e.netns, &e.key} {
+		v, err := strconv.ParseUint(f[i+1], 16, 32)
+		if err != nil {
+			return e, false
+		}
+		*n = uint32(v)
+	}
+	return e, true
+}
+
+// leases are those of an owner.
+func (x *index) leases(owner string) iter.Seq[entry] {
+	return func(yield func(entry) bool) {
+		for v := range x.values(owner) {
+			if e, ok := parseEntry(owner, v); ok && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// ownerName is the name in the index of the owner that a lease file names with text.
+func ownerName(text string) string { return "o" + digest("lease", text) }
+
+// digest stands for a text of a kind.
+func digest(kind, text string) string {
+	sum := sha256.Sum256([]byte(kind + "\x00" + text))
+	return hex.EncodeToString(sum[:16])
+}
+
+// number stands for a text of a kind, and is never 0 nor 1.
+func number(kind, text string) uint32 {
+	sum := sha256.Sum256([]byte(kind + "\x00" + text))
+	return binary.LittleEndian.Uint32(sum[:]) | 2
 }

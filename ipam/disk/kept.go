@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,13 +38,17 @@ type record struct {
 
 const century = 100 * 365 * 24 * 3600 // seconds
 
-// stickyKey is how the index knows r's key.
-func (r record) stickyKey() key { return keyOf("sticky", r.Key+"\r\n"+r.IfName) }
+// key tells one sticky key of one interface from others.
+func (r record) key() string { return r.Key + "\r\n" + r.IfName }
+
+// keyName is the name of r's key in the index, and keyNumber stands for it beside a lease.
+func (r record) keyName() string   { return "k" + digest("sticky", r.key()) }
+func (r record) keyNumber() uint32 { return number("sticky", r.key()) }
 
 // left is for how long r still holds its address.
 func (r record) left(d *directory) time.Duration {
 	age := time.Duration(max(d.wall-r.Since, 0)) * time.Second // a far future would be more than a Duration holds
-	if r.Boot != 0 && r.Boot == d.boot {
+	if r.Boot != 0 && r.Boot == uint64(d.boot) {
 		age = d.now.since(uint32(r.Clock))
 	}
 	return time.Duration(r.TTL)*time.Second - max(age, 0)
@@ -51,68 +56,34 @@ func (r record) left(d *directory) time.Duration {
 
 // fresh is r as of now.
 func (r record) fresh(d *directory) record {
-	r.Since, r.Boot, r.Clock = d.wall, d.boot, d.now
+	r.Since, r.Boot, r.Clock = d.wall, uint64(d.boot), d.now
 	return r
 }
 
 // readRecord reads what is remembered of a.
-func (d *directory) readRecord(a netip.Addr) (r record, stamp uint64, err error) {
+func (d *directory) readRecord(a netip.Addr) (r record, err error) {
 	path := filepath.Join(keptPath(d.path), a.String())
-	b, stamp, err := slurp(path)
+	b, err := spec.ReadPlain(path, spec.MaxFile)
 	if err != nil {
-		return r, stamp, err
+		return r, err
 	}
 	if json.Unmarshal(b, &r) != nil || r.Key == "" || r.TTL < 0 || r.TTL > century || r.Since < 0 || r.Since > 1<<40 {
-		return r, stamp, &fs.PathError{Op: "read", Path: path, Err: errGarbage}
+		return r, &fs.PathError{Op: "read", Path: path, Err: errGarbage}
 	}
-	return r, stamp, nil
+	return r, nil
 }
 
-// slurp reads a regular file, whatever else has its name.
-func slurp(path string) ([]byte, uint64, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, 0, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	stamp, _, err := stampOf(fd)
-	if err != nil {
-		return nil, 0, &fs.PathError{Op: "stat", Path: path, Err: err}
-	}
-	var all []byte
-	var b [4096]byte
-	for len(all) < 1<<24 {
-		n, err := unix.Read(fd, b[:])
-		if err != nil {
-			return nil, 0, &fs.PathError{Op: "read", Path: path, Err: err}
-		}
-		all = append(all, b[:n]...)
-		if n < len(b) {
-			break
-		}
-	}
-	return all, stamp, nil
-}
-
-// A kept is a record, the address that it is about, and who has the address now: a number of the lease's text, or noOwner.
-// The latter is for the index only.
+// A kept is a record and the address that it is about.
 type kept struct {
 	addr netip.Addr
 	record
-	by uint64
 }
 
-// Who has a sticky address, in its slot of the index, is 0 where that is not known.
-const noOwner = 1
-
-func ownerNumber(text string) uint64 { return number("owner " + text) }
-
-// keep writes records to the disk, all or, as far as the disk goes along, none. The index knows them afterwards.
+// keep writes records to the disk, all or, as far as the disk goes along, none.
 func (d *directory) keep(list ...kept) error {
 	if len(list) == 0 {
 		return nil
 	}
-	d.unsign()
 	files := map[string][]byte{}
 	for _, k := range list {
 		b, err := json.Marshal(k.record)
@@ -120,66 +91,40 @@ func (d *directory) keep(list ...kept) error {
 			return err
 		}
 		files[k.addr.String()] = b
+		d.hold(k)
 	}
-	if err := writeSynced(keptPath(d.path), files); err != nil {
-		return err
-	}
-	for _, k := range list {
-		d.index(k)
-	}
-	return nil
+	d.x.prune -= len(list)
+	return writeSynced(keptPath(d.path), files)
 }
 
-// index writes down in the index whose the address of k is, while no lease says so.
-func (d *directory) index(k kept) {
-	s := slot{key: k.stickyKey(), addr: k.addr, kind: kindSticky, netns: k.by}
-	if _, stamp, err := d.readRecord(k.addr); err == nil {
-		s = s.seal(stamp)
+// hold tells the index whose the address of k is while it is not leased.
+func (d *directory) hold(k kept) {
+	d.x.set(k.keyName(), k.addr, k.addr.String())
+	if d.x.word(k.addr) == taken {
+		return
 	}
-	d.x.add(s)
-	if d.x.word(k.addr) != taken {
-		d.x.mark(k.addr, d.holdWord(k.record))
+	if left := k.left(d); left > 0 {
+		d.x.mark(k.addr, d.now.held(left))
 	}
-}
-
-// holdWord is r's hold as a word of a block.
-func (d *directory) holdWord(r record) uint32 {
-	left := r.left(d)
-	if left <= 0 {
-		return 0
-	}
-	return d.now.held(left)
 }
 
 // forget removes what is remembered of a.
 func (d *directory) forget(a netip.Addr, r record) error {
-	d.unsign()
 	path := filepath.Join(keptPath(d.path), a.String())
 	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
 		return &fs.PathError{Op: "remove", Path: path, Err: err}
 	}
-	d.x.removeKind(kindSticky, r.stickyKey(), a)
-	if d.x.word(a) != taken {
+	d.x.remove(r.keyName(), a)
+	if isHold(d.x.word(a)) {
 		d.x.mark(a, 0)
 	}
 	return nil
 }
 
-// unsign makes a call that is killed from here on leave an index that is true of nothing. Who changes the network's
-// directory does that by the way; what is kept is elsewhere.
-func (d *directory) unsign() {
-	if d.dirty || d.fresh {
-		return
-	}
-	d.dirty = true
-	d.x.inode, d.x.mtime = 0, 0
-	d.x.write(0, 0, d.x.header.encode())
-}
-
 // reservations reads what is reserved. Where it cannot be read nobody is given anything: it may be what was promised.
 func (d *directory) reservations() ([]ipam.Reservation, error) {
 	path := filepath.Join(keptPath(d.path), "reserved")
-	b, _, err := slurp(path)
+	b, err := spec.ReadPlain(path, spec.MaxFile)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}

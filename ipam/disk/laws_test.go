@@ -1,7 +1,6 @@
 package disk
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -154,33 +153,33 @@ func laws(t *testing.T, r *rand.Rand, steps int) {
 func FuzzIndex(f *testing.F) {
 	dir := f.TempDir()
 	s := &Store{DataDir: dir, Sets: sets(f, "10.1.0.0/28"), Log: slog.New(slog.DiscardHandler)}
-	add(f, s, "a")
-	add(f, s, "b")
-	good, err := os.ReadFile(indexPath(filepath.Join(dir, "net")))
-	if err != nil {
-		f.Fatal(err)
+	junk := []string{"", "x", "\xff\xff", strings.Repeat("\xff", 64), strings.Repeat("\x01", 4096), "10.1.0.3 1 2 3 4", "10.1.0.2 1 2 3 4"}
+	for i, s := range junk {
+		for file := range uint8(5) {
+			f.Add(file, uint32(i*4), []byte(s))
+		}
 	}
-	block := bytes.LastIndex(good, []byte{0xff, 0xff, 0xff, 0xff})
-	f.Add(uint32(0), []byte{})
-	f.Add(uint32(3), []byte("x"))
-	f.Add(uint32(60), []byte{0xff, 0xff})
-	f.Add(uint32(block), bytes.Repeat([]byte{0xff}, 64))
-	f.Add(uint32(pageSize), bytes.Repeat([]byte{1}, 4*pageSize))
-	f.Add(uint32(1<<20), []byte{1})
-	f.Fuzz(func(t *testing.T, at uint32, junk []byte) {
+	f.Fuzz(func(t *testing.T, file uint8, at uint32, junk []byte) {
 		if at > 1<<20 || len(junk) > 1<<16 {
 			return
 		}
 		s := &Store{DataDir: t.TempDir(), Sets: s.Sets, Log: slog.New(slog.DiscardHandler)}
 		add(t, s, "a")
 		add(t, s, "b")
-		x, err := os.OpenFile(indexPath(filepath.Join(s.DataDir, "net")), os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = x.WriteAt(junk, int64(at))
-		if err = errors.Join(err, x.Close()); err != nil {
-			t.Fatal(err)
+		index := indexPath(filepath.Join(s.DataDir, "net"))
+		name := filepath.Join(index, []string{"state", "words/10.1.0.0", ownerName("a\r\neth0"), ownerName("b\r\neth0") + ".1", "k" + digest("sticky", "web\r\neth0")}[file%5])
+		if file%5 > 1 {
+			_ = os.Symlink(string(junk), name+"x") // what cannot be one cannot stand there
+			_ = os.Rename(name+"x", name)
+		} else {
+			x, err := os.OpenFile(name, os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = x.WriteAt(junk, int64(at))
+			if err = errors.Join(err, x.Close()); err != nil {
+				t.Fatal(err)
+			}
 		}
 		for range 12 { // more than there are, maybe refused
 			_, _ = s.Allocate(context.Background(), owner("c"))

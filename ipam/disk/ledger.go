@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,23 +52,22 @@ func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
 	if err != nil {
 		return nil, err
 	}
+	reserved := ipam.Union(s.Reserved)
 	if d == nil {
-		for _, set := range s.Sets {
-			free := ipam.Union(s.Reserved).Size(set)
-			b.Uses = append(b.Uses, ipam.Use{Path: set.Path, Range: set.String(), Size: set.Size(), Reserved: set.Size().Sub(free), Available: free})
+		d = &directory{x: openIndex("")}
+	} else {
+		defer d.close()
+		if b.Leases, err = s.leases(d, network, &b.Problems); err != nil {
+			return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 		}
-		return b, nil
+		var all ipam.Reserved
+		if b.Reserved, all, err = s.reserved(d); err != nil {
+			b.Problems = append(b.Problems, err.Error())
+		} else {
+			reserved = all
+		}
+		b.Sticky = d.bindings(&b.Problems)
 	}
-	defer d.close()
-	if b.Leases, err = s.leases(d, network, &b.Problems); err != nil {
-		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
-	}
-	var reserved ipam.Reserved
-	if b.Reserved, reserved, err = s.reserved(d); err != nil {
-		b.Problems = append(b.Problems, err.Error())
-		reserved = ipam.Union(s.Reserved)
-	}
-	b.Sticky = d.bindings(&b.Problems)
 	for _, set := range s.Sets {
 		u := d.x.census(set, reserved, d.now, d.rest)
 		free := reserved.Size(set)
@@ -83,7 +83,7 @@ func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
 
 // leases reads the lease files.
 func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam.Lease, error) {
-	addrs, err := d.addresses()
+	addrs, err := listAddresses(d.fd, ".")
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +99,7 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 		}
 		l := ipam.Lease{Address: a, State: ipam.Unknown}
 		l.ContainerID, l.IfName, _ = strings.Cut(f.text, "\r\n")
-		e, _ := d.entry(a, f.text)
-		l.State, l.Why = s.state(d, network, e, f)
+		l.State, l.Why = s.state(d, network, d.entry(a, f.text), f)
 		all = append(all, l)
 	}
 	return all, nil
@@ -109,17 +108,20 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 // Judge keeps vanished for whoever asks what is gone.
 func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanished = vanished }
 
-// state is what is known of the container of the lease in file f, of which the index has l. It is gone if the lease is of
+// state is what is known of the container of the lease in file f, of which the index has e. It is gone if the lease is of
 // an earlier boot, or if the runtime's cache says that it lived in a namespace that is gone. Nothing less is proof: not the
 // age of a file, for it says when the lease was made and not whether its container lives.
-func (s *Store) state(d *directory, network string, l slot, f lease) (state, why string) {
-	if !l.of(f.stamp) {
-		l.boot, l.netns = 0, 0
+func (s *Store) state(d *directory, network string, e entry, f lease) (state, why string) {
+	if d.boot == 0 { // a host that does not tell boots apart proves nothing
+		return ipam.Unknown, ""
 	}
-	if l.boot != 0 && d.boot != 0 && l.boot != d.boot {
+	if e.stamp != f.stamp {
+		e.boot, e.netns = 0, 0
+	}
+	if e.boot != 0 && e.boot != d.boot {
 		return ipam.Gone, "of an earlier boot"
 	}
-	netns, ok := namespaceOf(s.results(), network, l, f)
+	netns, ok := namespaceOf(cmp.Or(s.Results, "/var/lib/cni/results"), network, e, f)
 	if !ok {
 		return ipam.Unknown, ""
 	}
@@ -135,19 +137,6 @@ func (s *Store) state(d *directory, network string, l slot, f lease) (state, why
 	return state, ""
 }
 
-// addresses are the names in the directory that are addresses, in order.
-func (d *directory) addresses() ([]netip.Addr, error) {
-	names, err := d.list()
-	var addrs []netip.Addr
-	for _, name := range names {
-		if a, err := netip.ParseAddr(name); err == nil && a.String() == name && a.Zone() == "" && !a.Is4In6() {
-			addrs = append(addrs, a)
-		}
-	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return addrs, err
-}
-
 // bindings reads what sticky keys had last.
 func (d *directory) bindings(problems *[]string) []ipam.Binding {
 	entries, err := os.ReadDir(keptPath(d.path))
@@ -160,7 +149,7 @@ func (d *directory) bindings(problems *[]string) []ipam.Binding {
 		if err != nil {
 			continue
 		}
-		r, _, err := d.readRecord(a)
+		r, err := d.readRecord(a)
 		if err != nil {
 			*problems = append(*problems, err.Error())
 			continue
@@ -202,7 +191,7 @@ func (s *Store) Unreserve(ctx context.Context, network string, p netip.Prefix) e
 // Forget removes what is remembered of a.
 func (s *Store) Forget(ctx context.Context, network string, a netip.Addr) error {
 	return s.change(ctx, network, func(d *directory) error {
-		r, _, err := d.readRecord(a)
+		r, err := d.readRecord(a)
 		if err != nil && !errors.Is(err, errGarbage) {
 			return err
 		}
@@ -220,9 +209,12 @@ func (s *Store) Drop(ctx context.Context, network string, l ipam.Lease) error {
 		if f.text != leaseText(l) {
 			return fmt.Errorf("%s is %s's by now", l.Address, holder(f.text))
 		}
-		return d.giveBack([]slot{{key: keyOf("lease", f.text), addr: l.Address, kind: kindLease}}, uint32(d.now))
+		return d.giveBack([]entry{entryOf(l)}, uint32(d.now))
 	})
 }
+
+// entryOf is what of l's entry is enough to remove it.
+func entryOf(l ipam.Lease) entry { return entry{owner: ownerName(leaseText(l)), addr: l.Address} }
 
 func leaseText(l ipam.Lease) string {
 	if l.IfName == "" {
@@ -243,17 +235,17 @@ func (s *Store) Reclaim(ctx context.Context, network string, dry bool) (gone []i
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 	}
-	var slots []slot
+	var entries []entry
 	for _, l := range all {
 		if l.State == ipam.Gone {
 			gone = append(gone, l)
-			slots = append(slots, slot{key: keyOf("lease", leaseText(l)), addr: l.Address, kind: kindLease})
+			entries = append(entries, entryOf(l))
 		}
 	}
 	if dry {
 		return gone, nil
 	}
-	return gone, d.giveBack(slots, uint32(d.now))
+	return gone, d.giveBack(entries, uint32(d.now))
 }
 
 // change does something under the lock of a network's directory, which is made where there is none.

@@ -1,9 +1,10 @@
 package disk
 
 import (
+	"cmp"
 	"errors"
-	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -67,45 +68,49 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 	if c.Sticky.Former != "" {
 		found = append(found, c.d.bound(c.Sticky.Former, c.o.IfName)...)
 	}
-	for _, s := range found {
-		if r, ok := set.Find(s.addr); !ok || s.addr == r.Gateway {
+	for _, b := range found {
+		if r, ok := set.Find(b.addr); !ok || b.addr == r.Gateway {
 			continue
 		}
-		if err := c.barred(s.addr); err != nil {
+		if err := c.barred(b.addr); err != nil {
 			c.d.log.Warn("a sticky address is not given again", "owner", c.o.String(), "key", c.key(), "cause", err)
 			continue
 		}
-		by, err := c.seize(i, s.addr)
+		by, err := c.seize(i, b.addr)
 		if by != "" {
-			c.d.log.Warn("the sticky address is in use, so this owner gets another one", "owner", c.o.String(), "key", c.key(), "address", s.addr, "by", holder(by))
-			if s.netns == 0 || s.netns == ownerNumber(by) { // one of the same key, who keeps it
+			c.d.log.Warn("the sticky address is in use, so this owner gets another one",
+				"owner", c.o.String(), "key", c.key(), "address", b.addr, "by", holder(by))
+			if e := c.d.entry(b.addr, by); e.key == 0 || e.key == b.keyNumber() { // one of the same key, who keeps it
 				c.second = append(c.second, i)
 			}
 			continue
 		}
-		return s.addr, err == nil, err
+		return b.addr, err == nil, err
 	}
 	return netip.Addr{}, false, nil
 }
 
-// bound are the addresses that a key had last. What the index has, and its files do not bear out, is dropped.
-func (d *directory) bound(stickyKey, ifName string) (found []slot) {
-	k := record{Key: stickyKey, IfName: ifName}.stickyKey()
-	newest := int64(-1)
-	for _, s := range d.x.lookup(k) {
-		if s.kind != kindSticky {
+// bound are the addresses that a key had last, the latest first. What the index has and the records do not is
+// removed.
+func (d *directory) bound(stickyKey, ifName string) (found []kept) {
+	want := record{Key: stickyKey, IfName: ifName}
+	for _, v := range d.x.get(want.keyName()) {
+		a, err := netip.ParseAddr(v)
+		if err != nil {
 			continue
 		}
-		r, _, err := d.readRecord(s.addr)
-		if err != nil || r.stickyKey() != k {
-			d.x.removeKind(kindSticky, k, s.addr)
-			continue
-		}
-		if found = append(found, s); r.Since > newest { // after a power cut there may be one that was removed
-			newest = r.Since
-			found[0], found[len(found)-1] = s, found[0]
+		r, err := d.readRecord(a)
+		switch {
+		case errors.Is(err, errGarbage):
+			_ = d.forget(a, want) // it counts for nothing in any case
+		case err != nil || r.key() != want.key():
+			d.x.remove(want.keyName(), a)
+		default:
+			found = append(found, kept{a, r})
 		}
 	}
+	// After a power cut there may be one that was removed.
+	slices.SortStableFunc(found, func(a, b kept) int { return cmp.Compare(b.Since, a.Since) })
 	return found
 }
 
@@ -115,11 +120,11 @@ func (c *call) remember() error {
 		return nil
 	}
 	var write []kept
-	given, me := map[netip.Addr]bool{}, ownerNumber(text(c.o))
+	given := map[netip.Addr]bool{}
+	mine := record{Key: c.key(), IfName: c.o.IfName, TTL: int64(c.Sticky.TTL / time.Second)}
 	for _, g := range c.given {
 		given[g.addr] = true
-		r, _, err := c.d.readRecord(g.addr)
-		mine := record{Key: c.key(), IfName: c.o.IfName, TTL: int64(c.Sticky.TTL / time.Second)}
+		r, err := c.d.readRecord(g.addr)
 		switch {
 		case c.key() == "" || slices.Contains(c.second, g.set):
 			if err == nil || errors.Is(err, errGarbage) { // somebody else's, who was away for too long
@@ -128,13 +133,12 @@ func (c *call) remember() error {
 				}
 			}
 			continue
-		case err == nil && r.stickyKey() == mine.stickyKey() && r.TTL == mine.TTL:
-			c.d.index(kept{g.addr, r, me}) // the file is as it was; the release says when its time begins
-			continue
-		case err == nil && r.stickyKey() != mine.stickyKey():
-			c.d.x.removeKind(kindSticky, r.stickyKey(), g.addr)
+		case err == nil && r.key() == mine.key() && r.TTL == mine.TTL:
+			continue // the file is as it was; the release says when its time begins
+		case err == nil && r.key() != mine.key():
+			c.d.x.remove(r.keyName(), g.addr)
 		}
-		write = append(write, kept{g.addr, mine.fresh(c.d), me})
+		write = append(write, kept{g.addr, mine.fresh(c.d)})
 	}
 	if err := c.d.keep(write...); err != nil {
 		return spec.Errorf(spec.CodeIO, "remember the addresses of %q: %w", c.key(), err)
@@ -142,15 +146,19 @@ func (c *call) remember() error {
 	if len(write) == 0 {
 		return nil
 	}
-	for _, s := range c.d.bound(c.key(), c.o.IfName) { // what the key had before
-		i := slices.IndexFunc(c.Sets, func(set ipam.Set) bool { _, ok := set.Find(s.addr); return ok })
-		if !given[s.addr] && !slices.Contains(c.second, i) {
-			if err := c.d.forget(s.addr, record{Key: c.key(), IfName: c.o.IfName}); err != nil {
+	for _, b := range c.d.bound(c.key(), c.o.IfName) { // what the key had before
+		i := slices.IndexFunc(c.Sets, func(set ipam.Set) bool { _, ok := set.Find(b.addr); return ok })
+		if !given[b.addr] && !slices.Contains(c.second, i) {
+			if err := c.d.forget(b.addr, b.record); err != nil {
 				c.d.log.Warn("a former sticky address stays remembered", "cause", err)
 			}
 		}
 	}
-	c.d.prune()
+	if c.d.x.prune <= 0 {
+		if err := c.d.scanRecords(); err != nil {
+			c.d.log.Warn("sticky addresses whose time has run out stay remembered", "cause", err)
+		}
+	}
 	return nil
 }
 
@@ -161,134 +169,59 @@ func (d *directory) rested(addrs []netip.Addr) {
 	}
 	var list []kept
 	for _, a := range addrs {
-		if r, _, err := d.readRecord(a); err == nil {
-			list = append(list, kept{a, r.fresh(d), noOwner})
+		if r, err := d.readRecord(a); err == nil {
+			list = append(list, kept{a, r.fresh(d)})
 		}
 	}
 	if err := d.keep(list...); err != nil { // a DEL goes on (clause P12); this boot's index knows all the same
 		d.log.Warn("when a sticky address was given back is not on the disk", "cause", err)
-		for _, k := range list {
-			d.x.mark(k.addr, d.holdWord(k.record))
-		}
 	}
 }
 
-// prune removes records whose time has run out, when there are twice as many records as it left the last time: so a
-// record costs the same however many there were.
-func (d *directory) prune() {
-	var all []slot
-	if d.x.sticky < fewSticky || d.x.sticky < 2*d.x.pruned {
-		return
-	}
-	d.x.all(func(s slot) {
-		if s.kind == kindSticky {
-			all = append(all, s)
-		}
-	})
-	d.x.pruned = uint32(len(all) - d.expire(all))
-}
-
-// expire removes those of the records whose time has run out, and counts them.
-func (d *directory) expire(all []slot) (n int) {
-	for _, s := range all {
-		if d.x.word(s.addr) == taken {
-			continue
-		}
-		r, _, err := d.readRecord(s.addr)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			d.x.removeKind(kindSticky, s.key, s.addr)
-		case err != nil || r.left(d) > 0:
-			continue
-		default:
-			if err := d.forget(s.addr, r); err != nil {
-				d.log.Warn("a sticky address whose time has run out stays remembered", "cause", err)
-				continue
-			}
-		}
-		n++
-	}
-	return n
-}
-
-// scanKept tells a new index what is kept. Old is the one before, of this boot, or nil.
-func (d *directory) scanKept(old *index) error {
+// scanRecords tells the index of all records, and removes those whose time has run out. It is done again when as many
+// have been written as it left, so that a record costs the same however many there are.
+func (d *directory) scanRecords() error {
 	path := keptPath(d.path)
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(fd)
-	names, err := (&directory{path: path, fd: fd}).list()
-	if err != nil {
+	names, err := list(unix.AT_FDCWD, path)
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
-	known := map[netip.Addr]slot{}
-	if old != nil {
-		old.all(func(s slot) {
-			if s.kind == kindSticky {
-				known[s.addr] = s
-			}
-		})
-	}
+	left := 0
 	for _, name := range names {
-		a, err := netip.ParseAddr(name)
 		if strings.HasPrefix(name, newPrefix) {
-			_ = unix.Unlinkat(fd, name, 0) // what a call that was killed did not finish
+			_ = unix.Unlink(filepath.Join(path, name)) // what a call that was killed did not finish
 		}
-		if err != nil || a.String() != name || a.Zone() != "" || a.Is4In6() {
+		a, err := netip.ParseAddr(name)
+		if err != nil || a.String() != name {
 			continue
 		}
-		if s, ok := known[a]; ok {
-			var st unix.Stat_t
-			held := old.word(a)
-			same := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && s.of(stamp(&st))
-			if word := d.x.word(a); same && (word == taken || word == 0 && isHold(held) && d.now.left(held) > 0) {
-				d.x.add(s)
-				if word == 0 {
-					d.x.mark(a, held)
-				}
-				continue
-			}
+		if d.scanRecord(a) {
+			left++
 		}
-		d.scanRecord(a)
 	}
-	d.x.pruned = d.x.sticky
+	d.x.prune = max(fewRecords, left)
 	return nil
 }
 
-// scanRecord tells the index what is remembered of a.
-func (d *directory) scanRecord(a netip.Addr) {
-	r, stamp, err := d.readRecord(a)
-	if errors.Is(err, errGarbage) {
-		d.log.Warn("removing what was remembered of a sticky address, for it cannot be read", "cause", err)
-		_ = d.forget(a, r) // it counts for nothing in any case
-		return
+const fewRecords = 256 // which it is not worth to look through for those whose time has run out
+
+// scanRecord tells the index what is remembered of a, and reports whether it stays remembered.
+func (d *directory) scanRecord(a netip.Addr) bool {
+	r, err := d.readRecord(a)
+	if err != nil && !errors.Is(err, errGarbage) {
+		d.log.Warn("what was remembered of a sticky address cannot be read", "cause", err)
+		return true
+	}
+	if err == nil && (d.x.word(a) == taken || r.left(d) > 0) {
+		d.hold(kept{a, r})
+		return true
 	}
 	if err != nil {
-		d.log.Warn("what was remembered of a sticky address cannot be read", "cause", err)
-		return
+		d.log.Warn("removing what was remembered of a sticky address, for it cannot be read", "cause", err)
 	}
-	word := d.x.word(a)
-	if word != taken {
-		left := r.left(d)
-		if word != 0 && !isHold(word) { // somebody else removed the lease; since then it rests
-			left = max(left, time.Duration(r.TTL)*time.Second-d.now.since(word))
-		}
-		if left <= 0 {
-			if err := d.forget(a, r); err != nil {
-				d.log.Warn("a sticky address whose time has run out stays remembered", "cause", err)
-			}
-			return
-		}
-		d.x.mark(a, d.now.held(left))
+	if err := d.forget(a, r); err != nil {
+		d.log.Warn("a sticky address whose time has run out stays remembered", "cause", err)
+		return true
 	}
-	by := uint64(noOwner)
-	if word == taken {
-		by = 0
-	}
-	d.x.add(slot{key: r.stickyKey(), addr: a, kind: kindSticky, netns: by}.seal(stamp))
+	return false
 }

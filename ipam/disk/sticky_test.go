@@ -371,7 +371,7 @@ func TestStickyPruned(t *testing.T) {
 		if i > 0 {
 			del(t, one, fmt.Sprint("c", i))
 		}
-		if m := remembered(t, s.DataDir); i%100 == 0 && len(m) > 2*fewSticky {
+		if m := remembered(t, s.DataDir); i%100 == 0 && len(m) > 2*fewRecords {
 			t.Fatalf("%d records after %d keys", len(m), i)
 		}
 	}

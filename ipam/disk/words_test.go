@@ -1,12 +1,16 @@
 package disk
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
+	"golang.org/x/sys/unix"
 )
 
 // What the index finds free is what a map of the same addresses would, across blocks and up to the ends
@@ -14,16 +18,23 @@ import (
 func TestFree(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	starts := []string{"10.1.0.0", "10.1.3.250", "0.0.0.0", "255.255.240.0", "fd00::", "fd00::fff0", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:e000"}
-	for range 200 {
-		x := newIndex("", 1, 0)
+	dir := inMemory(t)
+	for i := range 200 {
+		path := filepath.Join(dir, indexDir, fmt.Sprint(i))
+		x := openIndex(path)
+		if x.make(path); i%2 == 0 { // half of them where nothing can be written
+			x.note(errors.New("read-only"))
+			unix.Close(x.fd)
+			x.fd = -1
+		}
 		model := map[netip.Addr]uint32{}
 		start := addr(starts[r.IntN(len(starts))])
 		n := 1 + r.IntN(4096)
 		now := clock(1000)
-		for i := range n { // mostly long runs
+		for j := range n { // mostly long runs
 			if word := []uint32{0, taken, taken, taken, uint32(1 + r.IntN(1000)), now.held(time.Duration(r.IntN(100)-20) * time.Second)}[r.IntN(6)]; word != 0 && r.IntN(50) > 0 {
-				model[ipam.Plus(start, uint64(i))] = word
-				x.mark(ipam.Plus(start, uint64(i)), word)
+				model[ipam.Plus(start, uint64(j))] = word
+				x.mark(ipam.Plus(start, uint64(j)), word)
 			}
 		}
 		first, last := r.IntN(n), r.IntN(n)
@@ -64,7 +75,7 @@ func TestFree(t *testing.T) {
 			want = held
 		}
 		got, how := x.free(spans, now, rest)
-		if x.err != nil || got != want || (how != nowhere) != want.IsValid() {
+		if (x.err != nil) != (i%2 == 0) || got != want || (how != nowhere) != want.IsValid() {
 			t.Fatalf("%v: got %s, want %s (%v)", spans, got, want, x.err)
 		}
 		used := uint64(0)
@@ -74,8 +85,9 @@ func TestFree(t *testing.T) {
 				used++
 			}
 		}
-		if got := x.used(set, nil); got != ipam.CountOf(used) {
+		if got := x.census(set, nil, 0, 0).Used; got != ipam.CountOf(used) {
 			t.Fatalf("%s of %d are used", got, used)
 		}
+		x.close()
 	}
 }
