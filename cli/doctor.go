@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -26,6 +27,8 @@ type doctor struct {
 	named bool   // they were
 	probe bool   // send packets from inside
 	to    string // an address to probe
+
+	nameless atomic.Int32 // containers whose name servers are not known
 }
 
 func (a *app) doctorCommand() *cobra.Command {

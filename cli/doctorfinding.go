@@ -139,10 +139,11 @@ func (d *diagnosis) settle() {
 		"container-interface-changed", "gateway-unreachable", "dns-unreachable", "address-unreachable")
 	d.cut([]string{"container-address-missing"}, "container-route-missing", "gateway-unreachable", "dns-unreachable",
 		"address-unreachable")
-	d.cut([]string{"container-route-missing", "gateway-unreachable", "host-interface-down", "host-interface-detached"},
-		"dns-unreachable", "address-unreachable")
-	d.cut([]string{"host-interface-down", "host-interface-detached"}, "gateway-unreachable")
+	d.cut([]string{"container-route-missing", "gateway-unreachable"}, "dns-unreachable", "address-unreachable")
+	d.cut([]string{"bridge-missing", "bridge-down", "bridge-address-missing", "host-interface-down",
+		"host-interface-missing", "host-interface-detached"}, "gateway-unreachable", "dns-unreachable", "address-unreachable")
 	for _, f := range d.Findings {
+		slices.SortFunc(f.Containers, func(a, b affected) int { return cmp.Compare(a.Container, b.Container) })
 		if f.Where == "container" && len(f.Containers) == 1 {
 			f.Where = f.Containers[0].Container
 		}

@@ -22,7 +22,8 @@ fairlead doctor -o json                  # the same as a document, for programs
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace,
 ` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `. Doctor probes a
-named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `. ` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds.
+named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `.
+` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds, and all of them together take about half a minute at most.
 Without a name and without ` + "`--probe`" + ` doctor sends no packet.
 
 | exit status | it means |

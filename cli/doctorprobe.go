@@ -62,6 +62,9 @@ func (d *doctor) ofProbes() {
 		})
 	}
 	group.Wait()
+	if n := d.nameless.Load(); n > 0 {
+		d.remark("the name servers of %s are not known, and not probed", plural(int(n), "container"))
+	}
 }
 
 // probes are those of one container.
@@ -100,7 +103,7 @@ func (d *doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 func (d *doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 	servers := containerServers(ns, c)
 	if len(servers) == 0 {
-		d.remark("%s: its name servers are not known, and not probed", c.Owner())
+		d.nameless.Add(1)
 	}
 	for _, s := range servers {
 		a, err := netip.ParseAddr(s)
