@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 )
 
 // A benchCase is a chain of plugins as a network configuration has it.
@@ -19,6 +20,7 @@ type benchCase struct {
 	ByLease bool   // what grows is the number of leases, not of attachments
 	Host    string // what the host has before, for sh(1)
 	Extra   bool   // the reference goes without the plugins that it does not have
+	Chained bool   // ours runs it as one plugin chain
 	Virtual bool   // measured in the virtual machine: few kernels have it
 }
 
@@ -94,7 +96,28 @@ func cases() []benchCase {
 			{"type": "firewall"},
 			{"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "500"}},
 		}},
+		{Name: wholeChain + " (fairlead's in one plugin chain)", Subnet: "10.39", Ports: true, Chained: true, Burst: true, Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "ipam": hostLocal("10.39")},
+			{"type": "portmap"},
+			{"type": "firewall"},
+			{"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "500"}},
+		}},
 	}
+}
+
+// inChain is c with its plugins in one chain, as `fairlead net chain` writes it.
+func (c benchCase) inChain() benchCase {
+	declared := map[string]bool{"portMappings": c.Ports}
+	var inner []map[string]any
+	for _, p := range c.Plugins {
+		p = maps.Clone(p)
+		if p["type"] == "portmap" {
+			p["capabilities"] = declared
+		}
+		inner = append(inner, p)
+	}
+	c.Plugins = []map[string]any{{"type": "chain", "capabilities": declared, "plugins": inner}}
+	return c
 }
 
 // A load is what is there already when a container is measured.
@@ -132,7 +155,7 @@ func (c benchCase) conf(i, container int, prev json.RawMessage) ([]byte, error) 
 	if prev != nil {
 		m["prevResult"] = prev
 	}
-	if c.Ports && m["type"] == "portmap" {
+	if c.Ports && (m["type"] == "portmap" || m["type"] == "chain") {
 		port := 20000 + 2*container
 		m["runtimeConfig"] = map[string]any{"portMappings": []map[string]any{
 			{"hostPort": port, "containerPort": 80, "protocol": "tcp"},

@@ -66,6 +66,9 @@ func obey(o order) (answer, error) {
 			return errors.Is(err, fs.ErrNotExist)
 		})
 	}
+	if _, err := os.Stat(filepath.Join(o.Dir, "chain")); err == nil && h.c.Chained {
+		h.c = h.c.inChain()
+	}
 	if o.Populate != nil {
 		return answer{}, calmly(func() error { return h.populate(*o.Populate) })
 	}

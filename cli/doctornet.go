@@ -92,7 +92,7 @@ func (d *doctor) network(n *network, on []affected) {
 	case err == nil:
 	case denied(err):
 		d.blind("whether network %s would serve a container: %v", n.Name, err)
-	case slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool { return p.IPAMType == "dhcp" }):
+	case slices.ContainsFunc(n.WrittenOut().Plugins, func(p *spec.Conf) bool { return p.IPAMType == "dhcp" }):
 		d.add("dhcp-daemon-absent", where, said(err), on)
 	default:
 		fill := []string{"NET", n.Name}

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -122,6 +124,46 @@ func TestHere(t *testing.T) {
 func hostNamespace(t *testing.T) string {
 	t.Helper()
 	return strings.TrimSpace(nstest.Run(t, "readlink", "/proc/self/ns/net"))
+}
+
+// TestCachedAlike: what is remembered of an attachment is the same of a list and of a chain, and either detaches the other's.
+//
+// clause: R2 R6
+func TestCachedAlike(t *testing.T) {
+	list := strings.Replace(listHere, `"subnet":"10.77.0.0/24"`, `"subnet":"10.77.0.0/24","rangeStart":"10.77.0.9","rangeEnd":"10.77.0.9"`, 1)
+	rt, written := inProcess(t, list)
+	doc, _, err := written.Chain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, inside := inProcess(t, string(doc))
+	a := attach.Attachment{ContainerID: "c1", Netns: nstest.NewNS(t), IfName: "eth0",
+		Capabilities: map[string]any{"portMappings": []any{map[string]any{"hostPort": 8000, "containerPort": 80}}}}
+	var first map[string]any
+	for _, way := range [][2]*spec.List{{written, inside}, {inside, written}} {
+		if _, err := rt.Add(context.Background(), way[0], a); err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile("/var/lib/cni/results/here-c1-eth0")
+		now := map[string]any{}
+		if err != nil || json.Unmarshal(b, &now) != nil {
+			t.Fatal(err, string(b))
+		}
+		delete(now, "config") // of the list that attached
+		if first == nil {
+			first = now
+		}
+		if now["result"] == nil || !reflect.DeepEqual(now, first) {
+			t.Errorf("remembered is\n%v\nand\n%v", first, now)
+		}
+		if err := errors.Join(rt.Check(context.Background(), way[1], a), rt.Del(context.Background(), way[1], a)); err != nil {
+			t.Error(err)
+		}
+		if left := whatIsLeft(t); left != "" {
+			t.Errorf("left: %s", left)
+		}
+	}
+	nstest.Run(t, "ip", "link", "del", "br-here")
 }
 
 // TestHereFails: what a plugin in this process says is what it would have said in one of its own, and an ADD whose time is out
