@@ -171,7 +171,8 @@ func (d *directory) read(a netip.Addr) (lease, error) {
 		return fail("read", cmp.Or(err, errors.New("is not a regular file")))
 	}
 	text, b := "", [4096]byte{}
-	for n := len(b); n == len(b) && len(text) < 1<<20; text += string(b[:n]) { // a container ID has no maximum but that of an environment
+	// A container ID has no maximum but that of an environment.
+	for n := len(b); n == len(b) && len(text) < 1<<20; text += string(b[:n]) {
 		if n, err = unix.Read(fd, b[:]); err != nil {
 			return fail("read", err)
 		}
@@ -232,7 +233,8 @@ func (d *directory) draft(text string) (draft, error) {
 
 // namedDraft writes a lease file outside the directory, where the reference would read it.
 func (d *directory) namedDraft(text string) (draft, error) {
-	tmp := filepath.Join(indexPath(d.path), ".draft") // a call that was killed may have left it as a second name of a lease
+	tmp := filepath.Join(indexPath(d.path), ".draft")
+	// A call that was killed may have left it as a second name of a lease.
 	if err := unix.Unlink(tmp); err != nil && !errors.Is(err, unix.ENOENT) {
 		return draft{}, &fs.PathError{Op: "remove", Path: tmp, Err: err}
 	}
@@ -315,7 +317,8 @@ func (d *directory) setLast(i int, a netip.Addr) error {
 	fail := func(op string, err error) error {
 		return &fs.PathError{Op: op, Path: filepath.Join(d.path, lastName(i)), Err: err}
 	}
-	fd, err := unix.Openat(d.fd, lastName(i), unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	fd, err := unix.Openat(d.fd, lastName(i), flags, 0o600)
 	if err != nil {
 		return fail("open", err)
 	}

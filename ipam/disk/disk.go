@@ -26,8 +26,8 @@ import (
 // Release and Sweep need nothing but DataDir.
 //
 // A network's directory holds what the reference puts there and nothing else. An index of it, which may
-// be deleted at any time, is DataDir/.fairlead-index/NETWORK. What outlives a boot, reservations and sticky addresses, is
-// DataDir/.fairlead-kept/NETWORK. The reference knows nothing of it.
+// be deleted at any time, is DataDir/.fairlead-index/NETWORK. What outlives a boot, reservations and sticky
+// addresses, is DataDir/.fairlead-kept/NETWORK. The reference knows nothing of it.
 type Store struct {
 	DataDir   string         // default: /var/lib/cni/networks
 	Sets      []ipam.Set     // complete; an owner gets an address from each

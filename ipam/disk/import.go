@@ -61,7 +61,8 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 		}
 		var list []kept
 		for _, k := range added.Sticky {
-			list = append(list, kept{k.Address, record{Key: k.Key, IfName: k.IfName, TTL: k.Seconds, Since: min(k.Since.Unix(), d.wall)}})
+			r := record{Key: k.Key, IfName: k.IfName, TTL: k.Seconds, Since: min(k.Since.Unix(), d.wall)}
+			list = append(list, kept{k.Address, r})
 		}
 		done.Sticky = added.Sticky // some of which may be there where not all are
 		if err := d.keep(list...); err != nil || len(added.Reserved) == 0 {

@@ -205,7 +205,8 @@ func writeSynced(dir string, files map[string][]byte) (failed error) {
 }
 
 func writeFile(dir int, name string, b []byte, sync bool) error {
-	fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_TRUNC | unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	fd, err := unix.Openat(dir, name, flags, 0o600)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,8 @@ func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
 	for _, set := range s.Sets {
 		u := d.x.census(set, reserved, d.now, d.rest)
 		free := reserved.Size(set)
-		u.Path, u.Range, u.Size, u.Reserved, u.Available = set.Path, set.String(), set.Size(), set.Size().Sub(free), free.Sub(u.Used)
+		u.Path, u.Range, u.Size = set.Path, set.String(), set.Size()
+		u.Reserved, u.Available = u.Size.Sub(free), free.Sub(u.Used)
 		u.Used = u.Used.Add(ipam.CountOf(uint64(len(slices.DeleteFunc(slices.Clone(b.Leases), func(l ipam.Lease) bool {
 			_, ok := set.Find(l.Address)
 			return !ok || !reserved.Contains(l.Address)
