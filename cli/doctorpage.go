@@ -23,7 +23,8 @@ fairlead doctor -o json                  # the same as a document, for programs
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace,
 ` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `. Doctor probes a
 named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `.
-` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds, and all of them together take about half a minute at most.
+` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds. After half a
+minute doctor begins no more of them, and says so.
 Without a name and without ` + "`--probe`" + ` doctor sends no packet.
 
 | exit status | it means |
@@ -33,8 +34,8 @@ Without a name and without ` + "`--probe`" + ` doctor sends no packet.
 | 1 | doctor found no fault, and could not see something: it says what. Most of that needs root |
 | 4 | no attachment belongs to the container that was named |
 
-Doctor leaves out what follows from another finding: a bridge that is gone takes its address and its ports with it. It
-looks at attachments that other plugins made from the host only, for what they should have is not known.
+Doctor leaves out what follows from another finding: a bridge that is gone takes its address and its ports with it.
+It compares attachments that other plugins made with what their ADD answered; of their rules it knows little.
 
 It reads the packet filters of other programs, and tries nothing: ` + "`foreign-filter-drops`" + ` names the chain
 and the rule that would drop a packet, also of Docker, ufw, firewalld and kube-proxy. It does not read programs of BPF.
