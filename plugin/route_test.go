@@ -226,6 +226,7 @@ func TestRouteInChains(t *testing.T) {
 	for name, list := range map[string][]string{
 		"sbr after":  {bridge, flush, sbr},
 		"sbr before": {bridge, sbr, table},
+		"hints":      {bridge, `"type":"sbr","addSourceHints":true`, `"type":"route","routes":[{"action":"del","dst":"fd00:77::/64","metric":255}]`},
 		"twice":      {bridge, flush, table},
 		"ptp":        {ptp, flush},
 		"all":        {ptp, flush, `"type":"tuning","mtu":1400`, sbr, table},

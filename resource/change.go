@@ -416,6 +416,24 @@ func (rec changed) takeBack(ns *kernel.NS, which func(changeEntry) bool) (change
 	return left, errors.Join(errs...)
 }
 
+// unlessTaken is routes without those that a Change of the same owner has taken away since (P16).
+func unlessTaken(w *kernel.World, o spec.Owner, ns *kernel.NS, routes []kernel.Route) ([]kernel.Route, error) {
+	rec, err := recallChanges(w, o, ns)
+	for _, e := range rec.Entries {
+		for _, m := range e.Gone {
+			if m.Type != unix.RTM_NEWROUTE {
+				continue
+			}
+			for _, h := range m.Routes() {
+				routes = slices.DeleteFunc(slices.Clone(routes), func(r kernel.Route) bool {
+					return r.Dst == h.Dst && r.Via == h.Via && r.Link == h.Link && r.Table == h.Table
+				})
+			}
+		}
+	}
+	return routes, err
+}
+
 // Took reports whether the Change has taken away a route that a result names, so that the result has to be told.
 func (c Change) Took(w *kernel.World, r Route) (bool, error) {
 	at, err := c.site(w)

@@ -278,7 +278,11 @@ func (s SourceRouting) Verify(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	return s.verify(ctx, w, ns, index, rec.By[s.Table])
+	part := rec.By[s.Table]
+	if part.Made, err = unlessTaken(w, s.Owner, ns, part.Made); err != nil {
+		return err
+	}
+	return s.verify(ctx, w, ns, index, part)
 }
 
 func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.NS, index int, rec sourced) error {

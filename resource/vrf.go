@@ -205,6 +205,9 @@ func (v VRF) Verify(ctx context.Context, w *kernel.World) error {
 		lerr, _ = calledNow(ns, lerr, func(l *kernel.Link) bool { return known && l.Index == m.Index })
 		return lerr
 	}
+	if m.Made, err = unlessTaken(w, v.Owner, ns, m.Made); err != nil {
+		return err
+	}
 	return v.verify(ns, l, m, known)
 }
 
