@@ -17,6 +17,8 @@ type conn struct {
 	fd  int
 	seq uint32
 	buf []byte
+
+	ending []NFTElem // see World.Ended
 }
 
 // conn is the namespace's socket of a protocol, opened at the first use and kept until Close: a

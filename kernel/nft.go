@@ -29,6 +29,7 @@ func (ns *NS) NFT() (*NFT, error) {
 type NFTTable struct {
 	Family byte // unix.NFPROTO_INET, …
 	Name   string
+	Ends   bool // its sets are made so that elements can end, see Ending and CanEnd
 	Sets   []*NFTSet
 	Chains []*NFTChain
 }
@@ -147,7 +148,8 @@ func (n *NFT) ask(qs []*question) error {
 	return nil
 }
 
-// Get reads the elements with these sets and keys. What is missing comes as nil, in its place.
+// Get reads the elements with these sets and keys. What is missing comes as nil, in its place. What is ending is
+// waited for.
 func (n *NFT) Get(keys ...NFTElem) ([]*NFTElem, error) {
 	found := make([]*NFTElem, len(keys))
 	qs := make([]*question, len(keys))
@@ -165,13 +167,20 @@ func (n *NFT) Get(keys ...NFTElem) ([]*NFTElem, error) {
 			},
 		}
 	}
-	return found, n.ask(qs)
+	if err := n.ask(qs); err != nil {
+		return found, err
+	}
+	return found, n.settled(qs, found)
 }
 
-// List reads a whole set; nil is that there is none.
+// List reads a whole set but for what is ending; nil is that there is none.
 func (n *NFT) List(set *NFTSet) (all []NFTElem, err error) {
 	all = []NFTElem{}
-	err = n.RawElements(set.Table, set.Name, func(e []byte) { all = append(all, element(set, e)) })
+	err = n.RawElements(set.Table, set.Name, func(e []byte) {
+		if got := element(set, e); !got.ending() {
+			all = append(all, got)
+		}
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -180,7 +189,12 @@ func (n *NFT) List(set *NFTSet) (all []NFTElem, err error) {
 
 // element is what the attributes of one are.
 func element(set *NFTSet, e []byte) NFTElem {
+	var timeout uint64
+	if v := attr(e, unix.NFTA_SET_ELEM_TIMEOUT); len(v) == 8 {
+		timeout = binary.BigEndian.Uint64(v)
+	}
 	return NFTElem{
+		timeout: timeout,
 		Set:     set,
 		Key:     slices.Clone(attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
 		KeyEnd:  slices.Clone(attr(e, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
@@ -202,6 +216,9 @@ func (r *requests) elements(set *NFTSet, all []NFTElem) {
 				}
 				if e.Data != nil {
 					r.value(unix.NFTA_SET_ELEM_DATA, e.Data)
+				}
+				if e.timeout > 0 {
+					r.attr(unix.NFTA_SET_ELEM_TIMEOUT, binary.BigEndian.AppendUint64(nil, e.timeout)...)
 				}
 				r.comment(unix.NFTA_SET_ELEM_USERDATA, e.Comment)
 			})
@@ -248,12 +265,13 @@ func (b *NFTBatch) Empty() bool { return b == nil || len(b.ops) == 0 }
 
 // Add adds an element; one that exists fails the transaction with EEXIST.
 func (b *NFTBatch) Add(e NFTElem) {
+	e.timeout = 0
 	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, elem: e})
 }
 
 // Delete deletes an element; one that does not exist fails the transaction with ENOENT.
 func (b *NFTBatch) Delete(e NFTElem) {
-	b.ops = append(b.ops, nftOp{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: NFTElem{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}})
+	b.ops = append(b.ops, nftOp{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: e})
 }
 
 // Append takes over what another batch would do, after what b does.
@@ -272,9 +290,17 @@ func (b *NFTBatch) op(verb string, typ, flags uint16, t *NFTTable, what string, 
 	b.ops = append(b.ops, nftOp{verb: verb, typ: typ, flags: flags, table: t, what: what, fill: fill})
 }
 
+// element is what of an element the kernel is told: one that is deleted goes by its key.
+func (o nftOp) element() NFTElem {
+	if o.typ == unix.NFT_MSG_DELSETELEM {
+		return NFTElem{Set: o.elem.Set, Key: o.elem.Key, KeyEnd: o.elem.KeyEnd}
+	}
+	return o.elem
+}
+
 func (o nftOp) String() string {
 	if o.elem.Set != nil {
-		return o.verb + " element " + o.elem.String()
+		return o.verb + " element " + o.element().String()
 	}
 	return o.verb + " " + o.what
 }
@@ -316,7 +342,7 @@ func (n *NFT) CommitAt(b *NFTBatch, generation uint32) error {
 			r.begin(nftMsg(o.typ), flags, nfgenmsg(o.elem.Set.Table.Family)...)
 			all := make([]NFTElem, 0, j-i)
 			for _, o := range b.ops[i:j] {
-				all = append(all, o.elem)
+				all = append(all, o.element())
 			}
 			r.elements(o.elem.Set, all)
 		} else {
@@ -344,5 +370,13 @@ func (n *NFT) CommitAt(b *NFTBatch, generation uint32) error {
 		// What is wrong with the batch as a whole is an answer to its first message.
 		return m.seq != last && m.seq != r.first
 	})
-	return errors.Join(err, failed)
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	b.Each(func(e NFTElem, _ bool) {
+		if e.ending() {
+			n.c.ending = append(n.c.ending, e)
+		}
+	})
+	return nil
 }

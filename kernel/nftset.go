@@ -104,6 +104,7 @@ type NFTElem struct {
 	KeyEnd  []byte // where the set has intervals: the last key of the range
 	Data    []byte
 	Comment string
+	timeout uint64 // ms; 0: none
 }
 
 // NFTKey is the value of a key or of data, from a netip.Addr, uint8 (a protocol), uint16 (a port), uint32

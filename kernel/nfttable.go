@@ -56,7 +56,8 @@ func (s *NFTSet) question() *question {
 }
 
 // Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them:
-// enough to see that somebody flushed or deleted something. Diff sees everything.
+// enough to see that somebody flushed or deleted something. Diff sees everything. Of the sets it looks whether something
+// can end in the first, where it should: they are all made alike.
 func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 	ok := true
 	var qs []*question
@@ -76,6 +77,11 @@ func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
 			answer: func(body []byte) { ok = ok && attr32(body[4:], unix.NFTA_CHAIN_USE) == want },
 		})
+	}
+	if t.Ends && len(t.Sets) > 0 {
+		q := t.Sets[0].question()
+		q.answer = func(body []byte) { ok = ok && attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
+		qs = append(qs, q)
 	}
 	err := n.ask(qs)
 	for _, q := range qs {
@@ -99,7 +105,7 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		q.answer = func(body []byte) {
 			b := body[4:]
 			odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType || attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
-				attr32(b, unix.NFTA_SET_FLAGS)&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) != s.flags()&^nftSetConcat ||
+				(attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) != 0 ||
 				len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType || attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
 		}
 		qs = append(qs, q)
@@ -214,6 +220,9 @@ func (s *NFTSet) flags() (flags uint32) {
 	}
 	if s.Interval {
 		flags |= unix.NFT_SET_INTERVAL | nftSetConcat
+	}
+	if s.Table.Ends {
+		flags |= unix.NFT_SET_TIMEOUT
 	}
 	return flags
 }

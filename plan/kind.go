@@ -67,7 +67,7 @@ func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 			errs = append(errs, fmt.Errorf("remove %s: %w", k.Name(), err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, w.Ended())...)
 }
 
 // Collect is GC (clause P22): of each kind, what the attachments of the network have that are not valid is removed, the last
@@ -98,7 +98,7 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 			fail(k, t.Tidy(ctx, w, network, len(valid) > 0))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, w.Ended())...)
 }
 
 // Union is every kind of several plugins, once.

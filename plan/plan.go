@@ -149,7 +149,7 @@ func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
 			errs = append(errs, fmt.Errorf("remove %v: %w", r, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, w.Ended())...)
 }
 
 // A Tx applies plans and remembers what it changed, so that a failure takes back exactly that.

@@ -1,0 +1,156 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Deleting an element has the kernel wait for a grace period. From Linux 6.12 on, the time that is left to one that
+// stands can be changed, in sets that were made for it. An element that is given a millisecond has ended a tick of the
+// clock later, nobody waits, and the kernel collects it within a second.
+
+const (
+	endsIn      = 1    // ms, which an element is given; the kernel rounds it up to a tick
+	endsWithin  = 1000 // ms: an element that has been given no more is as good as gone
+	endingBound = 100 * time.Millisecond
+
+	nftTableOwner  = 2 // NFT_TABLE_F_OWNER: the table goes with the socket that made it
+	anHour, aSpell = 3_600_000, 60_000
+)
+
+// ending reports whether e has been made to end. No element of ours is given a time otherwise.
+func (e *NFTElem) ending() bool { return e != nil && e.timeout > 0 && e.timeout <= endsWithin }
+
+// Ending is the transaction that makes end what b deletes. It is nil where b does anything else, as what ends is in the
+// way until it is gone, and where a set lets nothing end.
+func (n *NFT) Ending(b *NFTBatch) (*NFTBatch, error) {
+	ending, can := &NFTBatch{}, true
+	asked := map[*NFTSet]bool{}
+	var qs []*question
+	for _, o := range b.ops {
+		e := o.elem
+		if o.typ != unix.NFT_MSG_DELSETELEM || e.Set == nil || len(e.Set.Data) > 0 && e.Data == nil {
+			return nil, nil
+		}
+		if !asked[e.Set] {
+			asked[e.Set] = true
+			q := e.Set.question()
+			q.answer = func(body []byte) { can = can && attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
+			qs = append(qs, q)
+		}
+		e.Comment, e.timeout = "", endsIn
+		ending.ops = append(ending.ops, nftOp{verb: "end", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE, elem: e})
+	}
+	if err := n.ask(qs); err != nil || !can {
+		return nil, err
+	}
+	return ending, nil
+}
+
+// Ended waits until everything has ended that this World has made end, and says what has not. It is asked at the end, for
+// what else is removed makes the kernel wait longer than that.
+func (w *World) Ended() error {
+	if w == nil || w.Host == nil {
+		return nil
+	}
+	w.Host.connMu.Lock()
+	c := w.Host.conns[unix.NETLINK_NETFILTER]
+	w.Host.connMu.Unlock()
+	if c == nil {
+		return nil
+	}
+	c.mu.Lock()
+	all := c.ending
+	c.ending = nil
+	c.mu.Unlock()
+	found, err := (&NFT{c}).Get(all...)
+	for _, e := range found {
+		if e.ending() {
+			err = errors.Join(err, fmt.Errorf("nft element %v does not end", e))
+		}
+	}
+	return err
+}
+
+// settled asks again for those elements that are ending, until they have. There is no event for it: the kernel looks at
+// its clock. It takes a tick, of 10 ms at most.
+func (n *NFT) settled(qs []*question, found []*NFTElem) error {
+	for end := time.Now().Add(endingBound); ; {
+		var open []*question
+		for i, e := range found {
+			if e.ending() {
+				found[i] = nil
+				open = append(open, qs[i])
+			}
+		}
+		if len(open) == 0 {
+			return nil
+		}
+		late := time.Now().After(end)
+		if !late {
+			<-time.After(time.Millisecond)
+		}
+		if err := n.ask(open); err != nil || late {
+			return err
+		}
+	}
+}
+
+// EndsElements reports whether it is known that the kernel can make elements end.
+func EndsElements() bool {
+	answer, _ := os.ReadFile(endingRecord())
+	return string(answer) == "1"
+}
+
+// endingRecord is the file that has what is known of it until the next boot.
+func endingRecord() string { return filepath.Join(RunDir, "nft-ending") }
+
+// CanEnd is EndsElements where something is to be made: where nothing is known it is tried, in a table that is gone
+// again by then, killed or not.
+func (n *NFT) CanEnd() bool {
+	if answer, _ := os.ReadFile(endingRecord()); len(answer) == 1 {
+		return answer[0] == '1'
+	}
+	ends, err := n.tryEnding()
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // which say that it is too old
+		return false
+	}
+	answer := "0"
+	if ends {
+		answer = "1"
+	}
+	if os.MkdirAll(RunDir, 0o700) == nil {
+		_ = replace(endingRecord(), []byte(answer), false) // else it is tried again
+	}
+	return ends
+}
+
+func (n *NFT) tryEnding() (ends bool, err error) {
+	t := &NFTTable{Family: unix.NFPROTO_INET, Name: "fairlead_try", Ends: true}
+	s := &NFTSet{Table: t, Name: "try", Key: []NFTType{NFTMark}}
+	var b NFTBatch
+	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), func(r *requests) {
+		r.str(unix.NFTA_TABLE_NAME, t.Name)
+		r.u32(unix.NFTA_TABLE_FLAGS, nftTableOwner)
+	})
+	b.AddSet(s)
+	for _, ms := range []uint64{anHour, aSpell} {
+		e := NFTElem{Set: s, Key: NFTKey(uint32(1)), timeout: ms}
+		b.ops = append(b.ops, nftOp{verb: "try", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE, elem: e})
+	}
+	if err := n.Commit(&b); err != nil {
+		return false, err
+	}
+	found, err := n.Get(NFTElem{Set: s, Key: NFTKey(uint32(1))})
+	if err == nil {
+		ends = found[0] != nil && found[0].timeout <= aSpell
+	}
+	b = NFTBatch{}
+	b.op("delete", unix.NFT_MSG_DELTABLE, 0, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+	return ends, errors.Join(err, n.Commit(&b))
+}
