@@ -3,6 +3,7 @@ package resource
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -395,9 +396,13 @@ func (f filter) leads(m claimants, owners map[[8]byte]bool) (leads []led, err er
 	return leads, err
 }
 
-// flush makes conntrack forget flows. Failing at it is no reason to fail.
+// flush makes conntrack forget flows, once nothing leads them any more: the next packet would bring them back.
+// Failing at it is no reason to fail.
 func flush(w *kernel.World, flows []kernel.UDPFlow) {
-	if err := w.Host.ForgetUDP(flows); err != nil {
+	if len(flows) == 0 {
+		return
+	}
+	if err := errors.Join(w.Ended(), w.Host.ForgetUDP(flows)); err != nil {
 		slog.Warn("conntrack keeps flows of published UDP ports; their clients may have to change ports", "error", err)
 	}
 }

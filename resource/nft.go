@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -33,12 +34,13 @@ func withFilter(ctx context.Context, w *kernel.World, t *kernel.NFTTable, fn fun
 		return err
 	}
 	defer done()
+	t.Ends = kernel.EndsElements()
 	return filter{NFT: nft, t: t, gen: new(uint32), known: knownOf(ctx)}.attempt(ctx, fn)
 }
 
 // attempt is withFilter under the lock.
 func (f filter) attempt(ctx context.Context, fn func(filter) error) (err error) {
-	torn := 0
+	torn, busy := 0, 0
 	for range 1000 { // each time somebody else got ahead
 		if *f.gen, err = f.Generation(); err != nil {
 			return err
@@ -50,6 +52,8 @@ func (f filter) attempt(ctx context.Context, fn func(filter) error) (err error) 
 		case errors.Is(err, unix.ERESTART):
 		case !f.again && (errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT)):
 			f.again = true // what always stands is not as the cheap look at it says
+		case errors.Is(err, unix.EBUSY) && busy < 20:
+			busy++ // a key came and went so often within a second that the kernel is sorting its set anew
 		default: // what was read of two generations is no answer
 			if now, gerr := f.Generation(); gerr != nil || now == read || *f.gen != read || torn == 10 {
 				return err
@@ -65,6 +69,13 @@ func (f filter) write(b *kernel.NFTBatch) error {
 	if b.Empty() {
 		return nil
 	}
+	if f.t.Ends {
+		if ending, err := f.Ending(b); err != nil {
+			return err
+		} else if ending != nil {
+			b = ending
+		}
+	}
 	was := *f.gen
 	if err := f.CommitAt(b, was); err != nil {
 		return err
@@ -77,7 +88,12 @@ func (f filter) write(b *kernel.NFTBatch) error {
 // ready makes what always stands in the table, and a part, where something of them is missing. What was read before that
 // is of another generation: the error is ERESTART.
 func (f filter) ready(p *part) error {
-	all := &kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Chains: slices.Concat(f.t.Chains, p.Chains)}
+	if !f.t.Ends && f.CanEnd() {
+		f.t.Ends = true
+		return unix.ERESTART
+	}
+	all := &kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Ends: f.t.Ends, Sets: f.t.Sets,
+		Chains: slices.Concat(f.t.Chains, p.Chains)}
 	var more []*kernel.NFTRule
 	for _, l := range p.lines {
 		more = append(more, l.rule)
@@ -105,6 +121,11 @@ func (f filter) ready(p *part) error {
 		}
 		mended = mended || !fix.Empty()
 	}
+	moved, err := f.move()
+	if err != nil {
+		return err
+	}
+	mended = mended || moved
 	missing, err := f.missing(p)
 	if err != nil {
 		return err
@@ -127,6 +148,23 @@ func (f filter) ready(p *part) error {
 	return nil
 }
 
+// move makes the sets of a table of an earlier version anew, so that elements can end there. The administrator's chain is
+// never touched; what it looks something up in stays as it is.
+func (f filter) move() (moved bool, err error) {
+	if !f.t.Ends {
+		return false, nil
+	}
+	b, err := f.Remade(f.t, "user")
+	if err == nil {
+		err = f.write(b)
+	}
+	if err != nil && !errors.Is(err, unix.ERESTART) { // they do as they are
+		slog.Warn("the sets of an earlier version stay, so DEL takes longer", "table", f.t.String(), "error", err)
+		return false, nil
+	}
+	return !b.Empty(), err
+}
+
 // A part is what some attachments share in a table: chains and sets that are named after a hash of what they
 // do, and the lines in chains of the skeleton that lead there. It is made once and stays.
 type part struct {
@@ -141,7 +179,7 @@ type wayIn struct {
 }
 
 func newPart(t *kernel.NFTTable) *part {
-	return &part{NFTTable: kernel.NFTTable{Family: t.Family, Name: t.Name}}
+	return &part{NFTTable: kernel.NFTTable{Family: t.Family, Name: t.Name, Ends: t.Ends}}
 }
 
 // share adds a chain for those that a set of its name has, and returns the set. A line in the chain from leads

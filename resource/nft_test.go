@@ -15,6 +15,9 @@ import (
 // nftState is what nft(8) shows of both tables, and so also shows that it can read them.
 func nftState(t testing.TB, w *kernel.World) string {
 	t.Helper()
+	if err := w.Ended(); err != nil {
+		t.Error(err)
+	}
 	return nstest.RunIn(t, w.Host.Path, "nft", "list", "ruleset")
 }
 

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -91,7 +92,7 @@ func (l *lab) publishedPaths() {
 	if err := p.Verify(l.Context(), l.w); err != nil {
 		l.Error(err)
 	}
-	if err := p.Remove(l.Context(), l.w); err != nil {
+	if err := errors.Join(p.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
 		l.Fatal(err)
 	}
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
@@ -228,7 +229,7 @@ func TestMasqueradePaths(t *testing.T) {
 	l.expect(l.a, "tcp", "[2001:db8:1::2]:80", "beyond fd00::5")
 	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
 	l.expect(l.b, "tcp", "192.0.2.2:80", "neighbour 10.1.2.6")
-	if err := m.Remove(l.Context(), l.w); err != nil {
+	if err := errors.Join(m.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
 		t.Fatal(err)
 	}
 	l.expect(l.a, "tcp", "192.0.2.2:80", "neighbour 10.1.2.5")
@@ -245,7 +246,7 @@ func TestSpoofCheckPackets(t *testing.T) {
 	l.expect(l.a, "tcp", "10.1.2.6:80", "")
 	l.in(l.a, "ip link set eth0 address "+mac)
 	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
-	if err := s.Remove(l.Context(), l.w); err != nil {
+	if err := errors.Join(s.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
 		t.Fatal(err)
 	}
 	l.in(l.a, "ip link set eth0 address 02:00:00:00:00:99")

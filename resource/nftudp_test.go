@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -54,7 +55,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 				l.ensure(a, l.w)
 				ask("a " + c.a[2:])
 				b := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true, Ports: a.Ports}
-				if err := a.Remove(t.Context(), l.w); err != nil {
+				if err := errors.Join(a.Remove(t.Context(), l.w), l.w.Ended()); err != nil {
 					t.Fatal(err)
 				}
 				ask("")
