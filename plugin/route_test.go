@@ -85,7 +85,7 @@ func TestRouteTraffic(t *testing.T) {
 	}
 
 	// A rule stops some packets; a wrong MAC address stops others.
-	_, a2 = f.add("2", `{"dst":"198.51.100.0/24"}`, `"type":"route","rules":[{"priority":500,"to":"198.51.100.7","type":"prohibit"}],"neighbours":[{"dst":"10.92.0.9","lladdr":"02:00:00:00:ff:ff"}]`)
+	f.add("2", `{"dst":"198.51.100.0/24"}`, `"type":"route","rules":[{"priority":500,"to":"198.51.100.7","type":"prohibit"}],"neighbours":[{"dst":"10.92.0.9","lladdr":"02:00:00:00:ff:ff"}]`)
 	f.expect("c", "", client[0], "")
 	f.expect("c", "", "10.92.0.9", "")
 	f.expect("c", "", "10.92.0.1", "r2")
