@@ -259,7 +259,7 @@ func TestTablesOfEarlierVersion(t *testing.T) {
 			t.Errorf("the administrator's chain was\n%s\nand is\n%s", user, now)
 		}
 		for _, r := range p {
-			if err := r.(plan.Resource).Verify(t.Context(), w); err != nil {
+			if err := r.Verify(t.Context(), w); err != nil {
 				t.Errorf("killed at point %d: %v", n, err)
 			}
 		}

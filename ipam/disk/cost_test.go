@@ -111,7 +111,7 @@ func TestCost(t *testing.T) {
 			rows = append(rows, fmt.Sprintf("%s with %d leases, %s: %v", tc.subnet, tc.n, what, got))
 			if base[what] == nil {
 				base[what] = got
-				if refused := what == "ADD to a full range"; (got["refused"] == 1) != refused || got["pread64"] == 0 {
+				if refused := what == "ADD to a full range"; (got["refused"] == 1) != refused || got["openat"] == 0 {
 					t.Errorf("%s: %v", what, got)
 				}
 				continue
