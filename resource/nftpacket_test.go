@@ -329,7 +329,7 @@ func TestConditionsOnPackets(t *testing.T) {
 			if err := p.Verify(m.Context(), l.w); err != nil {
 				t.Error(err)
 			}
-			if err := p.Remove(m.Context(), l.w); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.w), l.w.Ended()); err != nil {
 				t.Error(err)
 			}
 			m.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
