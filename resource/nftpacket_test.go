@@ -139,7 +139,7 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 				m.expect(l.w.Host, network, "198.51.100.2:53", "beyond 198.51.100.1")
 				m.expect(l.w.Host, network, "[2001:db8:1::2]:53", "beyond 2001:db8:1::1")
 			}
-			if err := p.Remove(m.Context(), l.w); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.w), l.w.Ended()); err != nil {
 				t.Fatal(err)
 			}
 		})
