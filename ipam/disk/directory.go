@@ -195,7 +195,7 @@ func garbage(text string) bool {
 // stamp tells a file from any other that ever had its name, and from what it was before it was written to.
 func stamp(st *unix.Stat_t) uint32 {
 	b := make([]byte, 0, 32)
-	for _, n := range []int64{int64(st.Ino), st.Size, st.Mtim.Sec, st.Mtim.Nsec} {
+	for _, n := range []int64{int64(st.Ino), st.Size, int64(st.Mtim.Sec), int64(st.Mtim.Nsec)} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
 	}
 	return number("stamp", string(b))

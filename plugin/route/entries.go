@@ -2,6 +2,7 @@ package route
 
 import (
 	"errors"
+	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -186,10 +187,10 @@ func router(key string, via netip.Addr, dst netip.Prefix) error {
 // numbers refuses what the kernel has no room for.
 func numbers(key, metric string, e resource.RouteEntry) error {
 	switch {
-	case e.Priority < 0 || e.Priority > 1<<32-1:
-		return bad("%s.%s: %d: want 0 to %d", key, metric, e.Priority, 1<<32-1)
-	case e.Table < 0 || e.Table > 1<<32-1 || e.Table == 255:
-		return bad("%s.table: %d: want 1 to %d, but not 255, which is the kernel's own", key, e.Table, 1<<32-1)
+	case e.Priority < 0 || e.Priority > mostNumber:
+		return bad("%s.%s: %d: want 0 to %d", key, metric, e.Priority, mostNumber)
+	case e.Table < 0 || e.Table > mostNumber || e.Table == 255:
+		return bad("%s.table: %d: want 1 to %d, but not 255, which is the kernel's own", key, e.Table, mostNumber)
 	case e.MTU != 0 && (e.MTU < 68 || e.MTU > 65535):
 		return bad("%s.mtu: %d: want 68 to 65535 bytes", key, e.MTU)
 	case e.AdvMSS < 0 || e.AdvMSS > 65535:
@@ -378,8 +379,8 @@ func (r rule) complete(key string, do resource.Verb) error {
 	switch {
 	case r.Type != "" && !slices.Contains(types, r.Type):
 		return oneOf(key+".type", r.Type, types)
-	case r.Table < 0 || r.Table > 1<<32-1:
-		return bad("%s.table: %d: want 1 to %d", key, r.Table, 1<<32-1)
+	case r.Table < 0 || r.Table > mostNumber:
+		return bad("%s.table: %d: want 1 to %d", key, r.Table, mostNumber)
 	case r.Table != 0 && r.Type != "":
 		return bad("%s: has table and type; want one of the two", key)
 	case r.Priority < 0 || r.Priority > 32765:
@@ -442,3 +443,6 @@ func (n neighbour) change(key string, all *changes) error {
 	all.add(key, do, e)
 	return nil
 }
+
+// mostNumber is the greatest table, priority or metric; an int of 32-bit machines has less.
+const mostNumber = min(1<<32-1, math.MaxInt)

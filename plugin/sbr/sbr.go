@@ -43,7 +43,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Table != nil {
 		s.Table, s.Hints = *c.Table, false
 	}
-	if t := s.Table; c.Table != nil && (t < 1 || t > 1<<32-1 || t >= 253 && t <= 255) {
+	if t := s.Table; c.Table != nil && (t < 1 || int64(t) > 1<<32-1 || t >= 253 && t <= 255) {
 		return nil, spec.Errorf(spec.CodeConfig, "table: %d: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)", t)
 	}
 	if r.Prev != nil && len(s.Sources) == 0 {

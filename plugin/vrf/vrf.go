@@ -35,7 +35,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Name == r.IfName {
 		return bad("vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, or a VRF's", c.Name)
 	}
-	if t := c.Table; t < 0 || t > 1<<32-1 || t >= 253 && t <= 255 {
+	if t := c.Table; t < 0 || int64(t) > 1<<32-1 || t >= 253 && t <= 255 {
 		return bad("table: %d: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one", t)
 	}
 	return plan.Plan{v}, nil
