@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -305,8 +306,7 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner, and leaves what is the network's to others of it.
 func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
-	return errors.Join(remove(ctx, w, inetTable(), kernel.OwnerHash(i.Owner), kindIngress), remove(ctx, w, inetTable(), kernel.OwnerHash(i.Owner), kindOwnSubnet),
-		Policed{i.Owner}.Remove(ctx, w))
+	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), Policed{i.Owner}.Remove(ctx, w))
 }
 
 // An IsolatedPort is a container's host end on a bridge that no other of them may send to or hear from. The bridge
@@ -387,7 +387,7 @@ func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (p IsolatedPort) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, bridgeTable(), kernel.OwnerHash(p.Owner), kindIsolatedPort)
+	return IsolatedPortKind().Remove(ctx, w, plan.TagOf(p.Owner))
 }
 
 // SweepNetwork removes what a network itself has in the packet filter for bridges that are gone. Where no

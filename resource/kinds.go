@@ -20,6 +20,13 @@ func recorded[T any](w *kernel.World, record, network string) ([]plan.Tag, error
 	return tags, err
 }
 
+// ownersIn finds who has a record of a name.
+func ownersIn[T any](record string) ownersOf {
+	return func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+		return recorded[T](w, record, network)
+	}
+}
+
 // recordOf is what is recorded of a tag's attachment, and whether anything is.
 func recordOf[T any](w *kernel.World, record string, t plan.Tag) (r T, known bool, err error) {
 	if r, known = t.Found.(T); known {
@@ -32,17 +39,24 @@ func recordOf[T any](w *kernel.World, record string, t plan.Tag) (r T, known boo
 	return r, json.Unmarshal(raw, &r) == nil, nil
 }
 
-// forEach calls remove for every tag and, of those where it succeeds, forgets the record that Owners found. It goes on past an error.
-func forEach(w *kernel.World, record string, tags []plan.Tag, remove func(plan.Tag) error) error {
+// forEach calls do for every tag, and goes on past an error.
+func forEach(tags []plan.Tag, do func(plan.Tag) error) error {
 	var errs []error
 	for _, t := range tags {
-		err := remove(t)
-		if err == nil && record != "" && !t.Known() {
-			err = w.Memory.ForgetOf(record, t.Network, t.Hash)
-		}
-		errs = append(errs, err)
+		errs = append(errs, do(t))
 	}
 	return errors.Join(errs...)
+}
+
+// forgetAll forgets the records of tags.
+func forgetAll(w *kernel.World, tags []plan.Tag, records ...string) error {
+	return forEach(tags, func(t plan.Tag) error {
+		var errs []error
+		for _, record := range records {
+			errs = append(errs, w.Memory.ForgetOf(record, t.Network, t.Hash))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 // notOf reports whether a hash is that of none of the tags: what a look over many leaves alone.
@@ -70,12 +84,13 @@ func prevMAC(t plan.Tag) (mac string, attached bool) {
 	return "", false
 }
 
-// A funcKind is a plan.Kind made of functions.
+// A funcKind is a plan.Kind made of functions. A nil one does nothing.
 type funcKind struct {
 	name   string
-	owners func(ctx context.Context, w *kernel.World, network string) ([]plan.Tag, error) // nil: GC finds none, for nothing tells whose it is
+	owners ownersOf // nil: nothing tells GC whose it is
 	remove func(ctx context.Context, w *kernel.World, t plan.Tag) error
-	tidy   func(ctx context.Context, w *kernel.World, network string, used bool) error // nil: the network has nothing of its own
+	found  func(ctx context.Context, w *kernel.World, tags []plan.Tag) error // what owners found, removed at once; nil: one by one
+	tidy   func(ctx context.Context, w *kernel.World, network string, used bool) error
 }
 
 // Name implements plan.Kind.
@@ -91,7 +106,13 @@ func (k funcKind) Owners(ctx context.Context, w *kernel.World, network string) (
 
 // Remove implements plan.Kind.
 func (k funcKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, "", tags, func(t plan.Tag) error { return k.remove(ctx, w, t) })
+	switch {
+	case k.remove == nil:
+		return nil
+	case k.found != nil && len(tags) > 0 && !tags[0].Known():
+		return k.found(ctx, w, tags)
+	}
+	return forEach(tags, func(t plan.Tag) error { return k.remove(ctx, w, t) })
 }
 
 // Tidy implements plan.Tidier.
@@ -103,12 +124,14 @@ func (k funcKind) Tidy(ctx context.Context, w *kernel.World, network string, use
 }
 
 // recordKind is a kind whose owners a record names. DEL removes by the owner; GC by what is recorded, which it forgets.
-func recordKind[T any](name, record string, del func(context.Context, *kernel.World, plan.Tag) error, gc func(context.Context, *kernel.World, plan.Tag, T) error) plan.Kind {
+func recordKind[T any](
+	name, record string,
+	del func(context.Context, *kernel.World, plan.Tag) error,
+	gc func(context.Context, *kernel.World, plan.Tag, T) error,
+) plan.Kind {
 	return funcKind{
-		name: name,
-		owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
-			return recorded[T](w, record, network)
-		},
+		name:   name,
+		owners: ownersIn[T](record),
 		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 			r, found := t.Found.(T)
 			if !found {
@@ -120,6 +143,16 @@ func recordKind[T any](name, record string, del func(context.Context, *kernel.Wo
 			return w.Memory.ForgetOf(record, t.Network, t.Hash)
 		},
 	}
+}
+
+// ownersOf finds who has something of a kind in a network.
+type ownersOf func(ctx context.Context, w *kernel.World, network string) ([]plan.Tag, error)
+
+// byResource is a kind whose resource removes all of it by the owner alone. Owners, if any, name the whole owner.
+func byResource(name string, owners ownersOf, of func(spec.Owner) plan.Remover) plan.Kind {
+	return funcKind{name: name, owners: owners, remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+		return of(t.Owner).Remove(ctx, w)
+	}}
 }
 
 // PortKind is the Kind of Port: links of others that were made ports of a bridge. They are taken off it and stay.
@@ -145,7 +178,9 @@ func TransientBridgeKind() plan.Kind {
 	remove := func(ctx context.Context, w *kernel.World, t plan.Tag, name string) error {
 		return TransientBridge{Bridge: Bridge{Name: name}, Network: t.Network}.Remove(ctx, w)
 	}
-	k := recordKind("bridge that goes with its last port", transientRecord, func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+	k := recordKind("bridge that goes with its last port", transientRecord, func(
+		ctx context.Context, w *kernel.World, t plan.Tag,
+	) error {
 		name, known, err := recordOf[string](w, transientRecord, t)
 		if err != nil || !known {
 			return err
@@ -189,17 +224,21 @@ func LimitKind() plan.Kind {
 				if other, err := unlimited(w, o); other || err != nil {
 					return err
 				}
-				for _, r := range []plan.Remover{Redirect{Owner: o, Link: o.IfName}, Qdisc{Owner: o, Link: o.IfName}, Redirect{Owner: o, Where: Host}, Qdisc{Owner: o, Where: Host}} {
+				for _, r := range []plan.Remover{
+					Redirect{Owner: o, Link: o.IfName}, Qdisc{Owner: o, Link: o.IfName},
+					Redirect{Owner: o, Where: Host}, Qdisc{Owner: o, Where: Host},
+				} {
 					errs = append(errs, lives(r.Remove(ctx, w)))
 				}
 				return errors.Join(errs...)
 			}
 			t.Found = nil // of one of the two records
 			for record, drop := range drops {
-				errs = append(errs, forEach(w, record, []plan.Tag{t}, func(t plan.Tag) error {
-					links, _, err := recordOf[shaped](w, record, t)
-					return errors.Join(err, links.drop(w, drop))
-				}))
+				links, _, err := recordOf[shaped](w, record, t)
+				if err = errors.Join(err, links.drop(w, drop)); err == nil {
+					err = w.Memory.ForgetOf(record, t.Network, t.Hash)
+				}
+				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
 		}}
@@ -280,35 +319,31 @@ func DeviceKind(ways []Device) plan.Kind {
 
 // LoopbackKind is lo in the container, which DEL sets down. It goes with its namespace.
 func LoopbackKind() plan.Kind {
-	return funcKind{name: "lo that is up", remove: func(ctx context.Context, w *kernel.World, _ plan.Tag) error {
-		return Up{Link: "lo"}.Remove(ctx, w)
-	}}
+	return byResource("lo that is up", nil, func(spec.Owner) plan.Remover { return Up{Link: "lo"} })
 }
 
 // FailClosedKind is the Kind of FailClosed on links of attachments' own. A rule does not say of which network it is; PolicyKind tidies up
 // those for links that are gone.
 func FailClosedKind() plan.Kind {
-	return funcKind{name: "routing rules of a policy", remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		return FailClosed{Owner: t.Owner}.Remove(ctx, w)
-	}}
+	return byResource("routing rules of a policy", nil, func(o spec.Owner) plan.Remover { return FailClosed{Owner: o} })
 }
 
 // PublishIPTablesKind is the Kind of PublishIPTables.
 func PublishIPTablesKind() plan.Kind {
-	return funcKind{name: "published ports in iptables", owners: iptOwners(iptPublished), remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		return PublishIPTables{Publish: Publish{Owner: t.Owner}}.Remove(ctx, w)
-	}}
+	return byResource("published ports in iptables", iptOwners(iptPublished), func(o spec.Owner) plan.Remover {
+		return PublishIPTables{Publish: Publish{Owner: o}}
+	})
 }
 
 // MasqueradeIPTablesKind is the Kind of MasqueradeIPTables.
 func MasqueradeIPTablesKind() plan.Kind {
-	return funcKind{name: "masquerade in iptables", owners: iptOwners(iptMasquerade), remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		return MasqueradeIPTables{Masquerade{Owner: t.Owner}}.Remove(ctx, w)
-	}}
+	return byResource("masquerade in iptables", iptOwners(iptMasquerade), func(o spec.Owner) plan.Remover {
+		return MasqueradeIPTables{Masquerade{Owner: o}}
+	})
 }
 
 // iptOwners lists the attachments of a network that have rules in iptables by our records, which name the whole owner.
-func iptOwners(record string) func(context.Context, *kernel.World, string) ([]plan.Tag, error) {
+func iptOwners(record string) ownersOf {
 	return func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 		records, err := iptRecords(w, record, network)
 		for hash, r := range records {

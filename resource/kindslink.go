@@ -15,45 +15,30 @@ import (
 
 // VethKind is the Kind of Veth. Bridge is that of the configuration, if any: a pair that the reference's plugin made, which
 // carries no mark, is this attachment's only if it is a port of that.
-type VethKind struct{ Bridge string }
-
-// Name implements plan.Kind.
-func (VethKind) Name() string { return "veth pair" }
-
-// Owners implements plan.Kind.
-func (VethKind) Owners(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
-	return hostLinks(w, network, "veth")
-}
-
-// Remove implements plan.Kind.
-func (k VethKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return removeHostLinks(w, tags, func(t plan.Tag) error {
-		v := Veth{Owner: t.Owner, Name: t.Owner.IfName, Host: kernel.LinkName("veth", t.Owner), Master: k.Bridge}
-		return v.Remove(ctx, w)
+func VethKind(bridge string) plan.Kind {
+	return hostLinkKind("veth pair", "veth", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
+		return Veth{Owner: o, Name: o.IfName, Host: kernel.LinkName("veth", o), Master: bridge}.Remove(ctx, w)
 	})
-}
-
-// Tidy implements plan.Tidier.
-func (VethKind) Tidy(_ context.Context, w *kernel.World, network string, _ bool) error {
-	return emptyDoomed(w, network, nil)
 }
 
 // IFBKind is the Kind of IFB.
-type IFBKind struct{}
-
-// Name implements plan.Kind.
-func (IFBKind) Name() string { return "ifb" }
-
-// Owners implements plan.Kind.
-func (IFBKind) Owners(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
-	return hostLinks(w, network, "ifb")
+func IFBKind() plan.Kind {
+	return hostLinkKind("ifb", "ifb", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
+		return errors.Join(IFB{Owner: o, Where: Host}.Remove(ctx, w), lives(IFB{Owner: o}.Remove(ctx, w)))
+	})
 }
 
-// Remove implements plan.Kind.
-func (IFBKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return removeHostLinks(w, tags, func(t plan.Tag) error {
-		return errors.Join(IFB{Owner: t.Owner, Where: Host}.Remove(ctx, w), lives(IFB{Owner: t.Owner}.Remove(ctx, w)))
-	})
+// hostLinkKind is the Kind of links on the host, of a type of ip(8).
+func hostLinkKind(name, kind string, remove func(context.Context, *kernel.World, spec.Owner) error) plan.Kind {
+	return funcKind{name: name,
+		owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+			return hostLinks(w, network, kind)
+		},
+		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error { return remove(ctx, w, t.Owner) },
+		found:  func(_ context.Context, w *kernel.World, tags []plan.Tag) error { return removeHostLinks(w, tags) },
+		tidy: func(_ context.Context, w *kernel.World, network string, _ bool) error {
+			return emptyDoomed(w, network, nil)
+		}}
 }
 
 // hostLinks lists whose links of a type the network has on the host, by their group. A link that was made and not yet tagged when
@@ -88,12 +73,9 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 	return tags, nil
 }
 
-// removeHostLinks removes one by one what DEL asks for, and all at once what GC has found: deleting a link takes the kernel a
-// grace period, and deleting a group takes it one too. So what is to go is moved into a group of its own.
-func removeHostLinks(w *kernel.World, tags []plan.Tag, one func(plan.Tag) error) error {
-	if len(tags) == 0 || tags[0].Known() {
-		return forEach(w, "", tags, one)
-	}
+// removeHostLinks removes links at once: deleting one takes the kernel a grace period, and deleting a group takes it one too. So what is to
+// go is moved into a group of its own.
+func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	doomed := doomedGroup(tags[0].Network)
 	if err := emptyDoomed(w, tags[0].Network, tags); err != nil {
 		return err
@@ -120,7 +102,8 @@ func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
 	}
 	var errs []error
 	for _, l := range links {
-		if l.Group != doomedGroup(network) || slices.ContainsFunc(tags, func(t plan.Tag) bool { return t.Found.(*kernel.Link).Index == l.Index }) {
+		is := func(t plan.Tag) bool { return t.Found.(*kernel.Link).Index == l.Index }
+		if l.Group != doomedGroup(network) || slices.ContainsFunc(tags, is) {
 			continue
 		}
 		var to uint32
@@ -141,51 +124,57 @@ func derivedName(l *kernel.Link) bool {
 func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<24 }
 
 // ContainerLink is the Kind of a link that was made in the container, of a type of ip(8): macvlan, ipvlan, vlan, dummy, tun.
-type ContainerLink string
+func ContainerLink(kind string) plan.Kind {
+	return funcKind{name: kind + " interface",
+		owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+			return containerLinks(w, network, kind)
+		},
+		remove: func(_ context.Context, w *kernel.World, t plan.Tag) error {
+			if t.Known() {
+				return removeOwn(w, t.Owner, t.Owner.IfName, kind)
+			}
+			if err := removeContained(w, t, kind); err != nil {
+				return err
+			}
+			return w.Memory.ForgetOf(linkRecord, t.Network, t.Hash)
+		}}
+}
 
-// Name implements plan.Kind.
-func (k ContainerLink) Name() string { return string(k) + " interface" }
-
-// Owners implements plan.Kind. An ADD that was killed has written no link down, and that the namespace was entered.
-func (k ContainerLink) Owners(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+// containerLinks lists whose links of a type there may be in containers. An ADD that was killed has written no link down, and that the
+// namespace was entered.
+func containerLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
 	made, err := decoded[Made](w.Memory.Records(MadeRecord, network))
 	links, lerr := decoded[madeLink](w.Memory.Records(linkRecord, network))
-	var tags []plan.Tag
 	for hash, m := range made {
-		if l, known := links[hash]; m.Path != "" && (!known || l.Kind == string(k)) {
+		if l, known := links[hash]; m.Path != "" && (!known || l.Kind == kind) {
 			tags = append(tags, plan.Tag{Network: network, Hash: hash, Found: m})
 		}
 	}
 	for hash, l := range links {
-		if m, known := made[hash]; l.Kind == string(k) && (!known || m.Path == "") {
+		if m, known := made[hash]; l.Kind == kind && (!known || m.Path == "") {
 			tags = append(tags, plan.Tag{Network: network, Hash: hash})
 		}
 	}
 	return tags, errors.Join(err, lerr)
 }
 
-// Remove implements plan.Kind.
-func (k ContainerLink) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, linkRecord, tags, func(t plan.Tag) error {
-		if t.Known() {
-			return removeOwn(w, t.Owner, t.Owner.IfName, string(k))
-		}
-		m, _ := t.Found.(Made)
-		if m.Path == "" { // gone with its namespace
-			return nil
-		}
-		ns, err := m.open()
-		if ns == nil || err != nil {
-			return err
-		}
-		defer ns.Close()
-		made, err := recallLink(w, m.Owner, ns)
-		if err != nil {
-			return err
-		}
-		links, err := ownLinks(w, ns, made, t.Hash, func(l *kernel.Link) bool {
-			return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(t.Network))
-		}, string(k))
-		return errors.Join(err, deleteAll(ns, links))
-	})
+// removeContained removes an attachment's links of a type from its container, if that lives.
+func removeContained(w *kernel.World, t plan.Tag, kind string) error {
+	m, _ := t.Found.(Made)
+	if m.Path == "" { // gone with its namespace
+		return nil
+	}
+	ns, err := m.open()
+	if ns == nil || err != nil {
+		return err
+	}
+	defer ns.Close()
+	made, err := recallLink(w, m.Owner, ns)
+	if err != nil {
+		return err
+	}
+	links, err := ownLinks(w, ns, made, t.Hash, func(l *kernel.Link) bool {
+		return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(t.Network))
+	}, kind)
+	return errors.Join(err, deleteAll(ns, links))
 }

@@ -10,29 +10,51 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
-// An NFTKind is the Kind of what attachments have in one of our nf_tables tables, by the entries in its map owners.
-type NFTKind struct {
+// An nftKind is the Kind of what attachments have in one of our nf_tables tables, by the entries in its map owners.
+type nftKind struct {
 	name   string
 	table  func() *kernel.NFTTable
 	number []uint32
 }
 
-// The kinds of elements, by the resource that has them.
-func MasqueradeKind() NFTKind { return NFTKind{"masquerade", inetTable, []uint32{kindMasquerade}} }
-func PublishKind() NFTKind    { return NFTKind{"published ports", inetTable, []uint32{kindPublish}} }
-func IngressKind() NFTKind {
-	return NFTKind{"policy on a link of its own", inetTable, []uint32{kindIngress, kindOwnSubnet}}
+// MasqueradeKind is the Kind of Masquerade.
+func MasqueradeKind() plan.Kind { return nftKind{"masquerade", inetTable, []uint32{kindMasquerade}} }
+
+// PublishKind is the Kind of Publish.
+func PublishKind() plan.Kind { return nftKind{"published ports", inetTable, []uint32{kindPublish}} }
+
+// IngressKind is the Kind of Ingress on a link that only the attachment has.
+func IngressKind() plan.Kind {
+	return nftKind{"policy on a link of its own", inetTable, []uint32{kindIngress, kindOwnSubnet}}
 }
-func SpoofCheckKind() NFTKind { return NFTKind{"MAC check", bridgeTable, []uint32{kindSpoofCheck}} }
-func IsolatedPortKind() NFTKind {
-	return NFTKind{"isolated bridge port", bridgeTable, []uint32{kindIsolatedPort}}
+
+// SpoofCheckKind is the Kind of SpoofCheck.
+func SpoofCheckKind() plan.Kind { return nftKind{"MAC check", bridgeTable, []uint32{kindSpoofCheck}} }
+
+// IsolatedPortKind is the Kind of IsolatedPort.
+func IsolatedPortKind() plan.Kind {
+	return nftKind{"isolated bridge port", bridgeTable, []uint32{kindIsolatedPort}}
+}
+
+// SharedChainKind is the Kind of chains and sets of our tables that attachments share. They are no attachment's: GC removes those that none
+// is in.
+func SharedChainKind() plan.Kind {
+	return funcKind{name: "shared nft chains", tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
+		var errs []error
+		for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+			if err := withFilter(ctx, w, t, filter.prune); !unavailable(err) {
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	}}
 }
 
 // Name implements plan.Kind.
-func (k NFTKind) Name() string { return k.name }
+func (k nftKind) Name() string { return k.name }
 
 // Owners implements plan.Kind. It reads the map owners alone.
-func (k NFTKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 	nft, err := w.Host.NFT()
 	if err != nil {
 		return nil, err
@@ -46,7 +68,8 @@ func (k NFTKind) Owners(_ context.Context, w *kernel.World, network string) (tag
 	for _, r := range records {
 		_, tag := f.parseEntry(r)
 		net, hash, _, ok := kernel.ParseTag(tag)
-		if ok && net == kernel.NetworkHash(network) && !known[hash] && slices.Contains(k.number, binary.NativeEndian.Uint32(r.Key[8:])&^0xffff) {
+		number := binary.NativeEndian.Uint32(r.Key[8:]) &^ 0xffff
+		if ok && net == kernel.NetworkHash(network) && !known[hash] && slices.Contains(k.number, number) {
 			known[hash] = true
 			tags = append(tags, plan.Tag{Network: network, Hash: hash})
 		}
@@ -55,7 +78,7 @@ func (k NFTKind) Owners(_ context.Context, w *kernel.World, network string) (tag
 }
 
 // Remove implements plan.Kind. Removing nothing is one look-up by key.
-func (k NFTKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
+func (k nftKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
 	var errs []error
 	for _, t := range tags {
 		for _, n := range k.number {
@@ -63,13 +86,4 @@ func (k NFTKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) 
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// Tidy implements plan.Tidier: chains and sets that no attachment is in.
-func (k NFTKind) Tidy(ctx context.Context, w *kernel.World, _ string, _ bool) error {
-	err := withFilter(ctx, w, k.table(), filter.prune)
-	if unavailable(err) {
-		return nil
-	}
-	return err
 }

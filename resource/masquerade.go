@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -80,7 +81,7 @@ func (m Masquerade) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (m Masquerade) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, inetTable(), kernel.OwnerHash(m.Owner), kindMasquerade)
+	return MasqueradeKind().Remove(ctx, w, plan.TagOf(m.Owner))
 }
 
 // want are the chain and the set of the network, one of each family, and its own elements.

@@ -56,8 +56,12 @@ func nftLaw(t *testing.T, w *kernel.World, r plan.Resource, breakers ...breaker)
 	lawBook{state: func(t testing.TB) string { return elements(t, w) }}.hold(t, w, r, breakers...)
 }
 
+// nft runs one command of nft(8) on the host, once what was removed has ended.
 func nft(t testing.TB, w *kernel.World, line string) string {
 	t.Helper()
+	if err := w.Ended(); err != nil {
+		t.Error(err)
+	}
 	return nstest.RunIn(t, w.Host.Path, "nft", line)
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -205,5 +206,5 @@ func (p Publish) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (p Publish) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, inetTable(), kernel.OwnerHash(p.Owner), kindPublish)
+	return PublishKind().Remove(ctx, w, plan.TagOf(p.Owner))
 }

@@ -12,10 +12,23 @@ import (
 
 // ReferenceChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC finds them by their
 // comments. DEL finds them by their names, which are those of our own iptables backends.
-type ReferenceChainKind struct{}
-
-// Name implements plan.Kind.
-func (ReferenceChainKind) Name() string { return "the reference's iptables chain" }
+func ReferenceChainKind() plan.Kind {
+	return funcKind{name: "the reference's iptables chain", owners: referenceChains,
+		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			c, found := t.Found.(referenceChain)
+			if !found {
+				return nil
+			}
+			return withIPTables(ctx, func() error {
+				if !c.publishes {
+					return removeMasquerade(ctx, w, c.v6, c.name, nil)
+				}
+				flows, err := removePublished(ctx, w, c.v6, c.name, nil)
+				flush(w, flows)
+				return err
+			})
+		}}
+}
 
 // A referenceChain is a chain of an attachment, and whether it publishes ports or masquerades.
 type referenceChain struct {
@@ -23,8 +36,8 @@ type referenceChain struct {
 	v6, publishes bool
 }
 
-// Owners implements plan.Kind. A comment names the network and the container.
-func (ReferenceChainKind) Owners(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+// referenceChains lists them. A comment names the network and the container.
+func referenceChains(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
@@ -58,71 +71,46 @@ func (ReferenceChainKind) Owners(ctx context.Context, w *kernel.World, network s
 	return tags, errors.Join(errs...)
 }
 
-// Remove implements plan.Kind.
-func (ReferenceChainKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	return forEach(w, "", tags, func(t plan.Tag) error {
-		c, found := t.Found.(referenceChain)
-		if !found {
-			return nil
-		}
-		return withIPTables(ctx, func() error {
-			if !c.publishes {
-				return removeMasquerade(ctx, w, c.v6, c.name, nil)
-			}
-			flows, err := removePublished(ctx, w, c.v6, c.name, nil)
-			flush(w, flows)
-			return err
-		})
-	})
-}
-
 // ReferenceMasqueradeKind is the Kind of what the reference's bridge and ptp have in table inet cni_plugins_masquerade.
-type ReferenceMasqueradeKind struct{}
-
-// Name implements plan.Kind.
-func (ReferenceMasqueradeKind) Name() string { return "the reference's masquerade in nftables" }
-
-// Owners implements plan.Kind.
-func (ReferenceMasqueradeKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-	err = eachReferenceMasquerade(w, func(mark string) bool {
-		if strings.HasPrefix(mark, referenceMarkHash(network)+"-") {
-			tags = append(tags, plan.Tag{Network: network, Found: mark, Could: func(o spec.Owner) bool { return referenceMark(o) == mark }})
-		}
-		return false
-	})
-	return tags, err
-}
-
-// Remove implements plan.Kind.
-func (ReferenceMasqueradeKind) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
-	marks := map[string]bool{}
-	for _, t := range tags {
-		mark, found := t.Found.(string)
-		if !found {
-			mark = referenceMark(t.Owner)
-		}
-		marks[mark] = true
-	}
-	return eachReferenceMasquerade(w, func(mark string) bool { return marks[mark] })
+func ReferenceMasqueradeKind() plan.Kind {
+	return funcKind{name: "the reference's masquerade in nftables",
+		owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+			err = eachReferenceMasquerade(w, func(mark string) bool {
+				if strings.HasPrefix(mark, referenceMarkHash(network)+"-") {
+					is := func(o spec.Owner) bool { return referenceMark(o) == mark }
+					tags = append(tags, plan.Tag{Network: network, Found: mark, Could: is})
+				}
+				return false
+			})
+			return tags, err
+		},
+		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			return ReferenceMasquerade{Owner: t.Owner}.Remove(ctx, w)
+		},
+		found: func(_ context.Context, w *kernel.World, tags []plan.Tag) error {
+			marks := map[string]bool{}
+			for _, t := range tags {
+				marks[t.Found.(string)] = true
+			}
+			return eachReferenceMasquerade(w, func(mark string) bool { return marks[mark] })
+		}}
 }
 
 // ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no network's name.
 func ReferencePortKind() plan.Kind {
-	return funcKind{name: "the reference's ports in nftables", remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		return ReferencePorts{Owner: t.Owner}.Remove(ctx, w)
-	}}
+	return byResource("the reference's ports in nftables", nil, func(o spec.Owner) plan.Remover { return ReferencePorts{Owner: o} })
 }
 
 // ReferenceSpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
 func ReferenceSpoofCheckKind() plan.Kind {
-	return funcKind{name: "the reference's MAC check", remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		return ReferenceSpoofCheck{Owner: t.Owner}.Remove(ctx, w)
-	}}
+	return byResource("the reference's MAC check", nil, func(o spec.Owner) plan.Remover { return ReferenceSpoofCheck{Owner: o} })
 }
 
 // ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's addresses.
 func ReferenceForwardKind() plan.Kind {
-	return funcKind{name: "the reference's accepts in iptables", remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+	return funcKind{name: "the reference's accepts in iptables", remove: func(
+		ctx context.Context, w *kernel.World, t plan.Tag,
+	) error {
 		f := ReferenceFirewall{Owner: t.Owner}
 		if t.Prev != nil {
 			for _, ip := range t.Prev.IPs {

@@ -5,6 +5,7 @@ import (
 	"net"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -59,7 +60,7 @@ func (s SpoofCheck) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. It needs only the owner.
 func (s SpoofCheck) Remove(ctx context.Context, w *kernel.World) error {
-	return remove(ctx, w, bridgeTable(), kernel.OwnerHash(s.Owner), kindSpoofCheck)
+	return SpoofCheckKind().Remove(ctx, w, plan.TagOf(s.Owner))
 }
 
 // want is two elements: that Link is guarded, and what may come from it.

@@ -12,16 +12,16 @@ import (
 
 // nftKinds are the kinds of what attachments have in our tables.
 func nftKinds() []plan.Kind {
-	return []plan.Kind{MasqueradeKind(), PublishKind(), IngressKind(), SpoofCheckKind(), IsolatedPortKind()}
+	return []plan.Kind{SharedChainKind(), MasqueradeKind(), PublishKind(), IngressKind(), SpoofCheckKind(), IsolatedPortKind()}
 }
 
 // allKinds are all kinds, in an order in which plugins may declare them.
 func allKinds() []plan.Kind {
 	return append([]plan.Kind{
-		LoopbackKind(), TransientBridgeKind(), VethKind{}, PortKind(), ContainerLink("macvlan"), ContainerLink("macvtap"), ContainerLink("ipvlan"),
-		ContainerLink("vlan"), ContainerLink("dummy"), ContainerLink("tun"), DeviceKind(nil), IFBKind{}, LimitKind(), VRFKind(""), SourceRoutingKind(0), TuningKind(""),
-		PolicyKind{}, FailClosedKind(), ForwardKind{}, PublishIPTablesKind(), MasqueradeIPTablesKind(),
-		ReferenceChainKind{}, ReferenceMasqueradeKind{}, ReferencePortKind(), ReferenceSpoofCheckKind(), ReferenceForwardKind(),
+		LoopbackKind(), TransientBridgeKind(), VethKind(""), PortKind(), ContainerLink("macvlan"), ContainerLink("macvtap"), ContainerLink("ipvlan"),
+		ContainerLink("vlan"), ContainerLink("dummy"), ContainerLink("tun"), DeviceKind(nil), IFBKind(), LimitKind(), VRFKind(""), SourceRoutingKind(0), TuningKind(""),
+		PolicyKind(), FailClosedKind(), ForwardKind(), PublishIPTablesKind(), MasqueradeIPTablesKind(),
+		ReferenceChainKind(), ReferenceMasqueradeKind(), ReferencePortKind(), ReferenceSpoofCheckKind(), ReferenceForwardKind(),
 	}, nftKinds()...)
 }
 
@@ -50,6 +50,8 @@ func sweepKinds(ctx context.Context, w *kernel.World, kinds []plan.Kind, network
 		if errs = append(errs, err); len(tags) > 0 {
 			errs = append(errs, k.Remove(ctx, w, tags...))
 		}
+	}
+	for _, k := range kinds {
 		if t, ok := k.(plan.Tidier); ok {
 			errs = append(errs, t.Tidy(ctx, w, network, true))
 		}
@@ -62,7 +64,7 @@ func SweepNFT(ctx context.Context, w *kernel.World, network string, keep func([8
 }
 
 func SweepLinks(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool, keepUntagged func(*kernel.Link) bool) error {
-	return sweepKinds(ctx, w, []plan.Kind{PortKind(), VethKind{}, IFBKind{}}, network, keep, keepUntagged)
+	return sweepKinds(ctx, w, []plan.Kind{PortKind(), VethKind(""), IFBKind()}, network, keep, keepUntagged)
 }
 
 // containedKinds are the kinds of links that are made in a container.

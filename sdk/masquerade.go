@@ -50,7 +50,9 @@ func (m Masquerade) Required() (p plan.Plan) {
 
 // MasqueradeKinds are the kinds of what Plan may have, by whichever backend, and whoever made it.
 func MasqueradeKinds() []plan.Kind {
-	return []plan.Kind{resource.MasqueradeKind(), resource.MasqueradeIPTablesKind(), resource.ReferenceMasqueradeKind{}}
+	return []plan.Kind{
+		resource.SharedChainKind(), resource.MasqueradeKind(), resource.MasqueradeIPTablesKind(), resource.ReferenceMasqueradeKind(),
+	}
 }
 
 // Plan is by the backend that the configuration names.

@@ -29,7 +29,7 @@ import (
 
 // Plugin is the bandwidth plugin.
 var Plugin = sdk.Chained("bandwidth", "limits how fast a container receives and sends", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.IFBKind{}, resource.LimitKind()}
+	return []plan.Kind{resource.IFBKind(), resource.LimitKind()}
 })
 
 type conf struct {

@@ -82,8 +82,8 @@ func (c conf) validate(r *sdk.Request) error {
 // kinds are those of all that the plan may have. The plugin that made the bridge also removes a policy on it: the list of an attachment
 // may have lost its plugin firewall.
 func kinds(c conf) []plan.Kind {
-	all := []plan.Kind{resource.TransientBridgeKind(), resource.VethKind{Bridge: sdk.First(c.Bridge, "cni0")}, resource.PortKind(),
-		resource.SpoofCheckKind(), resource.ReferenceSpoofCheckKind(), resource.PolicyKind{}}
+	all := []plan.Kind{resource.TransientBridgeKind(), resource.VethKind(sdk.First(c.Bridge, "cni0")), resource.PortKind(),
+		resource.SpoofCheckKind(), resource.ReferenceSpoofCheckKind(), resource.PolicyKind()}
 	return append(all, sdk.MasqueradeKinds()...)
 }
 

@@ -14,7 +14,10 @@ import (
 
 // Plugin is the firewall plugin.
 var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.PolicyKind{}, resource.IngressKind(), resource.IsolatedPortKind(), resource.FailClosedKind(), resource.ForwardKind{}, resource.ReferenceForwardKind()}
+	return []plan.Kind{
+		resource.SharedChainKind(), resource.PolicyKind(), resource.IngressKind(), resource.IsolatedPortKind(),
+		resource.FailClosedKind(), resource.ForwardKind(), resource.ReferenceForwardKind(),
+	}
 })
 
 type conf struct {

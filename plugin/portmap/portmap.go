@@ -16,7 +16,10 @@ import (
 
 // Plugin is the portmap plugin.
 var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.PublishKind(), resource.PublishIPTablesKind(), resource.ReferenceChainKind{}, resource.ReferencePortKind()}
+	return []plan.Kind{
+		resource.SharedChainKind(), resource.PublishKind(), resource.PublishIPTablesKind(),
+		resource.ReferenceChainKind(), resource.ReferencePortKind(),
+	}
 })
 
 type conf struct {

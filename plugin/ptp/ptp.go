@@ -15,7 +15,7 @@ import (
 
 // Plugin is the ptp plugin.
 var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes", want, func(conf) []plan.Kind {
-	return append([]plan.Kind{resource.VethKind{}}, sdk.MasqueradeKinds()...)
+	return append([]plan.Kind{resource.VethKind("")}, sdk.MasqueradeKinds()...)
 })
 
 // conf is what the plugin reads beside "ipam", which it needs, and "dns".
