@@ -19,6 +19,9 @@ type conn struct {
 	buf []byte
 
 	ending []NFTElem // see World.Ended
+
+	driftsOf uint32 // the generation that these were found in, see Drift
+	drifts   map[string][]error
 }
 
 // conn is the namespace's socket of a protocol, opened at the first use and kept until Close: a

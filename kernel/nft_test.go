@@ -254,6 +254,52 @@ func TestNFTDiff(t *testing.T) {
 	}
 }
 
+// A table is read once a generation, and anybody's transaction ends that.
+func TestNFTDrift(t *testing.T) {
+	n, ns := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	table.Chains = []*NFTChain{{Name: "pre", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: -300,
+		Rules: []*NFTRule{NewNFTRule("drops").NotLo().Drop()}}}
+	mend(t, n, table)
+	look := func() (drift []error, messages uint32) {
+		t.Helper()
+		gen, err := n.Generation()
+		if err != nil {
+			t.Fatal(err)
+		}
+		was := n.c.seq
+		if drift, err = n.Drift(table, gen); err != nil {
+			t.Fatal(err)
+		}
+		return drift, n.c.seq - was
+	}
+	if drift, messages := look(); len(drift) > 0 || messages == 0 {
+		t.Errorf("at first: %v, with %d messages", drift, messages)
+	}
+	if drift, messages := look(); len(drift) > 0 || messages != 0 {
+		t.Errorf("again: %v, with %d messages", drift, messages)
+	}
+	other := *table
+	other.Chains = append(other.Chains[:1:1], &NFTChain{Name: "more", Open: true})
+	gen, err := n.Generation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if drift, err := n.Drift(&other, gen); err != nil || len(drift) != 1 {
+		t.Errorf("what else should stand there: %v, %v", drift, err)
+	}
+	nstest.RunIn(t, ns.Path, "nft", "flush chain inet t pre")
+	for range 2 {
+		if drift, _ := look(); len(drift) != 1 {
+			t.Errorf("after a flush: %v", drift)
+		}
+	}
+	mend(t, n, table)
+	if drift, _ := look(); len(drift) > 0 {
+		t.Errorf("after mending: %v", drift)
+	}
+}
+
 func TestNFTSupported(t *testing.T) {
 	n, _ := newNFT(t)
 	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "none"}

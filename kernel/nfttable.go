@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -187,6 +188,40 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		}
 	}
 	return drift, fix, nil
+}
+
+// Drift is what Diff finds, looked for once a generation: where that is the same, no transaction has changed anything since,
+// whoever's. So the plugins of a chain read the same table once.
+func (n *NFT) Drift(t *NFTTable, generation uint32) ([]error, error) {
+	n.c.mu.Lock()
+	if n.c.driftsOf != generation {
+		n.c.driftsOf, n.c.drifts = generation, map[string][]error{}
+	}
+	found, known := n.c.drifts[t.ID()]
+	n.c.mu.Unlock()
+	if known {
+		return found, nil
+	}
+	found, _, err := n.Diff(t)
+	found = slices.Clip(found) // who asked adds to it
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	if err == nil && n.c.driftsOf == generation {
+		n.c.drifts[t.ID()] = found
+	}
+	return found, err
+}
+
+// ID tells apart tables, and what is shared in one: chains and sets of it are named after what they do.
+func (t *NFTTable) ID() string {
+	names := []string{t.String()}
+	for _, c := range t.Chains {
+		names = append(names, c.Name)
+	}
+	for _, s := range t.Sets {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, " ")
 }
 
 func ruleDrift(t *NFTTable, c *NFTChain, got, want []string) (drift []error) {

@@ -62,3 +62,34 @@ func TestDelCost(t *testing.T) {
 		t.Errorf("DEL of nothing sends %v messages beside one attachment, and %v beside eight", first, now)
 	}
 }
+
+// TestChainCheckCost counts what CHECK asks of the kernel: a chain reads what always stands in our table once, where the plugins of a
+// list read it three times.
+func TestChainCheckCost(t *testing.T) {
+	messages := func(c chain) (n int) {
+		r := newRunner(t, c)
+		a := &attachment{id: c.name, netns: nstest.NewNS(t)}
+		r.must("ADD", r.add(a))
+		r.start = func(cmd *exec.Cmd) error {
+			return nstest.WithFaults(cmd, func(s nstest.Syscall) unix.Errno {
+				if s.Name == "sendto" {
+					n++
+				}
+				return 0
+			})
+		}
+		r.must("CHECK", r.check(a))
+		r.start = nil
+		r.must("DEL", r.del(a))
+		return n
+	}
+	list := chain{name: "together", plugins: []string{
+		`"type":"bridge","bridge":"br-cost","isGateway":true,"ipMasq":true,` + hostLocal,
+		`"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`, `"type":"firewall"`}}
+	apart, together := messages(list), messages(asChain(list))
+	t.Logf("CHECK of a list sends %d messages, and of a chain %d", apart, together)
+	const table = 10 // to read the table takes more: it asks for the rules of each chain
+	if together > apart-2*table {
+		t.Errorf("CHECK of a chain sends %d messages to the kernel, want at least %d less than the %d of a list", together, 2*table, apart)
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -171,7 +170,7 @@ func (k *known) has(p *part) bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.parts[p.id()]
+	return k.parts[p.ID()]
 }
 
 func (k *known) add(p *part) {
@@ -180,17 +179,5 @@ func (k *known) add(p *part) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.parts[p.id()] = true
-}
-
-// id tells parts apart: their chains and sets are named after what they do.
-func (p *part) id() string {
-	names := []string{p.String()}
-	for _, c := range p.Chains {
-		names = append(names, c.Name)
-	}
-	for _, s := range p.Sets {
-		names = append(names, s.Name)
-	}
-	return strings.Join(names, " ")
+	k.parts[p.ID()] = true
 }

@@ -238,11 +238,11 @@ func remove(ctx context.Context, w *kernel.World, t *kernel.NFTTable, owner [8]b
 
 // standing says what of the table and of a shared part of it is missing or different.
 func (f filter) standing(p *part) (d drift, err error) {
-	found, _, err := f.Diff(f.t)
+	found, err := f.Drift(f.t, *f.gen)
 	if err != nil || len(found) > 0 {
 		return found, err // the part would say the same again where the table is missing
 	}
-	if found, _, err = f.Diff(&p.NFTTable); err != nil {
+	if found, err = f.Drift(&p.NFTTable, *f.gen); err != nil {
 		return nil, err
 	}
 	missing, err := f.missing(p)
