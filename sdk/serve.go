@@ -136,7 +136,7 @@ func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) 
 	}
 	version := conf.CNIVersion.Or010()
 	if err := speaks(e.Command, version); err != nil {
-		return spec.Newest, nil, err
+		return versionOf(stdin), nil, err
 	}
 	s.w = newWorld()
 	defer s.w.Close()
