@@ -92,6 +92,51 @@ func canonical(t testing.TB, b []byte) string {
 	return string(out)
 }
 
+// TestCapabilitiesOfOthers hands on what hardly a plugin of ours acts on to each plugin that declares it, as it is offered.
+//
+// clause: K4 K9 K10 R7
+func TestCapabilitiesOfOthers(t *testing.T) {
+	offers := map[string]string{
+		"dns":        `{"searches":["internal.yoyodyne.net","corp.tyrell.net"],"servers":["8.8.8.8"]}`,
+		"aliases":    `["my-container","primary-db"]`,
+		"cgroupPath": `"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod6b1c.slice"`,
+	}
+	w, a := newWorld(t), web(t)
+	a.Capabilities = map[string]any{}
+	for name, value := range offers {
+		a.Capabilities[name] = json.RawMessage(value)
+	}
+	l := list(t, `{"cniVersion":"1.0.0","name":"lan","plugins":[
+		{"type":"first","capabilities":{"dns":true,"cgroupPath":true}}, {"type":"second","capabilities":{"aliases":true}},{"type":"third"}]}`)
+	if _, err := w.Add(bounded(t), l, a); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Del(bounded(t), l, a); err != nil { // the cache remembers what ADD got
+		t.Fatal(err)
+	}
+	calls := w.told()
+	if len(calls) != 6 {
+		t.Fatalf("plugins: %v", calls)
+	}
+	for _, c := range calls {
+		var conf struct{ RuntimeConfig json.RawMessage }
+		if err := json.Unmarshal(c.Stdin, &conf); err != nil {
+			t.Fatal(err)
+		}
+		want := map[string]string{
+			"first":  `{"dns":` + offers["dns"] + `,"cgroupPath":` + offers["cgroupPath"] + `}`,
+			"second": `{"aliases":` + offers["aliases"] + `}`,
+			"third":  "null",
+		}[c.Type]
+		if conf.RuntimeConfig == nil {
+			conf.RuntimeConfig = json.RawMessage("null")
+		}
+		if got := canonical(t, conf.RuntimeConfig); got != canonical(t, []byte(want)) {
+			t.Errorf("%s %s: runtimeConfig %s, want %s", c.Command, c.Type, got, want)
+		}
+	}
+}
+
 // Nothing that the file says is runtimeConfig reaches a plugin, in any spelling.
 //
 // clause: R7 C9

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/cli"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -18,10 +19,13 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// The test binary is the plugins: called by the name of one, it is that one, in a process of its own.
+// The test binary is the plugins: called by the name of one, it is that one, in a process of its own; and it is the command.
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
 		os.Exit(daemon.Main(os.Args[2:], os.Stderr))
+	}
+	if filepath.Base(os.Args[0]) == "fairlead" {
+		os.Exit(cli.Main(os.Args[1:], "test", os.Stdin, os.Stdout, os.Stderr))
 	}
 	if os.Getenv("CNI_COMMAND") != "" || os.Getenv(kernel.LabelledTap) != "" {
 		os.Exit(sdk.Serve(plugin.All(), filepath.Base(os.Args[0]), "test"))
