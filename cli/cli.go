@@ -112,7 +112,7 @@ Network Interface, and says what is attached and what would be done.
 		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(),
 		a.repairCommand(), a.firewallCommand(), a.warmCommand(), a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.planCommand(),
-		a.doctorCommand(), a.environmentTopic(), a.pluginsCommand())
+		a.doctorCommand(), a.validateCommand(), a.environmentTopic(), a.pluginsCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {

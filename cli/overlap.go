@@ -102,34 +102,15 @@ func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (probl
 	if !ok {
 		return nil
 	}
-	bad := func(with, text string) {
-		pair := [2]string{min(l.Name, with), max(l.Name, with)}
-		if said[pair] {
-			return
-		}
-		said[pair] = true
-		name := "link " + with
-		for _, other := range others {
-			if other.Name == with {
-				name = fmt.Sprintf("network %s (%s)", with, cmp.Or(other.File, "built in"))
-			}
-		}
-		problems = append(problems, &spec.FileError{File: l.File,
-			Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)})
+	problems = overlapping(l, others, said)
+	if !mine.routed || mine.link == "" {
+		return problems
 	}
 	ofLink := map[string]string{}
 	for _, other := range others {
-		theirs, ok := wireOf(other)
-		if !ok || other.Name == l.Name {
-			continue
+		if theirs, ok := wireOf(other); ok && other.Name != l.Name {
+			ofLink[theirs.link] = other.Name
 		}
-		ofLink[theirs.link] = other.Name
-		if text := mine.overlap(theirs); text != "" && other.File != "" {
-			bad(other.Name, text)
-		}
-	}
-	if !mine.routed || mine.link == "" {
-		return problems
 	}
 	ns, err := kernel.Open("")
 	if err != nil {
@@ -144,12 +125,46 @@ func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (probl
 		seen[r.Subnet] = true
 		link, kind, prefix, err := ns.Overlap(mine.link, r.Subnet)
 		if err == nil && link != "" && !strings.HasPrefix(link, mine.link+".") { // its VLANs' gateways
-			bad(cmp.Or(ofLink[link], link),
+			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said,
 				fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet, kind,
-					prefix, link, kernel.Overlapping))
+					prefix, link, kernel.Overlapping))...)
 		}
 	}
 	return problems
+}
+
+// overlapping are warnings of a network that overlaps with one of the others, by what their files say.
+func overlapping(l *spec.List, others []*spec.List, said map[[2]string]bool) (problems []error) {
+	mine, ok := wireOf(l)
+	if !ok {
+		return nil
+	}
+	for _, other := range others {
+		theirs, ok := wireOf(other)
+		if !ok || other.Name == l.Name {
+			continue
+		}
+		if text := mine.overlap(theirs); text != "" && other.File != "" {
+			problems = append(problems, overlapped(l, others, other.Name, said, text)...)
+		}
+	}
+	return problems
+}
+
+// overlapped is a warning of l and a network or link with that name, unless it was said.
+func overlapped(l *spec.List, others []*spec.List, with string, said map[[2]string]bool, text string) []error {
+	pair := [2]string{min(l.Name, with), max(l.Name, with)}
+	if said[pair] {
+		return nil
+	}
+	said[pair] = true
+	name := "link " + with
+	for _, other := range others {
+		if other.Name == with {
+			name = fmt.Sprintf("network %s (%s)", with, cmp.Or(other.File, "built in"))
+		}
+	}
+	return []error{&spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)}}
 }
 
 // warnOfOverlaps says what n overlaps with, before its plugins do: they know only the links.

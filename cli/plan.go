@@ -58,7 +58,10 @@ add of it would make.`,
 			if err != nil {
 				return errors.Join(missing, err)
 			}
-			for _, note := range append(t.notes, t.undeclared()...) {
+			for _, note := range t.notes {
+				a.note("warning: %s: %s", note.plugin, note.Text)
+			}
+			for _, note := range t.undeclared() {
 				a.note("warning: %s", note)
 			}
 			if a.json() {
@@ -176,10 +179,14 @@ func (n *network) findIPAM(p *spec.Conf) error {
 		return n.find(p.IPAMType)
 	}
 	if !all[i].Allocates() {
-		return spec.Errorf(spec.CodeConfig,
-			"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", p.IPAMType)
+		return noAllocator(p.IPAMType)
 	}
 	return nil
+}
+
+func noAllocator(name string) error {
+	return spec.Errorf(spec.CodeConfig,
+		"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", name)
 }
 
 // plan asks each plugin of the list that is ours, in this process, for its plan. What is missing is passed over.
@@ -262,40 +269,26 @@ func (n *network) warnings() []error {
 // tried is which plugins of a network are missing, what ours have against its configuration, and which of its keys
 // they do not know. Where others would run, they are to be asked.
 func (n *network) tried() (problems []error) {
-	bad := func(text string) {
-		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
-	}
-	t := &target{network: n, Attachment: exampleAttachment()}
 	for _, err := range n.missing() {
 		text := err.Error()
 		if f := (*failure)(nil); errors.As(err, &f) {
 			text += ": " + f.hint
 		}
-		bad(text)
+		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
 	}
 	if !n.ours() {
 		return problems
 	}
-	for i, p := range n.Plugins {
-		if err := p.Undeclared(); err != nil {
-			bad(fmt.Sprintf("plugins[%d].%v", i, err))
+	src := n.Raw
+	if n.File != "" {
+		var err error
+		if src, err = spec.ReadLinked(n.File, spec.MaxFile); err != nil {
+			return append(problems, err)
 		}
 	}
-	certain := true // whether the addresses that a plan needs are known by their configuration
-	for _, p := range n.WrittenOut().Plugins {
-		ips, _ := example(p)
-		certain = certain && (p.IPAMType == "" || len(ips) > 0 && n.findIPAM(p) == nil)
-	}
-	if err := n.headless(); err != nil {
-		bad(err.Error())
-		return problems
-	}
-	_, err := t.plan()
-	for _, note := range t.notes {
-		bad(note)
-	}
-	if err != nil && (certain || errors.As(err, new(noAddress))) {
-		bad(err.Error())
+	for _, r := range examine(n.File, src, false).remarks {
+		problems = append(problems, &spec.FileError{File: r.File, Line: r.Line, Column: r.Column,
+			Err: fmt.Errorf("network %s: %s", n.Name, r.Problem)})
 	}
 	return problems
 }
@@ -318,13 +311,13 @@ func (t *target) planOne(
 		return nil, nil, err
 	}
 	r.HostLinks = slices.Clone(links)
-	if t.findIPAM(conf) == nil {
+	if t.offline || t.findIPAM(conf) == nil {
 		r.IPs, r.Routes = example(conf)
 	}
 	want, notes, err := p.Plan(conf, r)
 	for _, q := range plugin.All() {
 		if err == nil && q.Name == conf.IPAMType && q.Allocates() {
-			var more []string
+			var more []sdk.Note
 			_, more, err = q.Plan(conf, r)
 			notes = append(notes, more...)
 			if err == nil && len(r.IPs) == 0 {
@@ -333,7 +326,7 @@ func (t *target) planOne(
 		}
 	}
 	for _, note := range notes {
-		t.notes = append(t.notes, p.Name+": "+note)
+		t.notes = append(t.notes, noted{p.Name, note})
 	}
 	if err != nil || conf.IPAMType == "" && prev != nil {
 		return want, prev, err
@@ -364,6 +357,9 @@ func (t *target) allocates(q sdk.Plugin, conf *spec.Conf) error {
 	l, err := q.Ledger(conf, false)
 	if l == nil || err != nil {
 		return err
+	}
+	if g, ok := l.(ipam.Gatewayer); t.offline && (!ok || len(g.Gateways()) > 0) {
+		return nil // without a range it says so before it looks at leases
 	}
 	if err := l.Status(context.Background(), t.Name); err != nil {
 		return noAddress{err}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -26,7 +27,14 @@ type target struct {
 	*network
 	attach.Attachment
 	runtime *attach.Runtime
-	notes   []string // what a plan function has to say of the configuration
+	notes   []noted // what plan functions have to say of the configuration
+	offline bool    // leases are not looked at
+}
+
+// A noted is what a plugin says of its configuration.
+type noted struct {
+	plugin string
+	sdk.Note
 }
 
 // attachmentFlags are the flags that name an attachment beside NET and NETNS.

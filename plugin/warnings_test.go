@@ -25,7 +25,11 @@ func warnings(t *testing.T, verb, conf string) (string, error) {
 		t.Fatal(err)
 	}
 	_, notes, err := p.Plan(c, r)
-	return strings.Join(notes, "\n"), err
+	var lines []string
+	for _, n := range notes {
+		lines = append(lines, n.Text)
+	}
+	return strings.Join(lines, "\n"), err
 }
 
 // What goes without effect is said, and with "strict" what nobody reads is refused.

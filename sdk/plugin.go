@@ -152,7 +152,7 @@ func (p Plugin) Chained() bool { return p.shape == chained }
 // Plan is what p wants for r: the dry run. An IPAM plugin has none, nor has a chain, whose plugins have.
 //
 // Notes say which keys of the configuration it does not know, and what may have been meant, and which go without effect.
-func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []string, err error) {
+func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []Note, err error) {
 	var unknown []unknownKey
 	switch {
 	case p.plan != nil:
@@ -164,13 +164,21 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []strin
 	}
 	unknown = append(unknown, p.unread(conf)...)
 	for _, u := range unknown {
-		notes = append(notes, u.String())
+		notes = append(notes, Note{Unknown: u.path, Text: u.String()})
 	}
-	notes = append(notes, r.warnings...)
+	for _, w := range r.warnings {
+		notes = append(notes, Note{Text: w})
+	}
 	if err == nil {
 		err = refuse(conf, unknown)
 	}
 	return want, notes, err
+}
+
+// A Note is what is odd in a configuration that is used all the same.
+type Note struct {
+	Unknown string // the path of a key that nobody reads; empty: it is another thing
+	Text    string
 }
 
 // NewRequest is what p's plan function would be given for a call.

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -70,7 +71,7 @@ func ParseConf(b []byte) (*Conf, error) {
 // ParsePlugin reads the configuration of one plugin as it stands in a list, without Name and CNIVersion. Path is where it
 // stands, for errors, which are of type *Error.
 func ParsePlugin(b []byte, path string) (*Conf, error) {
-	d, err := openObject(b, path)
+	d, err := openObject(b, cmp.Or(path, "the plugin"))
 	if err != nil {
 		err.Line, err.Column = 0, 0
 		return nil, err.asError()

@@ -25,6 +25,9 @@ type List struct {
 // ErrUnread is wrapped by a warning of a plugin's key that is the runtime's, misspelt. Plugins may say so themselves.
 var ErrUnread = errors.New("is not read")
 
+// ErrMisspelt is wrapped by a warning of a key of a list that nobody reads, and that looks like one that is read.
+var ErrMisspelt = errors.New("is not read")
+
 // listKeys are the keys of a list that the protocol defines.
 func listKeys() []string {
 	return []string{"cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"}
@@ -75,7 +78,7 @@ func (d *document) list() (*List, *FileError) {
 	for _, m := range d.root.members {
 		if key, ok := Nearest(m.key, listKeys()); ok && key != m.key && !slices.Contains(listKeys(), m.key) {
 			if _, there := d.root.exact(key); !there {
-				l.warn(d, m.at, m.key, "is not read: is it meant to be %q?", key)
+				l.warn(d, m.at, m.key, "%w: is it meant to be %q?", ErrMisspelt, key)
 			}
 		}
 	}

@@ -219,27 +219,65 @@ func load(file string, single func(*document) bool) loaded {
 	if m, ok := d.root.fold("name"); ok && m.node.kind == '"' {
 		out.name = text(d.raw(m.node))
 	}
-	read, isList := d.list, !single(d)
-	if !isList {
-		read = d.listOfOne
-	}
-	if m, ok := d.root.exact("plugins"); ok && !isList {
-		return fail(d.bad(CodeConfig, m.at, "plugins", "this is a list: a file with a list is named *.conflist"))
-	}
-	if m, ok := d.root.fold("type"); ok && isList && d.single() {
-		return fail(d.bad(CodeConfig, m.at, "type", "this is a single configuration: its file is named *.conf, or it goes into plugins: […]"))
-	}
-	if out.list, ferr = read(); ferr != nil {
+	if out.list, ferr = d.ofFile(file, single(d)); ferr != nil {
 		return fail(ferr)
 	}
-	out.list.File = file
-	in(file, out.list.Warnings)
-	if isList {
+	if !single(d) {
 		if ferr := out.list.dropIns(d); ferr != nil {
 			return fail(ferr)
 		}
 	}
 	return out
+}
+
+// ofFile is the list that a file holds, or is to hold a single configuration of.
+func (d *document) ofFile(file string, single bool) (l *List, err *FileError) {
+	read := d.list
+	if single {
+		read = d.listOfOne
+	}
+	if m, ok := d.root.exact("plugins"); ok && single {
+		return nil, d.bad(CodeConfig, m.at, "plugins", "this is a list: a file with a list is named *.conflist")
+	}
+	if m, ok := d.root.fold("type"); ok && !single && d.single() {
+		return nil, d.bad(CodeConfig, m.at, "type", "this is a single configuration: its file is named *.conf, or it goes into plugins: […]")
+	}
+	if l, err = read(); err != nil {
+		return nil, err
+	}
+	l.File = file
+	in(file, l.Warnings)
+	return l, nil
+}
+
+// ParseFile reads the text of a file as LoadDir does, without the plugins of a folder beside it. A file whose name has
+// none of the endings of configurations may hold a list or a single one.
+func ParseFile(file string, b []byte) (*List, error) {
+	d, err := openObject(b, "the configuration")
+	if err != nil {
+		return nil, err
+	}
+	single := d.single()
+	switch filepath.Ext(file) {
+	case ".conflist":
+		single = false
+	case ".conf", ".json":
+		single = true
+	}
+	l, err := d.ofFile(file, single)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// DropIns are the files of the folder beside l's that has plugins for it (clause C8).
+func (l *List) DropIns() []string {
+	if l.LoadOnlyInlinedPlugins {
+		return nil
+	}
+	names, _ := files(filepath.Join(filepath.Dir(l.File), l.Name), ".conf")
+	return names
 }
 
 // tornName is the name of a network whose text is no JSON, if it stands before what is wrong.
