@@ -6,11 +6,16 @@ CNIDIR  ?= /opt/cni/bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GO      ?= go
 
+# The command, as this machine can run it: what is built for another one it cannot.
+HERE = $$([ "$$($(GO) env GOARCH)" = "$$($(GO) env GOHOSTARCH)" ] && echo $(BIN)/fairlead || echo env -u GOARCH -u GOARM $(GO) run ./cmd/fairlead)
+# Where the units look for plugins: packages install them from their own directory.
+UNITCNIDIR = $(CNIDIR)
+
 # An ordinary user's PATH often lacks the directories where ip, nft and conntrack live.
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install test test-vm demo bench bench-vm lint generate clean
+.PHONY: help build install uninstall test test-vm demo bench bench-vm lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -18,32 +23,45 @@ help: ## say what there is
 # The entries are hard links to one file: a symbolic link would dangle in a plugin directory that got a
 # copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
 # The linker writes through a mapping, which leaves the file in small pages in memory; one that was copied
-# starts a tenth faster. What is built for another machine cannot be asked for its names: the same source can.
+# starts a tenth faster.
 build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copied to /opt/cni/bin
 	@rm -rf $(BIN)/cni $(BIN)/tmp && mkdir -p $(BIN)/cni $(BIN)/tmp
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/tmp/ ./cmd/...
 	@cp $(BIN)/tmp/fairlead $(BIN)/tmp/copy && mv -f $(BIN)/tmp/copy $(BIN)/fairlead && cp $(BIN)/tmp/cni $(BIN)/tmp/copy
-	@names=$$(if [ "$$($(GO) env GOARCH)" = "$$($(GO) env GOHOSTARCH)" ]; then $(BIN)/fairlead plugins; \
-	  else env -u GOARCH -u GOARM $(GO) run ./cmd/fairlead plugins; fi) && test -n "$$names" && \
+	@names=$$($(HERE) plugins) && test -n "$$names" && \
 	  for name in $$names; do ln $(BIN)/tmp/copy $(BIN)/cni/$$name || exit; done && \
 	  rm -r $(BIN)/tmp && echo "$(BIN)/cni:" $$names
 
-# Plugins are new files, never written into. What others have in the directory stays.
-install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, manual pages and documents; below DESTDIR
+# The pages of docs/ lie beside README.md there; what leads to the source leads to where that is published.
+DOC      = $(DESTDIR)$(PREFIX)/share/doc/fairlead
+SOURCE  := https://github.com/fairlead-cni/fairlead/blob/main
+TOP     := s,\]\((docs/man|[a-ce-z.][^:)]*)\),]($(SOURCE)/\1),g; s,\]\(docs/,](,g
+PAGE    := s,\]\(\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./,](,g
+PLUGIN  := s,\]\(\.\./\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./\.\./,](../,g
+install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, completions, manual pages, documents; below DESTDIR
 	@test -x $(BIN)/fairlead && test -d $(BIN)/cni || { echo 'make build comes first'; exit 1; }
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(CNIDIR)
-	install -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/
-	cp --remove-destination -a $(BIN)/cni/. $(DESTDIR)$(CNIDIR)/
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man7
-	@for m in docs/man/*.[157]; do install -m 644 $$m $(DESTDIR)$(PREFIX)/share/man/man$${m##*.}/ || exit; done
-	install -d $(DESTDIR)$(PREFIX)/share/doc/fairlead/plugins $(DESTDIR)$(PREFIX)/share/doc/fairlead/examples
-	install -m 644 CHANGELOG.md LICENSE docs/*.md docs/*.svg $(DESTDIR)$(PREFIX)/share/doc/fairlead/
-	install -m 644 docs/plugins/*.md $(DESTDIR)$(PREFIX)/share/doc/fairlead/plugins/
-	install -m 644 docs/examples/*.conflist $(DESTDIR)$(PREFIX)/share/doc/fairlead/examples/
-	@for u in packaging/systemd/*.*; do \
-	  sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#; s#\([= ]\)/opt/cni/bin/#\1$(CNIDIR)/#' $$u > $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/} || exit; \
-	  chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/$${u##*/}; done
-	@test -n "$(DESTDIR)" || $(PREFIX)/bin/fairlead warm $(CNIDIR)/loopback # for a start faster by a sixth
+	install -D -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/fairlead
+	$(HERE) install --from $(BIN)/cni --dir $(DESTDIR)$(CNIDIR)
+	@set -e; share=$(DESTDIR)$(PREFIX)/share; units=$(DESTDIR)$(PREFIX)/lib/systemd/system; umask 022; \
+	for n in 1 5 7; do mkdir -p $$share/man/man$$n; install -m 644 docs/man/*.$$n $$share/man/man$$n; done; \
+	mkdir -p $(DOC)/plugins $(DOC)/examples $(DOC)/schema $$units $$share/bash-completion/completions $$share/zsh/site-functions \
+	  $$share/fish/vendor_completions.d; \
+	install -m 644 LICENSE docs/*.svg $(DOC); \
+	install -m 644 docs/examples/* $(DOC)/examples; install -m 644 docs/schema/* $(DOC)/schema; \
+	for f in README.md CHANGELOG.md; do sed -E '$(TOP)' $$f >$(DOC)/$$f; done; \
+	for f in docs/*.md; do sed -E '$(PAGE)' $$f >$(DOC)/$${f##*/}; done; \
+	for f in docs/plugins/*.md; do sed -E '$(PLUGIN)' $$f >$(DOC)/plugins/$${f##*/}; done; \
+	$(HERE) completion bash >$$share/bash-completion/completions/fairlead; \
+	$(HERE) completion zsh >$$share/zsh/site-functions/_fairlead; \
+	$(HERE) completion fish >$$share/fish/vendor_completions.d/fairlead.fish; \
+	for u in packaging/systemd/*.*; do sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#; s#\([= ]\)/opt/cni/bin/#\1$(UNITCNIDIR)/#' \
+	  $$u >$$units/$${u##*/}; done
+
+uninstall: ## remove what make install put there, with the same variables
+	$(HERE) install --uninstall --dir $(DESTDIR)$(CNIDIR)
+	@rm -rf $(BIN)/installed && $(MAKE) -s install DESTDIR=$(abspath $(BIN))/installed >/dev/null
+	@rm -rf $(BIN)/installed$(CNIDIR) && cd $(BIN)/installed && find . ! -type d | while read -r f; do rm -f "$(DESTDIR)/$$f"; done
+	@rm -rf $(DOC) $(BIN)/installed
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages

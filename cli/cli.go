@@ -110,7 +110,8 @@ Network Interface, and says what is attached and what would be done.
 		a.runCommand(), a.guardCommand(), a.hostCommand(), a.hostInsideCommand(),
 		a.demoCommand(), a.demoInsideCommand(), a.serveCommand(), a.fetchCommand(),
 		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(),
-		a.repairCommand(), a.firewallCommand(), a.warmCommand(), a.versionCommand(),
+		a.repairCommand(), a.firewallCommand(), a.installCommand(), a.warmCommand(),
+		a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.planCommand(),
 		a.doctorCommand(), a.validateCommand(), a.environmentTopic(), a.pluginsCommand())
 	root.InitDefaultCompletionCmd()

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -76,58 +75,5 @@ func TestDocLinks(t *testing.T) {
 	}
 	if links < 100 {
 		t.Errorf("%d links: the test does not see them", links)
-	}
-}
-
-// What the units start is where `make install` puts it, as the documents say.
-func TestInstall(t *testing.T) {
-	bin, dest := t.TempDir(), t.TempDir()
-	if err := os.MkdirAll(filepath.Join(bin, "cni"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"fairlead", "cni/bridge", "cni/dhcp"} {
-		if err := os.WriteFile(filepath.Join(bin, name), nil, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, prefix := range []string{"/usr", "/usr/local"} {
-		out, err := exec.Command("make", "-C", "..", "install", "BIN="+bin, "DESTDIR="+dest, "PREFIX="+prefix).CombinedOutput()
-		if err != nil {
-			t.Fatalf("make install: %v\n%s", err, out)
-		}
-		for _, file := range []string{"man/man1/fairlead.1", "man/man1/fairlead-run.1", "man/man5/cni-bridge.5", "man/man7/fairlead-environment.7",
-			"doc/fairlead/CHANGELOG.md", "doc/fairlead/cli.md", "doc/fairlead/plugins/bridge.md", "doc/fairlead/examples/bridge.conflist"} {
-			if st, err := os.Stat(filepath.Join(dest, prefix, "share", file)); err != nil || st.Mode() != 0o644 {
-				t.Errorf("%s/share/%s: %v", prefix, file, err)
-			}
-		}
-		units, _ := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.*"))
-		if len(units) != 6 {
-			t.Fatalf("%s: units %q, want six", prefix, units)
-		}
-		starts := 0
-		for _, u := range units {
-			text, err := os.ReadFile(u)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for line := range strings.Lines(string(text)) {
-				key, command, _ := strings.Cut(line, "=")
-				if !strings.HasPrefix(key, "Exec") {
-					continue
-				}
-				starts++
-				program, _, _ := strings.Cut(strings.TrimPrefix(command, "-"), " ")
-				if st, err := os.Stat(filepath.Join(dest, program)); err != nil || st.Mode()&0o111 == 0 || !strings.HasPrefix(program, prefix+"/bin/") && program != "/opt/cni/bin/dhcp" {
-					t.Errorf("%s: %s: %s is not installed: %v", u, strings.TrimSpace(line), program, err)
-				}
-			}
-		}
-		if starts != 7 {
-			t.Errorf("%d commands in units, want 7", starts)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(dest, "opt/cni/bin/bridge")); err != nil {
-		t.Error(err)
 	}
 }

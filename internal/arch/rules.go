@@ -94,11 +94,14 @@ func rows() []row {
 		}},
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
 		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel", "packetfilter",
-			"internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon"}, map[string]string{
+			"internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install"}, map[string]string{
 			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",
 			"*":        "the command is a user of the runtime's side like any other",
+		}},
+		{"install", nil, map[string]string{
+			"*": "files are put into a directory, whatever is in them",
 		}},
 		{"cmd/cni", []string{"plugin", "sdk", "dhcp/daemon"}, map[string]string{
 			"cli": "the plugins start without what a command line costs",
@@ -150,6 +153,7 @@ func outside() []restriction {
 			"packetfilter", // numbers of nf_tables' expressions
 			"cli",          // a command in namespaces of its own
 			"ipam/disk",    // flock, as the reference takes it
+			"install",      // flock, extended attributes
 			"dhcp/daemon",  // flock, the clock that nobody sets
 			"bench",        // whole processes
 			"internal/**",  // makes hosts

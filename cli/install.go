@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/install"
+	"github.com/spf13/cobra"
+)
+
+// An installation is what `fairlead install` was asked for.
+type installation struct {
+	dir, from                  string
+	check, rollback, uninstall bool
+	keepReference              bool
+}
+
+func (a *app) installCommand() *cobra.Command {
+	var i installation
+	c := &cobra.Command{
+		Use: "install", GroupID: "attach", Args: operands(""),
+		Short: "Install the plugins where container runtimes look for them",
+		Long: `Install Fairlead's plugins in the directory that container runtimes search, /opt/cni/bin. Containers that are
+attached stay attached, and a runtime may call a plugin at any time: each file is replaced by a single rename.
+
+The reference's plugins of the same names are replaced and kept for --uninstall. Any other program that has the name of a
+plugin is not touched; the command names each such file. Files that are the same already are not written again.
+
+The command takes the plugins from the directory cni beside it, from lib/fairlead/cni beside its directory, or from its own
+directory. It refuses a DIR to which other users can write, for runtimes execute what is there as root.`,
+		Example: `  fairlead install
+  fairlead install --check && echo up to date
+  fairlead install --dir /usr/libexec/cni`,
+		RunE: func(*cobra.Command, []string) error {
+			if i.check && i.rollback || i.check && i.uninstall || i.rollback && i.uninstall {
+				return usage("install: --check, --rollback and --uninstall exclude each other")
+			}
+			return a.install(i)
+		},
+	}
+	c.Flags().StringVar(&i.dir, "dir", adminDir, "install in `DIR`")
+	c.Flags().StringVar(&i.from, "from", "", "take the plugins from the directory `FROM`")
+	c.Flags().BoolVar(&i.check, "check", false, "change nothing; exit status 3 says that an install would change something")
+	c.Flags().BoolVar(&i.rollback, "rollback", false, "put back what the last install replaced, and remove what it added")
+	c.Flags().BoolVar(&i.uninstall, "uninstall", false, "remove Fairlead's plugins, and put the reference's back that they replaced")
+	c.Flags().BoolVar(&i.keepReference, "keep-reference", false, "do not replace the reference's plugins")
+	for _, dir := range []string{"dir", "from"} {
+		_ = c.MarkFlagDirname(dir)
+	}
+	return c
+}
+
+// install does it, and says what was done.
+func (a *app) install(i installation) (err error) {
+	c := &install.Change{Dir: i.dir}
+	switch {
+	case i.rollback:
+		c.Entries, err = install.Rollback(i.dir)
+	case i.uninstall:
+		c.Entries, err = install.Uninstall(i.dir)
+	default:
+		c, err = i.fresh()
+	}
+	if err != nil {
+		return uninstallable(err)
+	}
+	var warm string
+	if c.Changes() && !i.check {
+		warm = a.warmed(c)
+	}
+	if i.check && c.Changes() {
+		a.status = exitDrift
+	}
+	if a.json() {
+		return printJSON(a.stdout, c)
+	}
+	a.printInstall(c, i.check)
+	if warm != "" {
+		a.note("the plugins are not loaded into memory: %s", warm)
+	}
+	return nil
+}
+
+// fresh installs, or only looks.
+func (i installation) fresh() (*install.Change, error) {
+	if i.from == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		if i.from, err = install.Find(self); err != nil {
+			return nil, fail(exitFailure, "`make build` makes them, the archives and packages of a release contain them, and "+
+				"--from names their directory.", "%w", err)
+		}
+	}
+	if i.check {
+		return install.Plan(i.from, i.dir, i.keepReference)
+	}
+	return install.Install(i.from, i.dir, i.keepReference)
+}
+
+// warmed loads what was installed, from which it starts faster; it says why not.
+func (a *app) warmed(c *install.Change) string {
+	for _, e := range c.Entries {
+		if e.State != install.Kept && e.State != install.Removed {
+			if _, err := warm(filepath.Join(c.Dir, e.Name)); err != nil {
+				return err.Error()
+			}
+			return "" // the others are the same file
+		}
+	}
+	return ""
+}
+
+// printInstall prints a line for each thing that was done, or would be.
+func (a *app) printInstall(c *install.Change, check bool) {
+	names := map[install.State][]string{}
+	for _, e := range c.Entries {
+		names[e.State] = append(names[e.State], e.Name)
+	}
+	a.print("%s:\n", c.Dir)
+	would := ""
+	if check {
+		would = "would be "
+	}
+	for _, s := range []struct {
+		state install.State
+		text  string
+	}{
+		{install.Added, would + "added"},
+		{install.Updated, would + "updated"},
+		{install.Replaced, would + "replaced, the reference's are kept for --uninstall"},
+		{install.Restored, "restored"},
+		{install.Removed, would + "removed"},
+		{install.Same, "up to date"},
+		{install.Kept, "not touched, these are programs of others"},
+	} {
+		if len(names[s.state]) > 0 {
+			a.print("  %s: %s\n", s.text, strings.Join(names[s.state], " "))
+		}
+	}
+}
+
+// uninstallable says what to do where a directory cannot be changed.
+func uninstallable(err error) error {
+	const elsewhere = "or name another directory with --dir, and name it to the runtime (containerd: bin_dir, CRI-O: plugin_dirs, " +
+		"podman: cni_plugin_dirs)."
+	var path *fs.PathError
+	var link *os.LinkError
+	where := "The directory"
+	switch {
+	case errors.As(err, &path):
+		where = path.Path
+	case errors.As(err, &link):
+		where = link.New
+	}
+	var unsafe *install.UnsafeError
+	switch {
+	case errors.As(err, &unsafe):
+		return fail(exitFailure, "Runtimes execute plugins as root. Make it root's and writable for root alone (chown root, chmod go-w), "+elsewhere,
+			"%w", err)
+	case errors.Is(err, install.ErrNothingKept):
+		return fail(exitFailure, "`fairlead install --uninstall` removes Fairlead's plugins.", "%w", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fail(exitFailure, "Nothing is installed there; --dir names another directory.", "%w", err)
+	case errors.Is(err, syscall.EROFS):
+		return fail(exitFailure, where+" is on a read-only file system: mount it writable (mount -o remount,rw), "+elsewhere, "%w", err)
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return fail(exitTryAgain, "Another install is at work there: try again in a moment.", "%w", err)
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0:
+		return fail(exitFailure, where+" refuses root: look for a container without the capability DAC_OVERRIDE, for chattr +i (lsattr), and for "+
+			"SELinux or AppArmor (dmesg); "+elsewhere, "%w", err)
+	case errors.Is(err, fs.ErrPermission):
+		return fail(exitFailure, "Only root may write there: use sudo, "+elsewhere, "%w", err)
+	}
+	return err
+}
