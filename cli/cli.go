@@ -112,7 +112,7 @@ Network Interface, and says what is attached and what would be done.
 		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(),
 		a.repairCommand(), a.firewallCommand(), a.installCommand(), a.warmCommand(),
 		a.versionCommand(),
-		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.planCommand(),
+		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.dnsCommand(), a.planCommand(),
 		a.doctorCommand(), a.validateCommand(), a.environmentTopic(), a.pluginsCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

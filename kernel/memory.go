@@ -23,8 +23,11 @@ import (
 // on the thing that it changed.
 type Memory struct{ Dir string }
 
-// RunDir is where volatile state lives.
-const RunDir = "/run/cni/fairlead"
+// RunDir is where volatile state lives, and MemoryDir the Memory of the host.
+const (
+	RunDir    = "/run/cni/fairlead"
+	MemoryDir = RunDir + "/memory"
+)
 
 func (m Memory) file(kind string, o spec.Owner) string {
 	return m.fileOf(kind, o.Network, OwnerHash(o))

@@ -104,6 +104,16 @@ var badInput = []struct {
 	{"route", `"addroutes":[{"dst":"192.0.2.0/24"}]`, `addroutes[0]: 192.0.2.0/24: has no way: want gw, for no address of far in prevResult has a gateway of that family`, 0},
 	{"route", `"rules":[{"from":"10.1.0.2","table":5}]`, `rules[0].priority: is missing: want 1 to 32765`, 7},
 	{"route", `"neighbours":[{"dst":"10.1.0.2","lladdr":"zz"}]`, `neighbours[0].lladdr: "zz": want 6 bytes`, 7},
+	{"alias", `"runtimeConfig":{"aliases":["db","my db"]}`, `runtimeConfig.aliases[1]: "my db": want a DNS label: 1 to 63 letters, digits, dashes and underscores`, 7},
+	{"alias", `"runtimeConfig":{"aliases":["` + strings.Repeat("a", 64) + `"]}`, `runtimeConfig.aliases[0]: "` + strings.Repeat("a", 64) + `": want a DNS label`, 7},
+	{"alias", `"runtimeConfig":{"aliases":["-db"]}`, `runtimeConfig.aliases[0]: "-db": want a DNS label`, 7},
+	{"alias", `"runtimeConfig":{"aliases":["a.b"]}`, `runtimeConfig.aliases[0]: "a.b": want a DNS label`, 7},
+	{"alias", `"runtimeConfig":{"aliases":["Localhost"]}`, `runtimeConfig.aliases[0]: "Localhost": is the name that every host has for itself (RFC 6761)`, 7},
+	{"alias", `"runtimeConfig":{"aliases":{"life-bad-alias":["ok",""]}}`, `runtimeConfig.aliases.life-bad-alias[1]: "": want a DNS label`, 7},
+	{"alias", `"runtimeConfig":{"aliases":"db"}`, `runtimeConfig.aliases: "db": want a list of names, such as ["db", "primary-db"], or an object of such lists by network`, 7},
+	{"alias", `"domainName":"dns..test"`, `domainName: "dns..test": want a domain, such as dns.podman`, 7},
+	{"alias", `"dns":{"nameservers":["one.test"]}`, `dns.nameservers[0]: "one.test": want an address, such as 192.0.2.53`, 7},
+	{"alias", `"domainName":"dns.test"`, `prevResult: has no address of far, so its names would lead nowhere: configure ipam`, 0},
 	{"debug", `"cniOutput":"calls.txt"`, `cniOutput: "calls.txt": want the absolute path of a file, such as /var/log/cni-calls`, 7},
 	{"debug", `"format":"yaml"`, `format: "yaml": want "text" or "json"`, 7},
 	{"debug", `"addHooks":[["true"],[]]`, `addHooks[1]: []: want a program and its arguments, such as ["ip", "route"]`, 7},
@@ -148,7 +158,7 @@ func TestBadInput(t *testing.T) {
 				if kind == "vlan" && tt.plugin == "MASTER" {
 					conf += `,"vlanId":7`
 				}
-				chained := slices.Contains([]string{"vrf", "route", "debug"}, kind)
+				chained := slices.Contains([]string{"vrf", "route", "debug", "alias"}, kind)
 				if !strings.Contains(conf, `"ipam"`) && !chained {
 					conf += `,"ipam":{"type":"host-local","subnet":"10.77.0.0/24"}`
 				}

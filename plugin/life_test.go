@@ -333,6 +333,12 @@ var chains = withChains([]chain{
 		{"neighbour changed", in("ip", "neigh", "replace", "10.77.0.250", "lladdr", "02:00:00:00:02:51", "dev", "eth0", "nud", "permanent"), `lladdr is 02:00:00:00:02:51, want 02:00:00:00:02:50`},
 		renamed,
 	}},
+	{"alias", []string{`"type":"bridge","bridge":"br-alias","isGateway":true,` + hostLocal,
+		`"type":"alias","domainName":"dns.test","runtimeConfig":{"aliases":["db","primary-db"]},"dns":{"nameservers":["192.0.2.53"]}`}, []breaker{
+		{"record gone", host("sh", "-c", "rm /run/cni/fairlead/memory/names.*"), `names c1,db,primary-db .*: its record is missing`},
+		{"another name", host("sh", "-c", "sed -i s/primary-db/secondary/ /run/cni/fairlead/memory/names.*"), `names is \[c1 db secondary\], want \[c1 db primary-db\]`},
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+	}},
 	{"debug", []string{debugBridge, `"type":"debug","cniOutput":"/run/calls","addHooks":[["ip","route"]],"delHooks":[["ip","route"]]`}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
 	}},

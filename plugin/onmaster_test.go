@@ -31,6 +31,8 @@ var setups = map[string]func(*testing.T){
 	"routes-tap":      needTap,
 	"routes-macvlan":  uplink("macvlan"),
 	"bridge-vlan":     bridgeVLANs,
+	"alias":           nameServer,
+	"bad-alias":       nameServer,
 	"dhcp-bridge":     dhcpBridge,
 	"dhcp-macvlan":    dhcpUplink,
 }

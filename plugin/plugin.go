@@ -2,6 +2,7 @@
 package plugin
 
 import (
+	"github.com/fairlead-cni/fairlead/plugin/alias"
 	"github.com/fairlead-cni/fairlead/plugin/bandwidth"
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
 	"github.com/fairlead-cni/fairlead/plugin/chain"
@@ -30,6 +31,7 @@ import (
 // All are the plugins, by name.
 func All() []sdk.Plugin {
 	return []sdk.Plugin{
+		alias.Plugin,
 		bandwidth.Plugin,
 		bridge.Plugin,
 		chain.Plugin,

@@ -66,6 +66,11 @@ type Finaler interface {
 // A Linkless is a Linker whose interface the kernel has no link for: a program in user space drives its device.
 type Linkless interface{ Linkless() }
 
+// A Resolver is a resource that says which name servers the container shall ask.
+type Resolver interface {
+	Resolve(*kernel.World, *spec.DNS) error
+}
+
 // A Prober is a resource that needs what a kernel may lack, such as a kind of links. Possible makes nothing.
 type Prober interface {
 	Possible(*kernel.World) error

@@ -179,7 +179,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	}
 	switch {
 	case c.p.shape == chained:
-		return res, errors.Join(c.retell(res, want), c.reroute(ctx, res, want))
+		return res, errors.Join(c.retell(res, want), c.reroute(ctx, res, want), c.resolve(res, want))
 	case c.p.observe && c.r.Prev != nil:
 		return res, nil
 	}
@@ -277,6 +277,18 @@ func (c *call) retell(res *spec.Result, want plan.Plan) error {
 				if err := d.Describe(c.w, &res.Interfaces[i]); err != nil {
 					return err
 				}
+			}
+		}
+	}
+	return nil
+}
+
+// resolve brings what a previous result says of name servers up to date.
+func (c *call) resolve(res *spec.Result, want plan.Plan) error {
+	for _, r := range want {
+		if n, ok := plan.Unwrap(r).(resource.Resolver); ok {
+			if err := n.Resolve(c.w, &res.DNS); err != nil {
+				return err
 			}
 		}
 	}

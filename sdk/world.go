@@ -173,5 +173,5 @@ func (c *call) lookUpHostLinks() (err error) {
 
 // newWorld is a world with nothing opened yet.
 func newWorld() *kernel.World {
-	return &kernel.World{Memory: kernel.Memory{Dir: kernel.RunDir + "/memory"}}
+	return &kernel.World{Memory: kernel.Memory{Dir: kernel.MemoryDir}}
 }

@@ -93,7 +93,7 @@ func usage(fl *flag.FlagSet, pidfile string, s Settings) error {
 }
 
 func serve(ctx context.Context, s Settings, socket, pidfile string) error {
-	l, err := listener(filepath.Join(s.HostPrefix, socket))
+	l, err := Listener(filepath.Join(s.HostPrefix, socket))
 	if err != nil {
 		return err
 	}
@@ -115,12 +115,12 @@ func serve(ctx context.Context, s Settings, socket, pidfile string) error {
 		defer os.Remove(pidfile)
 	}
 	slog.Info("ready", "socket", l.Addr(), "leases", len(d.list()), "in", d.store.dir)
-	notify("READY=1")
+	Notify("READY=1")
 	return d.Serve(ctx, l)
 }
 
-// listener is the socket that systemd opened for us, else one of our own.
-func listener(path string) (net.Listener, error) {
+// Listener is the socket that systemd opened for this process (LISTEN_FDS), else one of its own at path, where nobody listens.
+func Listener(path string) (net.Listener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 		if n != 1 {
@@ -173,8 +173,8 @@ func vacate(path string) error {
 	return os.Remove(path)
 }
 
-// notify tells systemd, where it waits for that (Type=notify).
-func notify(state string) {
+// Notify tells systemd, where it waits for that (Type=notify).
+func Notify(state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return

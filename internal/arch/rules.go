@@ -53,6 +53,11 @@ func rows() []row {
 			"ipam": "a kind is told addresses; where they come from is not its business",
 			"*":    "a kind compares fields with the kernel",
 		}},
+		{"resource/*", []string{"resource", "plan", "kernel", "spec"}, map[string]string{
+			"sdk":  "a kind is described by its fields, not by the request of a plugin",
+			"ipam": "a kind is told addresses; where they come from is not its business",
+			"*":    "a kind compares fields with the kernel",
+		}},
 		{"ipam", []string{"spec"}, map[string]string{
 			"kernel": "address arithmetic runs anywhere, in a test without a kernel too",
 			"*":      "address management knows ranges, leases and owners",
@@ -72,6 +77,10 @@ func rows() []row {
 		{"dhcp/*", []string{"dhcp", "kernel", "spec"}, map[string]string{
 			"*": "a protocol is messages on a link",
 		}},
+		{"nameserver", []string{"resource/names", "kernel", "spec"}, map[string]string{
+			"plugin": "the server answers from records, whoever wrote them",
+			"*":      "the server answers from records",
+		}},
 		{"sdk", []string{"spec", "invoke", "plan", "resource", "kernel", "ipam"}, map[string]string{
 			"attach": "a plugin is run; it runs only its delegates, through invoke",
 			"plugin": "the author's side knows no plugin: it would be for ours alone",
@@ -80,7 +89,7 @@ func rows() []row {
 		{"plugin", []string{"plugin/*", "sdk"}, map[string]string{
 			"*": "plugin is the list of ours, and nothing happens in it",
 		}},
-		{"plugin/*", []string{"sdk", "plan", "resource", "ipam", "ipam/*", "dhcp", "dhcp/rpc", "spec"}, map[string]string{
+		{"plugin/*", []string{"sdk", "plan", "resource", "resource/*", "ipam", "ipam/*", "dhcp", "dhcp/rpc", "spec"}, map[string]string{
 			"kernel":   "a plugin says what should exist, never how",
 			"dhcp/*":   "the plugin asks the daemon, and speaks to no server itself",
 			"plugin/*": "a plugin that needs another delegates to it, by the protocol (clause I1)",
@@ -94,7 +103,7 @@ func rows() []row {
 		}},
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
 		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel", "packetfilter",
-			"internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install"}, map[string]string{
+			"internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install", "nameserver"}, map[string]string{
 			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",
@@ -155,11 +164,13 @@ func outside() []restriction {
 			"ipam/disk",    // flock, as the reference takes it
 			"install",      // flock, extended attributes
 			"dhcp/daemon",  // flock, the clock that nobody sets
+			"nameserver",   // inotify, sockets of addresses to come
 			"bench",        // whole processes
 			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
 		{"github.com/godbus/dbus", []string{"resource"}, "firewalld is the one service that is asked by D-Bus"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
+		{"github.com/miekg/dns", []string{"nameserver"}, "only the server speaks DNS, in the command and in no plugin"},
 		{"github.com/spf13/cobra", []string{"cli", "internal/docgen"}, "only the command has a command line"},
 		{"github.com/cpuguy83/go-md2man", []string{"internal/docgen"}, "manual pages are made, and not shipped with what makes them"},
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
@@ -177,6 +188,7 @@ func heavy() map[string]string {
 		"text/template":          "templates, and it keeps the linker from dropping methods",
 		"html/template":          "templates, and it keeps the linker from dropping methods",
 		"github.com/spf13/cobra": "a command line, a tenth of start-up",
+		"github.com/miekg/dns":   "DNS messages, 0.15 ms of start-up and 0.9 MB",
 		"testing":                "test code in the product",
 		Module + "/packetfilter": "an ADD is not refused for what it foresees, and a plugin does not foresee",
 	}

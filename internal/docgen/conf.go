@@ -45,6 +45,9 @@ func own() map[string]shape {
 			"anyOf": []any{map[string]any{"type": "integer", "minimum": 1, "maximum": 4094}, map[string]any{"type": "string", "pattern": "^[0-9]+(-[0-9]+)?$"}},
 		}},
 		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
+		Module + "/plugin/alias.aliases": {words: "list of names, or object of lists by network", schema: map[string]any{
+			"anyOf": []any{aliases(), map[string]any{"type": "object", "additionalProperties": aliases()}},
+		}},
 		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object", elem: &shape{words: "string", kind: "string"}},
 		Module + "/spec.Route":            {words: "object", kind: "object", fields: route()},
 		Module + "/sdk.Inner": {words: "object", kind: "object", fields: []field{
@@ -52,6 +55,13 @@ func own() map[string]shape {
 		}},
 		"encoding/json.RawMessage": {words: "anything"},
 	}
+}
+
+// aliases is a list of DNS labels.
+func aliases() map[string]any {
+	return map[string]any{"type": "array", "items": map[string]any{
+		"type": "string", "pattern": "^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$",
+	}}
 }
 
 // route is spec.Route as the specification writes it.

@@ -1,0 +1,47 @@
+package cli
+
+import (
+	"log/slog"
+	"os/signal"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/dhcp/daemon"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/nameserver"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) dnsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "dns", GroupID: "look", Args: operands(""),
+		Short: "Serve the names of containers to the containers of their network",
+		Long: `Answer the DNS questions of containers for each other's names, which the plugin alias records, and forward all
+other questions to the name servers of the host (/etc/resolv.conf). It runs in the foreground until it gets SIGTERM or
+SIGINT.
+
+It listens on port 53, UDP and TCP, of the gateway addresses of the networks that have the plugin alias, from the first
+container of a network on. One process serves the node. It is started by systemd where fairlead-dns.socket is
+enabled; names are kept in files, so a restart loses none.`,
+		Example: `  systemctl enable --now fairlead-dns.socket
+  fairlead dns`,
+		RunE: func(c *cobra.Command, args []string) error { return a.serveNames(c) },
+	}
+}
+
+func (a *app) serveNames(c *cobra.Command) error {
+	ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	m := kernel.Memory{Dir: kernel.MemoryDir}
+	l, err := daemon.Listener(nameserver.Socket(m))
+	if err != nil {
+		return fail(exitFailure, "One name server serves all networks of a node; `systemctl status fairlead-dns` says whether it runs.",
+			"%w", err)
+	}
+	log := slog.New(slog.NewTextHandler(a.stderr, nil))
+	return nameserver.Serve(ctx, nameserver.Settings{
+		Memory: m, ResolvConf: etcResolv, Log: log, Holder: holder,
+	}, l, func() {
+		log.Info("ready")
+		daemon.Notify("READY=1")
+	})
+}

@@ -1,0 +1,251 @@
+// Package nameserver answers containers' questions for each other's names, on the gateway addresses of their networks,
+// from the records that the plugin alias writes. It forwards all other questions.
+package nameserver
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/resource/names"
+)
+
+// An index is the records in memory, as questions ask for them.
+type index struct {
+	mu         sync.RWMutex
+	records    map[string]*names.Record // by names.RecordOf
+	zones      map[string]*zone         // by network
+	gateways   map[netip.Addr]map[*zone]int
+	containers map[string]map[*zone]int // the networks that a container is in
+}
+
+// A zone is the names of a network.
+type zone struct {
+	network string
+	size    int
+	names   map[string][]*names.Record
+	addrs   map[netip.Addr][]*names.Record
+	subnets map[netip.Prefix]int
+	domains map[string]int
+}
+
+func newIndex() *index {
+	return &index{records: map[string]*names.Record{}, zones: map[string]*zone{},
+		gateways: map[netip.Addr]map[*zone]int{}, containers: map[string]map[*zone]int{}}
+}
+
+// put takes a record in, in the place of the one of that key; nil takes it out.
+func (x *index) put(key string, r *names.Record) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if old := x.records[key]; old != nil {
+		x.remove(old)
+		delete(x.records, key)
+	}
+	if r != nil {
+		x.records[key] = r
+		x.insert(r)
+	}
+}
+
+func (x *index) insert(r *names.Record) {
+	z := x.zones[r.Network]
+	if z == nil {
+		z = &zone{network: r.Network, names: map[string][]*names.Record{}, addrs: map[netip.Addr][]*names.Record{},
+			subnets: map[netip.Prefix]int{}, domains: map[string]int{}}
+		x.zones[r.Network] = z
+	}
+	z.size++
+	for _, n := range r.Names {
+		z.names[n] = append(z.names[n], r)
+	}
+	for _, p := range r.Addrs {
+		z.addrs[p.Addr()] = append(z.addrs[p.Addr()], r)
+		z.subnets[p.Masked()]++
+	}
+	if r.Domain != "" {
+		z.domains[r.Domain]++
+	}
+	for _, g := range r.Gateways {
+		more(x.gateways, g, z)
+	}
+	more(x.containers, r.ContainerID, z)
+}
+
+func (x *index) remove(r *names.Record) {
+	z := x.zones[r.Network]
+	if z.size--; z.size == 0 {
+		delete(x.zones, r.Network)
+	}
+	for _, n := range r.Names {
+		without(z.names, n, r)
+	}
+	for _, p := range r.Addrs {
+		without(z.addrs, p.Addr(), r)
+		fewer(z.subnets, p.Masked())
+	}
+	if r.Domain != "" {
+		fewer(z.domains, r.Domain)
+	}
+	for _, g := range r.Gateways {
+		less(x.gateways, g, z)
+	}
+	less(x.containers, r.ContainerID, z)
+}
+
+func more[K comparable](m map[K]map[*zone]int, k K, z *zone) {
+	if m[k] == nil {
+		m[k] = map[*zone]int{}
+	}
+	m[k][z]++
+}
+
+func less[K comparable](m map[K]map[*zone]int, k K, z *zone) {
+	if fewer(m[k], z); len(m[k]) == 0 {
+		delete(m, k)
+	}
+}
+
+func fewer[K comparable](m map[K]int, k K) {
+	if m[k]--; m[k] <= 0 {
+		delete(m, k)
+	}
+}
+
+func without[K comparable](m map[K][]*names.Record, k K, r *names.Record) {
+	// Not in place: an answer that is being made may read the old one.
+	kept := make([]*names.Record, 0, len(m[k]))
+	for _, other := range m[k] {
+		if other != r {
+			kept = append(kept, other)
+		}
+	}
+	if m[k] = kept; len(kept) == 0 {
+		delete(m, k)
+	}
+}
+
+// keys are those of all records.
+func (x *index) keys() (all []string) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for k := range x.records {
+		all = append(all, k)
+	}
+	return all
+}
+
+// listens are the addresses that questions may come to, those of one network or of all.
+func (x *index) listens(network string) (all []netip.Addr) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for a, zones := range x.gateways {
+		if network == "" || zones[x.zones[network]] > 0 {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// A scope is what a client may ask for.
+type scope struct {
+	zones    []*zone // that of the address that it asks first
+	upstream []netip.Addr
+}
+
+// scope is that of a client that asks a gateway's address: the network whose gateway it is, and the client must be in that
+// network, or be the host. The other networks of a known container are its own, too. Where two networks have one gateway
+// and one subnet, the address of a container tells them apart, unless both have that. Nobody else has a scope.
+func (x *index) scope(gateway, client netip.Addr) (s scope, ok bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	gateway, client = gateway.Unmap().WithZone(""), client.Unmap().WithZone("")
+	var exact, near []*zone
+	for z := range x.gateways[gateway] {
+		switch {
+		case len(z.addrs[client]) > 0:
+			exact = append(exact, z)
+		case client == gateway || z.holds(client):
+			near = append(near, z)
+		}
+	}
+	if len(exact) == 0 {
+		exact = near
+	}
+	if len(exact) != 1 {
+		return s, false
+	}
+	s.zones = exact
+	for _, r := range exact[0].addrs[client] {
+		s.upstream = r.Upstream
+		for z := range x.containers[r.ContainerID] {
+			if !slices.Contains(s.zones, z) {
+				s.zones = append(s.zones, z)
+			}
+		}
+	}
+	slices.SortFunc(s.zones[1:], func(a, b *zone) int { return strings.Compare(a.network, b.network) })
+	return s, true
+}
+
+func (z *zone) holds(a netip.Addr) bool {
+	for p := range z.subnets {
+		if p.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// lookUp is the addresses of a name, which is in lower case and without a dot at its end. Mine says that nobody else knows
+// the name: a container has it, or it is in a domain of the network, or it is one label.
+func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bool) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	label, domain, dotted := strings.Cut(name, ".")
+	for _, z := range s.zones {
+		if dotted && z.domains[domain] == 0 {
+			for d := range z.domains {
+				mine = mine || name == d || strings.HasSuffix(name, "."+d)
+			}
+			continue
+		}
+		mine = true
+		for _, r := range z.names[label] {
+			if dotted && r.Domain != domain {
+				continue
+			}
+			found = true
+			for _, p := range r.Addrs {
+				addrs = append(addrs, p.Addr())
+			}
+		}
+		if found {
+			break
+		}
+	}
+	return addrs, found, mine
+}
+
+// named are the full names of the containers that have an address.
+func (x *index) named(s scope, a netip.Addr) (all []string) {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	for _, z := range s.zones {
+		for _, r := range z.addrs[a] {
+			if len(r.Names) == 0 {
+				continue
+			}
+			name := r.Names[0] + "."
+			if r.Domain != "" {
+				name += r.Domain + "."
+			}
+			all = append(all, name)
+		}
+		if all != nil {
+			break
+		}
+	}
+	return all
+}

@@ -1,0 +1,76 @@
+package nameserver
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// A limit bounds how much of something there may be at a time, in all and for one client: a client that takes all of its
+// part leaves the rest to the others.
+type limit struct {
+	all, each int
+
+	mu  sync.Mutex
+	sum int
+	of  map[netip.Addr]int
+}
+
+// take reports whether there is room for one more, and takes it.
+func (l *limit) take(client netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.sum >= l.all || l.of[client] >= l.each {
+		return false
+	}
+	if l.of == nil {
+		l.of = map[netip.Addr]int{}
+	}
+	l.sum++
+	l.of[client]++
+	return true
+}
+
+func (l *limit) give(client netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sum--
+	if l.of[client]--; l.of[client] == 0 {
+		delete(l.of, client)
+	}
+}
+
+// A limited listener closes connections for which there is no room.
+type limited struct {
+	net.Listener
+	*limit
+}
+
+func (l limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		client := netip.Addr{}
+		if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+			client = a.AddrPort().Addr()
+		}
+		if l.take(client) {
+			return &counted{Conn: c, end: func() { l.give(client) }}, nil
+		}
+		c.Close()
+	}
+}
+
+// A counted connection gives its room back when it is closed.
+type counted struct {
+	net.Conn
+	once sync.Once
+	end  func()
+}
+
+func (c *counted) Close() error {
+	c.once.Do(c.end)
+	return c.Conn.Close()
+}

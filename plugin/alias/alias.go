@@ -1,0 +1,185 @@
+// Package alias lets the containers of a network find each other by name. Other containers of the same network resolve
+// the container's name and its aliases to its addresses (A and AAAA), and its addresses to its name (PTR). Several
+// containers may share an alias. Names are in lower case and belong to their network.
+//
+// The name server of the node, `fairlead dns`, answers. It listens on the gateway addresses of the networks, which have
+// to be the host's: bridge with isGateway, or ptp. The result's dns names these addresses; the name servers that
+// it named before are asked for all other names, and the host's where there were none. The plugin starts
+// no program: enable fairlead-dns.socket, which starts the server at the first ADD, or run `fairlead dns`. Without it
+// ADD fails with code 11, and STATUS with code 50.
+//
+// The container's names are K8S_POD_NAME, as args.cni or CNI_ARGS have it (podman's name of the container),
+// and the container ID, or its first 12 characters where it is longer than 63. Host firewalls have to let containers
+// reach port 53 of the gateways, UDP and TCP.
+package alias
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/names"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the alias plugin.
+var Plugin = sdk.Chained("alias", "lets the containers of a network find each other by name", want,
+	func(conf) []plan.Kind { return []plan.Kind{names.Kind()} })
+
+type conf struct {
+	DomainName string `json:"domainName"` // the names are also in this domain, such as "dns.podman", which the result's search begins with; names in it that no container has do not exist; default: none
+	DNS        struct {
+		Nameservers []string `json:"nameservers"` // addresses of the servers to ask for all other names; default: those of the result so far, else those of the host's /etc/resolv.conf
+	} `json:"dns"`
+
+	RuntimeConfig struct {
+		Aliases aliases `json:"aliases"` // more names of the container (clause K9): a list of DNS labels, or, as podman sends it, an object with a list for each network
+	} `json:"runtimeConfig"`
+}
+
+// aliases are names, as one list or by network.
+type aliases struct {
+	list []string
+	of   map[string][]string
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (a *aliases) UnmarshalJSON(b []byte) error {
+	into := any(&a.list)
+	if bytes.HasPrefix(bytes.TrimSpace(b), []byte("{")) {
+		into = &a.of
+	}
+	if json.Unmarshal(b, into) != nil {
+		return errors.New(`want a list of names, such as ["db", "primary-db"], or an object of such lists by network`)
+	}
+	return nil
+}
+
+// mostAliases bounds what one container may have: a record has to fit in a file.
+const mostAliases = 256
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	p := plan.Plan{plan.Prerequisite(names.Server{Network: r.Network})}
+	n := names.Names{Owner: r.Owner, Domain: strings.ToLower(strings.TrimSuffix(c.DomainName, "."))}
+	if c.DomainName != "" {
+		if err := domain(n.Domain); err != nil {
+			return nil, bad("domainName: %q: %w", c.DomainName, err)
+		}
+	}
+	if err := c.names(&n, r); err != nil {
+		return nil, err
+	}
+	for i, s := range c.DNS.Nameservers {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			return nil, bad("dns.nameservers[%d]: %q: want an address, such as 192.0.2.53 or 2001:db8::53", i, s)
+		}
+		n.Upstream = append(n.Upstream, a)
+	}
+	if r.Prev == nil { // STATUS
+		return p, nil
+	}
+	for _, ip := range r.ContainerIPs() {
+		n.Addrs = append(n.Addrs, ip.Address)
+		if gw := ip.Gateway; gw.IsValid() && !gw.IsLinkLocalUnicast() && !slices.Contains(n.Gateways, gw) {
+			n.Gateways = append(n.Gateways, gw)
+		}
+	}
+	if len(n.Addrs) == 0 {
+		return nil, bad("prevResult: has no address of %s, so its names would lead nowhere: configure ipam", r.IfName)
+	}
+	if len(c.DNS.Nameservers) == 0 {
+		n.Upstream = upstream(n.Gateways, r)
+	}
+	return append(p, n), nil
+}
+
+// upstream are the name servers that the result names so far. The final result, which CHECK has, names the gateways.
+func upstream(gateways []netip.Addr, r *sdk.Request) (all []netip.Addr) {
+	for i, s := range r.Prev.DNS.Nameservers {
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			r.Warn("prevResult.dns.nameservers[%d]: %q: is no address, so it is not asked", i, s)
+		} else if !slices.Contains(gateways, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// names are the container's own, and its aliases.
+func (c conf) names(n *names.Names, r *sdk.Request) error {
+	add := func(s string) {
+		if s = strings.ToLower(s); !slices.Contains(n.Names, s) {
+			n.Names = append(n.Names, s)
+		}
+	}
+	const told = "K8S_POD_NAME"
+	if s := r.Told(told); s != "" {
+		if err := label(s); err != nil {
+			r.Warn("%s: %q: %v, so the container is not found by it", told, s, err)
+		} else {
+			add(s)
+		}
+	}
+	id := r.ContainerID
+	if len(id) > longest {
+		id = id[:12]
+	}
+	if label(id) == nil {
+		add(id)
+	}
+	asked, path := c.RuntimeConfig.Aliases.list, "runtimeConfig.aliases"
+	if of := c.RuntimeConfig.Aliases.of; of != nil {
+		asked, path = of[r.Network], path+"."+r.Network
+	}
+	if len(asked) > mostAliases {
+		return bad("%s: %d names: want at most %d", path, len(asked), mostAliases)
+	}
+	for i, s := range asked {
+		if err := label(s); err != nil {
+			return bad("%s[%d]: %q: %w", path, i, s, err)
+		}
+		add(s)
+	}
+	if len(n.Names) == 0 && r.ContainerID != "" {
+		r.Warn("%s: %q: is no DNS label, and there is no alias: the container is not found by name", "CNI_CONTAINERID", r.ContainerID)
+	}
+	return nil
+}
+
+// longest is the number of characters of a DNS label (RFC 1035, 2.3.4).
+const longest = 63
+
+// label is nil for a DNS label. Underscores are taken, which names of containers often have.
+func label(s string) error {
+	const want = "want a DNS label: 1 to 63 letters, digits, dashes and underscores, without a dash at either end"
+	other := func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
+	}
+	switch {
+	case s == "" || len(s) > longest || strings.ContainsFunc(s, other) || s[0] == '-' || s[len(s)-1] == '-':
+		return errors.New(want)
+	case strings.EqualFold(s, "localhost"):
+		return errors.New("is the name that every host has for itself (RFC 6761)")
+	}
+	return nil
+}
+
+// domain is nil for a domain name.
+func domain(s string) error {
+	for part := range strings.SplitSeq(s, ".") {
+		if label(part) != nil || len(s) > 190 {
+			return fmt.Errorf("want a domain, such as dns.podman: at most 190 characters, DNS labels with dots between them")
+		}
+	}
+	return nil
+}
+
+func bad(format string, args ...any) error { return spec.Errorf(spec.CodeConfig, format, args...) }

@@ -1,0 +1,233 @@
+// Package names is the names by which containers of a network find each other: records of attachments, which the name
+// server of the node (`fairlead dns`) answers from, and the socket on which it is told of one.
+package names
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Kept is the kind of the records in a kernel.Memory.
+const Kept = "names"
+
+// A Record is what the name server knows of an attachment.
+type Record struct {
+	Network     string         `json:"network"`
+	ContainerID string         `json:"containerID"`
+	IfName      string         `json:"ifname"`
+	Names       []string       `json:"names"`            // in lower case, the container's own first
+	Domain      string         `json:"domain,omitempty"` // the names are in it, too
+	Addrs       []netip.Prefix `json:"addrs"`            // of the container, each with its subnet
+	Gateways    []netip.Addr   `json:"gateways"`         // of the host, which the server listens on
+	Upstream    []netip.Addr   `json:"upstream,omitempty"`
+}
+
+// Names is the record of an attachment, and a server that answers from it.
+type Names struct {
+	Owner    spec.Owner
+	Names    []string
+	Domain   string
+	Addrs    []netip.Prefix
+	Gateways []netip.Addr // of the addresses; of these, those that the host has count
+	Upstream []netip.Addr // what the server asks for all other names; none: no opinion
+}
+
+func (n Names) String() string {
+	words := []string{"names", strings.Join(n.Names, ",")}
+	if n.Domain != "" {
+		words = append(words, "domain", n.Domain)
+	}
+	for _, a := range n.Addrs {
+		words = append(words, "addr", a.Addr().String())
+	}
+	for _, g := range n.Gateways {
+		words = append(words, "server", g.String())
+	}
+	for _, u := range n.Upstream {
+		words = append(words, "upstream", u.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// servers are the gateways that the host has.
+func (n Names) servers(w *kernel.World) (all []netip.Addr, err error) {
+	for _, g := range n.Gateways {
+		if resource.OfHost(w, g) {
+			all = append(all, g)
+		}
+	}
+	if len(all) == 0 {
+		return nil, spec.Errorf(spec.CodeConfig, "network %s has no gateway on this host (%s), so no name server can listen for it: "+
+			"have the plugin before give the host the gateway's address (bridge: isGateway), or leave out alias",
+			n.Owner.Network, cmp.Or(listed(n.Gateways), "prevResult names none"))
+	}
+	return all, nil
+}
+
+func listed(addrs []netip.Addr) string {
+	texts := make([]string, len(addrs))
+	for i, a := range addrs {
+		texts[i] = a.String()
+	}
+	return strings.Join(texts, ", ")
+}
+
+// record is what should be recorded. Where n has no opinion of the servers to ask, it is as it was.
+func (n Names) record(servers []netip.Addr, was Record) Record {
+	r := Record{Network: n.Owner.Network, ContainerID: n.Owner.ContainerID, IfName: n.Owner.IfName,
+		Names: n.Names, Domain: n.Domain, Addrs: n.Addrs, Gateways: servers, Upstream: n.Upstream}
+	if len(r.Upstream) == 0 {
+		r.Upstream = was.Upstream
+	}
+	return r
+}
+
+// Ensure writes the record and has the server read it.
+func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	servers, err := n.servers(w)
+	if err != nil {
+		return false, err
+	}
+	var was Record
+	known, err := w.Memory.Recall(Kept, n.Owner, &was)
+	if err != nil {
+		return false, err
+	}
+	is := n.record(servers, was)
+	if known && reflect.DeepEqual(is, was) {
+		return false, n.ask(ctx, w)
+	}
+	if err := w.Memory.Remember(Kept, n.Owner, is); err != nil {
+		return false, err
+	}
+	if err := n.ask(ctx, w); err != nil {
+		back := w.Memory.Forget(Kept, n.Owner)
+		if known {
+			back = w.Memory.Remember(Kept, n.Owner, was)
+		}
+		return false, errors.Join(err, back)
+	}
+	return true, nil
+}
+
+// ask has the server answer for the attachment.
+func (n Names) ask(ctx context.Context, w *kernel.World) error {
+	return Ask(ctx, Socket(w.Memory), Question{Network: n.Owner.Network, Record: RecordOf(n.Owner.Network, kernel.OwnerHash(n.Owner))})
+}
+
+// Verify implements plan.Resource.
+func (n Names) Verify(ctx context.Context, w *kernel.World) error {
+	servers, err := n.servers(w)
+	if err != nil {
+		return err
+	}
+	var was Record
+	switch known, err := w.Memory.Recall(Kept, n.Owner, &was); {
+	case err != nil:
+		return err
+	case !known:
+		return errors.New("its record is missing")
+	}
+	var errs []error
+	want := n.record(servers, was)
+	for _, f := range []struct {
+		name      string
+		want, got any
+	}{
+		{"names", want.Names, was.Names}, {"domain", want.Domain, was.Domain}, {"addresses", want.Addrs, was.Addrs},
+		{"servers", want.Gateways, was.Gateways}, {"upstream", want.Upstream, was.Upstream},
+	} {
+		if !reflect.DeepEqual(f.want, f.got) {
+			errs = append(errs, fmt.Errorf("%s is %v, want %v", f.name, f.got, f.want))
+		}
+	}
+	if err := n.ask(ctx, w); err != nil {
+		errs = append(errs, spec.Errorf(spec.CodeUnavailable, "%w", err))
+	}
+	return errors.Join(errs...)
+}
+
+// Remove implements plan.Remover.
+func (n Names) Remove(_ context.Context, w *kernel.World) error {
+	return w.Memory.Forget(Kept, n.Owner)
+}
+
+// Resolve implements resource.Resolver: the container asks the host's addresses, and completes names by the domain first.
+func (n Names) Resolve(w *kernel.World, dns *spec.DNS) error {
+	servers, err := n.servers(w)
+	if err != nil {
+		return err
+	}
+	dns.Nameservers = nil
+	for _, a := range servers {
+		dns.Nameservers = append(dns.Nameservers, a.String())
+	}
+	if n.Domain != "" && !slices.Contains(dns.Search, n.Domain) {
+		dns.Search = append([]string{n.Domain}, dns.Search...)
+	}
+	return nil
+}
+
+// RecordOf is how a Question names the record of an attachment.
+func RecordOf(network string, owner [8]byte) string {
+	n := kernel.NetworkHash(network)
+	return hex.EncodeToString(n[:]) + "." + hex.EncodeToString(owner[:])
+}
+
+// Socket is where the server listens that answers from the records of a Memory.
+func Socket(m kernel.Memory) string { return filepath.Join(filepath.Dir(m.Dir), "dns.sock") }
+
+// Kind is the plan.Kind of Names.
+func Kind() plan.Kind { return kind{} }
+
+type kind struct{}
+
+// Name implements plan.Kind.
+func (kind) Name() string { return "container names" }
+
+// Owners implements plan.Kind.
+func (kind) Owners(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+	records, err := w.Memory.Records(Kept, network)
+	tags := make([]plan.Tag, 0, len(records))
+	for hash := range records {
+		tags = append(tags, plan.Tag{Network: network, Hash: hash})
+	}
+	return tags, err
+}
+
+// Remove implements plan.Kind. The server sees that the record goes.
+func (kind) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
+	var errs []error
+	for _, t := range tags {
+		errs = append(errs, w.Memory.ForgetOf(Kept, t.Network, t.Hash))
+	}
+	return errors.Join(errs...)
+}
+
+// A Server is the name server of the node: that it is there, and can listen for a network.
+type Server struct{ Network string }
+
+func (s Server) String() string { return "name server for network " + s.Network }
+
+// Ensure makes nothing: the fact is there or not.
+func (s Server) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, s.Verify(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (s Server) Verify(ctx context.Context, w *kernel.World) error {
+	return Ask(ctx, Socket(w.Memory), Question{Network: s.Network})
+}
