@@ -90,8 +90,10 @@ func asked(t *testing.T, netns, server, network, name string, typ uint16) string
 // aliased makes a runner of a network with bridge and alias.
 func aliased(t *testing.T, network, subnet4, subnet6, conf string) *runner {
 	t.Helper()
-	return newRunner(t, chain{network, []string{fmt.Sprintf(`"type":"bridge","bridge":"br-%s","isGateway":true,"ipam":{"type":"host-local",
+	r := newRunner(t, chain{network, []string{fmt.Sprintf(`"type":"bridge","bridge":"br-%s","isGateway":true,"ipam":{"type":"host-local",
 		"ranges":[[{"subnet":%q}],[{"subnet":%q}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`, network, subnet4, subnet6), `"type":"alias"` + conf}, nil})
+	t.Cleanup(func() { r.must("gc at the end", r.gc()) })
+	return r
 }
 
 func addrsOf(t *testing.T, a *attachment) (v4, v6 string) {
