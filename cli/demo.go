@@ -26,8 +26,8 @@ func (a *app) demoCommand() *cobra.Command {
 		Use: "demo", GroupID: "run", Args: operands(""),
 		Short: "See it work: three containers, a published port and the host, in a throw-away host",
 		Long: `Start a web server with a published port, a client beside it and a neighbour on another network, in a
-throw-away host of their own; fetch from every side, by IPv4 and IPv6; take all down and show that nothing is left.
-The machine stays as it was, and an ordinary user needs no sudo. The exit status is 1 if anything fails.`,
+throw-away host of their own; fetch from every side, by IPv4, IPv6 and name; take all down and show that nothing is
+left. The machine stays as it was, and an ordinary user needs no sudo. The exit status is 1 if anything fails.`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			a.status, err = a.inHost([]string{"/proc/self/exe", demoName, "-o", a.output})
 			return err
@@ -201,6 +201,11 @@ func (d *demo) show() error {
 		return err
 	}
 	d.say("%s\n", d.bold("A throw-away host of its own; the machine stays as it is."))
+	names, err := d.serveNames()
+	if err != nil {
+		return err
+	}
+	defer names.stop()
 	began := time.Now()
 	web, err := d.start("web", []string{"-p", "8080:80"}, serveName, "web")
 	if err != nil {
@@ -236,11 +241,15 @@ func (d *demo) show() error {
 			local = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // ::1 has no way to a translated port
 		}
 		server := web.addr(v6)
-		d.ask(client, netip.AddrPortFrom(server, 80), "beside it")
-		d.ask(nil, netip.AddrPortFrom(server, 80), "directly")
-		d.ask(nil, netip.AddrPortFrom(local, 8080), "published port")
-		d.ask(client, netip.AddrPortFrom(outside, 8080), "published port")
-		d.ask(neighbour, netip.AddrPortFrom(outside, 8080), "published port")
+		d.ask(client, netip.AddrPortFrom(server, 80).String(), "beside it")
+		d.ask(nil, netip.AddrPortFrom(server, 80).String(), "directly")
+		d.ask(nil, netip.AddrPortFrom(local, 8080).String(), "published port")
+		published := netip.AddrPortFrom(outside, 8080).String()
+		d.ask(client, published, "published port")
+		d.ask(neighbour, published, "published port")
+	}
+	if names != nil {
+		d.ask(client, "web:80", "by name")
 	}
 	d.table()
 
@@ -258,8 +267,8 @@ func (d *demo) show() error {
 	return d.verdict(before, during, after, took)
 }
 
-// prepare configures the second network. Nothing of the user's environment reaches the demo, and no plugins
-// but our own.
+// prepare configures the networks, the default one with names for its containers. Nothing of the user's environment
+// reaches the demo, and no plugins but our own.
 func (d *demo) prepare(ipv6 bool) error {
 	for _, name := range []string{"CNI_PATH", "NETCONFPATH", "CNI_ARGS", "CAP_ARGS", "CNI_IFNAME"} {
 		os.Unsetenv(name)
@@ -273,7 +282,12 @@ func (d *demo) prepare(ipv6 bool) error {
 	if ipv6 {
 		range6 = outsideRange6
 	}
+	list := defaultList(ipv6)
+	if resolvable() {
+		list = defaultList(ipv6, object{"type": "alias"})
+	}
 	return errors.Join(os.MkdirAll(confDir(), 0o755),
+		os.WriteFile(confDir()+"/05-"+defaultNetwork+".conflist", list, 0o644),
 		os.WriteFile(confDir()+"/10-outside.conflist", fmt.Appendf(nil, outsideList, range6), 0o644))
 }
 
@@ -319,13 +333,12 @@ func bridgeAddr(name string, v6 bool) (netip.Addr, error) {
 }
 
 // ask fetches from a member, or from the host, and keeps the answer.
-func (d *demo) ask(m *member, at netip.AddrPort, way string) {
+func (d *demo) ask(m *member, at, way string) {
 	from := "host"
 	if m != nil {
 		from = m.name
 	}
-	d.answers = append(d.answers, demoAnswer{from, "http://" + strings.TrimSuffix(at.String(), ":80") + "/", way,
-		m.fetch(at.String())})
+	d.answers = append(d.answers, demoAnswer{from, "http://" + strings.TrimSuffix(at, ":80") + "/", way, m.fetch(at)})
 }
 
 func (d *demo) say(format string, args ...any) {

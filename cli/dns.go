@@ -34,8 +34,8 @@ func (a *app) serveNames(c *cobra.Command) error {
 	m := kernel.Memory{Dir: kernel.MemoryDir}
 	l, err := daemon.Listener(nameserver.Socket(m))
 	if err != nil {
-		return fail(exitFailure, "One name server serves all networks of a node; `systemctl status fairlead-dns` says whether it runs.",
-			"%w", err)
+		return fail(exitFailure,
+			"One name server serves all networks of a node; `systemctl status fairlead-dns` says whether it runs.", "%w", err)
 	}
 	log := slog.New(slog.NewTextHandler(a.stderr, nil))
 	return nameserver.Serve(ctx, nameserver.Settings{

@@ -7,8 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/hide"
@@ -144,11 +146,30 @@ func furnish() error {
 		os.WriteFile(thrownAway, nil, 0o644)); err != nil {
 		return err
 	}
+	if err := placeResolv(); err != nil {
+		return err
+	}
 	showSys("/run/.scratch")
 	if err := unix.Sethostname([]byte("throw-away")); err != nil {
 		return os.NewSyscallError("sethostname", err)
 	}
 	return setUp("lo")
+}
+
+// placeResolv makes an empty file where the host's resolv.conf leads, if that is below /run, as systemd-resolved has it: a
+// container's own is mounted over that.
+func placeResolv() error {
+	to, err := os.Readlink(etcResolv)
+	if err != nil {
+		return nil // no link, or there is none
+	}
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(filepath.Dir(etcResolv), to)
+	}
+	if !strings.HasPrefix(filepath.Clean(to), "/run/") {
+		return nil
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, nil, 0o644))
 }
 
 // parent is the process that a process has for its parent.

@@ -153,10 +153,12 @@ const (
 	defaultSubnet6 = "fdfa:171e:ad::/64"
 )
 
+// An object is a JSON object.
+type object = map[string]any
+
 // defaultList is the default network: a bridge that reaches the outside by masquerade, published ports, and passage
-// through whatever firewall the host has.
-func defaultList(ipv6 bool) []byte {
-	type object = map[string]any
+// through whatever firewall the host has. More are plugins after these.
+func defaultList(ipv6 bool, more ...object) []byte {
 	ranges := [][]object{{{"subnet": defaultSubnet4}}}
 	if ipv6 {
 		ranges = append(ranges, []object{{"subnet": defaultSubnet6}})
@@ -164,12 +166,12 @@ func defaultList(ipv6 bool) []byte {
 	b, err := json.Marshal(object{
 		"cniVersion": "1.1.0",
 		"name":       defaultNetwork,
-		"plugins": []object{
+		"plugins": append([]object{
 			{"type": "bridge", "bridge": defaultBridge, "isDefaultGateway": true, "ipMasq": true, "hairpinMode": true,
 				"ipam": object{"type": "host-local", "ranges": ranges}},
 			{"type": "portmap", "capabilities": object{"portMappings": true}},
 			{"type": "firewall"},
-		},
+		}, more...),
 	})
 	if err != nil {
 		panic(err) // maps, texts and booleans

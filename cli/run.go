@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -24,6 +25,7 @@ import (
 type runFlags struct {
 	nets                 []wantedNet
 	publish, dns, search []string
+	aliases              []string
 	name                 string
 }
 
@@ -49,6 +51,7 @@ killed. COMMAND's exit status is passed through, 128 and more for a signal. Sign
 forwarded; COMMAND stays in the terminal's foreground, with its standard input, output and error.`,
 		Example: `  fairlead run -p 8080:80 -- busybox httpd -f -h /srv
   fairlead run --net lan --dns 192.0.2.53 -- sh
+  fairlead run --net apps --name web --alias www -- busybox httpd -f
   fairlead run --conf ./draft.conflist -- ip address`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -77,6 +80,8 @@ forwarded; COMMAND stays in the terminal's foreground, with its standard input, 
 	}
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil,
 		"publish `PORTS`, one or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
+	flags.StringArrayVar(&f.aliases, "alias", nil,
+		"`NAME` by which the containers of the networks find COMMAND, beside the ID (repeatable)")
 	flags.StringArrayVar(&f.dns, "dns", nil,
 		"`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
 	flags.StringArrayVar(&f.search, "dns-search", nil,
@@ -92,6 +97,14 @@ type wanted struct {
 	runtime      *attach.Runtime
 	ifName       string
 	capabilities map[string]any
+}
+
+// give hands a capability to the network's plugins.
+func (w *wanted) give(capability string, value any) {
+	if w.capabilities == nil {
+		w.capabilities = map[string]any{}
+	}
+	w.capabilities[capability] = value
 }
 
 // wants reads the flags: everything that can be wrong with them is found before anything is made.
@@ -119,6 +132,7 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 		nets = []wantedNet{{defaultNetwork, a.network}}
 	}
 	var ws []wanted
+	resolves := false
 	for i, net := range nets {
 		n, rt, err := a.networkAndRuntime(net.find, net.arg)
 		if err != nil {
@@ -126,14 +140,22 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 		}
 		w := wanted{network: n, runtime: rt, ifName: "eth" + strconv.Itoa(i)}
 		if len(ports) > 0 && n.publishes() {
-			w.capabilities = map[string]any{"portMappings": n.understood(ports)}
+			w.give("portMappings", n.understood(ports))
 			ports = nil // by the first that can
+		}
+		if len(f.aliases) > 0 && slices.Contains(n.capabilities(), "aliases") {
+			w.give("aliases", f.aliases)
+			resolves = true
 		}
 		ws = append(ws, w)
 	}
 	if len(ports) > 0 {
 		return nil, fail(exitUsage, `Add {"type": "portmap", "capabilities": {"portMappings": true}} to its plugins.`,
 			"-p %s: no plugin of %s publishes ports", ports[0], nets[0].arg)
+	}
+	if len(f.aliases) > 0 && !resolves {
+		return nil, fail(exitUsage, `Add {"type": "alias", "capabilities": {"aliases": true}} to its plugins.`,
+			"--alias %s: no plugin of %s gives names", f.aliases[0], nets[0].arg)
 	}
 	return ws, nil
 }
