@@ -3,6 +3,7 @@
 BIN     ?= bin
 PREFIX  ?= /usr
 CNIDIR  ?= /opt/cni/bin
+REFERENCE ?= /usr/lib/cni
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 GO      ?= go
 
@@ -77,11 +78,15 @@ test-vm: ## the tests that touch the kernel, again in a virtual machine whose ke
 demo: build ## three containers, the host and a published port talk to each other, in a throw-away host
 	$(BIN)/fairlead demo
 
-# Real-time scheduling, where it is allowed, keeps other load out of the figures of both sides.
-bench: build ## side by side with the reference plugins; writes docs/performance.md
+# Real-time scheduling, where it is allowed, keeps other load out of the figures of all sides. BENCHFLAGS='-rows path' measures
+# that alone, and shows it on the terminal; the page is written by a run of all rows.
+bench: build ## side by side with the reference plugins in REFERENCE (/usr/lib/cni); writes docs/performance.md
 	@.ci/packages bench
 	$(GO) build -trimpath -o $(BIN)/bench ./bench
-	$$(chrt -r 10 true 2>/dev/null && echo chrt -r 10) $(BIN)/bench -plugins $(BIN)/cni -md docs/performance.md
+	$(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/tmp/ ./bench/floor
+	@mkdir -p $(BIN)/floor && cp --remove-destination $(BIN)/tmp/floor $(BIN)/floor/floor && rm -r $(BIN)/tmp
+	$$(chrt -r 10 true 2>/dev/null && echo chrt -r 10) $(BIN)/bench -plugins $(BIN)/cni -floor $(BIN)/floor \
+	  -reference $(REFERENCE) $(if $(BENCHFLAGS),$(BENCHFLAGS),-md docs/performance.md)
 
 bench-vm: build ## the same in the virtual machine, of what few kernels have
 	@.ci/packages bench && .ci/packages vm

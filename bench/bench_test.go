@@ -35,7 +35,7 @@ func TestMeasure(t *testing.T) {
 			of = "leases"
 		}
 		t.Run(c.Name, func(t *testing.T) {
-			lines, err := measure(o, c, load{2, of})
+			lines, err := measure(o, c, []load{{2, of}})
 			if err != nil && c.Virtual {
 				nstest.Skip(t, err)
 			}
@@ -43,8 +43,10 @@ func TestMeasure(t *testing.T) {
 				t.Fatalf("%d lines, %v", len(lines), err)
 			}
 			for _, l := range lines {
-				if l.Ours.N != 2 || l.Reference.N != 2 || l.Ours.Min <= 0 || l.Reference.Min <= 0 {
-					t.Errorf("%s: %+v", l.Verb, l)
+				for _, name := range []string{ours, reference} {
+					if s := l.By[name]; s.N != 2 || s.Min <= 0 || s.Memory <= 0 {
+						t.Errorf("%s, %s: %+v", l.Verb, name, s)
+					}
 				}
 			}
 		})
@@ -52,8 +54,8 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestSummarise(t *testing.T) {
-	s := summarise([]time.Duration{5e6, 1e6, 900e6})
-	if s.Median != 5e6 || s.Min != 1e6 || s.Max != 900e6 || s.N != 3 {
+	s := summarise([]cost{{5e6, 7}, {1e6, 9}, {900e6, 8}})
+	if s.Median != 5e6 || s.Min != 1e6 || s.Max != 900e6 || s.N != 3 || s.Memory != 9 {
 		t.Errorf("summary %+v", s)
 	}
 	if got := s.String(); got != "5.00 [1.00..900]" {
@@ -64,9 +66,14 @@ func TestSummarise(t *testing.T) {
 	}
 }
 
+// sides are the medians of ours and the reference.
+func sides(our, theirs time.Duration) map[string]summary {
+	return map[string]summary{ours: {Median: our}, reference: {Median: theirs}}
+}
+
 // A CHECK that fails is shown as failed, not as fast.
 func TestReport(t *testing.T) {
-	l := line{Case: "c", Present: load{3, "leases"}, Verb: "CHECK", Ratio: 12, Fails: []string{"the reference fails"}}
+	l := line{Case: "c", Present: load{3, "leases"}, Verb: "CHECK", By: sides(1, 12), Fails: []string{"the reference fails"}}
 	text := string(report{Lines: []line{l, l}}.text())
 	if strings.Contains(text, "12.0") || strings.Count(text, "the reference fails") != 1 || !strings.Contains(text, "3 leases") {
 		t.Errorf("report:\n%s", text)
@@ -113,9 +120,8 @@ func TestPage(t *testing.T) {
 }
 
 func TestGrowth(t *testing.T) {
-	at := func(present int, verb string, ours, reference time.Duration) line {
-		return line{Case: "bridge + host-local", Present: load{present, "attachments"}, Verb: verb,
-			Ours: summary{Median: ours}, Reference: summary{Median: reference}, Ratio: ratio(reference, ours)}
+	at := func(present int, verb string, our, theirs time.Duration) line {
+		return line{Case: "bridge + host-local", Present: load{present, "attachments"}, Verb: verb, By: sides(our, theirs)}
 	}
 	r := report{Lines: []line{at(0, "ADD", 2, 8), at(0, "DEL", 3, 3), at(1000, "ADD", 3, 40), at(1000, "DEL", 3, 3)}}
 	_, rows := r.growth()
@@ -126,7 +132,7 @@ func TestGrowth(t *testing.T) {
 	if len(rows) != 2 || rows[0][4] != "4.0" {
 		t.Errorf("expectations: %q", rows)
 	}
-	r.Lines[0].Ratio = 2.5
+	r.Lines[0].By = sides(2, 5)
 	if _, rows = r.expectations(); rows[0][4] != "2.5, missed" {
 		t.Errorf("a missed expectation reads %q", rows)
 	}
@@ -165,14 +171,45 @@ func TestConf(t *testing.T) {
 // A burst attaches and detaches all of its containers on both sides, and says how many it could not.
 func TestBurst(t *testing.T) {
 	o := options{plugins: "/usr/lib/cni", reference: "/usr/lib/cni", burst: 3, parallel: []int{2}}
-	lines, err := measureBursts(o, cases()[1], 1)
+	lines, err := measureBursts(o, cases()[1])
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(lines) != 1 || lines[0].Ours.Failed != 0 || lines[0].Reference.Failed != 0 || lines[0].Ours.Add <= 0 || lines[0].Reference.Del <= 0 {
+	if len(lines) != 1 || len(lines[0].By) != 2 {
 		t.Fatalf("burst %+v", lines)
+	}
+	for name, r := range lines[0].By {
+		if r.Failed != 0 || r.Add <= 0 || r.Del <= 0 {
+			t.Errorf("%s: %+v", name, r)
+		}
 	}
 	if _, rows := (report{Bursts: lines}).burstRows(); len(rows) != 2 || rows[0][3] != "ADD" || rows[1][3] != "DEL" {
 		t.Errorf("rows %q", rows)
+	}
+}
+
+// A cloned attachment has rules with names, an address and ports of its own, before those of the others in chains that
+// they share, and the text of a hash is not taken for a port.
+func TestClone(t *testing.T) {
+	var rules []ruleLine
+	for _, text := range []string{":CNI-DN-0123456789ab22002ef01 - [0:0]",
+		`-A CNI-DN-0123456789ab22002ef01 -s 10.23.0.0/16 -p tcp -m tcp --dport 22002 -j DNAT --to-destination 10.23.0.3:80`,
+		`-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "id: \"present-1\"" -m multiport --dports 22002,22003 ` +
+			`-j CNI-DN-0123456789ab22002ef01`,
+	} {
+		rules = append(rules, ruleLine{"iptables", "*nat", text})
+	}
+	p := newPattern(attachment{id: "present-1", number: 1001}, "10.23.0.3", rules)
+	p.clone(attachment{id: "present-7", number: 1007}, "10.23.0.9")
+	var got bytes.Buffer
+	writeTables(&got, p.more["iptables"])
+	want := `*nat
+:CNI-DN-0123456789ab2000003ef - [0:0]
+-A CNI-DN-0123456789ab2000003ef -s 10.23.0.0/16 -p tcp -m tcp --dport 22014 -j DNAT --to-destination 10.23.0.9:80
+-I CNI-HOSTPORT-DNAT -p tcp -m comment --comment "id: \"present-7\"" -m multiport --dports 22014,22015 -j CNI-DN-0123456789ab2000003ef
+COMMIT
+`
+	if got.String() != want {
+		t.Errorf("cloned\n%s, want\n%s", got.String(), want)
 	}
 }

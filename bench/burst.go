@@ -40,7 +40,7 @@ func (h host) burst(b burst) (r rush, err error) {
 	took := make([]time.Duration, b.Count)
 	r.Add = inParallel(b, func(i int) {
 		start := time.Now()
-		results[i], failed[i] = h.add(all[i], &answer{Took: map[string]time.Duration{}})
+		results[i], failed[i] = h.add(all[i], &answer{Took: map[string]cost{}})
 		took[i] = time.Since(start)
 	})
 	r.Del = inParallel(b, func(i int) {
@@ -87,38 +87,25 @@ func inParallel(b burst, do func(i int)) time.Duration {
 	return time.Since(start)
 }
 
-// A burstLine is one burst on both sides.
+// A burstLine is one burst on all sides.
 type burstLine struct {
-	Case            string
-	Burst           burst
-	Ours, Reference rush
+	Case  string
+	Burst burst
+	By    map[string]rush
 }
 
-// measureBursts runs the bursts of one case, one side after the other: both would want all processors.
-func measureBursts(o options, c benchCase, number int) (lines []burstLine, err error) {
+// measureBursts runs the bursts of one case, one side after the other: each would want all processors.
+func measureBursts(o options, c benchCase) (lines []burstLine, err error) {
+	number := c.number()
 	for _, p := range o.parallel {
-		l := burstLine{Case: c.Name, Burst: burst{o.burst, p}}
-		for _, s := range []struct {
-			name, dir string
-			out       *rush
-		}{{"ours", o.plugins, &l.Ours}, {"reference", o.reference, &l.Reference}} {
-			dir, err := absolute(s.dir)
+		l := burstLine{Case: c.Name, Burst: burst{o.burst, p}, By: map[string]rush{}}
+		for _, name := range o.sides(c) {
+			a, err := o.alone(name, order{Case: number, Populate: &load{}, From: -1}, order{Case: number, Burst: &l.Burst})
 			if err != nil {
 				return nil, err
 			}
-			side, err := startSide(s.name, dir)
-			if err != nil {
-				return nil, err
-			}
-			a, err := side.ask(order{Case: number, Burst: &l.Burst})
-			if cerr := side.close(); err == nil {
-				err = cerr
-			}
-			if err != nil {
-				return nil, err
-			}
-			*s.out = *a.Rush
-			fmt.Fprintf(os.Stderr, "%s: %d, %d at a time, %s: ADD %v, DEL %v, %d failed\n", c.Name, o.burst, p, s.name,
+			l.By[name] = *a.Rush
+			fmt.Fprintf(os.Stderr, "%s: %d, %d at a time, %s: ADD %v, DEL %v, %d failed\n", c.Name, o.burst, p, name,
 				a.Rush.Add.Round(time.Millisecond), a.Rush.Del.Round(time.Millisecond), a.Rush.Failed)
 		}
 		lines = append(lines, l)
@@ -126,16 +113,40 @@ func measureBursts(o options, c benchCase, number int) (lines []burstLine, err e
 	return lines, nil
 }
 
+// rate is how many containers a second the burst is.
+func (l burstLine) rate(d time.Duration) float64 {
+	if d == 0 {
+		return 0
+	}
+	return float64(l.Burst.Count) / d.Seconds()
+}
+
 func (r report) burstRows() (head []string, rows [][]string) {
-	head = []string{"chain", "containers", "at a time", "verb", "ours, a second", "reference, a second", "times faster", "failed, ours and reference"}
+	var all []string
 	for _, l := range r.Bursts {
-		rate := func(d time.Duration) string { return times(float64(l.Burst.Count) / d.Seconds()) }
-		for _, v := range []struct {
-			verb            string
-			ours, reference time.Duration
-		}{{"ADD", l.Ours.Add, l.Reference.Add}, {"DEL", l.Ours.Del, l.Reference.Del}} {
-			rows = append(rows, []string{l.Case, fmt.Sprint(l.Burst.Count), fmt.Sprint(l.Burst.Parallel), v.verb,
-				rate(v.ours), rate(v.reference), times(ratio(v.reference, v.ours)), fmt.Sprintf("%d and %d", l.Ours.Failed, l.Reference.Failed)})
+		all = append(all, keys(l.By)...)
+	}
+	names := inOrder(all)
+	head = []string{"chain", "containers", "at a time", "verb"}
+	for _, name := range names {
+		head = append(head, name+", a second")
+	}
+	head = append(head, "times faster", "failed")
+	for _, l := range r.Bursts {
+		for _, verb := range []string{"ADD", "DEL"} {
+			row := []string{l.Case, fmt.Sprint(l.Burst.Count), fmt.Sprint(l.Burst.Parallel), verb}
+			took := func(name string) time.Duration {
+				if verb == "ADD" {
+					return l.By[name].Add
+				}
+				return l.By[name].Del
+			}
+			failed := 0
+			for _, name := range names {
+				row = append(row, times(l.rate(took(name))))
+				failed += l.By[name].Failed
+			}
+			rows = append(rows, append(row, times(ratio(took(reference), took(ours))), fmt.Sprint(failed)))
 		}
 	}
 	return head, rows

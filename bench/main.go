@@ -9,33 +9,44 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 type options struct {
 	plugins, reference  string
+	floor               string // the directory of the floor; empty: without
 	rounds              int
 	attachments, leases []int
 	burst               int
 	parallel            []int
-	only                string
+	mappings            []int
+	collect             int
+	stream              time.Duration
+	only, rows          string
 	virtual             bool
 }
 
 func main() {
 	var o options
 	var worker, asJSON bool
-	var md, from, attachments, leases, parallel string
+	var md, from, attachments, leases, parallel, mappings string
 	flag.StringVar(&o.plugins, "plugins", "bin/cni", "our plugins")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "the reference's plugins")
+	flag.StringVar(&o.floor, "floor", "bin/floor", "the directory of the program that does the least; empty: without it")
 	flag.IntVar(&o.rounds, "rounds", 25, "containers to measure for each line")
 	flag.StringVar(&attachments, "attachments", "0,100,1000", "how many other containers are attached, as a list")
 	flag.StringVar(&leases, "leases", "0,60000", "how many other leases there are, as a list")
 	flag.IntVar(&o.burst, "burst", 200, "containers that are attached and detached as fast as it goes")
 	flag.StringVar(&parallel, "parallel", "1,4,16", "how many of them at a time, as a list")
+	flag.StringVar(&mappings, "mappings", "10,1000,10000", "published ports on the data path, as a list")
+	flag.IntVar(&o.collect, "gc", 500, "attachments that GC removes")
+	flag.DurationVar(&o.stream, "stream", 2*time.Second, "how long a stream through a published port lasts")
+	flag.StringVar(&o.rows, "rows", "start,verbs,bursts,gc,path", "what to measure")
 	flag.StringVar(&o.only, "only", "", "only the cases with this in their name")
 	flag.BoolVar(&o.virtual, "virtual", false, "the cases that few kernels have, and no others: for the virtual machine")
 	flag.BoolVar(&asJSON, "json", false, "print JSON")
@@ -53,7 +64,7 @@ func main() {
 		for _, l := range []struct {
 			text string
 			to   *[]int
-		}{{attachments, &o.attachments}, {leases, &o.leases}, {parallel, &o.parallel}} {
+		}{{attachments, &o.attachments}, {leases, &o.leases}, {parallel, &o.parallel}, {mappings, &o.mappings}} {
 			if *l.to, err = numbers(l.text); err != nil {
 				break
 			}
@@ -103,32 +114,46 @@ func run(o options, asJSON bool, from, md string) (err error) {
 	return err
 }
 
+// wants reports whether a row is to be measured.
+func (o options) wants(row string) bool { return slices.Contains(strings.Split(o.rows, ","), row) }
+
 func measureAll(o options) (rep report, err error) {
 	rep.Machine = machineFacts(o)
-	if !o.virtual {
+	if !o.virtual && o.wants("start") {
 		if rep.Start, err = startUp(o); err != nil {
 			return rep, err
 		}
 	}
-	for number, c := range cases() {
+	for _, c := range cases() {
 		if !strings.Contains(c.Name, o.only) || c.Virtual != o.virtual {
 			continue
 		}
-		for _, present := range c.loads(o) {
-			lines, err := measure(o, c, present)
+		if o.wants("verbs") {
+			lines, err := measure(o, c, c.loads(o))
 			if err != nil {
-				return rep, fmt.Errorf("%s at %s: %w", c.Name, present, err)
+				return rep, fmt.Errorf("%s: %w", c.Name, err)
 			}
 			rep.Lines = append(rep.Lines, lines...)
 		}
-		if !c.Burst {
-			continue
+		if c.Burst && o.wants("bursts") {
+			lines, err := measureBursts(o, c)
+			if err != nil {
+				return rep, fmt.Errorf("%s, %d containers: %w", c.Name, o.burst, err)
+			}
+			rep.Bursts = append(rep.Bursts, lines...)
 		}
-		lines, err := measureBursts(o, c, number)
-		if err != nil {
-			return rep, fmt.Errorf("%s, %d containers: %w", c.Name, o.burst, err)
+		if c.Chained && o.wants("gc") {
+			l, err := measureGC(o, c, o.collect)
+			if err != nil {
+				return rep, err
+			}
+			rep.GC = append(rep.GC, l)
 		}
-		rep.Bursts = append(rep.Bursts, lines...)
+	}
+	if !o.virtual && o.wants("path") {
+		if rep.Paths, err = measurePaths(o); err != nil {
+			return rep, err
+		}
 	}
 	rep.Machine.LoadAfter = loadAverage()
 	return rep, nil

@@ -15,13 +15,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A side is one of the two: its plugins, and its host.
+// The sides, by name. Not every case has all.
+const (
+	ours      = "ours"
+	chained   = "ours in one chain"
+	reference = "reference"
+	floored   = "floor"
+)
+
+// sides are those of a case.
+func (o options) sides(c benchCase) []string {
+	all := []string{ours, reference}
+	if c.Chained && !o.virtual {
+		all = append(all, chained)
+	}
+	if o.floor != "" && c.parts() != nil && !o.virtual {
+		all = append(all, floored)
+	}
+	return all
+}
+
+// A side is one of them: its plugins, and its host.
 type side struct {
 	name, dir string
 	cmd       *exec.Cmd
 	in        io.WriteCloser
 	enc       *json.Encoder
 	dec       *json.Decoder
+}
+
+// start makes the host of a side.
+func (o options) start(name string) (*side, error) {
+	dirs := map[string]string{ours: o.plugins, chained: o.plugins, reference: o.reference, floored: o.floor}
+	dir, err := absolute(dirs[name])
+	if err != nil {
+		return nil, err
+	}
+	return startSide(name, dir)
+}
+
+// alone gives orders to a side that has a host for them alone, and returns the last answer.
+func (o options) alone(name string, orders ...order) (a answer, err error) {
+	s, err := o.start(name)
+	if err != nil {
+		return a, err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	for _, order := range orders {
+		if a, err = s.ask(order); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
 }
 
 func startSide(name, dir string) (*side, error) {
@@ -42,7 +87,7 @@ func startSide(name, dir string) (*side, error) {
 }
 
 func (s *side) ask(o order) (answer, error) {
-	o.Dir = s.dir
+	o.Side, o.Dir = s.name, s.dir
 	var a answer
 	err := s.enc.Encode(o)
 	if err == nil {
@@ -65,77 +110,111 @@ func (s *side) close() error {
 // verbs are the measured ones, in the order of a container's life.
 func verbs() []string { return []string{"ADD", "CHECK", "DEL"} }
 
-// measure runs one case at one load: a host for each side, the same state in both, and then rounds in
-// which the sides take turns.
-func measure(o options, c benchCase, present load) (lines []line, err error) {
-	fmt.Fprintf(os.Stderr, "%s at %s:", c.Name, present)
-	started := time.Now()
-	number := slices.IndexFunc(cases(), func(d benchCase) bool { return d.Name == c.Name })
-	var sides [2]*side
-	for i, s := range []struct{ name, dir string }{{"ours", o.plugins}, {"reference", o.reference}} {
-		dir, err := absolute(s.dir)
+// number is the place of c among the cases, by which a worker knows it.
+func (c benchCase) number() int {
+	return slices.IndexFunc(cases(), func(d benchCase) bool { return d.Name == c.Name })
+}
+
+// measure runs one case at its loads, from the least to the greatest: a host for each side, which all have the same.
+func measure(o options, c benchCase, loads []load) (lines []line, err error) {
+	var sides []*side
+	for _, name := range o.sides(c) {
+		s, err := o.start(name)
 		if err != nil {
 			return nil, err
 		}
-		if sides[i], err = startSide(s.name, dir); err != nil {
+		sides = append(sides, s)
+		defer func() { err = errors.Join(err, s.close()) }()
+	}
+	from := -1
+	for i, present := range loads {
+		fmt.Fprintf(os.Stderr, "%s at %s:", c.Name, present)
+		started := time.Now()
+		ready := make(chan error)
+		for _, s := range sides {
+			go func() {
+				_, err := s.ask(order{Case: c.number(), Populate: &present, From: from})
+				fmt.Fprintf(os.Stderr, " %s is ready after %v;", s.name, time.Since(started).Round(time.Second))
+				ready <- err
+			}()
+		}
+		for range sides {
+			err = errors.Join(err, <-ready)
+		}
+		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, sides[i].close()) }()
+		more, err := rounds(o, c, sides, 1+i*(o.rounds+1))
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range more {
+			l.Present = present
+			lines = append(lines, l)
+		}
+		from = present.Count
+		fmt.Fprintf(os.Stderr, " done after %v\n", time.Since(started).Round(time.Second))
 	}
-	ready := make(chan error)
-	for _, s := range sides {
-		go func() {
-			_, err := s.ask(order{Case: number, Populate: &present})
-			fmt.Fprintf(os.Stderr, " %s is ready after %v;", s.name, time.Since(started).Round(time.Second))
-			ready <- err
-		}()
-	}
-	if err := errors.Join(<-ready, <-ready); err != nil {
-		return nil, err
-	}
-	took := map[string][2][]time.Duration{}
-	fails := map[string][2]string{}
+	return lines, nil
+}
+
+// enough is how long the rounds of one case at one load may take, once there were the fewest.
+const (
+	enough = 20 * time.Second
+	fewest = 5
+)
+
+// rounds has the sides attach, check and detach a container in turn; the first container has that number. The first
+// round is not counted: the bridge, the chains and the indexes are made in it.
+func rounds(o options, c benchCase, sides []*side, number int) (lines []line, err error) {
+	took, fails := map[string]map[string][]cost{}, map[string][]string{}
+	started := time.Now()
 	for round := range o.rounds + 1 {
+		if round > fewest && time.Since(started) > enough {
+			break
+		}
 		for turn := range sides {
-			i := (turn + round) % 2 // whoever went second goes first now: what one leaves behind hits both
-			a, err := sides[i].ask(order{Case: number, Measure: round + 1})
+			s := sides[(turn+round)%len(sides)] // who went last goes first now: what one leaves behind hits all
+			a, err := s.ask(order{Case: c.number(), Measure: number + round})
 			if err != nil {
 				return nil, err
 			}
 			if round == 0 {
-				continue // the bridge, the chains and the indexes are made once
+				continue
 			}
-			for verb, d := range a.Took {
-				t := took[verb]
-				t[i] = append(t[i], d)
-				took[verb] = t
+			for verb, c := range a.Took {
+				if took[verb] == nil {
+					took[verb] = map[string][]cost{}
+				}
+				took[verb][s.name] = append(took[verb][s.name], c)
 			}
 			for verb, f := range a.Fails {
-				t := fails[verb]
-				t[i] = first(f)
-				fails[verb] = t
+				said := fmt.Sprintf("%s of %s fails, %s: %s", verb, c.Name, s.name, strings.TrimRight(first(f), "; "))
+				if len(fails[verb]) == 0 || fails[verb][len(fails[verb])-1] != said {
+					fails[verb] = append(fails[verb], said)
+				}
 			}
 		}
 	}
-	fmt.Fprintf(os.Stderr, " done after %v\n", time.Since(started).Round(time.Second))
 	for _, verb := range verbs() {
-		l := line{Case: c.Name, Present: present, Verb: verb, Ours: summarise(took[verb][0]), Reference: summarise(took[verb][1])}
-		for i, s := range sides {
-			if f := fails[verb][i]; f != "" {
-				l.Fails = append(l.Fails, fmt.Sprintf("%s of %s fails, %s: %s", verb, c.Name, s.name, strings.TrimRight(f, "; ")))
-			}
-		}
-		l.Ratio = ratio(l.Reference.Median, l.Ours.Median)
+		l := line{Case: c.Name, Verb: verb, By: summaries(took[verb]), Fails: fails[verb]}
 		for _, p := range c.Plugins {
 			part := p["type"].(string)
 			if t, ok := took[verb+" "+part]; ok {
-				ours, reference := summarise(t[0]), summarise(t[1])
-				l.Parts = append(l.Parts, line{Case: part, Verb: verb, Ours: ours, Reference: reference, Ratio: ratio(reference.Median, ours.Median)})
+				l.Parts = append(l.Parts, line{Case: part, Verb: verb, By: summaries(t)})
 			}
 		}
 		lines = append(lines, l)
 	}
 	return lines, nil
+}
+
+func summaries(by map[string][]cost) map[string]summary {
+	all := map[string]summary{}
+	for name, costs := range by {
+		all[name] = summarise(costs)
+	}
+	return all
 }
 
 // startUp compares what a process costs before it does anything: VERSION of both sides and a program
@@ -174,15 +253,14 @@ func startUp(o options) ([]start, error) {
 	if out, err := exec.Command(filepath.Join(o.plugins, "../fairlead"), "warm", dir+"/warm/bridge").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("fairlead warm: %w\n%s", err, out)
 	}
-	const rounds = 200
-	took := make([][]time.Duration, len(programs))
-	for range rounds {
+	took := make([][]cost, len(programs))
+	for range 8 * o.rounds {
 		for i, p := range programs {
-			_, d, err := spawn(p.path, []string{"CNI_COMMAND=VERSION"}, nil)
+			_, c, err := spawn(p.path, []string{"CNI_COMMAND=VERSION"}, nil)
 			if err != nil {
 				return nil, err
 			}
-			took[i] = append(took[i], d)
+			took[i] = append(took[i], c)
 		}
 	}
 	for i := range programs {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -21,10 +22,16 @@ func sections() []string { return []string{here, virtual} }
 const intro = `# Performance, side by side with the reference
 
 Written by ` + "`make bench`" + ` and ` + "`make bench-vm`" + `; a measurement of one day on one machine, and no test. Read the ratios:
-both sides are run by the same code, as whole processes, in turn (ours, reference, reference, ours, …), each in
-a throw-away host of its own, with a fresh network namespace for each container. A time is the sum over
-the plugins of the chain, from the start of a process to its end: median [least..most]. One round that
-makes the bridge, the chains and the indexes comes first and is not counted. State lies on a tmpfs.
+all sides are run by the same code, as whole processes, in turn, each in a throw-away host of its own, with a fresh
+network namespace for each container. A time is the sum over the plugins of the chain, from the start of a process to
+its end: median [least..most]. One round that makes the bridge, the chains and the indexes comes first and is not
+counted. State lies on a tmpfs.
+
+"Ours in one chain" is the same list in one plugin [chain](plugins/chain.md). The floor is a program of one process
+(bench/floor) that does the least that the kernel asks for the same work: it reads no configuration, asks no question,
+and checks nothing. Where more than 20 containers of the reference's are present that have rules of iptables, the
+reference's plugins attach two of them, and the bridge's part of the others; the rules of these are copies of what the
+second one added.
 
 `
 
@@ -32,8 +39,22 @@ makes the bridge, the chains and the indexes comes first and is not counted. Sta
 const growing = `A bridge of 1,000 ports costs both sides in the kernel: plugging a port in (1.1 ms at few ports, 2.2 at 1,000: br_add_if,
 where br_port_state_selection and netdev_master_upper_dev_link walk all ports) and telling the neighbours of a new address,
 which is copied to every port, and there received, in the sender's time (0.3 ms and 2.8 ms: br_flood, arp_process). The ports'
-host-side ends have no IPv6 with us, or each change of a link would walk their routes (fib6_clean_all). The whole chain is not measured at 1,000: each of the reference's iptables calls reads all rules, and it would
-take hours to attach as many.
+host-side ends have no IPv6 with us, or each change of a link would walk their routes (fib6_clean_all).
+
+`
+
+const collecting = `A GC without any valid attachment removes them all; their links stand until then. A reference that is
+not listed has no GC (CNI 1.1.0).
+
+`
+
+const throughPorts = `A container answers at a port that the host publishes, to a machine in front of the host. So many
+ports are published in all, and the others before it. A new connection asks the rules; the round trip and the stream are
+of a connection that stands. A backend that this reference does not have is not listed.
+
+`
+
+const resident = `What the greatest process of an ADD had in memory at most, in MiB.
 
 `
 
@@ -60,6 +81,11 @@ func writePage(path string, r report) error {
 	old, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
+	}
+	for name, svg := range r.plots() {
+		if err := os.WriteFile(filepath.Join(filepath.Dir(path), name), []byte(svg), 0o644); err != nil {
+			return err
+		}
 	}
 	return os.WriteFile(path, page(old, r), 0o644)
 }
@@ -122,8 +148,27 @@ func (r report) markdown() string {
 	if slices.ContainsFunc(r.Lines, func(l line) bool { return strings.HasPrefix(l.Case, "host-device") }) {
 		b.WriteString(moving)
 	}
+	image := func(name, what string) {
+		if _, ok := r.plots()[name]; ok {
+			fmt.Fprintf(&b, "![%s](%s)\n\n", what, name)
+		}
+	}
+	image("performance-add.svg", "ADD over the attachments that are present, on a logarithmic scale")
 	head, rows = r.burstRows()
 	table("#"+title("Many at once"), head, rows)
+	image("performance-bursts.svg", "Containers attached a second, on a logarithmic scale")
+	if head, rows = r.gcRows(); len(rows) > 0 {
+		table(title("GC"), head, rows)
+		b.WriteString(collecting)
+	}
+	if head, rows = r.pathRows(); len(rows) > 0 {
+		table(title("The data path"), head, rows)
+		b.WriteString(throughPorts)
+	}
+	if head, rows = r.memoryRows(); len(rows) > 0 {
+		table(title("Memory"), head, rows)
+		b.WriteString(resident)
+	}
 	head, rows = r.expectations()
 	table("#"+title("What the design expected"), head, rows)
 	for _, f := range r.fails() {

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,18 +12,25 @@ import (
 	"time"
 )
 
-// A summary is what is kept of many durations.
+// A summary is what is kept of many costs.
 type summary struct {
 	Median, Min, Max time.Duration
+	Memory           int64 // KiB, of the greatest process
 	N                int
 }
 
-func summarise(ds []time.Duration) summary {
-	if len(ds) == 0 {
-		return summary{}
+func summarise(all []cost) (s summary) {
+	if len(all) == 0 {
+		return s
 	}
-	ds = slices.Sorted(slices.Values(ds))
-	return summary{ds[len(ds)/2], ds[0], ds[len(ds)-1], len(ds)}
+	var ds []time.Duration
+	for _, c := range all {
+		ds = append(ds, c.Time)
+		s.Memory = max(s.Memory, c.Memory)
+	}
+	slices.Sort(ds)
+	s.Median, s.Min, s.Max, s.N = ds[len(ds)/2], ds[0], ds[len(ds)-1], len(ds)
+	return s
 }
 
 func ratio(a, b time.Duration) float64 {
@@ -48,13 +57,17 @@ func ms(d time.Duration) string {
 
 // A line is one verb of one case at one load.
 type line struct {
-	Case            string
-	Present         load
-	Verb            string
-	Ours, Reference summary
-	Ratio           float64 // the reference's median to ours: how many times faster we are
-	Fails           []string
-	Parts           []line // by plugin, of a chain of several
+	Case    string
+	Present load
+	Verb    string
+	By      map[string]summary // by side
+	Fails   []string
+	Parts   []line // by plugin, of a chain of several
+}
+
+// times is how many times longer one side takes than another.
+func (l line) times(longer, shorter string) float64 {
+	return ratio(l.By[longer].Median, l.By[shorter].Median)
 }
 
 // A start is the cost of a process that does nothing else.
@@ -70,24 +83,100 @@ type report struct {
 	Start   []start
 	Lines   []line
 	Bursts  []burstLine
+	GC      []gcLine
+	Paths   []pathLine
 }
 
 // allowed is how much longer than a Go program that prints a line a plugin may take to answer VERSION.
 const allowed = 1.4
 
+// keys are the sides of a line, and order sorts them as tables have them.
+func keys[T any](by map[string]T) (names []string) { return slices.Collect(maps.Keys(by)) }
+
+func inOrder(names []string) (sorted []string) {
+	for _, name := range []string{ours, chained, reference, floored, pathIptables, pathNftables} {
+		if slices.Contains(names, name) {
+			sorted = append(sorted, name)
+		}
+	}
+	return sorted
+}
+
+// rows are a line for each verb; those of the chain's plugins are the parts of the one above.
 func (r report) rows() (head []string, rows [][]string) {
-	head = []string{"chain", "present", "verb", "ours, ms", "reference, ms", "times faster"}
+	var all []string
 	for _, l := range r.Lines {
-		faster := times(l.Ratio)
+		all = append(all, keys(l.By)...)
+	}
+	names := inOrder(all)
+	head = []string{"chain", "present", "verb"}
+	for _, name := range names {
+		head = append(head, name+", ms")
+	}
+	head = append(head, "times faster")
+	if slices.Contains(names, floored) {
+		head = append(head, "times the floor")
+	}
+	row := func(l line, cells ...string) {
+		for _, name := range names {
+			if s, ok := l.By[name]; ok {
+				cells = append(cells, s.String())
+			} else {
+				cells = append(cells, "")
+			}
+		}
+		faster := times(l.times(reference, ours))
+		if t := l.times(reference, chained); t > 0 {
+			faster += ", chain " + times(t)
+		}
 		if len(l.Fails) > 0 {
 			faster = "- (see below)"
 		}
-		rows = append(rows, []string{l.Case, l.Present.String(), l.Verb, l.Ours.String(), l.Reference.String(), faster})
+		cells = append(cells, faster)
+		if slices.Contains(names, floored) {
+			cells = append(cells, l.overFloor(names))
+		}
+		rows = append(rows, cells)
+	}
+	for _, l := range r.Lines {
+		row(l, l.Case, l.Present.String(), l.Verb)
 		for _, p := range l.Parts {
 			if len(l.Fails) == 0 {
-				rows = append(rows, []string{"", "", "- " + p.Case, p.Ours.String(), p.Reference.String(), times(p.Ratio)})
+				row(p, "", "", "- "+p.Case)
 			}
 		}
+	}
+	return head, rows
+}
+
+// overFloor is how many times what the floor takes each side does.
+func (l line) overFloor(names []string) string {
+	var all []string
+	for _, name := range names {
+		if t := l.times(name, floored); t > 0 && name != floored {
+			all = append(all, name+" "+times(t))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// memoryRows are what the greatest process of an ADD had in memory.
+func (r report) memoryRows() (head []string, rows [][]string) {
+	names := []string{ours, chained, reference, floored}
+	head = append([]string{"chain", "present"}, names...)
+	for _, l := range r.Lines {
+		if l.Verb != "ADD" {
+			continue
+		}
+		row := []string{l.Case, l.Present.String()}
+		for _, name := range names {
+			cell := ""
+			if s, ok := l.By[name]; ok {
+				cell = mebibytes(s.Memory)
+			}
+			row = append(row, cell)
+		}
+		rows = append(rows, row)
 	}
 	return head, rows
 }
@@ -112,8 +201,9 @@ func (r report) fails() (all []string) {
 		}
 	}
 	for _, l := range r.Bursts {
-		add(l.Ours.Error)
-		add(l.Reference.Error)
+		for _, name := range inOrder(keys(l.By)) {
+			add(l.By[name].Error)
+		}
 	}
 	return all
 }
@@ -128,7 +218,7 @@ func (r report) startRows() (head []string, rows [][]string) {
 
 // growth compares, verb by verb, each case at its greatest load with the same at its least.
 func (r report) growth() (head []string, rows [][]string) {
-	head = []string{"chain", "verb", "from", "to", "ours takes", "the reference takes"}
+	head = []string{"chain", "verb", "from", "to", "ours takes", "the reference takes", "the floor takes"}
 	for i, few := range r.Lines {
 		if i > 0 && slices.ContainsFunc(r.Lines[:i], few.sameCase) {
 			continue
@@ -141,11 +231,18 @@ func (r report) growth() (head []string, rows [][]string) {
 		}
 		if many.Present != few.Present {
 			rows = append(rows, []string{few.Case, few.Verb, few.Present.String(), many.Present.String(),
-				fmt.Sprintf("%.1f times as long", ratio(many.Ours.Median, few.Ours.Median)),
-				fmt.Sprintf("%.1f times as long", ratio(many.Reference.Median, few.Reference.Median))})
+				longer(few, many, ours), longer(few, many, reference), longer(few, many, floored)})
 		}
 	}
 	return head, rows
+}
+
+func longer(few, many line, side string) string {
+	t := ratio(many.By[side].Median, few.By[side].Median)
+	if t == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.1f times as long", t)
 }
 
 func (l line) sameCase(m line) bool { return l.Case == m.Case && l.Verb == m.Verb }
@@ -155,21 +252,23 @@ type expectation struct {
 	chain, verb string
 	least       int // of what is present
 	atLeast     float64
+	side        string // the faster one; default: ours
 }
 
 func expected() []expectation {
 	return []expectation{
-		{"bridge + host-local", "ADD", 0, 3},
-		{"macvlan + host-local", "ADD", 0, 3},
-		{"host-device + host-local", "ADD", 0, 3},
-		{"ipvlan + host-local", "ADD", 0, 3},
-		{"vlan + host-local", "ADD", 0, 3},
-		{"ipvlan + host-local", "DEL", 0, 1},
-		{"vlan + host-local", "DEL", 0, 1},
-		{"bridge + host-local + ipMasq + portmap", "ADD", 0, 10},
-		{wholeChain, "ADD", 0, 10},
-		{wholeChain, "DEL", 0, 5},
-		{"host-local", "ADD", 60000, 300},
+		{"bridge + host-local", "ADD", 0, 3, ""},
+		{"macvlan + host-local", "ADD", 0, 3, ""},
+		{"host-device + host-local", "ADD", 0, 3, ""},
+		{"ipvlan + host-local", "ADD", 0, 3, ""},
+		{"vlan + host-local", "ADD", 0, 3, ""},
+		{"ipvlan + host-local", "DEL", 0, 1, ""},
+		{"vlan + host-local", "DEL", 0, 1, ""},
+		{"bridge + host-local + ipMasq + portmap", "ADD", 0, 10, ""},
+		{wholeChain, "ADD", 0, 10, ""},
+		{wholeChain, "DEL", 0, 5, ""},
+		{wholeChain, "ADD", 0, 20, chained},
+		{"host-local", "ADD", 60000, 300, ""},
 	}
 }
 
@@ -177,7 +276,11 @@ func (e expectation) words() string {
 	if e.atLeast == 1 {
 		return "not slower"
 	}
-	return fmt.Sprintf("at least %.0f times faster", e.atLeast)
+	words := fmt.Sprintf("at least %.0f times faster", e.atLeast)
+	if e.side != "" {
+		words += ", " + e.side
+	}
+	return words
 }
 
 func (r report) expectations() (head []string, rows [][]string) {
@@ -185,8 +288,9 @@ func (r report) expectations() (head []string, rows [][]string) {
 	for _, e := range expected() {
 		for _, l := range r.Lines {
 			if l.Case == e.chain && l.Verb == e.verb && l.Present.Count >= e.least {
-				found := fmt.Sprintf("%.1f", l.Ratio)
-				if l.Ratio < e.atLeast {
+				t := l.times(reference, cmp.Or(e.side, ours))
+				found := fmt.Sprintf("%.1f", t)
+				if t < e.atLeast {
 					found += ", missed"
 				}
 				rows = append(rows, []string{l.Verb, l.Case, l.Present.String(), e.words(), found})
@@ -229,6 +333,9 @@ func (r report) text() []byte {
 	table(r.rows())
 	table(r.growth())
 	table(r.burstRows())
+	table(r.gcRows())
+	table(r.pathRows())
+	table(r.memoryRows())
 	table(r.expectations())
 	for _, f := range r.fails() {
 		fmt.Fprintln(&b, f)

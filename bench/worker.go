@@ -12,27 +12,32 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// An order is what the driver asks of a worker; the first one says the plugins and the case.
+// An order is what the driver asks of a worker.
 type order struct {
-	Dir      string
+	Side     string // one of the names of sides
+	Dir      string // its plugins
 	Case     int
 	Populate *load
-	Measure  int    // the number of the container to attach, check and detach; 0: none
-	Burst    *burst // many of them
+	From     int       // of Populate: so many are there already; less than none: the host is new
+	Measure  int       // the number of the container to attach, check and detach; 0: none
+	Burst    *burst    // many of them
+	Collect  int       // remove that many by GC
+	Path     *dataPath // measure through a published port
 }
 
 // An answer is what became of an order.
 type answer struct {
-	Took  map[string]time.Duration // by verb, and by "verb plugin"
-	Fails map[string]string        // by verb; a failed CHECK ends nothing
+	Took  map[string]cost   // by verb, and by "verb plugin"; the memory is that of the greatest process
+	Fails map[string]string // by verb; a failed CHECK ends nothing
 	Rush  *rush
+	Left  int // leases, by GC
+	Path  *pathCost
 	Error string
 }
 
@@ -58,27 +63,36 @@ func work(in io.Reader, out io.Writer) error {
 	}
 }
 
-func obey(o order) (answer, error) {
-	h := host{dir: o.Dir, c: cases()[o.Case]}
+func obey(o order) (a answer, err error) {
+	h := host{side: o.Side, dir: o.Dir, c: cases()[o.Case]}
 	if h.c.Extra {
 		h.c.Plugins = slices.DeleteFunc(h.c.Plugins, func(p map[string]any) bool {
 			_, err := os.Stat(filepath.Join(o.Dir, p["type"].(string)))
 			return errors.Is(err, fs.ErrNotExist)
 		})
 	}
-	if _, err := os.Stat(filepath.Join(o.Dir, "chain")); err == nil && h.c.Chained {
+	switch o.Side {
+	case chained:
 		h.c = h.c.inChain()
+	case floored:
+		h.parts = strings.Join(h.c.parts(), " ")
+		h.c.Plugins = []map[string]any{{"type": "floor"}}
 	}
-	if o.Populate != nil {
-		return answer{}, calmly(func() error { return h.populate(*o.Populate) })
-	}
-	if o.Burst != nil {
-		var r rush
-		err := calmly(func() (err error) {
-			r, err = h.burst(*o.Burst)
+	switch {
+	case o.Populate != nil:
+		return a, calmly(func() error { return h.populate(*o.Populate, o.From) })
+	case o.Burst != nil:
+		err = calmly(func() (err error) {
+			r, err := h.burst(*o.Burst)
+			a.Rush = &r
 			return err
 		})
-		return answer{Rush: &r}, err
+		return a, err
+	case o.Collect > 0:
+		return h.collect(o.Collect)
+	case o.Path != nil:
+		p, err := h.path(*o.Path)
+		return answer{Path: &p}, err
 	}
 	return h.measure(o.Measure)
 }
@@ -100,24 +114,29 @@ func calmly(f func() error) (err error) {
 
 // A host runs chains of plugins as a runtime would.
 type host struct {
-	dir string
-	c   benchCase
+	side, dir string
+	c         benchCase
+	parts     string // of the floor
 }
 
-// run runs one plugin of the chain, and says how long its process took.
-func (h host) run(verb string, i int, a attachment, prev json.RawMessage) (json.RawMessage, time.Duration, error) {
+// run runs one plugin of the chain, and says what its process cost.
+func (h host) run(verb string, i int, a attachment, prev json.RawMessage) (json.RawMessage, cost, error) {
 	conf, err := h.c.conf(i, a.number, prev)
 	if err != nil {
-		return nil, 0, err
+		return nil, cost{}, err
 	}
-	out, took, err := spawn(filepath.Join(h.dir, h.c.Plugins[i]["type"].(string)), []string{
+	args := ""
+	if h.parts != "" {
+		args = fmt.Sprint(a.number, " ", h.parts)
+	}
+	out, c, err := spawn(filepath.Join(h.dir, h.c.Plugins[i]["type"].(string)), []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=" + a.ifName,
-		"CNI_PATH=" + h.dir, "CNI_ARGS=",
+		"CNI_PATH=" + h.dir, "CNI_ARGS=" + args,
 	}, conf)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", verb, err)
 	}
-	return out, took, err
+	return out, c, err
 }
 
 type attachment struct {
@@ -128,20 +147,23 @@ type attachment struct {
 // add runs the chain in order, and adds what each of it took.
 func (h host) add(a attachment, ans *answer) (result json.RawMessage, err error) {
 	for i := range h.c.Plugins {
-		var d time.Duration
-		if result, d, err = h.run("ADD", i, a, result); err != nil {
+		var c cost
+		if result, c, err = h.run("ADD", i, a, result); err != nil {
 			return nil, err
 		}
-		h.count(ans, "ADD", i, d)
+		ans.count(h, "ADD", i, c)
 	}
 	return result, nil
 }
 
-// count adds what the i-th plugin took for a verb.
-func (h host) count(ans *answer, verb string, i int, d time.Duration) {
-	ans.Took[verb] += d
+// count adds what the i-th plugin cost for a verb.
+func (a *answer) count(h host, verb string, i int, c cost) {
+	keys := []string{verb}
 	if len(h.c.Plugins) > 1 {
-		ans.Took[verb+" "+h.c.Plugins[i]["type"].(string)] += d
+		keys = append(keys, verb+" "+h.c.Plugins[i]["type"].(string))
+	}
+	for _, k := range keys {
+		a.Took[k] = cost{a.Took[k].Time + c.Time, max(a.Took[k].Memory, c.Memory)}
 	}
 }
 
@@ -151,24 +173,27 @@ func (h host) measure(number int) (ans answer, err error) {
 	if err := nstest.MakeNS(a.netns); err != nil {
 		return ans, err
 	}
-	ans = answer{Took: map[string]time.Duration{}, Fails: map[string]string{}}
+	ans = answer{Took: map[string]cost{}, Fails: map[string]string{}}
 	result, err := h.add(a, &ans)
 	if err != nil {
 		return ans, err
 	}
 	for i := range h.c.Plugins {
-		_, d, err := h.run("CHECK", i, a, result)
+		if h.side == floored {
+			break // there is no least that a CHECK asks for
+		}
+		_, c, err := h.run("CHECK", i, a, result)
 		if err != nil {
 			ans.Fails["CHECK"] = err.Error()
 		}
-		h.count(&ans, "CHECK", i, d)
+		ans.count(h, "CHECK", i, c)
 	}
 	for i := len(h.c.Plugins) - 1; i >= 0; i-- {
-		_, d, err := h.run("DEL", i, a, result)
+		_, c, err := h.run("DEL", i, a, result)
 		if err != nil {
 			return ans, err
 		}
-		h.count(&ans, "DEL", i, d)
+		ans.count(h, "DEL", i, c)
 	}
 	// The namespace stays until the host goes: its end would run beside the next measurement.
 	return ans, nil
@@ -177,40 +202,60 @@ func (h host) measure(number int) (ans answer, err error) {
 // perNS is how many of the attachments that are only there to be many share a namespace.
 const perNS = 50
 
-func (h host) populate(l load) error {
-	if h.c.Host != "" {
-		if out, err := exec.Command("sh", "-ec", h.c.Host).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", h.c.Host, err, out)
-		}
-	}
-	if l.Of == "leases" {
-		return h.leases(l.Count)
-	}
-	if h.c.Single {
-		return nil
-	}
+// present is the n-th of these, in a namespace that its first one makes.
+func (h host) present(n int) (attachment, error) {
 	per := perNS
 	if h.c.Alone {
 		per = 1
 	}
-	for n := range l.Count {
-		ns := fmt.Sprintf("/run/netns/p%d", n/per)
-		if n%per == 0 {
-			if err := nstest.MakeNS(ns); err != nil {
-				return err
-			}
+	a := attachment{1000 + n, fmt.Sprintf("present-%d", n), fmt.Sprintf("/run/netns/p%d", n/per), fmt.Sprintf("eth%d", n%per)}
+	if n%per == 0 {
+		return a, nstest.MakeNS(a.netns)
+	}
+	return a, nil
+}
+
+// populate adds to what is there until it is l.
+func (h host) populate(l load, from int) error {
+	prepare := h.c.Host
+	if h.side == floored {
+		prepare = floorHost
+	}
+	if prepare != "" && from < 0 {
+		if out, err := exec.Command("sh", "-ec", prepare).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", prepare, err, out)
 		}
-		a := attachment{1000 + n, fmt.Sprintf("present-%d", n), ns, fmt.Sprintf("eth%d", n%per)}
-		if _, err := h.add(a, &answer{Took: map[string]time.Duration{}}); err != nil {
+	}
+	if from = max(from, 0); l.Of == "leases" {
+		return h.leases(l.Count, from)
+	}
+	if h.c.Single {
+		return nil
+	}
+	var pattern *pattern
+	for n := from; n < l.Count; n++ {
+		a, err := h.present(n)
+		if err != nil {
+			return err
+		}
+		switch {
+		case h.side == reference && h.c.Ports && n == from+1 && l.Count-from > cloneFrom:
+			pattern, err = h.learn(a)
+		case pattern != nil:
+			err = pattern.attach(h, a)
+		default:
+			_, err = h.add(a, &answer{Took: map[string]cost{}})
+		}
+		if err != nil {
 			return err
 		}
 	}
-	return nil
+	return pattern.restore()
 }
 
 // leases writes leases as host-local does: a file for each, and the cursor at the last.
-func (h host) leases(n int) error {
-	if n == 0 {
+func (h host) leases(n, from int) error {
+	if n == 0 || h.side == floored {
 		return nil
 	}
 	dir := "/var/lib/cni/networks/bench"
@@ -218,7 +263,7 @@ func (h host) leases(n int) error {
 		return err
 	}
 	ip := ""
-	for i := range n {
+	for i := from; i < n; i++ {
 		ip = fmt.Sprintf("%s.%d.%d", h.c.Subnet, (i+2)>>8, (i+2)&0xff)
 		content := fmt.Sprintf("present-%d\r\neth0", i)
 		if err := os.WriteFile(filepath.Join(dir, ip), []byte(content), 0o600); err != nil {

@@ -125,6 +125,9 @@ func rows() []row {
 		{"bench", []string{"internal/nstest"}, map[string]string{
 			"*": "both sides are run as whole processes, by the same code",
 		}},
+		{"bench/floor", nil, map[string]string{
+			"*": "the floor is what the kernel asks for, without anything of ours",
+		}},
 		{"internal/nstest", []string{"internal/hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
@@ -166,6 +169,7 @@ func outside() []restriction {
 			"dhcp/daemon",  // flock, the clock that nobody sets
 			"nameserver",   // inotify, sockets of addresses to come
 			"bench",        // whole processes
+			"bench/floor",  // what the kernel asks for at least
 			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
 		{"github.com/godbus/dbus", []string{"resource"}, "firewalld is the one service that is asked by D-Bus"},
