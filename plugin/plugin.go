@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/loopback"
 	"github.com/fairlead-cni/fairlead/plugin/macvlan"
 	"github.com/fairlead-cni/fairlead/plugin/macvtap"
+	"github.com/fairlead-cni/fairlead/plugin/ovs"
 	"github.com/fairlead-cni/fairlead/plugin/portmap"
 	"github.com/fairlead-cni/fairlead/plugin/ptp"
 	"github.com/fairlead-cni/fairlead/plugin/route"
@@ -45,6 +46,7 @@ func All() []sdk.Plugin {
 		loopback.Plugin,
 		macvlan.Plugin,
 		macvtap.Plugin,
+		ovs.Plugin,
 		portmap.Plugin,
 		ptp.Plugin,
 		route.Plugin,

@@ -15,9 +15,15 @@ type MTU int
 // ensured: so a plan stays a pure function, and an uplink that changes later is no drift.
 const AutoMTU MTU = -1
 
+// AutoLess is AutoMTU with room for headers that a tunnel puts around each packet. Without a default route it counts from 1500.
+func AutoLess(headers int) MTU { return AutoMTU - MTU(headers) }
+
 func (m MTU) String() string {
-	if m == AutoMTU {
+	switch {
+	case m == AutoMTU:
 		return "auto"
+	case m < AutoMTU:
+		return "auto less " + strconv.Itoa(int(AutoMTU-m))
 	}
 	return strconv.Itoa(int(m))
 }
@@ -42,12 +48,15 @@ func (m *MTU) UnmarshalJSON(b []byte) error {
 
 // resolve is the number that the kernel is told, zero for its own default.
 func (m MTU) resolve(w *kernel.World) (int, error) {
-	if m != AutoMTU {
+	if m >= 0 {
 		return int(m), nil
 	}
 	mtu, err := w.Host.EgressMTU()
 	if err != nil {
 		return 0, fmt.Errorf("mtu of the way out: %w", err)
 	}
-	return mtu, nil
+	if mtu == 0 && m < AutoMTU {
+		mtu = 1500
+	}
+	return mtu - int(AutoMTU-m), nil
 }

@@ -23,6 +23,7 @@ type Veth struct {
 	MAC      string // of the container's end
 	HostMAC  string
 	Master   string // the bridge that the host's end is a port of
+	Switched bool   // the host's end is a port of a switch that is no link, as Open vSwitch's are: the host has no IPv6 there
 	Hairpin  bool
 	Isolated bool
 	VLANs    VLANs
@@ -32,7 +33,7 @@ type Veth struct {
 
 func (v Veth) String() string {
 	return line("link cont/"+v.Name, "type veth", opt("mtu", v.MTU), opt("address", v.MAC), opt("verified mtu", v.ContMTU), flag("down", v.Down),
-		"peer host/"+v.Host, opt("address", v.HostMAC), opt("master", v.Master),
+		"peer host/"+v.Host, opt("address", v.HostMAC), opt("master", v.Master), flag("switched", v.Switched),
 		flag("hairpin on", v.Hairpin), flag("isolated on", v.Isolated), v.VLANs.String())
 }
 
@@ -141,7 +142,7 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	}
 	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second of asking
 	// for it.
-	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner), NoLinkLocal: v.Master != ""}
+	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner), NoLinkLocal: v.port()}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
 		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
 	}
@@ -154,7 +155,7 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 		if _, err := v.VLANs.ensure(w, v.Host); err != nil {
 			return err
 		}
-	} else {
+	} else if !v.Switched {
 		index, err := w.Host.Index(v.Host)
 		if err != nil {
 			return err
@@ -171,13 +172,21 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 // what comes in before IPv6 sees it, and with each port that has it the kernel walks longer at every change of a link
 // (fib6_clean_all). Where nobody may write that, or an attachment was made before, it has; neither is drift.
 func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
-	if v.Master != "" {
-		if changed, err = ns.SetSysctls(IPv6Off{Link: v.Host}.settings()...); err == nil {
+	if v.port() {
+		settings := IPv6Off{Link: v.Host}.settings()
+		if v.Switched { // Open vSwitch's own datapath gets a copy of each packet, and the host the packet
+			settings = append(settings, kernel.Setting{Key: "net/ipv4/conf/" + v.Host + "/arp_ignore", Value: "8"},
+				kernel.Setting{Key: "net/ipv4/conf/" + v.Host + "/forwarding", Value: "0"})
+		}
+		if changed, err = ns.SetSysctls(settings...); err == nil {
 			return changed, nil
 		}
 	}
 	return ignoreRA(ns, v.Host)
 }
+
+// port reports whether a switch takes what the container sends before the host sees it.
+func (v Veth) port() bool { return v.Master != "" || v.Switched }
 
 // altName is the readable part of o's tag in a form that ip(8) takes for a name.
 func altName(o spec.Owner) string {

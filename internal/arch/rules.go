@@ -53,6 +53,12 @@ func rows() []row {
 			"ipam": "a kind is told addresses; where they come from is not its business",
 			"*":    "a kind compares fields with the kernel",
 		}},
+		{"ovsdb", nil, map[string]string{
+			"*": "a protocol is messages on a socket; what stands in the database is said above it",
+		}},
+		{"resource/ovs", []string{"plan", "kernel", "ovsdb", "spec"}, map[string]string{
+			"*": "a kind compares rows with a description",
+		}},
 		{"resource/*", []string{"resource", "plan", "kernel", "spec"}, map[string]string{
 			"sdk":  "a kind is described by its fields, not by the request of a plugin",
 			"ipam": "a kind is told addresses; where they come from is not its business",

@@ -1,0 +1,251 @@
+// Package ovs plugs containers into a bridge of Open vSwitch, on Open vSwitch 2.8 and newer. It speaks to ovsdb-server by
+// its Unix socket, and ADD returns when ovs-vswitchd has taken the port over.
+//
+// With vlan a container is in that VLAN and sees no tags; with trunk it tags packets itself; with neither it gets what is
+// of any VLAN, as a port of Open vSwitch does.
+//
+// With vxlanID and remotes the bridge gets a VXLAN tunnel to each of these hosts, which have the same configuration: remotes may
+// name all hosts, and this one too. The tunnels are in the VLAN of vlan or trunk, so that several networks can share a bridge.
+// They go with the last container of the bridge that needs them. Without mtu the container's is that of the way out, less 50 bytes for
+// the tunnel's headers (70 where a remote has an IPv6 address).
+//
+// Rows of ports carry the attachment's mark in external_ids (fairlead), and ovs-cni's contIface and contNetns:
+// ovs-vsctl find port external_ids:contIface=eth0. DEL and GC find ports by the mark, also after a restart of the host. While
+// ovsdb-server is down, DEL fails with code 11.
+//
+// The keys bridge, vlan, trunk, mtu, ofport_request and socket_file are those of ovs-cni, which the plugin replaces. The differences:
+// the bridge is made where it is missing, unless requireBridge is set; vlan beside trunk is the VLAN of packets without a tag.
+//
+// Open vSwitch's userspace datapath (datapath_type netdev) needs no kernel module. Before Open vSwitch 3.2 it does not complete the
+// checksums of TCP and UDP that a container leaves to its network card: turn that off (ethtool -K eth0 tx off).
+package ovs
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/ovs"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the ovs plugin.
+var Plugin = sdk.Interface("ovs", "plugs containers into a bridge of Open vSwitch", want, kinds).KnowsArgs("MAC")
+
+type conf struct {
+	Bridge        string      `json:"bridge"`         // name of the bridge, made when missing
+	RequireBridge bool        `json:"requireBridge"`  // refuse, instead of making the bridge
+	DatapathType  string      `json:"datapath_type"`  // of the bridge: system, which is the kernel's, or netdev, which is ovs-vswitchd's own; default: that of a bridge that is there, else system
+	Vlan          int         `json:"vlan"`           // VLAN of the container, 1 to 4094; beside trunk that of packets without a tag; 0: none
+	Trunk         []trunkItem `json:"trunk"`          // VLANs that the container tags itself
+	VxlanID       *int        `json:"vxlanID"`        // number of the VXLAN, 0 to 16777215, that joins the bridges of the hosts that remotes names
+	Remotes       []string    `json:"remotes"`        // addresses of the hosts; this host's own are skipped
+	VxlanPort     int         `json:"vxlanPort"`      // UDP port of the tunnels; default 4789
+	OFPortRequest int         `json:"ofport_request"` // OpenFlow port, 1 to 65279, to ask for; default: any that is free
+	IngressRate   int64       `json:"ingressRate"`    // bits per second to the container, by linux-htb; 0: no limit
+	EgressRate    int64       `json:"egressRate"`     // bits per second from the container; Open vSwitch drops what is beyond (ingress_policing_rate); 0: no limit
+	EgressBurst   int64       `json:"egressBurst"`    // bits that may come at once from the container; default: a tenth of egressRate, 80000 at least
+	SocketFile    string      `json:"socket_file"`    // of ovsdb-server; default /var/run/openvswitch/db.sock
+	sdk.Cable
+	sdk.Conflicts
+}
+
+type trunkItem struct {
+	MinID *int `json:"minID"` // first of a range
+	MaxID *int `json:"maxID"` // last of a range
+	ID    *int `json:"id"`    // a single one
+}
+
+// db is the socket of the database.
+func (c conf) db() ovs.DB {
+	return ovs.DB(sdk.First(strings.TrimPrefix(c.SocketFile, "unix:"), string(ovs.DefaultDB)))
+}
+
+// kinds are in the order of the plan: a port goes before its link.
+func kinds(c conf) []plan.Kind {
+	return []plan.Kind{resource.VethKind(""), ovs.PortKind(c.db())}
+}
+
+func want(c conf, r *sdk.Request) (plan.Plan, error) {
+	remotes, trunks, err := c.validate(r)
+	if err != nil {
+		return nil, err
+	}
+	if c.VxlanID != nil && len(remotes) == 0 {
+		r.Warn("vxlanID: %d: goes without effect: remotes names no host to tunnel to", *c.VxlanID)
+	}
+	host, p, err := c.HostName(r)
+	if err != nil {
+		return nil, err
+	}
+	if host == c.Bridge {
+		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge", host)
+	}
+	db, vlans := c.db(), ovs.VLANs{Tag: c.Vlan, Trunks: trunks}
+	bridge := ovs.Bridge{DB: db, Name: c.Bridge, Datapath: c.DatapathType}
+	p = append(p, plan.Required(ovs.Service{DB: db}))
+	if c.RequireBridge {
+		p = append(p, plan.Required(bridge))
+	} else {
+		p = append(p, plan.Shared(bridge))
+	}
+	var overlay ovs.Overlay
+	if len(remotes) > 0 {
+		overlay = ovs.Overlay{VNI: *c.VxlanID, Remotes: remotes, DstPort: c.VxlanPort}
+	}
+	p = append(p,
+		resource.Veth{Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.mtu(remotes), MAC: c.MAC(r), HostMAC: r.HostMAC(), Switched: true, Down: c.IPv6 == "off"},
+		ovs.Port{DB: db, Owner: r.Owner, Bridge: c.Bridge, Link: host, Netns: r.Netns, VLANs: vlans, OFPort: c.OFPortRequest, Limits: c.limits(), Overlay: overlay})
+	if len(remotes) > 0 {
+		p = append(p, plan.Shared(ovs.Tunnels{DB: db, Bridge: c.Bridge, Overlay: overlay, VLANs: vlans}))
+	}
+	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
+		p = append(p, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName})
+	}
+	if !r.L3 {
+		p = append(p, resource.Announce{Link: r.IfName, Port: host})
+	}
+	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, Conflicts: c.Conflicts})...), nil
+}
+
+// mtu is that of the container's link.
+func (c conf) mtu(remotes []netip.Addr) resource.MTU {
+	switch {
+	case c.MTU != 0 || len(remotes) == 0:
+		return c.MTU
+	case slices.ContainsFunc(remotes, netip.Addr.Is6):
+		return resource.AutoLess(70)
+	}
+	return resource.AutoLess(50)
+}
+
+func (c conf) limits() ovs.Limits {
+	l := ovs.Limits{Shaping: c.IngressRate, Policing: c.EgressRate, PolicingBurst: c.EgressBurst}
+	if l.Policing != 0 && l.PolicingBurst == 0 {
+		l.PolicingBurst = max(l.Policing/10, 80_000)
+	}
+	return l
+}
+
+const vlanNumbers = "want a number from 1 to 4094"
+
+func validVLAN(id int) bool { return id >= 1 && id <= 4094 }
+
+// validate refuses what Open vSwitch would not take, or would go without effect.
+func (c conf) validate(r *sdk.Request) (remotes []netip.Addr, trunks []int, err error) {
+	switch {
+	case c.Bridge == "":
+		err = spec.Errorf(spec.CodeConfig, `bridge: is missing: want the name of a bridge of Open vSwitch, such as "ovs0"`)
+	case spec.ValidIfName(c.Bridge) != nil:
+		err = spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, spec.ValidIfName(c.Bridge))
+	case !filepath.IsAbs(string(c.db())):
+		err = spec.Errorf(spec.CodeConfig, "socket_file: %q: want the absolute path of a Unix socket, such as %s", c.SocketFile, ovs.DefaultDB)
+	case c.Vlan != 0 && !validVLAN(c.Vlan):
+		err = spec.Errorf(spec.CodeConfig, "vlan: %d: %s, or 0 for none", c.Vlan, vlanNumbers)
+	case c.VxlanID != nil && (*c.VxlanID < 0 || *c.VxlanID > 1<<24-1):
+		err = spec.Errorf(spec.CodeConfig, "vxlanID: %d: want a number from 0 to 16777215 (24 bits)", *c.VxlanID)
+	case c.VxlanID == nil && len(c.Remotes) > 0:
+		err = spec.Errorf(spec.CodeConfig, "vxlanID: is missing: remotes names hosts; want a number from 0 to 16777215 (24 bits)")
+	case c.VxlanPort < 0 || c.VxlanPort > 65535:
+		err = spec.Errorf(spec.CodeConfig, "vxlanPort: %d: want a number from 1 to 65535", c.VxlanPort)
+	case c.OFPortRequest < 0 || c.OFPortRequest > 65279:
+		err = spec.Errorf(spec.CodeConfig, "ofport_request: %d: want a number from 1 to 65279", c.OFPortRequest)
+	default:
+		err = c.validateRates()
+	}
+	if err == nil {
+		err = sdk.OneOf("datapath_type", c.DatapathType, "system", "netdev")
+	}
+	if err == nil {
+		err = c.Cable.Validate(r)
+	}
+	if err == nil {
+		err = c.Conflicts.Validate(r)
+	}
+	if err == nil {
+		remotes, err = c.remotes()
+	}
+	if err == nil {
+		trunks, err = c.trunks()
+	}
+	return remotes, trunks, err
+}
+
+// validateRates is about limits, which Open vSwitch counts in kilobits.
+func (c conf) validateRates() error {
+	const most int64 = 4_000_000_000_000 // of 32 bits of kilobits
+	for _, n := range []struct {
+		key   string
+		value int64
+	}{{"ingressRate", c.IngressRate}, {"egressRate", c.EgressRate}, {"egressBurst", c.EgressBurst}} {
+		if n.value != 0 && (n.value < 1000 || n.value > most) {
+			return spec.Errorf(spec.CodeConfig, "%s: %d: want 1000 to %d, or 0 for no limit", n.key, n.value, most)
+		}
+	}
+	if c.EgressBurst != 0 && c.EgressRate == 0 {
+		return spec.Errorf(spec.CodeConfig, "egressBurst: %d: goes without effect: set egressRate, or leave the key out", c.EgressBurst)
+	}
+	return nil
+}
+
+// remotes are the hosts, each once.
+func (c conf) remotes() (all []netip.Addr, err error) {
+	for i, s := range c.Remotes {
+		a, err := netip.ParseAddr(s)
+		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
+			return nil, spec.Errorf(spec.CodeConfig, "remotes[%d]: %q: want the address of a host, such as 192.0.2.1", i, s)
+		}
+		if a = a.Unmap(); !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}
+
+// trunks are the VLANs of trunk, in order.
+func (c conf) trunks() (all []int, err error) {
+	for i, t := range c.Trunk {
+		first, last, err := t.span(fmt.Sprintf("trunk[%d]", i))
+		if err != nil {
+			return nil, err
+		}
+		for id := first; id <= last; id++ {
+			all = append(all, id)
+		}
+		if t.ID != nil {
+			all = append(all, *t.ID)
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+// span is a range, which is empty (first is above last) where only id is given.
+func (t trunkItem) span(path string) (first, last int, err error) {
+	for _, n := range []struct {
+		key string
+		id  *int
+	}{{"id", t.ID}, {"minID", t.MinID}, {"maxID", t.MaxID}} {
+		if n.id != nil && !validVLAN(*n.id) {
+			return 0, 0, spec.Errorf(spec.CodeConfig, "%s.%s: %d: %s", path, n.key, *n.id, vlanNumbers)
+		}
+	}
+	switch {
+	case t.MinID == nil && t.MaxID != nil:
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID, *t.MaxID)
+	case t.MinID != nil && t.MaxID == nil:
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path, *t.MinID, *t.MinID)
+	case t.MinID != nil && *t.MinID > *t.MaxID:
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path, *t.MinID, *t.MaxID, *t.MaxID)
+	case t.MinID == nil && t.ID == nil:
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s: is empty: want id, or minID and maxID", path)
+	case t.MinID == nil:
+		return 1, 0, nil
+	}
+	return *t.MinID, *t.MaxID, nil
+}
