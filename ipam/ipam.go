@@ -50,6 +50,13 @@ type Decliner interface {
 	Decline(ctx context.Context, o spec.Owner, a netip.Addr) error
 }
 
+// A Witness is an Allocator that notices where others change its leases.
+type Witness interface {
+	// Since is a number that stays the same as long as nobody else can have changed the leases since the boot, and is not used again.
+	// It is that of the last Allocate; 0: not known.
+	Since() int64
+}
+
 // A Gatewayer is an Allocator that knows before it gives an address which gateway that has.
 type Gatewayer interface {
 	// Gateways are, for each address that an owner gets, the gateways that it can have, by any address of their subnets.

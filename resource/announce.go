@@ -19,6 +19,11 @@ type Announce struct {
 	Link  string
 	Addrs []netip.Prefix
 	Port  string // the host's end, waited for until it forwards; empty: none
+
+	// Where the ledger of this number proves that nobody else has had the addresses on the bridge, nothing is said: the flood reaches
+	// each port, and nobody there can know another owner. Empty: all is said.
+	Bridge string
+	Ledger int64
 }
 
 // How long an Announce waits for what may never come, as a link whose cable is out, and for what the kernel does in time. That
@@ -49,6 +54,9 @@ func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err := a.wait(ctx, w, l); err != nil || len(a.Addrs) == 0 {
 		return false, err
 	}
+	if a.first(w) {
+		return false, nil
+	}
 	changed, err := a.notify(ns, l)
 	if err == nil {
 		err = ns.SetLink(a.Link, kernel.LinkChange{MAC: l.MAC})
@@ -59,6 +67,18 @@ func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		slog.Debug("not announced", "link", a.Link, "error", err)
 	}
 	return changed, nil
+}
+
+// first reports whether nobody on the bridge can know another owner of the addresses.
+func (a Announce) first(w *kernel.World) bool {
+	if a.Bridge == "" || a.Ledger == 0 {
+		return false
+	}
+	var addrs []netip.Addr
+	for _, p := range a.Addrs {
+		addrs = append(addrs, p.Addr())
+	}
+	return w.Memory.History(a.Bridge).First(a.Ledger, addrs...) && onlyOurPorts(w, a.Bridge)
 }
 
 // notify makes the kernel announce each address of the link when the link's own changes.

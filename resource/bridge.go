@@ -59,12 +59,13 @@ func (b Bridge) ensure(w *kernel.World) (changed bool, err error) {
 		if err != nil {
 			return false, err
 		}
+		_ = w.Memory.History(b.Name).Begin() // without one, all is announced
 		// Somebody else may make it now, and may not be done with it.
 		switch err := w.Host.AddBridge(b.Name, b.mac(), mtu, b.VLANs); {
 		case err == nil:
 			changed = true
 		case !errors.Is(err, fs.ErrExist):
-			return false, fmt.Errorf("add bridge: %w", err)
+			return false, errors.Join(fmt.Errorf("add bridge: %w", err), w.Memory.History(b.Name).Blur())
 		}
 		l, err = bridge(w, b.Name)
 		if err != nil {

@@ -69,11 +69,17 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	return inside{a, c}, report(c.conf, c.r.verb, unknown)
 }
 
-func (i inside) add(ctx context.Context) (*spec.Result, error) { return i.Allocate(ctx, i.c.r.Owner) }
-func (i inside) check(ctx context.Context) error               { return i.Verify(ctx, i.c.r.Owner, i.c.r.Prev) }
-func (i inside) del(ctx context.Context) error                 { return i.Release(ctx, i.c.r.Owner) }
-func (i inside) gc(ctx context.Context) error                  { return i.Sweep(ctx, i.c.conf.Name, i.c.valid()) }
-func (i inside) status(ctx context.Context) error              { return i.Status(ctx, i.c.conf.Name) }
+func (i inside) add(ctx context.Context) (*spec.Result, error) {
+	got, err := i.Allocate(ctx, i.c.r.Owner)
+	if l, ok := i.Allocator.(ipam.Witness); ok {
+		i.c.r.Ledger = l.Since()
+	}
+	return got, err
+}
+func (i inside) check(ctx context.Context) error  { return i.Verify(ctx, i.c.r.Owner, i.c.r.Prev) }
+func (i inside) del(ctx context.Context) error    { return i.Release(ctx, i.c.r.Owner) }
+func (i inside) gc(ctx context.Context) error     { return i.Sweep(ctx, i.c.conf.Name, i.c.valid()) }
+func (i inside) status(ctx context.Context) error { return i.Status(ctx, i.c.conf.Name) }
 func (i inside) needsLink() bool {
 	_, ok := i.Allocator.(ipam.Linked)
 	return ok

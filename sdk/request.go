@@ -30,6 +30,9 @@ type Request struct {
 	IPs    []spec.IP
 	Routes []spec.Route
 
+	// Ledger is the number of the allocator's ledger, see ipam.Witness; 0: it has none, or the address was asked for by name.
+	Ledger int64
+
 	// IsGateway is set by a plan function that has the host be the gateway of the attachment's addresses.
 	IsGateway bool
 
@@ -275,10 +278,12 @@ func (r *Request) Has6() bool {
 
 // Addressing is how a plugin gives its link the attachment's addresses and routes.
 type Addressing struct {
-	Link  string
-	Port  string // the link on the host that has to carry traffic first; empty: none
-	NoDAD bool   // the segment is ours, so nobody else can have the address
-	Up    bool   // the link is down, and is to be set up when it has its addresses, which it tells of then
+	Link string
+	Port string // the link on the host that has to carry traffic first; empty: none
+	// Bridge is the one that Port is of, if its AddressHistory is in the plan before: what is proven to be new there is not announced.
+	Bridge string
+	NoDAD  bool // the segment is ours, so nobody else can have the address
+	Up     bool // the link is down, and is to be set up when it has its addresses, which it tells of then
 
 	// Idle is a link that carries nothing before a program opens it, so that there is nothing to be waited for, and
 	// nobody yet who could be told of the addresses.
@@ -337,7 +342,11 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 	if a.Idle {
 		return p
 	}
-	return append(p, resource.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port})
+	say := resource.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port}
+	if a.Bridge != "" && !a.Conflicts.Probe() {
+		say.Bridge, say.Ledger = a.Bridge, r.Ledger
+	}
+	return append(p, say)
 }
 
 func (r *Request) isGateway(a netip.Addr) bool {

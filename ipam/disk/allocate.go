@@ -49,6 +49,9 @@ func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 		return nil, errors.Join(err, c.undo())
 	}
 	c.settle()
+	if s.since = d.x.since; len(s.Requested) > 0 {
+		s.since = 0
+	}
 	return &spec.Result{IPs: ips}, nil
 }
 
@@ -212,7 +215,7 @@ func (c *call) next(i int, set ipam.Set, order []ipam.Span) (netip.Addr, error) 
 		case c.d.fresh:
 			c.d.x.mark(a, taken)
 		default: // the index is wrong
-			if err := c.d.scan(); err != nil {
+			if err := c.d.rescan(); err != nil {
 				return a, spec.Errorf(spec.CodeIO, "%w", err)
 			}
 		}

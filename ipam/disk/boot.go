@@ -29,11 +29,16 @@ func thisBoot() uint32 {
 
 // clockNow is now, on a clock that nobody sets.
 func clockNow() clock {
+	return clock(min(uptime()/100_000_000+1, holdBit-1)) // six years
+}
+
+// uptime is that clock in nanoseconds.
+func uptime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 1
+		return 0
 	}
-	return clock(min(ts.Sec*10+ts.Nsec/100_000_000+1, holdBit-1)) // six years
+	return ts.Nano()
 }
 
 // netnsOf is a number for the path of a namespace, 0 where there is none.

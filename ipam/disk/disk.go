@@ -40,6 +40,7 @@ type Store struct {
 	Log       *slog.Logger   // default: slog.Default()
 
 	vanished func(o spec.Owner, netns string) error // of Judge
+	since    int64                                  // of Since
 }
 
 var _ ipam.Allocator = (*Store)(nil)
@@ -69,6 +70,9 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 	}
 	return d, nil
 }
+
+// Since implements ipam.Witness. No program of ours is somebody else, and who asked for an address by name may have had it before.
+func (s *Store) Since() int64 { return s.since }
 
 // path is where the network's leases are.
 func (s *Store) path(network string) (string, error) {

@@ -30,7 +30,8 @@ func indexPath(dir string) string {
 //	oHASH           a lease of an owner, an entry as text; its further leases are oHASH.1, oHASH.2 …
 //	kHASH           likewise an address that a sticky key had last
 //	words/10.1.0.0  what became of each of 65536 addresses, see words.go
-//	state           the boot, a digest of what the directory of leases was like, and when to prune records
+//	state           when somebody else may have changed it last, the boot, a digest of what the directory of leases was like, and when
+//	                to prune records
 //
 // Entries are symbolic links that nobody follows: one is made or read in one step, whole or not at all, and
 // needs no block.
@@ -39,7 +40,8 @@ func indexPath(dir string) string {
 // killed leaves hints too many and none too few, and whoever takes a hint reads the lease file.
 type index struct {
 	fd     int    // of the directory; -1: there is none
-	boot   uint32 // the boot in which the directory of leases was scanned; 0: never
+	since  int64  // a number that is another one each time that somebody else may have changed the directory of leases
+	boot   uint32 // the boot in which that was scanned; 0: never
 	digest string // of that directory, see directory.digest
 	prune  int    // how many more records are written before those are looked for whose time is over
 
@@ -68,13 +70,14 @@ func openIndex(path string) *index {
 		unix.Close(fd)
 	}
 	f := strings.Fields(string(b[:max(n, 0)]))
-	if len(f) != 3 {
+	if len(f) != 4 {
 		return x
 	}
-	boot, err := strconv.ParseUint(f[0], 16, 32)
-	prune, perr := strconv.Atoi(f[2])
-	if err == nil && perr == nil {
-		x.boot, x.digest, x.prune = uint32(boot), f[1], prune
+	since, serr := strconv.ParseInt(f[0], 16, 64)
+	boot, err := strconv.ParseUint(f[1], 16, 32)
+	prune, perr := strconv.Atoi(f[3])
+	if err == nil && perr == nil && serr == nil {
+		x.since, x.boot, x.digest, x.prune = since, uint32(boot), f[2], prune
 	}
 	return x
 }
@@ -102,7 +105,7 @@ func (x *index) note(err error) {
 func (x *index) save() {
 	fd, err := unix.Openat(x.fd, "state", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err == nil {
-		_, err = unix.Pwrite(fd, fmt.Appendf(nil, "%08x %s %8d\n", x.boot, x.digest, x.prune), 0)
+		_, err = unix.Pwrite(fd, fmt.Appendf(nil, "%016x %08x %s %8d\n", x.since, x.boot, x.digest, x.prune), 0)
 		unix.Close(fd)
 	}
 	x.note(err)

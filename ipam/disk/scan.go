@@ -21,6 +21,12 @@ func (d *directory) ready() error {
 	if d.boot != 0 && d.x.boot == d.boot && unix.Fstat(d.fd, &st) == nil && d.x.digest == d.digest(&st) {
 		return nil
 	}
+	return d.rescan()
+}
+
+// rescan is scan where the index is not true of the directory: somebody else may have given an address away, and have it back.
+func (d *directory) rescan() error {
+	d.x.since = uptime()
 	return d.scan()
 }
 

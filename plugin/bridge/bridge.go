@@ -136,6 +136,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
 	}
 	c.gateways(r)
+	if len(r.IPs) > 0 || !r.L3 {
+		p = append(p, c.history(r))
+	}
 	if r.IsGateway = c.IsGateway; c.IsGateway {
 		link := c.Bridge
 		if g := c.gatewayLink(); g.VLAN != 0 && r.L3 {
@@ -160,11 +163,23 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, resource.Announce{Link: r.IfName, Port: wait})
 	}
-	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...)
+	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, Bridge: c.Bridge, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...)
 	if asks {
 		p = append(p, alone...)
 	}
 	return p, nil
+}
+
+// history is what the attachment's addresses and those of its gateways are remembered by.
+func (c conf) history(r *sdk.Request) plan.Resource {
+	h := resource.AddressHistory{Bridge: c.Bridge}
+	for _, ip := range r.IPs {
+		h.Addrs = append(h.Addrs, ip.Address.Addr())
+		if c.IsGateway && !slices.Contains(h.Addrs, ip.Gateway) {
+			h.Addrs = append(h.Addrs, ip.Gateway)
+		}
+	}
+	return h
 }
 
 // bridge is the switch, which is anybody's, and goes with its last port where that is asked for.
