@@ -207,7 +207,8 @@ func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bo
 	for _, z := range s.zones {
 		if dotted && z.domains[domain] == 0 {
 			for d := range z.domains {
-				mine = mine || name == d || strings.HasSuffix(name, "."+d)
+				found = found || name == d // it is there, and has no address
+				mine = mine || found || strings.HasSuffix(name, "."+d)
 			}
 			continue
 		}

@@ -156,6 +156,7 @@ func TestAlias(t *testing.T) {
 		{from: web, name: "wrong", typ: dns.TypeA, want: "NXDOMAIN"},
 		{from: web, name: "nobody.blue.test", typ: dns.TypeA, want: "NXDOMAIN"},
 		{from: web, name: "db", typ: dns.TypeMX, want: ""},
+		{from: web, name: "blue.test", typ: dns.TypeA, want: ""},
 		{from: web, name: rev(db4), typ: dns.TypePTR, want: "db.blue.test."},
 		{from: web, name: rev(db6), typ: dns.TypePTR, want: "db.blue.test."},
 		{from: web, name: "other", typ: dns.TypeA, want: "NXDOMAIN"},
@@ -327,5 +328,48 @@ func TestAliasUpstream(t *testing.T) {
 		}
 		r.must("del", r.del(a))
 		nstest.Run(t, "ip", "link", "del", fmt.Sprint("br-up", i))
+	}
+}
+
+// Names are found whatever else is in the list: behind ptp, and with each policy of the plugin firewall.
+func TestAliasBesideOthers(t *testing.T) {
+	startNameServer(t)
+	withoutBridges(t)
+	const pool = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"}],[{"subnet":"fd00:77::/64"}]],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`
+	bridge := `"type":"bridge","bridge":"br-names","isGateway":true,"ipMasq":true,"macspoofchk":true,` + pool
+	firewall := func(policy string) string {
+		return `"type":"firewall","backend":"nftables","ingressPolicy":"` + policy + `"`
+	}
+	for name, plugins := range map[string][]string{
+		"ptp":              {`"type":"ptp","ipMasq":true,` + pool, `"type":"alias"`},
+		"same-bridge":      {bridge, firewall("same-bridge"), `"type":"alias"`},
+		"isolated":         {bridge, firewall("isolated"), `"type":"alias"`},
+		"strict":           {bridge, firewall("strict"), `"type":"alias"`},
+		"strict, later":    {bridge, `"type":"alias"`, firewall("strict")},
+		"ports":            {bridge, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8053,"containerPort":53,"protocol":"udp"}]}`, `"type":"alias"`},
+		"in a plugin list": {`"type":"chain","plugins":[{` + bridge + `},{"type":"alias","capabilities":{"aliases":true}}],"capabilities":{"aliases":true},"runtimeConfig":{"aliases":["db"]}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRunner(t, chain{"names-" + strings.NewReplacer(" ", "", ",", "").Replace(name), plugins, nil})
+			t.Cleanup(func() { r.must("gc", r.gc()) })
+			web, client := &attachment{id: "web", netns: nstest.NewNS(t)}, &attachment{id: "client", netns: nstest.NewNS(t)}
+			r.must("add", r.add(web))
+			if name == "ports" {
+				r.chain.plugins = []string{plugins[0], plugins[2]}
+			}
+			r.must("add", r.add(client))
+			web4, web6 := addrsOf(t, web)
+			for _, gw := range []string{"10.77.0.1", "fd00:77::1"} {
+				for _, over := range []string{"udp", "tcp"} {
+					if got := asked(t, client.netns, gw, over, "web", dns.TypeA); got != web4 {
+						t.Errorf("A of web at %s by %s: %s, want %s", gw, over, got, web4)
+					}
+					if got := asked(t, client.netns, gw, over, "web", dns.TypeAAAA); got != web6 {
+						t.Errorf("AAAA of web at %s by %s: %s, want %s", gw, over, got, web6)
+					}
+				}
+			}
+			r.must("check", r.check(client))
+		})
 	}
 }
