@@ -19,6 +19,7 @@ type benchCase struct {
 	Single  bool   // one container at a time has it, so none is there beside the measured one
 	ByLease bool   // what grows is the number of leases, not of attachments
 	Host    string // what the host has before, for sh(1)
+	Names   bool   // our name server runs, where the plugin alias is
 	Extra   bool   // the reference goes without the plugins that it does not have
 	Chained bool   // also as one plugin chain of ours
 	Virtual bool   // measured in the virtual machine: few kernels have it
@@ -74,6 +75,10 @@ func cases() []benchCase {
 				{"action": "replace", "dst": "default", "via": "10.38.0.1"},
 			}, "rules": []map[string]any{{"priority": 1000, "to": "192.0.2.0/24", "table": 254}}},
 			{"type": "debug", "cniOutput": "/run/bench-calls"},
+		}},
+		{Name: "bridge + host-local + alias (the reference without it)", Subnet: "10.39", Grows: true, Extra: true, Names: true, Plugins: []map[string]any{
+			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.39")},
+			{"type": "alias", "runtimeConfig": map[string]any{"aliases": []string{"www"}}},
 		}},
 		{Name: "ptp + host-local + ipMasq", Subnet: "10.32", Alone: true, Plugins: []map[string]any{
 			{"type": "ptp", "ipMasq": true, "ipam": hostLocal("10.32")},

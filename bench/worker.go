@@ -226,6 +226,12 @@ func (h host) populate(l load, from int) error {
 			return fmt.Errorf("%s: %w: %s", prepare, err, out)
 		}
 	}
+	alias := func(p map[string]any) bool { return p["type"] == "alias" }
+	if h.c.Names && from < 0 && slices.ContainsFunc(h.c.Plugins, alias) {
+		if err := h.serveNames(); err != nil {
+			return err
+		}
+	}
 	if from = max(from, 0); l.Of == "leases" {
 		return h.leases(l.Count, from)
 	}
