@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,7 +21,7 @@ import (
 //
 // It is a directory with a byte for each address, in a file for each 65536 of them: 0 never held, 1 held once, 2 more often. The file
 // made says when the bridge was made; without it nothing is known for certain. The file ledger has the number of the one ledger of
-// leases whose addresses can be proven never to have been held.
+// leases whose addresses can be proven never to have been held, and ports the indexes of ports that were seen to be ours.
 type History struct{ dir string }
 
 // History is that of a bridge.
@@ -118,6 +120,31 @@ func (h History) First(ledger int64, addrs ...netip.Addr) bool {
 		}
 	}
 	return len(addrs) > 0
+}
+
+// Ports are the ports that SetPorts was told last, in order.
+func (h History) Ports() (indexes []int32) {
+	b, err := spec.ReadPlain(filepath.Join(h.dir, "ports"), 1<<20)
+	for ; err == nil && len(b) >= 4; b = b[4:] {
+		indexes = append(indexes, int32(binary.NativeEndian.Uint32(b)))
+	}
+	return indexes
+}
+
+// SetPorts remembers which ports are ours, in order. Of two calls at a time one is forgotten, or a part of both: what is not
+// remembered is looked at again.
+func (h History) SetPorts(indexes []int32) {
+	b := make([]byte, 0, 4*len(indexes))
+	for _, index := range indexes {
+		b = binary.NativeEndian.AppendUint32(b, uint32(index))
+	}
+	fd, err := unix.Open(filepath.Join(h.dir, "ports"), unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	_, _ = unix.Pwrite(fd, b, 0)
+	_ = unix.Ftruncate(fd, int64(len(b)))
 }
 
 // place is the file that has an address's byte, and where in it.

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,8 +41,28 @@ func (h AddressHistory) Ensure(_ context.Context, w *kernel.World) (bool, error)
 // Verify implements plan.Resource. An attachment of an earlier version has none, and that is no drift.
 func (h AddressHistory) Verify(context.Context, *kernel.World) error { return nil }
 
-// onlyOurPorts reports whether all ports of a bridge are host ends as we name them. One whose name was chosen counts as anybody's.
+// onlyOurPorts reports whether all ports of a bridge are host ends of ours. Each is looked at once, as long as it is there: its index is
+// not given to another link.
 func onlyOurPorts(w *kernel.World, bridge string) bool {
-	names, err := w.Host.PortNames(bridge)
-	return err == nil && !slices.ContainsFunc(names, func(name string) bool { return !kernel.IsLinkName("veth", name) })
+	history := w.Memory.History(bridge)
+	ports, err := w.Host.PortIndexes(bridge)
+	if err != nil {
+		return false
+	}
+	slices.Sort(ports)
+	known := history.Ports()
+	if slices.Equal(ports, known) {
+		return true
+	}
+	foreign := slices.ContainsFunc(ports, func(index int32) bool {
+		if _, seen := slices.BinarySearch(known, index); seen {
+			return false
+		}
+		l, err := w.Host.LinkAt(int(index))
+		return !errors.Is(err, kernel.ErrNoLink) && (err != nil || l.Kind != "veth" || !kernel.OfGroup(l.Group))
+	})
+	if !foreign {
+		history.SetPorts(ports)
+	}
+	return !foreign
 }
