@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install uninstall test test-vm demo bench bench-vm lint generate clean
+.PHONY: help build install uninstall release test test-vm demo bench bench-vm lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,19 @@ uninstall: ## remove what make install put there, with the same variables
 	@rm -rf $(BIN)/installed && $(MAKE) -s install DESTDIR=$(abspath $(BIN))/installed >/dev/null
 	@rm -rf $(BIN)/installed$(CNIDIR) && cd $(BIN)/installed && find . ! -type d | while read -r f; do rm -f "$(DESTDIR)/$$f"; done
 	@rm -rf $(DOC) $(BIN)/installed
+
+# The plugins of a package are in a directory of its own: those of the reference's packages are in /opt/cni/bin.
+ARCHS   ?= amd64 arm64 riscv64 ppc64le s390x arm
+OUT     ?= $(BIN)/dist
+release: build ## archives, packages, an image, sums and an SBOM of VERSION for ARCHS, in OUT (bin/dist)
+	@rm -rf $(OUT) $(BIN)/release && mkdir -p $(BIN)/release && $(GO) -C internal/release build -trimpath -o $(abspath $(BIN))/release/tool .
+	@set -e; for arch in $(ARCHS); do echo "$$arch:"; tree=$(BIN)/release/$$arch; \
+	  GOARCH=$$arch GOARM=7 $(MAKE) -s build BIN=$$tree/bin HERE=$(BIN)/fairlead; \
+	  for p in /usr /usr/local; do top=system; [ $$p = /usr ] || top=local; \
+	    $(MAKE) -s install BIN=$$tree/bin HERE=$(BIN)/fairlead PREFIX=$$p CNIDIR=$$p/lib/fairlead/cni UNITCNIDIR=/opt/cni/bin DESTDIR=$$tree/$$top >/dev/null; \
+	  done; done
+	$(BIN)/release/tool -version $(VERSION) -date $$(git log -1 --format=%ct) -trees $(BIN)/release -out $(OUT) $(ARCHS)
+	@cat $(OUT)/SHA256SUMS
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages

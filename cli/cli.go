@@ -82,7 +82,7 @@ Network Interface, and says what is attached and what would be done.
 		SilenceErrors: true,
 		Version:       a.version,
 	}
-	root.SetVersionTemplate("fairlead {{.Version}}\n")
+	root.SetVersionTemplate("fairlead {{.Version}}\n" + built(a.version).program() + "\n")
 	root.SetFlagErrorFunc(misused)
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`FORMAT` of the answer: text or json")
 	root.PersistentFlags().BoolVar(&a.exec, "exec", false,

@@ -68,20 +68,17 @@ func (a *app) install(i installation) (err error) {
 	if err != nil {
 		return uninstallable(err)
 	}
-	var warm string
-	if c.Changes() && !i.check {
-		warm = a.warmed(c)
-	}
-	if i.check && c.Changes() {
+	switch {
+	case !c.Changes():
+	case i.check:
 		a.status = exitDrift
+	default:
+		warmFirst(c)
 	}
 	if a.json() {
 		return printJSON(a.stdout, c)
 	}
 	a.printInstall(c, i.check)
-	if warm != "" {
-		a.note("the plugins are not loaded into memory: %s", warm)
-	}
 	return nil
 }
 
@@ -103,17 +100,15 @@ func (i installation) fresh() (*install.Change, error) {
 	return install.Install(i.from, i.dir, i.keepReference)
 }
 
-// warmed loads what was installed, from which it starts faster; it says why not.
-func (a *app) warmed(c *install.Change) string {
+// warmFirst loads what was installed into memory in huge pages, from which it starts faster. Where that does not work, as
+// without /proc, all else does.
+func warmFirst(c *install.Change) {
 	for _, e := range c.Entries {
 		if e.State != install.Kept && e.State != install.Removed {
-			if _, err := warm(filepath.Join(c.Dir, e.Name)); err != nil {
-				return err.Error()
-			}
-			return "" // the others are the same file
+			_, _ = warm(filepath.Join(c.Dir, e.Name))
+			return // the others are the same file
 		}
 	}
-	return ""
 }
 
 // printInstall prints a line for each thing that was done, or would be.

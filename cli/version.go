@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +22,37 @@ type spoken struct {
 	Versions []spec.Version `json:"versions"`
 }
 
+// A build is what is known of how this program was made.
+type build struct {
+	Version     string         `json:"version"`
+	CNIVersions []spec.Version `json:"cniVersions"`
+	Go          string         `json:"go"`
+	Platform    string         `json:"platform"`
+	Revision    string         `json:"revision,omitempty"` // of the source; -dirty where it was changed
+}
+
+func built(version string) build {
+	b := build{Version: version, CNIVersions: spec.Versions(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return b
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			b.Revision = s.Value + b.Revision
+		case s.Key == "vcs.modified" && s.Value == "true":
+			b.Revision += "-dirty"
+		}
+	}
+	return b
+}
+
+// program says it in a line.
+func (b build) program() string {
+	return fmt.Sprintf("built with %s for %s%s", b.Go, b.Platform, prefixed(" from ", b.Revision))
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version [NET [NETNS]]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
@@ -31,13 +64,11 @@ speak and in which of them it runs. NETNS is there because cnitool has it, and n
 				return err
 			}
 			if len(args) == 0 {
+				b := built(a.version)
 				if a.json() {
-					return printJSON(a.stdout, struct {
-						Version     string         `json:"version"`
-						CNIVersions []spec.Version `json:"cniVersions"`
-					}{a.version, spec.Versions()})
+					return printJSON(a.stdout, b)
 				}
-				fmt.Fprintf(a.stdout, "fairlead %s, CNI %s\n", a.version, join(spec.Versions()))
+				a.print("fairlead %s, CNI %s\n%s\n", b.Version, join(spec.Versions()), b.program())
 				return nil
 			}
 			n, rt, err := a.networkAndRuntime(a.networkOrFile, args[0])

@@ -98,6 +98,9 @@ func TestPrograms(t *testing.T) {
 	if out := run(t, filepath.Join(bin, "fairlead"), "--version"); !strings.Contains(out, "v0-test") {
 		t.Errorf("fairlead --version says %q", out)
 	}
+	if out := run(t, filepath.Join(bin, "fairlead"), "version"); !strings.Contains(out, "v0-test, CNI 0.1.0") || !strings.Contains(out, "built with go1.") {
+		t.Errorf("fairlead version says %q", out)
+	}
 	if out := run(t, filepath.Join(bin, "cni/bridge")); !strings.Contains(out, "v0-test") {
 		t.Errorf("bridge says %q", out)
 	}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/goreleaser/nfpm/v2"
+	_ "github.com/goreleaser/nfpm/v2/apk"
+	_ "github.com/goreleaser/nfpm/v2/deb"
+	"github.com/goreleaser/nfpm/v2/files"
+	_ "github.com/goreleaser/nfpm/v2/rpm"
+)
+
+// packages writes the packages of one architecture.
+func (r release) packages(arch string, tree []file) error {
+	scratch, err := os.MkdirTemp("", "release")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scratch)
+	for _, format := range []string{"deb", "rpm", "apk"} {
+		packager, err := nfpm.Get(format)
+		if err != nil {
+			return err
+		}
+		info, err := r.info(arch, format, tree, scratch)
+		if err != nil {
+			return err
+		}
+		info = nfpm.WithDefaults(info)
+		err = r.create(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// info describes one package. Its scripts install the plugins where runtimes search them: the package has none of its files
+// there, because those of the reference's packages are there.
+func (r release) info(arch, format string, tree []file, scratch string) (*nfpm.Info, error) {
+	const after, before = "packaging/scripts/postinstall.sh", "packaging/scripts/preremove.sh"
+	info := &nfpm.Info{
+		Name: "fairlead", Arch: map[string]string{"arm": "arm7"}[arch], Platform: "linux", Version: r.version, Release: "1",
+		Section: "net", Priority: "optional", Maintainer: "Fairlead's authors", Vendor: "Fairlead", License: "Apache-2.0",
+		Homepage: "https://github.com/fairlead-cni/fairlead", MTime: r.date, DisableGlobbing: true,
+		Description: "Container networking: CNI plugins and the command fairlead\n" +
+			"All plugins of the Container Network Interface as one static program, and a command that connects\n" +
+			"network namespaces, shows what is attached, and finds what is wrong.",
+	}
+	info.Arch = cmp.Or(info.Arch, arch)
+	info.Scripts = nfpm.Scripts{PostInstall: after, PreRemove: before}
+	info.APK.Scripts.PostUpgrade = after
+	info.RPM.BuildHost, info.RPM.Group = "release", "System Environment/Base"
+	for _, f := range tree {
+		c, err := content(f, format, scratch)
+		if err != nil {
+			return nil, err
+		}
+		c.FileInfo = &files.ContentFileInfo{Owner: "root", Group: "root", Mode: f.mode, MTime: r.date}
+		info.Contents = append(info.Contents, c)
+	}
+	return info, nil
+}
+
+// content is a file as a package has it. Packages know no hard links, so the plugins are symbolic ones there.
+func content(f file, format, scratch string) (*files.Content, error) {
+	c := &files.Content{Source: f.source, Destination: "/usr/" + f.path}
+	if f.link != "" {
+		c.Type, c.Source = files.TypeSymlink, path.Base(f.link)
+	}
+	if format == "deb" {
+		c.Destination = strings.Replace(c.Destination, "/zsh/site-functions/", "/zsh/vendor-completions/", 1)
+		c.Destination = strings.Replace(c.Destination, "/doc/fairlead/LICENSE", "/doc/fairlead/copyright", 1)
+	}
+	if !strings.HasPrefix(f.path, "lib/systemd/") {
+		return c, nil
+	}
+	// The reference's packages have units of the names cni-dhcp.service and cni-dhcp.socket.
+	const theirs, ours = "cni-dhcp.", "fairlead-dhcp."
+	c.Destination = strings.Replace(c.Destination, theirs, ours, 1)
+	text, err := os.ReadFile(f.source)
+	if err != nil {
+		return nil, err
+	}
+	c.Source = filepath.Join(scratch, path.Base(c.Destination))
+	return c, errors.Join(err, os.WriteFile(c.Source, []byte(strings.ReplaceAll(string(text), theirs, ours)), 0o644))
+}
