@@ -157,6 +157,11 @@ func (r report) markdown() string {
 	head, rows = r.burstRows()
 	table("#"+title("Many at once"), head, rows)
 	image("performance-bursts.svg", "Containers attached a second, on a logarithmic scale")
+	head, rows = r.expectations()
+	table("#"+title("What the design expected"), head, rows)
+	for _, f := range r.fails() {
+		fmt.Fprintf(&b, "- %s\n\n", f)
+	}
 	if head, rows = r.gcRows(); len(rows) > 0 {
 		table(title("GC"), head, rows)
 		b.WriteString(collecting)
@@ -168,11 +173,6 @@ func (r report) markdown() string {
 	if head, rows = r.memoryRows(); len(rows) > 0 {
 		table(title("Memory"), head, rows)
 		b.WriteString(resident)
-	}
-	head, rows = r.expectations()
-	table("#"+title("What the design expected"), head, rows)
-	for _, f := range r.fails() {
-		fmt.Fprintf(&b, "- %s\n\n", f)
 	}
 	b.WriteString("Configurations are CNI " + cniVersion + ", the newest that this reference speaks")
 	if !r.Machine.Virtual {
