@@ -107,77 +107,87 @@ func page(old []byte, r report) []byte {
 	return b.Bytes()
 }
 
-func (r report) markdown() string {
-	var b strings.Builder
-	table := func(title string, head []string, rows [][]string) {
-		if len(rows) == 0 {
-			return
-		}
-		b.WriteString(title)
-		fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(head, " | "), strings.Repeat("---|", len(head)))
-		for _, row := range rows {
-			for i := range row {
-				row[i] = strings.ReplaceAll(row[i], "|", `\|`)
-			}
-			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
-		}
-		b.WriteByte('\n')
+// A pageText is a section of the page that is being written.
+type pageText struct {
+	strings.Builder
+	level string // of its headings
+}
+
+// table writes a heading, rows, and what explains them; nothing where there are no rows.
+func (b *pageText) table(title string, head []string, rows [][]string, below string) {
+	if len(rows) == 0 {
+		return
 	}
-	level := "#"
+	fmt.Fprintf(b, "%s# %s\n\n| %s |\n|%s\n", b.level, title, strings.Join(head, " | "), strings.Repeat("---|", len(head)))
+	for _, row := range rows {
+		for i := range row {
+			row[i] = strings.ReplaceAll(row[i], "|", `\|`)
+		}
+		fmt.Fprintf(b, "| %s |\n", strings.Join(row, " | "))
+	}
+	b.WriteString("\n" + below)
+}
+
+// sub is table with a smaller heading.
+func (b *pageText) sub(title string, head []string, rows [][]string, below string) {
+	level := b.level
+	b.level += "#"
+	b.table(title, head, rows, below)
+	b.level = level
+}
+
+func (r report) markdown() string {
+	b := &pageText{level: "#"}
 	if r.Machine.Virtual {
 		b.WriteString("#" + emulated)
-		level = "##"
+		b.level = "##"
 	}
-	title := func(text string) string { return level + "# " + text + "\n\n" }
-	b.WriteString(title("Machine"))
+	fmt.Fprintf(b, "%s# Machine\n\n", b.level)
 	for _, f := range r.Machine.facts() {
-		fmt.Fprintf(&b, "- %s: %s\n", f[0], f[1])
+		fmt.Fprintf(b, "- %s: %s\n", f[0], f[1])
 	}
 	b.WriteByte('\n')
 	head, rows := r.startRows()
-	table(title("Start of a process"), head, rows)
+	b.table("Start of a process", head, rows, "")
 	if v := r.verdict(); v != "" {
 		b.WriteString(v + "\n\n")
 	}
 	head, rows = r.rows()
-	table(title("ADD, CHECK and DEL"), head, rows)
-	if head, rows = r.growth(); len(rows) > 0 {
-		table("#"+title("As more is present"), head, rows)
-		b.WriteString(growing)
-	}
+	b.table("ADD, CHECK and DEL", head, rows, "")
+	head, rows = r.growth()
+	b.sub("As more is present", head, rows, growing)
 	if slices.ContainsFunc(r.Lines, func(l line) bool { return strings.HasPrefix(l.Case, "host-device") }) {
 		b.WriteString(moving)
 	}
 	image := func(name, what string) {
 		if _, ok := r.plots()[name]; ok {
-			fmt.Fprintf(&b, "![%s](%s)\n\n", what, name)
+			fmt.Fprintf(b, "![%s](%s)\n\n", what, name)
 		}
 	}
 	image("performance-add.svg", "ADD over the attachments that are present, on a logarithmic scale")
 	head, rows = r.burstRows()
-	table("#"+title("Many at once"), head, rows)
+	b.sub("Many at once", head, rows, "")
 	image("performance-bursts.svg", "Containers attached a second, on a logarithmic scale")
 	head, rows = r.expectations()
-	table("#"+title("What the design expected"), head, rows)
+	b.sub("What the design expected", head, rows, "")
 	for _, f := range r.fails() {
-		fmt.Fprintf(&b, "- %s\n\n", f)
+		fmt.Fprintf(b, "- %s\n\n", f)
 	}
-	if head, rows = r.gcRows(); len(rows) > 0 {
-		table(title("GC"), head, rows)
-		b.WriteString(collecting)
-	}
-	if head, rows = r.pathRows(); len(rows) > 0 {
-		table(title("The data path"), head, rows)
-		b.WriteString(throughPorts)
-	}
-	if head, rows = r.memoryRows(); len(rows) > 0 {
-		table(title("Memory"), head, rows)
-		b.WriteString(resident)
-	}
-	b.WriteString("Configurations are CNI " + cniVersion + ", the newest that this reference speaks")
+	r.others(b)
+	b.WriteString("Configurations are CNI " + cniVersion + ", the newest that Debian 12's reference speaks; GC's are " + gcVersion)
 	if !r.Machine.Virtual {
-		b.WriteString("; the port mappings are one of tcp\nand one of udp")
+		b.WriteString("; the port\nmappings are one of tcp and one of udp")
 	}
 	b.WriteString(".\n")
 	return b.String()
+}
+
+// others are the tables of what is not ADD, CHECK and DEL.
+func (r report) others(b *pageText) {
+	head, rows := r.gcRows()
+	b.table("GC", head, rows, collecting)
+	head, rows = r.pathRows()
+	b.table("The data path", head, rows, throughPorts)
+	head, rows = r.memoryRows()
+	b.table("Memory", head, rows, resident)
 }
