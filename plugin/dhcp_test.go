@@ -24,20 +24,20 @@ func dhcpBridge(t *testing.T) {
 		filepath.Base(server)+"; sysctl -qw net.ipv6.conf.srv0.disable_ipv6=1; ip link set srv0 master br-dhcp up")
 	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "srv0") })
 	nstest.RunIn(t, server, "sh", "-ec", "ip link set lo up; ip link set wire up; ip addr add 10.77.0.1/24 dev wire")
-	dhcpServer(t, server, "10.77.0")
+	dhcpServer(t, server, "wire", "10.77.0")
 }
 
 // dhcpUplink gives the host a network card whose LAN has a server, and the daemon.
 func dhcpUplink(t *testing.T) {
 	uplink("macvlan")(t)
-	dhcpServer(t, strings.TrimSpace(nstest.Run(t, "sh", "-c", "ls -t /run/netns/* | while read -r n; do nsenter --net=$n ip link show wire >/dev/null 2>&1 && echo $n && break; done")), "10.77.0")
+	dhcpServer(t, strings.TrimSpace(nstest.Run(t, "sh", "-c", "ls -t /run/netns/* | while read -r n; do nsenter --net=$n ip link show wire >/dev/null 2>&1 && echo $n && break; done")), "wire", "10.77.0")
 }
 
-// dhcpServer starts a server of addresses prefix.10 to prefix.90 on the link wire of a namespace, and the daemon.
-func dhcpServer(t *testing.T, ns, prefix string) {
+// dhcpServer starts a server of addresses prefix.10 to prefix.90 on a link of a namespace, and the daemon.
+func dhcpServer(t *testing.T, ns, link, prefix string) {
 	nstest.NeedProgram(t, "dnsmasq")
 	background(t, "started", exec.Command("nsenter", "--net="+ns, "dnsmasq", "--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--user=root", "--pid-file=",
-		"--port=0", "--interface=wire", "--bind-interfaces", "--no-ping", "--leasefile-ro", "--dhcp-range="+prefix+".10,"+prefix+".90,255.255.255.0,10m", "--dhcp-option=option:router,"+prefix+".1"))
+		"--port=0", "--interface="+link, "--bind-interfaces", "--no-ping", "--leasefile-ro", "--dhcp-range="+prefix+".10,"+prefix+".90,255.255.255.0,10m", "--dhcp-option=option:router,"+prefix+".1"))
 	cmd := exec.Command("/proc/self/exe", "daemon")
 	cmd.Args[0] = "dhcp"
 	background(t, "msg=ready", cmd)
