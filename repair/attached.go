@@ -137,13 +137,13 @@ func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, link
 		return
 	}
 	for _, r := range want {
-		switch r := plan.Unwrap(r).(type) {
-		case resource.MasqueradeIPTables, resource.PublishIPTables:
+		r = plan.Unwrap(r)
+		if resource.Theirs(r) {
 			a.theirs = append(a.theirs, r)
-		case resource.Handed:
-			to, _ := r.Handover(resource.BackendIPTables)
-			a.theirs = append(a.theirs, to...)
+			continue
 		}
+		to, _, _ := resource.Handover(r, resource.BackendIPTables)
+		a.theirs = append(a.theirs, to...)
 	}
 }
 

@@ -98,11 +98,11 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 	}
 	failed := false
 	for _, want := range a.want {
-		h, ok := plan.Unwrap(want).(resource.Handed)
+		h := plan.Unwrap(want)
+		to, lost, ok := resource.Handover(h, backend)
 		if !ok {
 			continue
 		}
-		to, lost := h.Handover(backend)
 		if !a.handed {
 			a.Lost = append(a.Lost, lost...)
 		}
@@ -164,7 +164,7 @@ func refused(t attach.Told) (lost []string) {
 }
 
 // replace makes what stands for a resource, and then removes that.
-func (a *attached) replace(ctx context.Context, w *kernel.World, ours resource.Handed, theirs plan.Plan) error {
+func (a *attached) replace(ctx context.Context, w *kernel.World, ours plan.Resource, theirs plan.Plan) error {
 	for _, r := range theirs {
 		if !a.r.DryRun {
 			if _, err := r.Ensure(ctx, w); err != nil {
@@ -173,7 +173,7 @@ func (a *attached) replace(ctx context.Context, w *kernel.World, ours resource.H
 		}
 		a.did(r.String())
 	}
-	if remover, ok := ours.(plan.Remover); ok && !a.r.DryRun && !resource.HandedAsIs(ours) {
+	if remover, ok := ours.(plan.Remover); ok && !a.r.DryRun && !resource.Theirs(ours) {
 		return remover.Remove(ctx, w)
 	}
 	return nil

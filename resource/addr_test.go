@@ -25,10 +25,10 @@ func TestAddr(t *testing.T) {
 		if a.Where == Host {
 			run = on
 		}
-		breakers := []breaker{{"gone", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link), "is missing"}}
+		breakers := []breaker{breakBy("gone", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link), "is missing")}
 		if !a.NoPrefixRoute {
-			breakers = append(breakers, breaker{"length", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link,
-				"ip addr add "+a.Prefix.Addr().String()+"/25 dev "+a.Link), "prefix length is 25"})
+			breakers = append(breakers, breakBy("length", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link,
+				"ip addr add "+a.Prefix.Addr().String()+"/25 dev "+a.Link), "prefix length is 25"))
 		}
 		lawBook{repair: func(t *testing.T) {
 			run(w, "ip addr flush dev "+a.Link+" scope global")(t)
@@ -58,7 +58,7 @@ func TestGateway(t *testing.T) {
 	must(t, w, Bridge{Name: "cni0"})
 	for _, p := range []string{"10.1.0.1/16", "fd00::1/64"} {
 		g := Gateway{Link: "cni0", Prefix: netip.MustParsePrefix(p)}
-		law(t, w, g, breaker{"gone", on(w, "ip addr del "+p+" dev cni0"), "is missing"})
+		law(t, w, g, breakBy("gone", on(w, "ip addr del "+p+" dev cni0"), "is missing"))
 	}
 	for _, c := range []struct {
 		have, want string

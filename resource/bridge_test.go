@@ -13,10 +13,10 @@ func TestBridge(t *testing.T) {
 	w := newWorld(t)
 	b := Bridge{Name: "cni0", MTU: 1400, Promisc: true}
 	law(t, w, b,
-		breaker{"down", on(w, "ip link set cni0 down"), "state is down"},
-		breaker{"promisc", on(w, "ip link set cni0 promisc off"), "promisc is false"},
-		breaker{"gone", on(w, "ip link del cni0"), "does not exist"},
-		breaker{"accept_ra", on(w, "ip link set cni0 down", "sysctl -qw net.ipv6.conf.cni0.accept_ra=1"), "accept_ra is 1"},
+		breakBy("down", on(w, "ip link set cni0 down"), "state is down"),
+		breakBy("promisc", on(w, "ip link set cni0 promisc off"), "promisc is false"),
+		breakBy("gone", on(w, "ip link del cni0"), "does not exist"),
+		breakBy("accept_ra", on(w, "ip link set cni0 down", "sysctl -qw net.ipv6.conf.cni0.accept_ra=1"), "accept_ra is 1"),
 	)
 	if v := sysctl(t, w.Host, "net/ipv6/conf/cni0/accept_ra"); v != "0" {
 		t.Errorf("accept_ra is %s", v)
@@ -101,9 +101,9 @@ func TestPort(t *testing.T) {
 	host(t, w, "ip link add tap0 type veth peer name tap1")
 	p := Port{Owner: owner, Link: "tap0", Master: "cni0", Hairpin: true, Isolated: true}
 	law(t, w, p,
-		breaker{"master", on(w, "ip link set tap0 nomaster"), "master is none"},
-		breaker{"hairpin", on(w, "bridge link set dev tap0 hairpin off"), "hairpin is false"},
-		breaker{"isolated", on(w, "bridge link set dev tap0 isolated off"), "isolated is false"},
+		breakBy("master", on(w, "ip link set tap0 nomaster"), "master is none"),
+		breakBy("hairpin", on(w, "bridge link set dev tap0 hairpin off"), "hairpin is false"),
+		breakBy("isolated", on(w, "bridge link set dev tap0 isolated off"), "isolated is false"),
 	)
 	t.Run("of another bridge", func(t *testing.T) {
 		host(t, w, "ip link set tap0 master other")

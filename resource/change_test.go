@@ -90,7 +90,7 @@ func TestChange(t *testing.T) {
 			w := changeable(t)
 			var bs []breaker
 			for what, b := range tt.breakers {
-				bs = append(bs, breaker{what, in(w, b[0]), b[1]})
+				bs = append(bs, breakBy(what, in(w, b[0]), b[1]))
 			}
 			lawBook{state: changeState(w)}.hold(t, w, Change{Owner: owner, Do: tt.do, Of: tt.of, Key: "x[0]"}, bs...)
 		})

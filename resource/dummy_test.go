@@ -23,11 +23,11 @@ func TestDummy(t *testing.T) {
 		must(t, w, d)
 	}
 	lawBook{once: true, repair: again}.hold(t, w, d,
-		breaker{"mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 9000"},
-		breaker{"address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"},
-		breaker{"down", in(w, "ip link set eth0 down"), "state is down, want up"},
-		breaker{"gone", in(w, "ip link del eth0"), "link eth0: link does not exist"},
-		breaker{"another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want dummy"},
+		breakBy("mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 9000"),
+		breakBy("address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
+		breakBy("down", in(w, "ip link set eth0 down"), "state is down, want up"),
+		breakBy("gone", in(w, "ip link del eth0"), "link eth0: link does not exist"),
+		breakBy("another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want dummy"),
 	)
 
 	// What nobody asked for is ours all the same: a MAC of the kernel's making is another one at each boot.

@@ -35,9 +35,9 @@ func TestClosedLaw(t *testing.T) {
 		// The mark of a strict network's packets stays in the table, as all that is shared there.
 		c := FailClosed{Owner: owner, Policy: policy, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
 		lawBook{state: func(t testing.TB) string { return closedState(t, w) }}.hold(t, w, c,
-			breaker{"rule gone", func(t *testing.T) { host(t, w, "ip rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"},
-			breaker{"rule for IPv6 gone", func(t *testing.T) { host(t, w, "ip -6 rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"},
-			breaker{"prohibition gone", func(t *testing.T) { host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.5/32"})
+			breakBy("rule gone", func(t *testing.T) { host(t, w, "ip rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
+			breakBy("rule for IPv6 gone", func(t *testing.T) { host(t, w, "ip -6 rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
+			breakBy("prohibition gone", func(t *testing.T) { host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.5/32"))
 	}
 	strict := FailClosed{Owner: owner, Policy: PolicyStrict, Subnets: []netip.Prefix{pfx("10.1.2.5/24"), pfx("fd00::5/64")}}
 	ensure(t, w, strict)

@@ -41,12 +41,12 @@ func TestForwardLaw(t *testing.T) {
 				ensure(t, w, f) // the chains, which stay
 				removeIt(t, w, f)
 				lawBook{state: func(t testing.TB) string { return iptState(t, w) }}.hold(t, w, f,
-					breaker{"accepts gone", func(t *testing.T) { host(t, w, "iptables-%s -F CNI-FORWARD", variant) }, `-s 10.1.2.5/32`},
-					breaker{"jump gone", func(t *testing.T) { host(t, w, "ip6tables-%s -F FORWARD", variant) }, `-A FORWARD`},
-					breaker{"administrator's chain gone", func(t *testing.T) {
+					breakBy("accepts gone", func(t *testing.T) { host(t, w, "iptables-%s -F CNI-FORWARD", variant) }, `-s 10.1.2.5/32`),
+					breakBy("jump gone", func(t *testing.T) { host(t, w, "ip6tables-%s -F FORWARD", variant) }, `-A FORWARD`),
+					breakBy("administrator's chain gone", func(t *testing.T) {
 						host(t, w, "ip6tables-%s -F CNI-FORWARD", variant)
 						host(t, w, "ip6tables-%s -X CNI-ADMIN", variant)
-					}, `CNI-ADMIN`})
+					}, `CNI-ADMIN`))
 			})
 		}
 	}
@@ -126,8 +126,8 @@ func TestIPTIngressLaw(t *testing.T) {
 	for _, policy := range []string{PolicyOpen, PolicyIsolated, PolicyStrict, PolicySameBridge} {
 		// It stays, so each policy takes the place of the one before.
 		lawBook{state: func(t testing.TB) string { return iptState(t, w) }}.hold(t, w, of(policy, pfx("10.7.0.2/24")),
-			breaker{"rules gone", func(t *testing.T) { host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") }, "CNI-ISOLATION-STRICT"},
-			breaker{"forged names pass", func(t *testing.T) { host(t, w, "iptables-legacy -F CNI-ISOLATION-SOURCE") }, "-s 10.7.0.0/24 ! -i br7"})
+			breakBy("rules gone", func(t *testing.T) { host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") }, "CNI-ISOLATION-STRICT"),
+			breakBy("forged names pass", func(t *testing.T) { host(t, w, "iptables-legacy -F CNI-ISOLATION-SOURCE") }, "-s 10.7.0.0/24 ! -i br7"))
 	}
 	ensure(t, w, of(PolicySameBridge, pfx("10.8.0.2/16"), pfx("10.9.0.2/16"))) // the host has no way to the last one
 	if s := iptState(t, w); !strings.Contains(s, "-s 10.7.0.0/24 ! -i br7") || !strings.Contains(s, "-s 10.8.0.0/16 ! -i br7") || strings.Contains(s, "10.9.") {

@@ -21,20 +21,46 @@ const (
 	HandedRecord = "handed"
 )
 
-// A Handed is a resource that the reference plugins have rules for. Handover is what they would have made in its
-// stead, by iptables or nftables, and what of it they know nothing of. To go back to them, that is made, and then
-// ours is removed.
-type Handed interface {
-	plan.Resource
-	Handover(backend string) (to plan.Plan, lost []string)
+// Handover is what the reference plugins would have made in a resource's stead, by iptables or nftables, and what of it they know nothing
+// of. To go back to them, that is made, and then ours is removed, but where Theirs says that the rules are the reference's already. It is
+// not ok for a resource that they have no rules for.
+func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok bool) {
+	switch r := r.(type) {
+	case Publish:
+		to, lost = handPublish(r, backend)
+	case Masquerade:
+		to, lost = handMasquerade(r, backend)
+	case PublishIPTables, MasqueradeIPTables:
+	case SpoofCheck:
+		to = plan.Plan{ReferenceSpoofCheck(r)}
+	case Ingress:
+		if r.Policy == PolicyOpen {
+			break
+		}
+		if r.Policy == PolicyStrict {
+			lost = []string{"ingressPolicy strict: its rules stay in iptables"}
+		}
+		to = plan.Plan{IPTIngress{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To, Stays: true}}
+	case FailClosed: // the rules are the bridge's, and go with ReleaseNetwork
+		if r.Policy == PolicyIsolated || r.Policy == PolicyStrict {
+			lost = []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
+		}
+	case IsolatedPort:
+		lost = []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables (br_netfilter)"}
+	case Forward:
+		if len(r.Addrs) > 0 && r.Backend != BackendFirewalld {
+			to = plan.Plan{ReferenceFirewall{Owner: r.Owner, Addrs: r.Addrs, Admin: r.admin()}}
+		}
+	default:
+		return nil, nil, false
+	}
+	return to, lost, true
 }
 
-// Handover implements Handed.
-func (p Publish) Handover(backend string) (plan.Plan, []string) {
+func handPublish(p Publish, backend string) (to plan.Plan, lost []string) {
 	if len(p.Ports) == 0 {
 		return nil, nil
 	}
-	var lost []string
 	for _, m := range p.Ports {
 		if len(m.AllowFrom) > 0 {
 			lost = append(lost, fmt.Sprintf("allowFrom of %v: holds on, and the reference's CHECK does not know it", m))
@@ -49,63 +75,25 @@ func (p Publish) Handover(backend string) (plan.Plan, []string) {
 	return plan.Plan{PublishIPTables{Publish: p, MarkBit: 13}}, lost
 }
 
-// Handover implements Handed: the rules are the reference's already.
-func (p PublishIPTables) Handover(string) (plan.Plan, []string) { return nil, nil }
-
-// Handover implements Handed.
-func (m Masquerade) Handover(backend string) (plan.Plan, []string) {
-	if len(m.From) == 0 {
+func handMasquerade(m Masquerade, backend string) (to plan.Plan, lost []string) {
+	switch {
+	case len(m.From) == 0:
 		return nil, nil
+	case backend != BackendNFT:
+		return plan.Plan{MasqueradeIPTables{m}}, nil
+	case len(m.Except)+len(m.Force)+len(m.SNATTo) > 0:
+		lost = []string{"masqExcept, masqForce, snatTo: are not masqueraded by"}
 	}
-	if backend == BackendNFT {
-		var lost []string
-		if len(m.Except)+len(m.Force)+len(m.SNATTo) > 0 {
-			lost = []string{"masqExcept, masqForce, snatTo: are not masqueraded by"}
-		}
-		return plan.Plan{ReferenceMasquerade{Owner: m.Owner, From: m.From}}, lost
-	}
-	return plan.Plan{MasqueradeIPTables{m}}, nil
+	return plan.Plan{ReferenceMasquerade{Owner: m.Owner, From: m.From}}, lost
 }
 
-// Handover implements Handed: the rules are the reference's already.
-func (m MasqueradeIPTables) Handover(string) (plan.Plan, []string) { return nil, nil }
-
-// Handover implements Handed.
-func (s SpoofCheck) Handover(string) (plan.Plan, []string) {
-	return plan.Plan{ReferenceSpoofCheck(s)}, nil
-}
-
-// Handover implements Handed.
-func (i Ingress) Handover(string) (plan.Plan, []string) {
-	if i.Policy == PolicyOpen {
-		return nil, nil
+// Theirs reports whether a resource's rules are the reference's already.
+func Theirs(r plan.Resource) bool {
+	switch r.(type) {
+	case PublishIPTables, MasqueradeIPTables:
+		return true
 	}
-	var lost []string
-	if i.Policy == PolicyStrict {
-		lost = []string{"ingressPolicy strict: its rules stay in iptables"}
-	}
-	return plan.Plan{IPTIngress{Owner: i.Owner, Link: i.Link, Policy: i.Policy, V4: true, V6: true, To: i.To, Stays: true}}, lost
-}
-
-// Handover implements Handed: it has nothing of the kind. The rules are the bridge's, and go with ReleaseNetwork.
-func (c FailClosed) Handover(string) (plan.Plan, []string) {
-	if c.Policy != PolicyIsolated && c.Policy != PolicyStrict {
-		return nil, nil
-	}
-	return nil, []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
-}
-
-// Handover implements Handed: it has nothing of the kind.
-func (p IsolatedPort) Handover(string) (plan.Plan, []string) {
-	return nil, []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables (br_netfilter)"}
-}
-
-// Handover implements Handed.
-func (f Forward) Handover(string) (plan.Plan, []string) {
-	if len(f.Addrs) == 0 || f.Backend == BackendFirewalld {
-		return nil, nil
-	}
-	return plan.Plan{ReferenceFirewall{Owner: f.Owner, Addrs: f.Addrs, Admin: f.admin()}}, nil
+	return false
 }
 
 // ReferenceInNFT reports whether the reference plugins have rules of any attachment in nf_tables.
@@ -136,15 +124,6 @@ func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keep f
 	stays := func(link string) (bool, error) { return keep(link), nil }
 	// The rules of the reference stand by now.
 	return sweepNetwork(ctx, w, network, stays)
-}
-
-// HandedAsIs reports whether a resource's rules are the reference's already, and so are not removed.
-func HandedAsIs(r Handed) bool {
-	switch r.(type) {
-	case PublishIPTables, MasqueradeIPTables:
-		return true
-	}
-	return false
 }
 
 // ForgetHandedOver forgets what is remembered of an attachment's rules, which are the reference's now.

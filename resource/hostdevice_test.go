@@ -50,12 +50,12 @@ func TestHostDevice(t *testing.T) {
 	h := aDevice(owner, "ens4")
 	h.MAC, h.MTU = "02:00:00:00:04:04", 1450
 	lawBook{once: true}.hold(t, w, h,
-		breaker{"mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1450"},
-		breaker{"address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:04:04"},
-		breaker{"down", in(w, "ip link set eth0 down"), "state is down, want up"},
-		breaker{"another one's name", in(w, "ip link set eth0 alias x", "ip link set eth0 alias ens4", "ip link set eth0 down"), "state is down"},
-		breaker{"renamed", in(w, "ip link set eth0 down", "ip link set eth0 name net7"), "link eth0: link does not exist"},
-		breaker{"under its own name", in(w, "ip link set eth0 down", "ip link set eth0 name ens4"), "link eth0: link does not exist"},
+		breakBy("mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1450"),
+		breakBy("address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:04:04"),
+		breakBy("down", in(w, "ip link set eth0 down"), "state is down, want up"),
+		breakBy("another one's name", in(w, "ip link set eth0 alias x", "ip link set eth0 alias ens4", "ip link set eth0 down"), "state is down"),
+		breakBy("renamed", in(w, "ip link set eth0 down", "ip link set eth0 name net7"), "link eth0: link does not exist"),
+		breakBy("under its own name", in(w, "ip link set eth0 down", "ip link set eth0 name ens4"), "link eth0: link does not exist"),
 	)
 	for key, want := range map[string]string{"ipv6/conf/ens4/accept_ra": "0", "ipv6/conf/ens4/dad_transmits": "0", "ipv4/conf/ens4/rp_filter": "2", "ipv4/conf/ens4/arp_announce": "1"} {
 		if got := sysctl(t, w.Host, "net/"+key); got != want {

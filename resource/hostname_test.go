@@ -23,8 +23,8 @@ func TestChosenName(t *testing.T) {
 		}
 		must(t, w, v)
 	}}.hold(t, w, v,
-		breaker{"renamed", on(w, "ip link set web0 down", "ip link set web0 name web1 up"), "link web0: link does not exist; it is called web1 now"},
-		breaker{"host end down", on(w, "ip link set web0 down"), "host state is down"},
+		breakBy("renamed", on(w, "ip link set web0 down", "ip link set web0 name web1 up"), "link web0: link does not exist; it is called web1 now"),
+		breakBy("host end down", on(w, "ip link set web0 down"), "host state is down"),
 	)
 
 	forgotten := func(t *testing.T) {

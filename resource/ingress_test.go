@@ -14,13 +14,13 @@ func TestIngressLaw(t *testing.T) {
 	wire(t, w)
 	host(t, w, "ip link add br7 type bridge")
 	nftLaw(t, w, Ingress{Owner: owner, Policy: PolicyIsolated},
-		breaker{"policy lifted", func(t *testing.T) { nft(t, w, "flush set inet fairlead isolated") }, "isolated"},
-		breaker{"another policy", func(t *testing.T) { nft(t, w, "add element inet fairlead strict { veth1 }") }, "strict { veth1 } is too much"},
-		breaker{"rule gone", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, "forward"},
-		breaker{"table gone", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "inet fairlead is missing"})
+		breakBy("policy lifted", func(t *testing.T) { nft(t, w, "flush set inet fairlead isolated") }, "isolated"),
+		breakBy("another policy", func(t *testing.T) { nft(t, w, "add element inet fairlead strict { veth1 }") }, "strict { veth1 } is too much"),
+		breakBy("rule gone", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, "forward"),
+		breakBy("table gone", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "inet fairlead is missing"))
 	nftLaw(t, w, IsolatedPort{Owner: owner},
-		breaker{"not isolated", func(t *testing.T) { nft(t, w, "flush set bridge fairlead isolated_ports") }, "isolated_ports"},
-		breaker{"rule gone", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead forward") }, "forward"})
+		breakBy("not isolated", func(t *testing.T) { nft(t, w, "flush set bridge fairlead isolated_ports") }, "isolated_ports"),
+		breakBy("rule gone", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead forward") }, "forward"))
 }
 
 // TestIngressOfNetwork puts a policy on a bridge: it stays while an attachment that was made with it is there, follows

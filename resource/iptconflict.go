@@ -145,7 +145,7 @@ func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
 					return err
 				}))
 			} else {
-				errs = append(errs, ReferencePorts{Owner: f.owner}.Remove(ctx, &kernel.World{Host: w.Host, Memory: w.Memory}))
+				errs = append(errs, removeReferencePorts(&kernel.World{Host: w.Host, Memory: w.Memory}, f.owner))
 			}
 		}
 	}

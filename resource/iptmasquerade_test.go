@@ -30,9 +30,9 @@ func TestMasqueradeIPTablesLaw(t *testing.T) {
 			}
 			chain := masqueradeChain(owner)
 			lawBook{state: func(t testing.TB) string { return natState(t, w, v) + linkState(t, w) }}.hold(t, w, m,
-				breaker{"jump", ipt("-D POSTROUTING 2"), "-s 10.1.2.5/32"},
-				breaker{"chain", ipt("-F " + chain), "-d 10.1.2.0/24"},
-				breaker{"chain6", func(t *testing.T) { host(t, w, "ip6tables-%v -t nat -F %s", v, chain) }, "! -d ff00::/8"},
+				breakBy("jump", ipt("-D POSTROUTING 2"), "-s 10.1.2.5/32"),
+				breakBy("chain", ipt("-F "+chain), "-d 10.1.2.0/24"),
+				breakBy("chain6", func(t *testing.T) { host(t, w, "ip6tables-%v -t nat -F %s", v, chain) }, "! -d ff00::/8"),
 			)
 		}
 	})

@@ -90,15 +90,15 @@ func TestPublishIPTablesLaw(t *testing.T) {
 		chain := dnatChain(owner)
 		state := func(t testing.TB) string { return natState(t, w, v) + linkState(t, w) }
 		lawBook{state: state}.hold(t, w, p,
-			breaker{"dnat", ipt("-D " + chain + " -p tcp --dport 8080 -j DNAT --to-destination 10.1.2.5:80"), "--dport 8080 -j DNAT"},
-			breaker{"dnat6", ipt6("-D " + chain + " -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"), "--dport 53 -j DNAT"},
-			breaker{"dnat of sctp", ipt("-D " + chain + " -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"), "--dport 132 -j DNAT"},
-			breaker{"mark", ipt("-F " + chain), "-j CNI-HOSTPORT-SETMARK"},
-			breaker{"entry", ipt("-D " + hostportDNAT + " 2"), "-m multiport --dports "},
-			breaker{"hook", ipt("-F PREROUTING"), "PREROUTING"},
-			breaker{"hook6", ipt6("-F OUTPUT"), "OUTPUT"},
-			breaker{"masquerade", ipt("-F POSTROUTING"), "POSTROUTING"},
-			breaker{"too much", ipt("-A " + chain + " -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"), "nobody asked for"},
+			breakBy("dnat", ipt("-D "+chain+" -p tcp --dport 8080 -j DNAT --to-destination 10.1.2.5:80"), "--dport 8080 -j DNAT"),
+			breakBy("dnat6", ipt6("-D "+chain+" -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"), "--dport 53 -j DNAT"),
+			breakBy("dnat of sctp", ipt("-D "+chain+" -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"), "--dport 132 -j DNAT"),
+			breakBy("mark", ipt("-F "+chain), "-j CNI-HOSTPORT-SETMARK"),
+			breakBy("entry", ipt("-D "+hostportDNAT+" 2"), "-m multiport --dports "),
+			breakBy("hook", ipt("-F PREROUTING"), "PREROUTING"),
+			breakBy("hook6", ipt6("-F OUTPUT"), "OUTPUT"),
+			breakBy("masquerade", ipt("-F POSTROUTING"), "POSTROUTING"),
+			breakBy("too much", ipt("-A "+chain+" -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"), "nobody asked for"),
 		)
 	})
 }

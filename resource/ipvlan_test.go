@@ -18,8 +18,8 @@ func TestIPvlan(t *testing.T) {
 			i := IPvlan{Stacked: stacked(owner, "ipvlan", "ens3"), Mode: c.mode, Flag: c.flag}
 			i.MTU = 1400
 			breakers := []breaker{
-				{"mode", in(w, "ip link set eth0 type ipvlan mode "+c.otherMode), "mode is " + c.otherMode + ", want " + i.mode()},
-				{"flag", in(w, "ip link set eth0 type ipvlan mode "+i.mode()+" "+c.otherFlag), "flag is " + c.otherFlag + ", want " + i.flag()},
+				breakBy("mode", in(w, "ip link set eth0 type ipvlan mode "+c.otherMode), "mode is "+c.otherMode+", want "+i.mode()),
+				breakBy("flag", in(w, "ip link set eth0 type ipvlan mode "+i.mode()+" "+c.otherFlag), "flag is "+c.otherFlag+", want "+i.flag()),
 			}
 			if c.mode == "" { // what the kinds share
 				breakers = append(breakers, sharedBreakers(w, i.Stacked, "ipvlan", "ipvlan mode l2")...)

@@ -84,13 +84,23 @@ func prevMAC(t plan.Tag) (mac string, attached bool) {
 	return "", false
 }
 
-// A funcKind is a plan.Kind made of functions. A nil one does nothing.
-type funcKind struct {
-	name   string
-	owners ownersOf // nil: nothing tells GC whose it is
+// kindFuncs are what a Kind does. A nil one does nothing.
+type kindFuncs struct {
+	// owners tells GC whose it is.
+	owners ownersOf
 	remove func(ctx context.Context, w *kernel.World, t plan.Tag) error
-	found  func(ctx context.Context, w *kernel.World, tags []plan.Tag) error // what owners found, removed at once; nil: one by one
-	tidy   func(ctx context.Context, w *kernel.World, network string, used bool) error
+	// found removes at once what owners found. Where it is nil, remove is called for each.
+	found func(ctx context.Context, w *kernel.World, tags []plan.Tag) error
+	// tidy is that of plan.Tidier.
+	tidy func(ctx context.Context, w *kernel.World, network string, used bool) error
+}
+
+// newKind is the Kind of that name.
+func newKind(name string, do kindFuncs) plan.Kind { return funcKind{name, do} }
+
+type funcKind struct {
+	name string
+	kindFuncs
 }
 
 // Name implements plan.Kind.
@@ -129,8 +139,7 @@ func recordKind[T any](
 	del func(context.Context, *kernel.World, plan.Tag) error,
 	gc func(context.Context, *kernel.World, plan.Tag, T) error,
 ) plan.Kind {
-	return funcKind{
-		name:   name,
+	return newKind(name, kindFuncs{
 		owners: ownersIn[T](record),
 		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 			r, found := t.Found.(T)
@@ -142,7 +151,7 @@ func recordKind[T any](
 			}
 			return w.Memory.ForgetOf(record, t.Network, t.Hash)
 		},
-	}
+	})
 }
 
 // ownersOf finds who has something of a kind in a network.
@@ -150,9 +159,9 @@ type ownersOf func(ctx context.Context, w *kernel.World, network string) ([]plan
 
 // byResource is a kind whose resource removes all of it by the owner alone. Owners, if any, name the whole owner.
 func byResource(name string, owners ownersOf, of func(spec.Owner) plan.Remover) plan.Kind {
-	return funcKind{name: name, owners: owners, remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+	return newKind(name, kindFuncs{owners: owners, remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 		return of(t.Owner).Remove(ctx, w)
-	}}
+	}})
 }
 
 // PortKind is the Kind of Port: links of others that were made ports of a bridge. They are taken off it and stay.
@@ -212,7 +221,7 @@ func LimitKind() plan.Kind {
 	drops := map[string]func(*kernel.NS, int) error{
 		qdiscRecord: dropQdisc, redirectRecord: func(ns *kernel.NS, link int) error { return dropRedirect(ns, link, 0) },
 	}
-	return funcKind{name: "bandwidth limit",
+	return newKind("bandwidth limit", kindFuncs{
 		owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
 			sent, err := recorded[shaped](w, qdiscRecord, network)
 			received, rerr := recorded[shaped](w, redirectRecord, network)
@@ -241,7 +250,7 @@ func LimitKind() plan.Kind {
 				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
-		}}
+		}})
 }
 
 // unlimited reports whether the container's interface is another attachment's, and no limit is recorded of the owner.
@@ -297,7 +306,7 @@ func TuningKind(dataDir string) plan.Kind {
 // DeviceKind is the Kind of HostDevice and UserspaceDevice: devices of the host, which go back to it. Ways are those by which
 // the configuration says which device: what the reference's plugin moved is found by them. What is nowhere yet stays recorded.
 func DeviceKind(ways []Device) plan.Kind {
-	return funcKind{name: "device of the host",
+	return newKind("device of the host", kindFuncs{
 		owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 			records, err := deviceRecords(w)
 			for _, r := range records {
@@ -314,7 +323,7 @@ func DeviceKind(ways []Device) plan.Kind {
 			}
 			_, h.Attached = prevMAC(t)
 			return h.Remove(ctx, w)
-		}}
+		}})
 }
 
 // LoopbackKind is lo in the container, which DEL sets down. It goes with its namespace.

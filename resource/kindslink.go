@@ -30,7 +30,7 @@ func IFBKind() plan.Kind {
 
 // hostLinkKind is the Kind of links on the host, of a type of ip(8).
 func hostLinkKind(name, kind string, remove func(context.Context, *kernel.World, spec.Owner) error) plan.Kind {
-	return funcKind{name: name,
+	return newKind(name, kindFuncs{
 		owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
 			return hostLinks(w, network, kind)
 		},
@@ -38,7 +38,7 @@ func hostLinkKind(name, kind string, remove func(context.Context, *kernel.World,
 		found:  func(_ context.Context, w *kernel.World, tags []plan.Tag) error { return removeHostLinks(w, tags) },
 		tidy: func(_ context.Context, w *kernel.World, network string, _ bool) error {
 			return emptyDoomed(w, network, nil)
-		}}
+		}})
 }
 
 // hostLinks lists whose links of a type the network has on the host, by their group. A link that was made and not yet tagged when
@@ -125,7 +125,7 @@ func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<
 
 // ContainerLink is the Kind of a link that was made in the container, of a type of ip(8): macvlan, ipvlan, vlan, dummy, tun.
 func ContainerLink(kind string) plan.Kind {
-	return funcKind{name: kind + " interface",
+	return newKind(kind+" interface", kindFuncs{
 		owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
 			return containerLinks(w, network, kind)
 		},
@@ -137,7 +137,7 @@ func ContainerLink(kind string) plan.Kind {
 				return err
 			}
 			return w.Memory.ForgetOf(linkRecord, t.Network, t.Hash)
-		}}
+		}})
 }
 
 // containerLinks lists whose links of a type there may be in containers. An ADD that was killed has written no link down, and that the

@@ -39,7 +39,7 @@ func IsolatedPortKind() plan.Kind {
 // SharedChainKind is the Kind of chains and sets of our tables that attachments share. They are no attachment's: GC removes those that none
 // is in.
 func SharedChainKind() plan.Kind {
-	return funcKind{name: "shared nft chains", tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
+	return newKind("shared nft chains", kindFuncs{tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
 		var errs []error
 		for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
 			if err := withFilter(ctx, w, t, filter.prune); !unavailable(err) {
@@ -47,7 +47,7 @@ func SharedChainKind() plan.Kind {
 			}
 		}
 		return errors.Join(errs...)
-	}}
+	}})
 }
 
 // Name implements plan.Kind.

@@ -10,7 +10,7 @@ import (
 
 // ForwardKind is the Kind of Forward. Owners have a record, or a comment on an accept in iptables.
 func ForwardKind() plan.Kind {
-	return funcKind{name: "accept of forwarded packets",
+	return newKind("accept of forwarded packets", kindFuncs{
 		owners: func(ctx context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
 			tags, err := recorded[forwarded](w, forwardRecord, network)
 			accepted, aerr := accepted(ctx, w, network)
@@ -24,13 +24,13 @@ func ForwardKind() plan.Kind {
 				return err
 			}
 			return forgetAll(w, tags, forwardRecord)
-		}}
+		}})
 }
 
 // PolicyKind is the Kind of Ingress and IPTIngress on links that attachments share. The network's policy on a link goes with the last
 // attachment that has one.
 func PolicyKind() plan.Kind {
-	return funcKind{name: "policy",
+	return newKind("policy", kindFuncs{
 		owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
 			nft, err := recorded[string](w, policedRecord, network)
 			ipt, ierr := recorded[string](w, iptPolicedRecord, network)
@@ -49,5 +49,5 @@ func PolicyKind() plan.Kind {
 		},
 		tidy: func(ctx context.Context, w *kernel.World, network string, used bool) error {
 			return errors.Join(SweepStages(ctx, w), SweepNetwork(ctx, w, network, used))
-		}}
+		}})
 }

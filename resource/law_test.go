@@ -61,6 +61,9 @@ type breaker struct {
 	want string
 }
 
+// breakBy is the breaker of that name.
+func breakBy(name string, do func(t *testing.T), want string) breaker { return breaker{name, do, want} }
+
 // A lawBook is what the laws need to know of a kind beside the resource.
 type lawBook struct {
 	once    bool                      // a second Ensure is an error that changes nothing, rather than nothing to do

@@ -117,8 +117,8 @@ func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error
 	if !l.some() {
 		d.want("kind", "tbf", have.Kind)
 		if have.Kind == "tbf" {
-			d.bucket(l, dev, have.Bucket)
-			d.queue(l, dev, have.Bucket.Limit)
+			l.wantBucket(&d, dev, have.Bucket)
+			l.wantQueue(&d, dev, have.Bucket.Limit)
 		}
 		return d.err()
 	}
@@ -140,22 +140,22 @@ func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error
 		d.add(fmt.Errorf("class %x:1 is missing", class>>16))
 		return d.err()
 	}
-	d.bucket(l, dev, found.Bucket)
+	l.wantBucket(&d, dev, found.Bucket)
 	queue, err := ns.Qdisc(dev.Index, class)
 	d.add(err)
 	switch {
 	case queue == nil || queue.Kind != "bfifo":
 		d.add(fmt.Errorf("class %x:1 has no queue of kind bfifo", class>>16))
 	default:
-		d.queue(l, dev, queue.Bucket.Limit)
+		l.wantQueue(&d, dev, queue.Bucket.Limit)
 	}
-	d.filters(l, ns, dev)
+	l.wantFilters(&d, ns, dev)
 	return d.err()
 }
 
-// bucket compares rate and burst. The kernel keeps the burst as a time, which it rounds, and other programs
+// wantBucket compares rate and burst. The kernel keeps the burst as a time, which it rounds, and other programs
 // round it before. What had to be raised to a packet's length was that of the MTU at that time.
-func (d *drift) bucket(l Limit, dev *kernel.Link, have kernel.TokenBucket) {
+func (l Limit) wantBucket(d *drift, dev *kernel.Link, have kernel.TokenBucket) {
 	d.want("rate", fmt.Sprint(l.Rate*8, "bit"), fmt.Sprint(have.Rate*8, "bit"))
 	if have.Rate != l.Rate {
 		return // the same burst takes another time
@@ -169,14 +169,14 @@ func (d *drift) bucket(l Limit, dev *kernel.Link, have kernel.TokenBucket) {
 	d.want("burst", fmt.Sprint(want, "b"), fmt.Sprintf("%.0fb", float64(have.Ticks)*64*float64(have.Rate)/1e9))
 }
 
-func (d *drift) queue(l Limit, dev *kernel.Link, have uint32) {
+func (l Limit) wantQueue(d *drift, dev *kernel.Link, have uint32) {
 	if want := l.fitted(dev).Queue; want == l.Queue || have < want {
 		d.want("limit", fmt.Sprint(want, "b"), fmt.Sprint(have, "b"))
 	}
 }
 
-// filters compares the filters of htb, of which there are no others.
-func (d *drift) filters(l Limit, ns *kernel.NS, dev *kernel.Link) {
+// wantFilters compares the filters of htb, of which there are no others.
+func (l Limit) wantFilters(d *drift, ns *kernel.NS, dev *kernel.Link) {
 	have, err := ns.Filters(dev.Index, ourHandle)
 	if err != nil {
 		d.add(err)

@@ -40,9 +40,9 @@ func in(w *kernel.World, lines ...string) func(*testing.T) {
 func TestUp(t *testing.T) {
 	w := newWorld(t)
 	cont(t, w, "ip link set lo down")
-	law(t, w, Up{Link: "lo"}, breaker{"down", in(w, "ip link set lo down"), "state is down"})
+	law(t, w, Up{Link: "lo"}, breakBy("down", in(w, "ip link set lo down"), "state is down"))
 	host(t, w, "ip link set lo down")
-	law(t, w, Up{Where: Host, Link: "lo"}, breaker{"down", on(w, "ip link set lo down"), "state is down"})
+	law(t, w, Up{Where: Host, Link: "lo"}, breakBy("down", on(w, "ip link set lo down"), "state is down"))
 	if _, err := (Up{Link: "none0"}).Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
 		t.Error(err)
 	}

@@ -46,11 +46,11 @@ func again(w *kernel.World, r plan.Remover) func(*testing.T) {
 // sharedBreakers damage what links on masters have in common; like is how ip(8) makes another.
 func sharedBreakers(w *kernel.World, s Stacked, kind, like string) []breaker {
 	return []breaker{
-		{"mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"},
-		{"down", in(w, "ip link set eth0 down"), "state is down, want up"},
-		{"gone", in(w, "ip link del eth0"), "link eth0: link does not exist"},
-		{"master down", on(w, "ip link set ens3 down"), "master ens3 is down"},
-		{"another master", func(t *testing.T) {
+		breakBy("mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
+		breakBy("down", in(w, "ip link set eth0 down"), "state is down, want up"),
+		breakBy("gone", in(w, "ip link del eth0"), "link eth0: link does not exist"),
+		breakBy("master down", on(w, "ip link set ens3 down"), "master ens3 is down"),
+		breakBy("another master", func(t *testing.T) {
 			address := ""
 			if s.MAC != "" {
 				address = "address " + s.MAC
@@ -58,8 +58,8 @@ func sharedBreakers(w *kernel.World, s Stacked, kind, like string) []breaker {
 			cont(t, w, "ip link del eth0")
 			host(t, w, "ip link add link ens4 name eth0 %s mtu 1400 netns %s type %s", address, strings.TrimPrefix(w.Container.Path, "/run/netns/"), like)
 			cont(t, w, "ip link set eth0 up")
-		}, "master is ens4, want ens3"},
-		{"another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want " + kind},
+		}, "master is ens4, want ens3"),
+		breakBy("another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want "+kind),
 	}
 }
 
@@ -73,9 +73,9 @@ func TestMacvlan(t *testing.T) {
 			masters(t, w)
 			m := Macvlan{Stacked: stacked(owner, c.kind, "ens3"), Mode: c.mode, Tap: c.kind == "macvtap"}
 			m.MTU, m.MAC = 1400, "02:00:00:00:00:0A"
-			breakers := []breaker{{"address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"}}
+			breakers := []breaker{breakBy("address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a")}
 			if c.other != "" {
-				breakers = append(breakers, breaker{"mode", in(w, "ip link set eth0 type "+c.kind+" mode "+c.other), "mode is " + c.other + ", want " + m.mode()})
+				breakers = append(breakers, breakBy("mode", in(w, "ip link set eth0 type "+c.kind+" mode "+c.other), "mode is "+c.other+", want "+m.mode()))
 			}
 			if c.kind+c.mode == "macvlan" { // what the kinds share
 				breakers = append(breakers, sharedBreakers(w, m.Stacked, c.kind, "macvlan mode bridge")...)
@@ -308,7 +308,7 @@ func TestMacvlanQueue(t *testing.T) {
 	w := newWorld(t)
 	masters(t, w)
 	m := Macvlan{Stacked: stacked(owner, "macvlan", "ens3"), BCQueueLen: 4711}
-	lawBook{once: true}.hold(t, w, m, breaker{"queue", in(w, "ip link set eth0 type macvlan bcqueuelen 12"), "bcqueuelen is 12, want 4711"})
+	lawBook{once: true}.hold(t, w, m, breakBy("queue", in(w, "ip link set eth0 type macvlan bcqueuelen 12"), "bcqueuelen is 12, want 4711"))
 	must(t, w, m)
 	if out := cont(t, w, "ip -d link show eth0"); !strings.Contains(out, "bcqueuelen 4711") {
 		t.Error(out)
@@ -325,11 +325,11 @@ func TestMacvlanInContainer(t *testing.T) {
 	cont(t, w, "ip link set inner0 up")
 	m := Macvlan{Stacked: stacked(owner, "macvlan", "inner0")}
 	m.Master.Where = Container
-	lawBook{once: true}.hold(t, w, m, breaker{"another master", func(t *testing.T) {
+	lawBook{once: true}.hold(t, w, m, breakBy("another master", func(t *testing.T) {
 		cont(t, w, "ip link del eth0")
 		host(t, w, "ip link add link ens4 name eth0 netns %s type macvlan mode bridge", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 		cont(t, w, "ip link set eth0 up")
-	}, "want inner0"})
+	}, "want inner0"))
 
 	under := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: "c1", IfName: "mv0"}, "macvlan", "ens3")}
 	must(t, w, under)

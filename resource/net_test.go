@@ -46,26 +46,26 @@ func TestRoute(t *testing.T) {
 		breakers []breaker
 	}{
 		{Route{Link: "eth0", Dst: default4, Via: via4}, []breaker{
-			{"gone", in(w, "ip route del default"), "is missing"},
-			{"another router", in(w, "ip route replace default via 10.1.0.9"), "is missing"}}},
+			breakBy("gone", in(w, "ip route del default"), "is missing"),
+			breakBy("another router", in(w, "ip route replace default via 10.1.0.9"), "is missing")}},
 		{Route{Link: "eth0", Dst: default6, Via: via6}, []breaker{
-			{"gone", in(w, "ip -6 route del default"), "is missing"}}},
+			breakBy("gone", in(w, "ip -6 route del default"), "is missing")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24"), Via: via4, Src: netip.MustParseAddr("10.1.0.2"), MTU: 1300, AdvMSS: 1200, Priority: 7}, []breaker{
-			{"mtu", in(w, "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.2 metric 7 mtu 1400 advmss 1200"), "mtu is 1400"},
-			{"advmss", in(w, "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.2 metric 7 mtu 1300 advmss 1100"), "advmss is 1100"},
-			{"src", in(w, "ip addr add 10.1.0.3/32 dev eth0", "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.3 metric 7 mtu 1300 advmss 1200"), "src is 10.1.0.3"},
-			{"metric", in(w, "ip route del 192.0.2.0/24", "ip route add 192.0.2.0/24 via 10.1.0.1 metric 8"), "is missing"}}},
+			breakBy("mtu", in(w, "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.2 metric 7 mtu 1400 advmss 1200"), "mtu is 1400"),
+			breakBy("advmss", in(w, "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.2 metric 7 mtu 1300 advmss 1100"), "advmss is 1100"),
+			breakBy("src", in(w, "ip addr add 10.1.0.3/32 dev eth0", "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.3 metric 7 mtu 1300 advmss 1200"), "src is 10.1.0.3"),
+			breakBy("metric", in(w, "ip route del 192.0.2.0/24", "ip route add 192.0.2.0/24 via 10.1.0.1 metric 8"), "is missing")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("2001:db8::/32"), Via: via6, MTU: 1300, Priority: 7}, []breaker{
-			{"mtu", in(w, "ip route change 2001:db8::/32 via fd00::1 metric 7 mtu 1400"), "mtu is 1400"}}},
+			breakBy("mtu", in(w, "ip route change 2001:db8::/32 via fd00::1 metric 7 mtu 1400"), "mtu is 1400")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("198.51.100.0/24")}, nil},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("198.51.100.0/24"), Table: 1000, Scope: 253, HasScope: true}, []breaker{
-			{"scope", in(w, "ip route del 198.51.100.0/24 table 1000", "ip route add 198.51.100.0/24 dev eth0 table 1000 scope global"), "scope is 0"}}},
+			breakBy("scope", in(w, "ip route del 198.51.100.0/24 table 1000", "ip route add 198.51.100.0/24 dev eth0 table 1000 scope global"), "scope is 0")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("203.0.113.1"), OnLink: true}, []breaker{
-			{"gone", in(w, "ip route del 203.0.113.0/24"), "is missing"}}},
+			breakBy("gone", in(w, "ip route del 203.0.113.0/24"), "is missing")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("203.0.114.0/24"), Via: via6}, []breaker{
-			{"gone", in(w, "ip route del 203.0.114.0/24"), "is missing"}}},
+			breakBy("gone", in(w, "ip route del 203.0.114.0/24"), "is missing")}},
 		{Route{Where: Host, Link: "cni0", Dst: netip.MustParsePrefix("192.0.2.7/32")}, []breaker{
-			{"gone", on(w, "ip route del 192.0.2.7"), "is missing"}}},
+			breakBy("gone", on(w, "ip route del 192.0.2.7"), "is missing")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.99/16"), Via: via4}, nil}, // host bits do not count
 	} {
 		t.Run(c.route.String(), func(t *testing.T) {
@@ -210,16 +210,16 @@ func TestSysctl(t *testing.T) {
 	cont(t, w, "ip link set eth0 name eth0.5")
 	for _, key := range []string{"net.ipv4.conf.eth0/5.rp_filter", "net/ipv4/conf/eth0.5/rp_filter", "net.ipv4.conf.eth0.5.rp_filter"} {
 		cont(t, w, "sysctl -qw net/ipv4/conf/eth0.5/rp_filter=0")
-		law(t, w, Sysctl{Key: key, Value: "2"}, breaker{"value", in(w, "sysctl -qw net/ipv4/conf/eth0.5/rp_filter=1"), "is 1, want 2"})
+		law(t, w, Sysctl{Key: key, Value: "2"}, breakBy("value", in(w, "sysctl -qw net/ipv4/conf/eth0.5/rp_filter=1"), "is 1, want 2"))
 	}
 	law(t, w, Sysctl{Key: "net.ipv4.ip_local_port_range", Value: "20000 30000"},
-		breaker{"value", func(t *testing.T) {
+		breakBy("value", func(t *testing.T) {
 			if _, err := w.Container.SetSysctls(kernel.Setting{Key: "net/ipv4/ip_local_port_range", Value: "20000 30001"}); err != nil {
 				t.Fatal(err)
 			}
-		}, "30001, want 20000 30000"})
+		}, "30001, want 20000 30000"))
 	law(t, w, Sysctl{Where: Host, Key: "net/ipv4/conf/all/forwarding", Value: "1"},
-		breaker{"value", on(w, "sysctl -qw net.ipv4.conf.all.forwarding=0"), "is 0, want 1"})
+		breakBy("value", on(w, "sysctl -qw net.ipv4.conf.all.forwarding=0"), "is 0, want 1"))
 	if _, err := (Sysctl{Key: "net/ipv4/route/flush", Value: "1"}).Ensure(t.Context(), w); err != nil {
 		t.Errorf("one that can only be written: %v", err)
 	}
@@ -308,13 +308,13 @@ func TestIPv6OnAndOff(t *testing.T) {
 	must(t, w, v)
 	cont(t, w, "sysctl -qw net.ipv6.conf.lo.disable_ipv6=1 net.ipv6.conf.eth0.disable_ipv6=1")
 	law(t, w, EnableIPv6{Link: "eth0", NoDAD: true},
-		breaker{"link", in(w, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1"), "eth0/disable_ipv6 is 1"},
-		breaker{"lo", in(w, "sysctl -qw net.ipv6.conf.lo.disable_ipv6=1"), "lo/disable_ipv6 is 1"},
-		breaker{"keep", in(w, "sysctl -qw net.ipv6.conf.eth0.keep_addr_on_down=0"), "keep_addr_on_down is 0"},
-		breaker{"dad", in(w, "sysctl -qw net.ipv6.conf.eth0.accept_dad=1"), "accept_dad is 1"},
+		breakBy("link", in(w, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1"), "eth0/disable_ipv6 is 1"),
+		breakBy("lo", in(w, "sysctl -qw net.ipv6.conf.lo.disable_ipv6=1"), "lo/disable_ipv6 is 1"),
+		breakBy("keep", in(w, "sysctl -qw net.ipv6.conf.eth0.keep_addr_on_down=0"), "keep_addr_on_down is 0"),
+		breakBy("dad", in(w, "sysctl -qw net.ipv6.conf.eth0.accept_dad=1"), "accept_dad is 1"),
 	)
-	law(t, w, EnableIPv6{Link: "eth0"}, breaker{"dad", in(w, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0"})
-	law(t, w, IPv6Off{Link: "eth0"}, breaker{"on", in(w, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0"), "disable_ipv6 is 0"})
+	law(t, w, EnableIPv6{Link: "eth0"}, breakBy("dad", in(w, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0"))
+	law(t, w, IPv6Off{Link: "eth0"}, breakBy("on", in(w, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0"), "disable_ipv6 is 0"))
 	must(t, w, Up{Link: "eth0"})
 	if out := cont(t, w, "ip -6 addr show dev eth0"); out != "" {
 		t.Errorf("addresses with IPv6 off: %s", out)
@@ -336,8 +336,8 @@ func TestIPv6OnAndOff(t *testing.T) {
 func TestForwarding(t *testing.T) {
 	w := newWorld(t)
 	host(t, w, "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
-	law(t, w, Forwarding{}, breaker{"off", on(w, "sysctl -qw net.ipv4.ip_forward=0"), "ip_forward is false"})
-	law(t, w, Forwarding{V6: true}, breaker{"off", on(w, "sysctl -qw net.ipv6.conf.all.forwarding=0"), "forwarding is false"})
+	law(t, w, Forwarding{}, breakBy("off", on(w, "sysctl -qw net.ipv4.ip_forward=0"), "ip_forward is false"))
+	law(t, w, Forwarding{V6: true}, breakBy("off", on(w, "sysctl -qw net.ipv6.conf.all.forwarding=0"), "forwarding is false"))
 }
 
 // clause: P17

@@ -74,21 +74,21 @@ func TestMasqueradeLaw(t *testing.T) {
 		return regexp.MustCompile(`masquerade_` + family + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 	}
 	nftLaw(t, w, m,
-		breaker{"element", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip")+" { 10.1.2.5 }") },
-			"{ 10.1.2.5 } is missing"},
-		breaker{"element6", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip6")+" { fd00::5 }") },
-			"{ fd00::5 } is missing"},
-		breaker{"tag", func(t *testing.T) {
+		breakBy("element", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip")+" { 10.1.2.5 }") },
+			"{ 10.1.2.5 } is missing"),
+		breakBy("element6", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip6")+" { fd00::5 }") },
+			"{ fd00::5 } is missing"),
+		breakBy("tag", func(t *testing.T) {
 			s := shared(t, "ip")
 			nft(t, w, "delete element inet fairlead "+s+" { 10.1.2.5 }; add element inet fairlead "+s+" { 10.1.2.5 comment \"mine\" }")
-		}, `belongs to "mine"`},
-		breaker{"line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`},
-		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"},
-		breaker{"chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`},
-		breaker{"chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`},
-		breaker{"foreign rule", func(t *testing.T) { nft(t, w, "insert rule inet fairlead postrouting accept") }, "that is not ours"},
-		breaker{"flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`},
-		breaker{"delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"},
+		}, `belongs to "mine"`),
+		breakBy("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`),
+		breakBy("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		breakBy("chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`),
+		breakBy("chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`),
+		breakBy("foreign rule", func(t *testing.T) { nft(t, w, "insert rule inet fairlead postrouting accept") }, "that is not ours"),
+		breakBy("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`),
+		breakBy("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
 	)
 }
 
@@ -96,13 +96,13 @@ func TestSpoofCheckLaw(t *testing.T) {
 	w := newWorld(t)
 	s := SpoofCheck{Owner: owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
 	nftLaw(t, w, s,
-		breaker{"link", func(t *testing.T) { nft(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
-			"nft element bridge fairlead spoofcheck { veth1 } is missing"},
-		breaker{"address", func(t *testing.T) {
+		breakBy("link", func(t *testing.T) { nft(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
+			"nft element bridge fairlead spoofcheck { veth1 } is missing"),
+		breakBy("address", func(t *testing.T) {
 			nft(t, w, "delete element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 }")
-		}, "nft element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 } is missing"},
-		breaker{"rule", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead prerouting") }, "source address of somebody else"},
-		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set bridge fairlead owners") }, "is not in owners"},
+		}, "nft element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 } is missing"),
+		breakBy("rule", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead prerouting") }, "source address of somebody else"),
+		breakBy("owners", func(t *testing.T) { nft(t, w, "flush set bridge fairlead owners") }, "is not in owners"),
 	)
 }
 
@@ -148,26 +148,26 @@ func TestPublishLaw(t *testing.T) {
 		}
 	}
 	nftLaw(t, w, p,
-		breaker{"any", breakElem("publish_ip_any", "tcp . 8080"), "nft element inet fairlead publish_ip_any { tcp . 8080 : 10.1.2.5 . 80 } is missing"},
-		breaker{"exact", breakElem("publish_ip", "192.0.2.1 . udp . 53"), "nft element inet fairlead publish_ip { 192.0.2.1 . udp . 53 : 10.1.2.5 . 53 } is missing"},
-		breaker{"exact6", breakElem("publish_ip6_where*", "2001:db8::1 . sctp . 9"), "{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"},
-		breaker{"any6", breakElem("publish_ip6_any_where*", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"},
-		breaker{"address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"},
-		breaker{"port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"},
-		breaker{"somebody else's", func(t *testing.T) {
+		breakBy("any", breakElem("publish_ip_any", "tcp . 8080"), "nft element inet fairlead publish_ip_any { tcp . 8080 : 10.1.2.5 . 80 } is missing"),
+		breakBy("exact", breakElem("publish_ip", "192.0.2.1 . udp . 53"), "nft element inet fairlead publish_ip { 192.0.2.1 . udp . 53 : 10.1.2.5 . 53 } is missing"),
+		breakBy("exact6", breakElem("publish_ip6_where*", "2001:db8::1 . sctp . 9"), "{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"),
+		breakBy("any6", breakElem("publish_ip6_any_where*", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"),
+		breakBy("address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"),
+		breakBy("port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"),
+		breakBy("somebody else's", func(t *testing.T) {
 			nft(t, w, "delete element inet fairlead publish_ip_any { tcp . 8080 }; add element inet fairlead publish_ip_any { tcp . 8080 comment \"mine\" : 1.2.3.4 . 5 }")
-		}, `belongs to "mine"`},
-		breaker{"claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"},
-		breaker{"hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"), "{ 10.1.2.5 . tcp . 80 } is missing"},
-		breaker{"hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"), "{ fd00::5 . tcp . 80 } is missing"},
-		breaker{"hairpin line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`},
-		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"},
-		breaker{"conditions", func(t *testing.T) { nft(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`},
-		breaker{"where", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`},
-		breaker{"publish", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"at any address`},
-		breaker{"guard", func(t *testing.T) { nft(t, w, "flush chain inet fairlead guard") }, `"127/8 from outside`},
-		breaker{"flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead output "published ports`},
-		breaker{"delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"},
-		breaker{"sysctl", func(t *testing.T) { host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0") }, "net/ipv4/conf/veth1/route_localnet is 0, want 1"},
+		}, `belongs to "mine"`),
+		breakBy("claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"),
+		breakBy("hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"), "{ 10.1.2.5 . tcp . 80 } is missing"),
+		breakBy("hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"), "{ fd00::5 . tcp . 80 } is missing"),
+		breakBy("hairpin line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`),
+		breakBy("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		breakBy("conditions", func(t *testing.T) { nft(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`),
+		breakBy("where", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`),
+		breakBy("publish", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"at any address`),
+		breakBy("guard", func(t *testing.T) { nft(t, w, "flush chain inet fairlead guard") }, `"127/8 from outside`),
+		breakBy("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead output "published ports`),
+		breakBy("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+		breakBy("sysctl", func(t *testing.T) { host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0") }, "net/ipv4/conf/veth1/route_localnet is 0, want 1"),
 	)
 }

@@ -103,19 +103,19 @@ func TestAllowFromLaw(t *testing.T) {
 		return func(t *testing.T) { nft(t, w, "delete element inet fairlead "+named(set)+" { "+key+" }") }
 	}
 	nftLaw(t, w, p,
-		breaker{"port", del("allow_ip", "10.1.2.5 . tcp . 8080"), "{ 10.1.2.5 . tcp . 8080 } is missing"},
-		breaker{"port6", del("allow_ip6", "fd00::5 . tcp . 8080"), "{ fd00::5 . tcp . 8080 } is missing"},
-		breaker{"range", del("allow_ip_range", "10.1.2.5 . tcp . 9000-9009"), "{ 10.1.2.5 . tcp . 9000-9009 } is missing"},
-		breaker{"range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"), "{ fd00::5 . tcp . 9000-9009 } is missing"},
-		breaker{"itself", func(t *testing.T) { nft(t, w, "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }") }, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"},
-		breaker{"line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`},
-		breaker{"list", func(t *testing.T) {
+		breakBy("port", del("allow_ip", "10.1.2.5 . tcp . 8080"), "{ 10.1.2.5 . tcp . 8080 } is missing"),
+		breakBy("port6", del("allow_ip6", "fd00::5 . tcp . 8080"), "{ fd00::5 . tcp . 8080 } is missing"),
+		breakBy("range", del("allow_ip_range", "10.1.2.5 . tcp . 9000-9009"), "{ 10.1.2.5 . tcp . 9000-9009 } is missing"),
+		breakBy("range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"), "{ fd00::5 . tcp . 9000-9009 } is missing"),
+		breakBy("itself", func(t *testing.T) { nft(t, w, "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }") }, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"),
+		breakBy("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
+		breakBy("list", func(t *testing.T) {
 			nft(t, w, "insert rule inet fairlead "+named("allow_ip")+" ip saddr 198.51.100.0/24 return")
-		}, "that is not ours"},
-		breaker{"shorter list", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`},
-		breaker{"way", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`},
-		breaker{"flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, "is missing"},
-		breaker{"delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"},
+		}, "that is not ours"),
+		breakBy("shorter list", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
+		breakBy("way", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
+		breakBy("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, "is missing"),
+		breakBy("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
 	)
 	// DEL by owner alone.
 	before := elements(t, w)

@@ -58,11 +58,11 @@ func TestMasqueradeForceLaw(t *testing.T) {
 		return regexp.MustCompile(`masquerade_` + family + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 	}
 	nftLaw(t, w, m,
-		breaker{"forced", func(t *testing.T) {
+		breakBy("forced", func(t *testing.T) {
 			nft(t, w, "flush chain inet fairlead "+shared(t, "ip"))
 			nft(t, w, "add rule inet fairlead "+shared(t, "ip")+" snat ip to 192.0.2.9")
-		}, `"forced`},
-		breaker{"source", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"all else`},
+		}, `"forced`),
+		breakBy("source", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"all else`),
 	)
 	ensure(t, w, m)
 	for family, order := range map[string][]string{

@@ -39,16 +39,16 @@ func TestPublishRangeLaw(t *testing.T) {
 	}
 	hash := `_[0-9a-f]{12}`
 	nftLaw(t, w, p,
-		breaker{"any", del("publish_ip_any_range", "tcp . 8000-9999"), "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is missing"},
-		breaker{"exact", del("publish_ip_range", "192.0.2.1 . tcp . 100-163"), "publish_ip_range { 192.0.2.1 . tcp . 100-163 : 10.1.2.5 } is missing"},
-		breaker{"exact6", del("publish_ip6_range_where"+hash, "2001:db8::1 . tcp . 65000-65535"), "{ 2001:db8::1 . tcp . 65000-65535 : fd00::5 } is missing"},
-		breaker{"shifted", del("publish_ip_any", "udp . 201"), "publish_ip_any { udp . 201 : 10.1.2.5 . 301 } is missing"},
-		breaker{"hairpin", del("hairpin_ip_range"+hash, "10.1.2.5 . tcp . 8000-9999"), "{ 10.1.2.5 . tcp . 8000-9999 } is missing"},
-		breaker{"hairpin6", del("hairpin_ip6_range"+hash, "fd00::5 . tcp . 65000-65535"), "{ fd00::5 . tcp . 65000-65535 } is missing"},
-		breaker{"claims", func(t *testing.T) { nft(t, w, "flush map inet fairlead ranges_ip") }, "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"},
-		breaker{"rule", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`},
-		breaker{"owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"},
-		breaker{"delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"},
+		breakBy("any", del("publish_ip_any_range", "tcp . 8000-9999"), "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is missing"),
+		breakBy("exact", del("publish_ip_range", "192.0.2.1 . tcp . 100-163"), "publish_ip_range { 192.0.2.1 . tcp . 100-163 : 10.1.2.5 } is missing"),
+		breakBy("exact6", del("publish_ip6_range_where"+hash, "2001:db8::1 . tcp . 65000-65535"), "{ 2001:db8::1 . tcp . 65000-65535 : fd00::5 } is missing"),
+		breakBy("shifted", del("publish_ip_any", "udp . 201"), "publish_ip_any { udp . 201 : 10.1.2.5 . 301 } is missing"),
+		breakBy("hairpin", del("hairpin_ip_range"+hash, "10.1.2.5 . tcp . 8000-9999"), "{ 10.1.2.5 . tcp . 8000-9999 } is missing"),
+		breakBy("hairpin6", del("hairpin_ip6_range"+hash, "fd00::5 . tcp . 65000-65535"), "{ fd00::5 . tcp . 65000-65535 } is missing"),
+		breakBy("claims", func(t *testing.T) { nft(t, w, "flush map inet fairlead ranges_ip") }, "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"),
+		breakBy("rule", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`),
+		breakBy("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		breakBy("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
 	)
 }
 

@@ -122,8 +122,8 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d drift
-	d.port(w, l, p.Master, p.Hairpin, p.Isolated)
-	d.vlans(w, l, p.VLANs)
+	wantPort(&d, w, l, p.Master, p.Hairpin, p.Isolated)
+	wantVLANs(&d, w, l, p.VLANs)
 	return d.err()
 }
 
@@ -164,8 +164,8 @@ func detach(w *kernel.World, link, master string) error {
 	return gone(w.Host.SetLink(link, kernel.LinkChange{Master: -1}))
 }
 
-// port compares what a bridge keeps of a port. What is not asked for may be on all the same.
-func (d *drift) port(w *kernel.World, l *kernel.Link, master string, hairpin, isolated bool) {
+// wantPort compares what a bridge keeps of a port. What is not asked for may be on all the same.
+func wantPort(d *drift, w *kernel.World, l *kernel.Link, master string, hairpin, isolated bool) {
 	if master == "" {
 		return
 	}

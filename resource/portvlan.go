@@ -125,8 +125,8 @@ func (v VLANs) look(w *kernel.World, l *kernel.Link) (have, del, add []kernel.Po
 	return have, del, add, nil
 }
 
-// vlans compares the VLANs of a port.
-func (d *drift) vlans(w *kernel.World, l *kernel.Link, v VLANs) {
+// wantVLANs compares the VLANs of a port.
+func wantVLANs(d *drift, w *kernel.World, l *kernel.Link, v VLANs) {
 	if v.none() || l.Port == nil {
 		return
 	}
@@ -304,7 +304,7 @@ func (g VLANGateway) Verify(ctx context.Context, w *kernel.World) error {
 	d.want("state", "up", state(l))
 	d.want("port's state", "up", state(port))
 	d.want("port's master", g.Bridge, masterName(w, port))
-	d.vlans(w, port, g.vlans())
+	wantVLANs(&d, w, port, g.vlans())
 	d.add(ignoresRA(w.Host, l.Name))
 	return d.err()
 }

@@ -76,7 +76,7 @@ func TestBridgeVLANs(t *testing.T) {
 	w := newWorld(t)
 	b := Bridge{Name: "cni0", VLANs: true, Switch: true}
 	lawBook{state: bridgeVLANState(w)}.hold(t, w, b,
-		breaker{"off", on(w, "ip link set cni0 type bridge vlan_filtering 0"), "vlan_filtering is false, want true"})
+		breakBy("off", on(w, "ip link set cni0 type bridge vlan_filtering 0"), "vlan_filtering is false, want true"))
 	if err := (Filtering{Bridge: "cni0"}).Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
@@ -121,9 +121,9 @@ func TestPortVLANs(t *testing.T) {
 	needBridgeVLANs(t)
 	breakers := func(w *kernel.World, link string) []breaker {
 		return []breaker{
-			{"another one", on(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"},
-			{"not in it", on(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"},
-			{"otherwise", on(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"},
+			breakBy("another one", on(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"),
+			breakBy("not in it", on(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"),
+			breakBy("otherwise", on(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"),
 		}
 	}
 	t.Run("veth", func(t *testing.T) {
@@ -192,12 +192,12 @@ func TestVLANGateway(t *testing.T) {
 	must(t, w, Bridge{Name: "cni0", VLANs: true}, Bridge{Name: "other"})
 	g := VLANGateway{Bridge: "cni0", VLAN: 100}
 	lawBook{state: bridgeVLANState(w)}.hold(t, w, g,
-		breaker{"down", on(w, "ip link set cni0.100 down"), "state is down"},
-		breaker{"port down", on(w, "ip link set "+g.port()+" down"), "port's state is down"},
-		breaker{"no port", on(w, "ip link set "+g.port()+" nomaster"), "port's master is none, want cni0"},
-		breaker{"another VLAN", on(w, "bridge vlan add dev "+g.port()+" vid 101 pvid untagged"), "vid 101"},
-		breaker{"gone", on(w, "ip link del cni0.100"), "does not exist"},
-		breaker{"accept_ra", on(w, "sysctl -qw net.ipv6.conf.cni0/100.accept_ra=2"), "accept_ra is 2"},
+		breakBy("down", on(w, "ip link set cni0.100 down"), "state is down"),
+		breakBy("port down", on(w, "ip link set "+g.port()+" down"), "port's state is down"),
+		breakBy("no port", on(w, "ip link set "+g.port()+" nomaster"), "port's master is none, want cni0"),
+		breakBy("another VLAN", on(w, "bridge vlan add dev "+g.port()+" vid 101 pvid untagged"), "vid 101"),
+		breakBy("gone", on(w, "ip link del cni0.100"), "does not exist"),
+		breakBy("accept_ra", on(w, "sysctl -qw net.ipv6.conf.cni0/100.accept_ra=2"), "accept_ra is 2"),
 	)
 	t.Run("of somebody else", func(t *testing.T) {
 		host(t, w, "ip link add cni0.7 type bridge")

@@ -281,8 +281,8 @@ func TestDAD(t *testing.T) {
 		return linkState(t, l.World) + sysctl(t, l.Container, conf+"accept_dad") + sysctl(t, l.Container, conf+"dad_transmits")
 	}
 	lawBook{state: asked}.hold(t, l.World, EnableIPv6{Link: "eth0", DAD: true},
-		breaker{"never", none, "dad_transmits is 0, want 1"},
-		breaker{"off", in(l.World, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0, want 1"})
+		breakBy("never", none, "dad_transmits is 0, want 1"),
+		breakBy("off", in(l.World, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0, want 1"))
 	none(t)
 	refused(t, "IPv6", l.claim(t.Context(), "fd09::5/64"), l.mac)
 }

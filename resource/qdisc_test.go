@@ -56,14 +56,14 @@ func TestQdiscLaws(t *testing.T) {
 			return func(t *testing.T) { do(t, w, "tc qdisc "+format+" dev "+link+" root handle fa1d: %s", args...) }
 		}
 		book.hold(t, w, q,
-			breaker{"gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s root", link) }, "there is none"},
-			breaker{"rate", tc("change", "tbf rate 30mbit burst 125000 limit 187500"), "rate is 30000000bit, want 20000000bit"},
-			breaker{"burst", tc("change", "tbf rate 20mbit burst 100000 limit 187500"), "burst is 100000b, want 125000b"},
-			breaker{"limit", tc("change", "tbf rate 20mbit burst 125000 limit 187501"), "limit is 187501b, want 187500b"},
-			breaker{"kind", func(t *testing.T) {
+			breakBy("gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s root", link) }, "there is none"),
+			breakBy("rate", tc("change", "tbf rate 30mbit burst 125000 limit 187500"), "rate is 30000000bit, want 20000000bit"),
+			breakBy("burst", tc("change", "tbf rate 20mbit burst 100000 limit 187500"), "burst is 100000b, want 125000b"),
+			breakBy("limit", tc("change", "tbf rate 20mbit burst 125000 limit 187501"), "limit is 187501b, want 187500b"),
+			breakBy("kind", func(t *testing.T) {
 				do(t, w, "tc qdisc del dev %s root", link)
 				do(t, w, "tc qdisc add dev %s root handle fa1d: htb", link)
-			}, "kind is htb, want tbf"},
+			}, "kind is htb, want tbf"),
 		)
 	}
 }
@@ -87,18 +87,18 @@ func TestQdiscOfSubnetsLaws(t *testing.T) {
 			}
 		}
 		lawBook{state: qdiscState(w, "v0")}.hold(t, w, q,
-			breaker{"gone", func(t *testing.T) { host(t, w, "tc qdisc del dev v0 root") }, "there is none"},
-			breaker{"rate", change("rate 10mbit ceil 20mbit burst 125000"), "rate is 10000000bit, want 20000000bit"},
-			breaker{"burst", change("rate 20mbit burst 64000"), "burst is 64000b, want 125000b"},
-			breaker{"limit", func(t *testing.T) { host(t, w, "tc qdisc replace dev v0 parent fa1d:1 bfifo limit 5000") }, "limit is 5000b"},
-			breaker{"filter gone", func(t *testing.T) { host(t, w, "tc filter del dev v0 parent fa1d: pref 2 protocol ipv6") }, "the filter of fd00:1:2:3:4:5::/90 is missing"},
-			breaker{"one more filter", func(t *testing.T) {
+			breakBy("gone", func(t *testing.T) { host(t, w, "tc qdisc del dev v0 root") }, "there is none"),
+			breakBy("rate", change("rate 10mbit ceil 20mbit burst 125000"), "rate is 10000000bit, want 20000000bit"),
+			breakBy("burst", change("rate 20mbit burst 64000"), "burst is 64000b, want 125000b"),
+			breakBy("limit", func(t *testing.T) { host(t, w, "tc qdisc replace dev v0 parent fa1d:1 bfifo limit 5000") }, "limit is 5000b"),
+			breakBy("filter gone", func(t *testing.T) { host(t, w, "tc filter del dev v0 parent fa1d: pref 2 protocol ipv6") }, "the filter of fd00:1:2:3:4:5::/90 is missing"),
+			breakBy("one more filter", func(t *testing.T) {
 				host(t, w, "tc filter add dev v0 parent fa1d: pref 1 protocol ip u32 match ip dst 172.16.0.0/12 flowid fa1d:%s", other)
-			}, "there are 5 filters, want 4"},
-			breaker{"kind", func(t *testing.T) {
+			}, "there are 5 filters, want 4"),
+			breakBy("kind", func(t *testing.T) {
 				host(t, w, "tc qdisc del dev v0 root")
 				host(t, w, "tc qdisc add dev v0 root handle fa1d: tbf rate 20mbit burst 125000 limit 187500")
-			}, "kind is tbf, want htb"},
+			}, "kind is tbf, want htb"),
 		)
 	}
 }
@@ -115,8 +115,8 @@ func TestRedirectLaws(t *testing.T) {
 		}
 		i := IFB{Owner: owner, Where: where, For: link}
 		lawBook{}.hold(t, w, i,
-			breaker{"gone", func(t *testing.T) { do(t, w, "ip link del %s", name) }, "link does not exist"},
-			breaker{"down", func(t *testing.T) { do(t, w, "ip link set %s down", name) }, "state is down, want up"},
+			breakBy("gone", func(t *testing.T) { do(t, w, "ip link del %s", name) }, "link does not exist"),
+			breakBy("down", func(t *testing.T) { do(t, w, "ip link set %s down", name) }, "state is down, want up"),
 		)
 		must(t, w, i)
 		// A call that was killed has left it down and without a name to its owner.
@@ -129,12 +129,12 @@ func TestRedirectLaws(t *testing.T) {
 		r := Redirect{Owner: owner, Where: where, Link: link}
 		say := "no filter sends what comes in to " + name
 		lawBook{state: qdiscState(w, "v0", "c/eth0")}.hold(t, w, r,
-			breaker{"filter gone", func(t *testing.T) { do(t, w, "tc filter del dev %s ingress", link) }, say},
-			breaker{"qdisc gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s ingress", link) }, say},
-			breaker{"elsewhere", func(t *testing.T) {
+			breakBy("filter gone", func(t *testing.T) { do(t, w, "tc filter del dev %s ingress", link) }, say),
+			breakBy("qdisc gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s ingress", link) }, say),
+			breakBy("elsewhere", func(t *testing.T) {
 				do(t, w, "tc filter del dev %s ingress", link)
 				do(t, w, "tc filter add dev %s ingress pref 64029 protocol all u32 match u32 0 0 action mirred egress redirect dev lo", link)
-			}, say},
+			}, say),
 		)
 	}
 }

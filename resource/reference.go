@@ -23,10 +23,6 @@ type ReferencePorts struct {
 	Publish *Publish // to make them, for a handover
 }
 
-func referencePortsTable(v6 bool) *kernel.NFTTable {
-	return &kernel.NFTTable{Family: kernel.NFProto(v6), Name: "cni_hostport"}
-}
-
 func (f ReferencePorts) String() string {
 	if f.Publish != nil {
 		return "the reference's nft rules in cni_hostport: " + f.Publish.String()
@@ -36,43 +32,7 @@ func (f ReferencePorts) String() string {
 
 // Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
 func (f ReferencePorts) Remove(_ context.Context, w *kernel.World) error {
-	var errs []error
-	for _, v6 := range []bool{false, true} {
-		err := referenceNFT(w, func(n *kernel.NFT) error {
-			t := referencePortsTable(v6)
-			if there, err := n.HasChain(t, "hostports"); err != nil || !there {
-				return err
-			}
-			var keep []netip.Addr
-			var flows []kernel.UDPFlow
-			var b kernel.NFTBatch
-			for _, chain := range []string{"hostports", "hostip_hostports", "masquerading"} {
-				rules, err := n.ChainRules(t, chain, v6)
-				if err != nil {
-					return err
-				}
-				rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Comment != f.Owner.ContainerID })
-				if len(rules) > 0 && keep == nil {
-					if keep, err = survivors(w, iptPublished, f.Owner); err != nil {
-						return err
-					}
-				}
-				rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
-					return slices.Contains(keep, r.To.Addr()) || chain == "masquerading" && slices.Contains(keep, r.Dst.Addr())
-				})
-				b.RemoveRules(t, rules)
-				for _, r := range rules {
-					if r.Jump == "DNAT" && r.Proto == "udp" && len(r.Ports) == 1 {
-						flows = append(flows, kernel.UDPFlow{Host: anyAddr(v6), Port: r.Ports[0][0], To: r.To, Gone: true})
-					}
-				}
-			}
-			defer flush(w, flows)
-			return n.Commit(&b)
-		})
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return removeReferencePorts(w, f.Owner)
 }
 
 // ReferenceMasquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
@@ -155,20 +115,6 @@ func (f ReferenceSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
 		}
 		return n.Commit(&b)
 	})
-}
-
-// referenceNFT runs fn, and again where somebody was faster. A kernel without nf_tables has nothing to remove.
-func referenceNFT(w *kernel.World, fn func(*kernel.NFT) error) error {
-	n, err := w.Host.NFT()
-	if err == nil {
-		if err = fn(n); errors.Is(err, unix.ENOENT) {
-			err = fn(n)
-		}
-	}
-	if unavailable(err) {
-		return nil
-	}
-	return err
 }
 
 // ReferenceFirewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of

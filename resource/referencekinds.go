@@ -13,7 +13,8 @@ import (
 // ReferenceChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC finds them by their
 // comments. DEL finds them by their names, which are those of our own iptables backends.
 func ReferenceChainKind() plan.Kind {
-	return funcKind{name: "the reference's iptables chain", owners: referenceChains,
+	return newKind("the reference's iptables chain", kindFuncs{
+		owners: referenceChains,
 		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 			c, found := t.Found.(referenceChain)
 			if !found {
@@ -27,7 +28,7 @@ func ReferenceChainKind() plan.Kind {
 				flush(w, flows)
 				return err
 			})
-		}}
+		}})
 }
 
 // A referenceChain is a chain of an attachment, and whether it publishes ports or masquerades.
@@ -73,7 +74,7 @@ func referenceChains(ctx context.Context, w *kernel.World, network string) (tags
 
 // ReferenceMasqueradeKind is the Kind of what the reference's bridge and ptp have in table inet cni_plugins_masquerade.
 func ReferenceMasqueradeKind() plan.Kind {
-	return funcKind{name: "the reference's masquerade in nftables",
+	return newKind("the reference's masquerade in nftables", kindFuncs{
 		owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 			err = eachReferenceMasquerade(w, func(mark string) bool {
 				if strings.HasPrefix(mark, referenceMarkHash(network)+"-") {
@@ -93,7 +94,7 @@ func ReferenceMasqueradeKind() plan.Kind {
 				marks[t.Found.(string)] = true
 			}
 			return eachReferenceMasquerade(w, func(mark string) bool { return marks[mark] })
-		}}
+		}})
 }
 
 // ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no network's name.
@@ -108,7 +109,7 @@ func ReferenceSpoofCheckKind() plan.Kind {
 
 // ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's addresses.
 func ReferenceForwardKind() plan.Kind {
-	return funcKind{name: "the reference's accepts in iptables", remove: func(
+	return newKind("the reference's accepts in iptables", kindFuncs{remove: func(
 		ctx context.Context, w *kernel.World, t plan.Tag,
 	) error {
 		f := ReferenceFirewall{Owner: t.Owner}
@@ -118,5 +119,5 @@ func ReferenceForwardKind() plan.Kind {
 			}
 		}
 		return f.Remove(ctx, w)
-	}}
+	}})
 }

@@ -29,28 +29,28 @@ func TestRule(t *testing.T) {
 		breakers []breaker
 	}{
 		{Rule{Priority: 32765, From: p("10.1.0.2/32"), Table: 100}, "32765: from 10.1.0.2 lookup 100 proto 250", []breaker{
-			{"gone", in(w, "ip rule del from 10.1.0.2"), "is missing"},
-			{"another table", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 101"), "is missing"},
-			{"another address", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.3 priority 32765 lookup 100"), "is missing"},
-			{"one more condition", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 oif eth0 priority 32765 lookup 100"), "is missing"},
-			{"inverted", in(w, "ip rule del from 10.1.0.2", "ip rule add not from 10.1.0.2 priority 32765 lookup 100"), "is missing"},
-			{"suppressed", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 100 suppress_prefixlength 0"), "is missing"},
-			{"type of service", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 tos 0x10 priority 32765 lookup 100"), "is missing"},
-			{"after the main table", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32767 lookup 100"), "priority is 32767, want 32765"},
+			breakBy("gone", in(w, "ip rule del from 10.1.0.2"), "is missing"),
+			breakBy("another table", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 101"), "is missing"),
+			breakBy("another address", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.3 priority 32765 lookup 100"), "is missing"),
+			breakBy("one more condition", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 oif eth0 priority 32765 lookup 100"), "is missing"),
+			breakBy("inverted", in(w, "ip rule del from 10.1.0.2", "ip rule add not from 10.1.0.2 priority 32765 lookup 100"), "is missing"),
+			breakBy("suppressed", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 100 suppress_prefixlength 0"), "is missing"),
+			breakBy("type of service", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 tos 0x10 priority 32765 lookup 100"), "is missing"),
+			breakBy("after the main table", in(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32767 lookup 100"), "priority is 32767, want 32765"),
 		}},
 		{Rule{Priority: 32765, From: p("fd00::2/128"), Table: 4294967295}, "32765: from fd00::2 lookup 4294967295 proto 250", []breaker{
-			{"gone", in(w, "ip -6 rule del from fd00::2"), "is missing"},
+			breakBy("gone", in(w, "ip -6 rule del from fd00::2"), "is missing"),
 		}},
 		{Rule{Where: Host, Priority: 31000, To: p("10.1.0.0/16"), IIF: "cni0", Table: kernel.MainTable}, "31000: from all to 10.1.0.0/16 iif cni0 lookup main proto 250", []breaker{
-			{"gone", on(w, "ip rule del priority 31000"), "is missing"},
+			breakBy("gone", on(w, "ip rule del priority 31000"), "is missing"),
 		}},
 		{Rule{Where: Host, Priority: 31001, IIF: "cni0", Mask: 0x4000, Table: 7001}, "31001: from all fwmark 0/0x4000 iif cni0 lookup 7001 proto 250", []breaker{
-			{"mark", on(w, "ip rule del priority 31001", "ip rule add iif cni0 fwmark 0/0x2000 priority 31001 lookup 7001"), "is missing"},
-			{"link", on(w, "ip rule del priority 31001", "ip rule add iif cni1 fwmark 0/0x4000 priority 31001 lookup 7001"), "is missing"},
+			breakBy("mark", on(w, "ip rule del priority 31001", "ip rule add iif cni0 fwmark 0/0x2000 priority 31001 lookup 7001"), "is missing"),
+			breakBy("link", on(w, "ip rule del priority 31001", "ip rule add iif cni1 fwmark 0/0x4000 priority 31001 lookup 7001"), "is missing"),
 		}},
 		{Rule{Where: Host, V6: true, Priority: 31001, IIF: "cni0", Mark: 0x4000, Mask: 0x4000, Table: 7001}, "31001: from all fwmark 0x4000/0x4000 iif cni0 lookup 7001 proto 250", nil},
 		{Rule{Where: Host, Priority: 31002, To: p("10.1.0.0/16"), Mask: 0x4000, Action: Prohibit}, "31002: from all to 10.1.0.0/16 fwmark 0/0x4000 prohibit proto 250", []breaker{
-			{"action", on(w, "ip rule del priority 31002", "ip rule add to 10.1.0.0/16 fwmark 0/0x4000 priority 31002 unreachable"), "is missing"},
+			breakBy("action", on(w, "ip rule del priority 31002", "ip rule add to 10.1.0.0/16 fwmark 0/0x4000 priority 31002 unreachable"), "is missing"),
 		}},
 		{Rule{Where: Host, Priority: 31002, To: p("fd00::/64"), Action: Unreachable}, "31002: from all to fd00::/64 unreachable proto 250", nil},
 	} {

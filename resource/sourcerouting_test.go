@@ -76,17 +76,17 @@ func TestSourceRouting(t *testing.T) {
 	w := routed(t)
 	s := SourceRouting{Owner: owner, Sources: []Source{source4, source6}}
 	lawBook{state: sourceState(w)}.hold(t, w, s,
-		breaker{"rule", in(w, "ip rule del from 10.1.0.2"), "priority 32765 from 10.1.0.2 lookup 100: is missing"},
-		breaker{"IPv6 rule", in(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 101: is missing"},
-		breaker{"default route", in(w, "ip route del default table 100"), "route default via 10.1.0.1 dev cont/eth0 table 100: is missing"},
-		breaker{"IPv6 default route", in(w, "ip -6 route del default table 101"), "route -6 default via fd00::1 dev cont/eth0 metric 1024 table 101: is missing"},
-		breaker{"subnet", in(w, "ip route del 10.1.0.0/16 table 100"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 100: is missing"},
-		breaker{"subnet's hint", in(w, "ip route change 10.1.0.0/16 dev eth0 table 100"), "src is invalid IP, want 10.1.0.2"},
-		breaker{"mtu", in(w, "ip route change 192.0.2.0/24 via 10.1.0.7 metric 5 table 100"), "mtu is 0, want 1300"},
-		breaker{"back in main", in(w, "ip route add default via 10.1.0.1 dev eth0 onlink"), "route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"},
-		breaker{"subnet back in main", in(w, "ip route add 10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 254: is back in the main table"},
-		breaker{"IPv6 subnet back in main", in(w, "ip -6 route add fd00::/64 dev eth0 metric 256 proto kernel"), "route fd00::/64 dev cont/eth0 metric 256 table 254: is back in the main table"},
-		breaker{"flushed", in(w, "ip -6 route flush table 101"), "route fd00::/64 dev cont/eth0 src fd00::2 table 101: is missing"},
+		breakBy("rule", in(w, "ip rule del from 10.1.0.2"), "priority 32765 from 10.1.0.2 lookup 100: is missing"),
+		breakBy("IPv6 rule", in(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 101: is missing"),
+		breakBy("default route", in(w, "ip route del default table 100"), "route default via 10.1.0.1 dev cont/eth0 table 100: is missing"),
+		breakBy("IPv6 default route", in(w, "ip -6 route del default table 101"), "route -6 default via fd00::1 dev cont/eth0 metric 1024 table 101: is missing"),
+		breakBy("subnet", in(w, "ip route del 10.1.0.0/16 table 100"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 100: is missing"),
+		breakBy("subnet's hint", in(w, "ip route change 10.1.0.0/16 dev eth0 table 100"), "src is invalid IP, want 10.1.0.2"),
+		breakBy("mtu", in(w, "ip route change 192.0.2.0/24 via 10.1.0.7 metric 5 table 100"), "mtu is 0, want 1300"),
+		breakBy("back in main", in(w, "ip route add default via 10.1.0.1 dev eth0 onlink"), "route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"),
+		breakBy("subnet back in main", in(w, "ip route add 10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 254: is back in the main table"),
+		breakBy("IPv6 subnet back in main", in(w, "ip -6 route add fd00::/64 dev eth0 metric 256 proto kernel"), "route fd00::/64 dev cont/eth0 metric 256 table 254: is back in the main table"),
+		breakBy("flushed", in(w, "ip -6 route flush table 101"), "route fd00::/64 dev cont/eth0 src fd00::2 table 101: is missing"),
 	)
 	must(t, w, s)
 	shows(t, w, "-4 rule show table 100", "32765: from 10.1.0.2 lookup 100 proto 250")
@@ -107,8 +107,8 @@ func TestSourceRoutingByOtherRouters(t *testing.T) {
 	r4, r6 := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fe80::9")
 	s := SourceRouting{Owner: owner, Hints: true, Sources: []Source{{source4.Prefix, r4, true}, {source6.Prefix, r6, true}}}
 	lawBook{state: sourceState(w)}.hold(t, w, s,
-		breaker{"the other router", in(w, "ip route replace default via 10.1.0.1 table 100"), "route default via 10.1.0.9 dev cont/eth0 table 100: is missing"},
-		breaker{"hint", in(w, "ip -6 route del fd00::/64 metric 255"), "src fd00::2 metric 255 table 254: is missing"},
+		breakBy("the other router", in(w, "ip route replace default via 10.1.0.1 table 100"), "route default via 10.1.0.9 dev cont/eth0 table 100: is missing"),
+		breakBy("hint", in(w, "ip -6 route del fd00::/64 metric 255"), "src fd00::2 metric 255 table 254: is missing"),
 	)
 	must(t, w, s)
 	shows(t, w, "-4 route show default table 100", "default via 10.1.0.9 dev eth0")
@@ -136,8 +136,8 @@ func TestSourceRoutingToATable(t *testing.T) {
 	s := SourceRouting{Owner: owner, Sources: []Source{source4, source6}, Table: 70000}
 	before := linkState(t, w)
 	lawBook{state: sourceState(w)}.hold(t, w, s,
-		breaker{"rule", in(w, "ip rule del from 10.1.0.2"), "from 10.1.0.2 lookup 70000: is missing"},
-		breaker{"IPv6 rule", in(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 70000: is missing"},
+		breakBy("rule", in(w, "ip rule del from 10.1.0.2"), "from 10.1.0.2 lookup 70000: is missing"),
+		breakBy("IPv6 rule", in(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 70000: is missing"),
 	)
 	must(t, w, s)
 	if after := linkState(t, w); after != before {
@@ -475,7 +475,7 @@ func TestSourceRoutingWithoutCarrier(t *testing.T) {
 		cont(t, w, "ip %s", line)
 	}
 	s := SourceRouting{Owner: owner, Hints: true, Sources: []Source{source4, source6}}
-	lawBook{state: sourceState(w)}.hold(t, w, s, breaker{"default route", in(w, "ip -6 route del default table 101"), "table 101: is missing"})
+	lawBook{state: sourceState(w)}.hold(t, w, s, breakBy("default route", in(w, "ip -6 route del default table 101"), "table 101: is missing"))
 	must(t, w, s)
 	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0", "default via fd00::1 dev eth0")
 }

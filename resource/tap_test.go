@@ -42,19 +42,19 @@ func TestTap(t *testing.T) {
 		must(t, w, tap)
 	}
 	lawBook{once: true, repair: repair}.hold(t, w, tap,
-		breaker{"down", in(w, "ip link set eth0 down"), "state is down"},
-		breaker{"address", in(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"},
-		breaker{"mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"},
-		breaker{"another bridge", in(w, "ip link set eth0 master br1"), "master is br1, want br0"},
-		breaker{"no bridge", in(w, "ip link set eth0 nomaster"), "master is none, want br0"},
-		breaker{"the bridge is gone", func(t *testing.T) {
+		breakBy("down", in(w, "ip link set eth0 down"), "state is down"),
+		breakBy("address", in(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
+		breakBy("mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
+		breakBy("another bridge", in(w, "ip link set eth0 master br1"), "master is br1, want br0"),
+		breakBy("no bridge", in(w, "ip link set eth0 nomaster"), "master is none, want br0"),
+		breakBy("the bridge is gone", func(t *testing.T) {
 			cont(t, w, "ip link del br0")
 			cont(t, w, "ip link add br0 type veth peer name x")
-		}, `bridge: "br0": is a veth in the container`},
-		breaker{"one queue", another("tap user root group root"), "multi_queue is false, want true"},
-		breaker{"nobody's", another("tap multi_queue"), "owner is anybody, want user 0"},
-		breaker{"no frames", in(w, "ip link del eth0", "ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"},
-		breaker{"another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want tun"},
+		}, `bridge: "br0": is a veth in the container`),
+		breakBy("one queue", another("tap user root group root"), "multi_queue is false, want true"),
+		breakBy("nobody's", another("tap multi_queue"), "owner is anybody, want user 0"),
+		breakBy("no frames", in(w, "ip link del eth0", "ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"),
+		breakBy("another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want tun"),
 	)
 	t.Run("as ip(8) makes it", func(t *testing.T) {
 		for _, multi := range []bool{false, true} {

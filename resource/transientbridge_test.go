@@ -22,9 +22,9 @@ func transient(name string) TransientBridge {
 func TestTransientBridge(t *testing.T) {
 	w := newWorld(t)
 	law(t, w, transient("cni0"),
-		breaker{"down", on(w, "ip link set cni0 down"), "state is down"},
-		breaker{"gone", on(w, "ip link del cni0"), "does not exist"},
-		breaker{"no tag", func(t *testing.T) { nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "cni0", "alias", "") }, "alias is none"},
+		breakBy("down", on(w, "ip link set cni0 down"), "state is down"),
+		breakBy("gone", on(w, "ip link del cni0"), "does not exist"),
+		breakBy("no tag", func(t *testing.T) { nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "cni0", "alias", "") }, "alias is none"),
 	)
 }
 

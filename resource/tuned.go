@@ -1,13 +1,7 @@
 package resource
 
 import (
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"maps"
-	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -39,36 +33,30 @@ func (c changes) note(name, was, asked, is string) {
 	c[name] = &change{was, asked, is}
 }
 
-// keeps reports whether s needs not be written where the value is now: the kernel may show it in other words.
-func (r tuned) keeps(s NetSysctl, now string) bool {
-	c := r.Sysctl[s.Path]
-	return kernel.SameValue(now, s.Value) || c != nil && c.Asked == s.Value && kernel.SameValue(c.Is, now)
-}
-
 func (r tuned) clone() tuned {
 	r.Link, r.Sysctl = maps.Clone(r.Link), maps.Clone(r.Sysctl)
 	return r
 }
 
-// recall is what is remembered of the link, nil where there is none. What is remembered of another container, or of a link that had its
-// name, is not known.
-func (t Tuning) recall(w *kernel.World, l *kernel.Link) (r tuned, known bool, err error) {
+// recallTuned is what is remembered of an owner's link, which is nil where there is none, and of its name. What is remembered of another
+// container, or of a link that had its name, is not known.
+func recallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r tuned, known bool, err error) {
 	index := 0
 	if l != nil {
 		index = l.Index
 	}
-	if known, err = w.Memory.Recall(tuningRecord, t.Owner, &r); err == nil && known {
+	if known, err = w.Memory.Recall(tuningRecord, o, &r); err == nil && known {
 		known, err = w.Container.Is(r.NS)
 	}
 	if known && r.Index != index {
 		r.Link = nil
-		maps.DeleteFunc(r.Sysctl, func(path string, _ *change) bool { return strings.Contains(path, "/"+t.Link+"/") })
+		maps.DeleteFunc(r.Sysctl, func(path string, _ *change) bool { return strings.Contains(path, "/"+name+"/") })
 	}
 	if err == nil && !known {
 		r = tuned{}
 		r.NS, err = w.Container.Identity()
 	}
-	r.Index, r.File = index, t.file()
+	r.Index = index
 	if r.Link == nil {
 		r.Link = changes{}
 	}
@@ -84,138 +72,8 @@ func (d *drift) mtu(w *kernel.World, o spec.Owner, want int, l *kernel.Link) {
 	if want == 0 || want == l.MTU {
 		return
 	}
-	rec, _, err := Tuning{Owner: o, Link: l.Name}.recall(w, l)
+	rec, _, err := recallTuned(w, o, l, l.Name)
 	if d.add(err); err == nil && (rec.Link["mtu"] == nil || rec.Link["mtu"].Is != strconv.Itoa(l.MTU)) {
 		d.want("mtu", want, l.MTU)
 	}
-}
-
-// remember writes both memories.
-func (t Tuning) remember(w *kernel.World, r tuned) error {
-	if err := w.Memory.Remember(tuningRecord, t.Owner, r); err != nil {
-		return err
-	}
-	return t.backUp(r)
-}
-
-// forget removes both, whatever container they are of.
-func (t Tuning) forget(w *kernel.World) error {
-	var r tuned
-	_, err := w.Memory.Recall(tuningRecord, t.Owner, &r)
-	errs := []error{err, removeBackup(t.file())}
-	if r.File != t.file() {
-		errs = append(errs, removeBackup(r.File))
-	}
-	return errors.Join(append(errs, w.Memory.Forget(tuningRecord, t.Owner))...)
-}
-
-// A backup is the reference plugin's memory, in its format. It is read, so that a container made by it is
-// restored by us, and written, so that one made by us is restored by it: a network card that was moved into a
-// container goes back to the host with its own address whichever of the two deletes the container.
-type backup struct {
-	MAC      string `json:"mac,omitempty"`
-	Promisc  *bool  `json:"promisc,omitempty"`
-	MTU      int    `json:"mtu,omitempty"`
-	AllMulti *bool  `json:"allmulti,omitempty"`
-	TxQLen   *int   `json:"txQLen,omitempty"`
-}
-
-// file is where the reference plugin has it. Of two networks of a container the names of the interfaces differ. A
-// relative DataDir is relative to where the runtime runs its plugins; the record has the whole path.
-func (t Tuning) file() string {
-	if t.DataDir == "" {
-		return ""
-	}
-	file := filepath.Join(t.DataDir, t.Owner.ContainerID+"_"+t.Owner.IfName+".json")
-	if abs, err := filepath.Abs(file); err == nil {
-		return abs
-	}
-	return file
-}
-
-// backUp writes what the link was, or removes what an earlier container left.
-func (t Tuning) backUp(r tuned) error {
-	file := t.file()
-	// A longer name than files can have the reference plugin cannot read either.
-	if file == "" || len(filepath.Base(file)+unfinishedBackup) > 255 {
-		return nil
-	}
-	if len(r.Link) == 0 {
-		return removeBackup(file)
-	}
-	var b backup
-	for name, c := range r.Link {
-		switch name {
-		case "address":
-			b.MAC = c.Was
-		case "mtu":
-			b.MTU, _ = strconv.Atoi(c.Was)
-		case "promisc":
-			b.Promisc = new(c.Was == "on")
-		case "allmulticast":
-			b.AllMulti = new(c.Was == "on")
-		case "txqueuelen":
-			n, _ := strconv.Atoi(c.Was)
-			b.TxQLen = &n
-		}
-	}
-	text, err := json.MarshalIndent(b, "", " ")
-	if err != nil {
-		return err
-	}
-	err = os.MkdirAll(t.DataDir, 0o700)
-	if err == nil {
-		_ = os.Remove(file + unfinishedBackup) // whatever it is: it is not written through
-		err = os.WriteFile(file+unfinishedBackup, text, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(file+unfinishedBackup, file)
-	}
-	if err != nil {
-		return spec.Errorf(spec.CodeIO, "dataDir: %w", err)
-	}
-	return nil
-}
-
-const unfinishedBackup = ".new"
-
-func removeBackup(file string) error {
-	if file == "" {
-		return nil
-	}
-	var errs []error
-	for _, f := range []string{file, file + unfinishedBackup} {
-		if st, err := os.Lstat(f); err == nil && !st.IsDir() {
-			if err := os.Remove(f); !errors.Is(err, fs.ErrNotExist) {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// backedUp is what the reference plugin remembers of the container, if it is readable and says what can be.
-func (t Tuning) backedUp() changes {
-	was := changes{}
-	text, err := readSmall(t.file())
-	var b backup
-	if err != nil || json.Unmarshal(text, &b) != nil {
-		return was
-	}
-	if mac, err := net.ParseMAC(b.MAC); err == nil && len(mac) == 6 {
-		was.note("address", mac.String(), "", "")
-	}
-	if b.MTU > 0 {
-		was.note("mtu", strconv.Itoa(b.MTU), "", "")
-	}
-	if b.Promisc != nil {
-		was.note("promisc", onOff(*b.Promisc), "", "")
-	}
-	if b.AllMulti != nil {
-		was.note("allmulticast", onOff(*b.AllMulti), "", "")
-	}
-	if b.TxQLen != nil && *b.TxQLen >= 0 {
-		was.note("txqueuelen", strconv.Itoa(*b.TxQLen), "", "")
-	}
-	return was
 }

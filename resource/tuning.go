@@ -124,7 +124,7 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		if err != nil {
 			return false, err
 		}
-		if before[s.Path] = was; !rec.keeps(s, was) {
+		if before[s.Path] = was; !keeps(rec, s, was) {
 			write = append(write, s)
 		}
 	}

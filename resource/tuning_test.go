@@ -52,16 +52,16 @@ func TestTuning(t *testing.T) {
 		Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv4.ip_local_port_range", "2000 3000", "net.ipv4.ip_local_reserved_ports", "8081,8080", "net.ipv6.conf.IFNAME.hop_limit", "9"),
 	}
 	lawBook{state: tunedState(w, dir)}.hold(t, w, r,
-		breaker{"mac", in(w, "ip link set eth0 address 02:00:00:00:00:01"), "address is 02:00:00:00:00:01, want 02:00:5e:00:00:0a"},
-		breaker{"mtu", in(w, "ip link set eth0 mtu 1400"), "mtu is 1400, want 1300"},
-		breaker{"promisc", in(w, "ip link set eth0 promisc off"), "promisc is off, want on"},
-		breaker{"allmulti", in(w, "ip link set eth0 allmulticast off"), "allmulticast is off, want on"},
-		breaker{"txqlen", in(w, "ip link set eth0 txqueuelen 8"), "txqueuelen is 8, want 7"},
-		breaker{"a sysctl", in(w, "sysctl -qw net.core.somaxconn=77"), `net/core/somaxconn is "77", want "501"`},
-		breaker{"one of several fields", func(t *testing.T) {
+		breakBy("mac", in(w, "ip link set eth0 address 02:00:00:00:00:01"), "address is 02:00:00:00:00:01, want 02:00:5e:00:00:0a"),
+		breakBy("mtu", in(w, "ip link set eth0 mtu 1400"), "mtu is 1400, want 1300"),
+		breakBy("promisc", in(w, "ip link set eth0 promisc off"), "promisc is off, want on"),
+		breakBy("allmulti", in(w, "ip link set eth0 allmulticast off"), "allmulticast is off, want on"),
+		breakBy("txqlen", in(w, "ip link set eth0 txqueuelen 8"), "txqueuelen is 8, want 7"),
+		breakBy("a sysctl", in(w, "sysctl -qw net.core.somaxconn=77"), `net/core/somaxconn is "77", want "501"`),
+		breakBy("one of several fields", func(t *testing.T) {
 			nstest.RunIn(t, w.Container.Path, "sysctl", "-qw", "net.ipv4.ip_local_port_range=2000 3001")
-		}, `net/ipv4/ip_local_port_range`},
-		breaker{"the link's own", in(w, "sysctl -qw net.ipv6.conf.eth0.hop_limit=10"), `net/ipv6/conf/eth0/hop_limit`},
+		}, `net/ipv4/ip_local_port_range`),
+		breakBy("the link's own", in(w, "sysctl -qw net.ipv6.conf.eth0.hop_limit=10"), `net/ipv6/conf/eth0/hop_limit`),
 	)
 	off := Tuning{Owner: owner, Link: "eth0", AllMulti: new(false), TxQLen: new(0), DataDir: dir}
 	cont(t, w, "ip link set eth0 allmulticast on promisc on")

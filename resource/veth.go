@@ -240,8 +240,8 @@ func (v Veth) verify(w *kernel.World, d, beyond *drift) {
 	if h.Master == 0 { // else its bridge takes what comes in before IPv6 sees it
 		d.add(ignoresRA(w.Host, v.Host))
 	}
-	d.port(w, h, v.Master, v.Hairpin, v.Isolated)
-	d.vlans(w, h, v.VLANs)
+	wantPort(d, w, h, v.Master, v.Hairpin, v.Isolated)
+	wantVLANs(d, w, h, v.VLANs)
 }
 
 // missing is err, that the host's end is not there, with the name that it has now. The two ends go together, so without

@@ -27,23 +27,23 @@ func TestVeth(t *testing.T) {
 			v.MTU, v.MAC, v.HostMAC = 1400, "02:00:00:00:00:01", "02:00:00:00:00:02"
 			v.Hairpin, v.Isolated = master != "", master != ""
 			breakers := []breaker{
-				{"container end gone", in(w, "ip link del eth0"), "link eth0: link does not exist"},
-				{"container end down", in(w, "ip link set eth0 down"), "state is down"},
-				{"container end's address", in(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"},
-				{"host end down", on(w, "ip link set "+v.Host+" down"), "host state is down"},
-				{"host end's address", on(w, "ip link set "+v.Host+" address 02:00:00:00:00:99"), "host address is 02:00:00:00:00:99"},
-				{"host end's mtu", on(w, "ip link set "+v.Host+" mtu 1300"), "host mtu is 1300"},
-				{"another pair", in(w, "ip link set eth0 name was0", "ip link add eth0 address 02:00:00:00:00:01 up type veth peer name x"), "not the two ends of one pair"},
-				{"another type", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge"},
+				breakBy("container end gone", in(w, "ip link del eth0"), "link eth0: link does not exist"),
+				breakBy("container end down", in(w, "ip link set eth0 down"), "state is down"),
+				breakBy("container end's address", in(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
+				breakBy("host end down", on(w, "ip link set "+v.Host+" down"), "host state is down"),
+				breakBy("host end's address", on(w, "ip link set "+v.Host+" address 02:00:00:00:00:99"), "host address is 02:00:00:00:00:99"),
+				breakBy("host end's mtu", on(w, "ip link set "+v.Host+" mtu 1300"), "host mtu is 1300"),
+				breakBy("another pair", in(w, "ip link set eth0 name was0", "ip link add eth0 address 02:00:00:00:00:01 up type veth peer name x"), "not the two ends of one pair"),
+				breakBy("another type", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge"),
 			}
 			if master != "" {
 				breakers = append(breakers,
-					breaker{"master", on(w, "ip link set "+v.Host+" master other"), "master is other"},
-					breaker{"no master", on(w, "ip link set "+v.Host+" nomaster"), "master is none"},
-					breaker{"hairpin", on(w, "bridge link set dev "+v.Host+" hairpin off"), "hairpin is false"},
-					breaker{"isolated", on(w, "bridge link set dev "+v.Host+" isolated off"), "isolated is false"})
+					breakBy("master", on(w, "ip link set "+v.Host+" master other"), "master is other"),
+					breakBy("no master", on(w, "ip link set "+v.Host+" nomaster"), "master is none"),
+					breakBy("hairpin", on(w, "bridge link set dev "+v.Host+" hairpin off"), "hairpin is false"),
+					breakBy("isolated", on(w, "bridge link set dev "+v.Host+" isolated off"), "isolated is false"))
 			} else {
-				breakers = append(breakers, breaker{"accept_ra", on(w, "sysctl -qw net.ipv6.conf."+v.Host+".accept_ra=2"), "accept_ra is 2"})
+				breakers = append(breakers, breakBy("accept_ra", on(w, "sysctl -qw net.ipv6.conf."+v.Host+".accept_ra=2"), "accept_ra is 2"))
 			}
 			lawBook{once: true, repair: func(t *testing.T) {
 				for _, l := range []string{"eth0", "was0"} {

@@ -44,15 +44,15 @@ func TestVLAN(t *testing.T) {
 				}
 			}
 			lawBook{once: true, repair: again}.hold(t, w, v,
-				breaker{"mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"},
-				breaker{"address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"},
-				breaker{"down", in(w, "ip link set eth0 down"), "state is down, want up"},
-				breaker{"gone", in(w, "ip link del eth0"), "link eth0: link does not exist"},
-				breaker{"master down", on(w, "ip link set ens3 down"), "master ens3 is down"},
-				breaker{"another master", instead("ens4", v.protocol(), "100"), "master is ens4, want ens3"},
-				breaker{"another number", instead("ens3", v.protocol(), "101"), "id is 101, want 100"},
-				breaker{"another protocol", instead("ens3", other, "100"), "protocol is " + other + ", want " + v.protocol()},
-				breaker{"another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want vlan"},
+				breakBy("mtu", in(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
+				breakBy("address", in(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
+				breakBy("down", in(w, "ip link set eth0 down"), "state is down, want up"),
+				breakBy("gone", in(w, "ip link del eth0"), "link eth0: link does not exist"),
+				breakBy("master down", on(w, "ip link set ens3 down"), "master ens3 is down"),
+				breakBy("another master", instead("ens4", v.protocol(), "100"), "master is ens4, want ens3"),
+				breakBy("another number", instead("ens3", v.protocol(), "101"), "id is 101, want 100"),
+				breakBy("another protocol", instead("ens3", other, "100"), "protocol is "+other+", want "+v.protocol()),
+				breakBy("another kind", in(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want vlan"),
 			)
 		})
 	}
@@ -128,11 +128,11 @@ func TestVLANInVLAN(t *testing.T) {
 	inner := aVLAN(owner, "eth1", 100)
 	inner.Master.Where = Container
 	lawBook{once: true}.hold(t, w, inner,
-		breaker{"another master", func(t *testing.T) {
+		breakBy("another master", func(t *testing.T) {
 			cont(t, w, "ip link del eth0")
 			host(t, w, "ip link add link ens4 name eth0 netns %s type vlan id 100", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 			cont(t, w, "ip link set eth0 up")
-		}, "want eth1"})
+		}, "want eth1"))
 	if err := outer.Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}

@@ -70,16 +70,16 @@ func TestVRF(t *testing.T) {
 				must(t, w, v)
 			}
 			breakers := []breaker{
-				{"no member", in(w, "ip link set eth0 nomaster"), "master is none, want blue"},
-				{"another VRF's", in(w, "ip link add red type vrf table 9", "ip link set eth0 master red"), "master is red, want blue"},
-				{"gone", in(w, "ip link del blue", "ip link del red"), "link blue: link does not exist"},
-				{"down", in(w, "ip link set blue down"), "state of blue is down, want up"},
-				{"another table", in(w, "ip link del blue", "ip link add blue type vrf table 77", "ip link set blue up", "ip link set eth0 master blue"), fmt.Sprintf("table of blue is 77, want %d", want)},
-				{"another kind", in(w, "ip link del blue", "ip link add blue type bridge"), "type of blue is bridge, want vrf"},
-				{"default route", in(w, fmt.Sprintf("ip route del default table %d", want)), "route default via 10.1.0.1 dev cont/eth0"},
-				{"IPv6 default route", in(w, fmt.Sprintf("ip -6 route del default table %d", want)), "route -6 default via fd00:1::1 dev cont/eth0"},
-				{"a route's MTU", in(w, fmt.Sprintf("ip route change 10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1200 table %d", want)), "mtu is 1200, want 1300"},
-				{"a rule's route", in(w, "ip route flush table 500"), "route 10.4.0.0/16 via 10.1.0.1 dev cont/eth0 table 500: is missing"},
+				breakBy("no member", in(w, "ip link set eth0 nomaster"), "master is none, want blue"),
+				breakBy("another VRF's", in(w, "ip link add red type vrf table 9", "ip link set eth0 master red"), "master is red, want blue"),
+				breakBy("gone", in(w, "ip link del blue", "ip link del red"), "link blue: link does not exist"),
+				breakBy("down", in(w, "ip link set blue down"), "state of blue is down, want up"),
+				breakBy("another table", in(w, "ip link del blue", "ip link add blue type vrf table 77", "ip link set blue up", "ip link set eth0 master blue"), fmt.Sprintf("table of blue is 77, want %d", want)),
+				breakBy("another kind", in(w, "ip link del blue", "ip link add blue type bridge"), "type of blue is bridge, want vrf"),
+				breakBy("default route", in(w, fmt.Sprintf("ip route del default table %d", want)), "route default via 10.1.0.1 dev cont/eth0"),
+				breakBy("IPv6 default route", in(w, fmt.Sprintf("ip -6 route del default table %d", want)), "route -6 default via fd00:1::1 dev cont/eth0"),
+				breakBy("a route's MTU", in(w, fmt.Sprintf("ip route change 10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1200 table %d", want)), "mtu is 1200, want 1300"),
+				breakBy("a rule's route", in(w, "ip route flush table 500"), "route 10.4.0.0/16 via 10.1.0.1 dev cont/eth0 table 500: is missing"),
 			}
 			if table != 0 {
 				breakers = nil
