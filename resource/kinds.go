@@ -139,7 +139,16 @@ func recordKind[T any](
 	del func(context.Context, *kernel.World, plan.Tag) error,
 	gc func(context.Context, *kernel.World, plan.Tag, T) error,
 ) plan.Kind {
-	return newKind(name, kindFuncs{
+	return newKind(name, recordFuncs(record, del, gc))
+}
+
+// recordFuncs are those of a recordKind.
+func recordFuncs[T any](
+	record string,
+	del func(context.Context, *kernel.World, plan.Tag) error,
+	gc func(context.Context, *kernel.World, plan.Tag, T) error,
+) kindFuncs {
+	return kindFuncs{
 		owners: ownersIn[T](record),
 		remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 			r, found := t.Found.(T)
@@ -151,7 +160,7 @@ func recordKind[T any](
 			}
 			return w.Memory.ForgetOf(record, t.Network, t.Hash)
 		},
-	})
+	}
 }
 
 // ownersOf finds who has something of a kind in a network.
@@ -187,7 +196,7 @@ func TransientBridgeKind() plan.Kind {
 	remove := func(ctx context.Context, w *kernel.World, t plan.Tag, name string) error {
 		return TransientBridge{Bridge: Bridge{Name: name}, Network: t.Network}.Remove(ctx, w)
 	}
-	k := recordKind("bridge that goes with its last port", transientRecord, func(
+	do := recordFuncs(transientRecord, func(
 		ctx context.Context, w *kernel.World, t plan.Tag,
 	) error {
 		name, known, err := recordOf[string](w, transientRecord, t)
@@ -198,9 +207,9 @@ func TransientBridgeKind() plan.Kind {
 			return err
 		}
 		return w.Memory.Forget(transientRecord, t.Owner)
-	}, remove).(funcKind)
-	k.tidy = tidyBridges
-	return k
+	}, remove)
+	do.tidy = tidyBridges
+	return newKind("bridge that goes with its last port", do)
 }
 
 func tidyBridges(ctx context.Context, w *kernel.World, network string, _ bool) error {
