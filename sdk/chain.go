@@ -25,7 +25,7 @@ func (i *Inner) UnmarshalJSON(b []byte) error { return i.raw.UnmarshalJSON(b) }
 // Chain is a plugin that runs the plugins of a list in its own process, those of other programs by executing them.
 // Inner are their configurations.
 func Chain[C any](name, synopsis string, inner func(C) []Inner) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: chains,
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chains,
 		inner: func(conf *spec.Conf, verb string) ([]Inner, []unknownKey, error) {
 			var c C
 			unknown, err := decode(conf, &c, false, verb)
@@ -39,11 +39,11 @@ type chainCall struct {
 	conf  *spec.Conf
 	env   environment
 	given spec.Given
-	links []link
+	links []innerPlugin
 }
 
-// A link is a plugin of a chain.
-type link struct {
+// An innerPlugin is a plugin of a chain.
+type innerPlugin struct {
 	at   int
 	conf *spec.Conf
 	here *Plugin // nil: another program
@@ -52,7 +52,7 @@ type link struct {
 }
 
 // whose says which plugin an error is of. Two of a chain may have one type.
-func (l link) whose(err error) error {
+func (l innerPlugin) whose(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -141,20 +141,20 @@ func (c *chainCall) open(p Plugin) error {
 
 // find reads the configuration of a plugin of the chain and looks its program up. Where that is this very program,
 // nothing is executed (decision 31).
-func (c *chainCall) find(i int, in Inner) (link, error) {
+func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 	path := "plugins[" + strconv.Itoa(i) + "]"
 	conf, err := spec.ParsePlugin(in.raw, path)
 	if err != nil {
-		return link{}, err
+		return innerPlugin{}, err
 	}
-	l := link{at: i, conf: conf}
+	l := innerPlugin{at: i, conf: conf}
 	if l.path, l.lost = invoke.Find(conf.Type, filepath.SplitList(c.env.Path)); l.lost != nil || !sameProgram(l.path) {
 		return l, nil
 	}
 	for _, p := range c.all {
 		switch {
 		case p.Name != conf.Type:
-		case p.shape == chains:
+		case p.role == chains:
 			return l, spec.Errorf(spec.CodeConfig,
 				"%s.type: %q: a chain cannot have a chain in it; put the plugins of that one in its place", path, conf.Type)
 		default:
@@ -165,7 +165,7 @@ func (c *chainCall) find(i int, in Inner) (link, error) {
 }
 
 // run asks one plugin of the chain, with what it would read by itself.
-func (c *chainCall) run(ctx context.Context, verb string, l link, prev *spec.Result) ([]byte, error) {
+func (c *chainCall) run(ctx context.Context, verb string, l innerPlugin, prev *spec.Result) ([]byte, error) {
 	if l.lost != nil {
 		return nil, l.whose(l.lost)
 	}
@@ -193,7 +193,7 @@ func (c *chainCall) run(ctx context.Context, verb string, l link, prev *spec.Res
 
 // add runs ADD of all, each with the result of the one before, or takes back what they did.
 func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
-	if !c.env.here && slices.ContainsFunc(c.links, func(l link) bool { return l.here == nil }) { // it may hang, as a delegate may
+	if !c.env.here && slices.ContainsFunc(c.links, func(l innerPlugin) bool { return l.here == nil }) { // it may hang, as a delegate may
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
@@ -223,7 +223,7 @@ func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
 }
 
 // takeBack is DEL of the plugins whose ADD was done, the last one first.
-func (c *chainCall) takeBack(ctx context.Context, done []link, prev *spec.Result) error {
+func (c *chainCall) takeBack(ctx context.Context, done []innerPlugin, prev *spec.Result) error {
 	var errs []error
 	for _, l := range slices.Backward(done) {
 		undo, stop := undoing(ctx)
@@ -238,7 +238,7 @@ func (c *chainCall) takeBack(ctx context.Context, done []link, prev *spec.Result
 // sweep removes, once for the whole chain, what belongs to no valid attachment. The plugins' own GC is then that of
 // their allocators.
 func (c *chainCall) sweep(ctx context.Context) error {
-	if !slices.ContainsFunc(c.links, func(l link) bool { return l.here != nil }) {
+	if !slices.ContainsFunc(c.links, func(l innerPlugin) bool { return l.here != nil }) {
 		return nil
 	}
 	call := &call{site: c.site}

@@ -295,7 +295,7 @@ func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKe
 
 // unread is what p leaves of "ipam": all of it where it asks nobody for addresses, or does not say whom.
 func (p Plugin) unread(conf *spec.Conf) []unknownKey {
-	if p.shape != makesLinks || p.addresses(conf) {
+	if p.role != makesLinks || p.addresses(conf) {
 		return nil
 	}
 	raw, ok := conf.Object.Get("ipam")

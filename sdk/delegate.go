@@ -63,7 +63,7 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	}
 	// Which namespace an owner had, an interface plugin of ours has just written down; where another's asks, it may have
 	// attached an owner anew that ours had before.
-	if l, ok := a.(ipam.Ledger); ok && c.p.shape == makesLinks {
+	if l, ok := a.(ipam.Ledger); ok && c.p.role == makesLinks {
 		l.Judge(Vanished)
 	}
 	return inside{a, c}, report(c.conf, c.r.verb, unknown)

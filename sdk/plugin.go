@@ -16,7 +16,7 @@ type Plugin struct {
 	Synopsis string // for people, a line
 	Conf     any    // the zero configuration, for documentation
 
-	shape   shape
+	role    role
 	args    []string // the keys of CNI_ARGS that it knows; nil: it does not look at CNI_ARGS
 	more    func(*spec.Conf) []string
 	observe bool // the addresses of its link are the kernel's doing
@@ -29,10 +29,10 @@ type Plugin struct {
 	inner   func(conf *spec.Conf, verb string) ([]Inner, []unknownKey, error)
 }
 
-type shape int
+type role int
 
 const (
-	makesLinks shape = iota
+	makesLinks role = iota
 	chained
 	allocates
 	chains
@@ -45,19 +45,19 @@ const (
 // the plan: DEL and GC follow from that, and never ask for a plan. The configuration is the zero value in GC and where it cannot be
 // read; it is there for what the reference's plugins have made, which carries no mark. Nil declares none.
 func Interface[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: makesLinks, plan: planner(want), owns: owner(owns)}
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: makesLinks, plan: planner(want), owns: owner(owns)}
 }
 
 // Chained is a plugin that adds to what the plugins before it made: it needs a previous result and
 // answers with it (clause P18). Owns is as in Interface.
 func Chained[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: chained, plan: planner(want), owns: owner(owns)}
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chained, plan: planner(want), owns: owner(owns)}
 }
 
 // Allocator is an IPAM plugin. Open may fail only for a bad configuration, and then returns what DEL and GC can do without one: whose
 // addresses are whose has to be known without it.
 func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Allocator, error)) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), shape: allocates,
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: allocates,
 		open: func(conf *spec.Conf, r *Request) (ipam.Allocator, []unknownKey, error) {
 			var c C
 			unknown, err := decode(conf, &c, true, r.verb)
@@ -141,13 +141,13 @@ func (p Plugin) Observes() Plugin {
 func (p Plugin) addresses(conf *spec.Conf) bool { return conf.IPAMType != "" && !p.observe }
 
 // Allocates reports whether p is an IPAM plugin.
-func (p Plugin) Allocates() bool { return p.shape == allocates }
+func (p Plugin) Allocates() bool { return p.role == allocates }
 
 // Chains reports whether p runs other plugins, and so wants nothing itself.
-func (p Plugin) Chains() bool { return p.shape == chains }
+func (p Plugin) Chains() bool { return p.role == chains }
 
 // Chained reports whether p adds to what the plugins before it made.
-func (p Plugin) Chained() bool { return p.shape == chained }
+func (p Plugin) Chained() bool { return p.role == chained }
 
 // Plan is what p wants for r: the dry run. An IPAM plugin has none, nor has a chain, whose plugins have.
 //

@@ -101,7 +101,7 @@ func HandedOver(w *kernel.World, o spec.Owner) bool {
 }
 
 // MakesLinks reports whether a plugin is one of those that begin a list: Made is for what they attached.
-func (p Plugin) MakesLinks() bool { return p.shape == makesLinks }
+func (p Plugin) MakesLinks() bool { return p.role == makesLinks }
 
 // An Attached is one plugin's part of an attachment: what CHECK is told of it.
 type Attached struct {

@@ -238,7 +238,7 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 			"cnitool gc sends no list: use fairlead gc with --gone, --valid or --all", conf.Name)
 	case verb == "CHECK" && conf.PrevResult == nil && !p.observe:
 		return spec.Errorf(spec.CodeConfig, "prevResult is missing: CHECK compares with it what there is")
-	case verb == "ADD" && conf.PrevResult == nil && p.shape == chained:
+	case verb == "ADD" && conf.PrevResult == nil && p.role == chained:
 		return spec.Errorf(spec.CodeConfig, "prevResult is missing: %s works on what a plugin before it made, so it cannot be the first of a list", p.Name)
 	}
 	return nil
@@ -269,7 +269,7 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 	if err := complete(p, e.Command, conf); err != nil {
 		return nil, err
 	}
-	if p.shape == chains {
+	if p.role == chains {
 		return c.chain(ctx, p, e, conf)
 	}
 	o := spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}
@@ -277,12 +277,12 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 		return nil, err
 	}
 	switch {
-	case p.shape == allocates:
+	case p.role == allocates:
 		if c.ipam, err = c.newInside(p); err != nil {
 			return nil, err
 		}
 		return c.allocator(ctx)
-	case p.shape == makesLinks && p.addresses(conf):
+	case p.role == makesLinks && p.addresses(conf):
 		if c.ipam, err = c.newDelegate(); err != nil && (e.Command == "DEL" || e.Command == "GC") {
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.

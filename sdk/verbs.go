@@ -83,7 +83,7 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.r.L3 && !c.p.observe && c.p.shape == makesLinks && !c.r.Version.AtLeast(spec.V030) {
+	if !c.r.L3 && !c.p.observe && c.p.role == makesLinks && !c.r.Version.AtLeast(spec.V030) {
 		return nil, spec.Errorf(spec.CodeConfig, "cniVersion %s cannot say a result without an address: configure ipam, or use 0.3.0 or newer", c.r.Version)
 	}
 	if err := c.openWorld(); err != nil {
@@ -109,7 +109,7 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 			failed = errors.Join(failed, tx.Rollback(undo), restore())
 		}
 	}()
-	if c.p.shape == makesLinks {
+	if c.p.role == makesLinks {
 		if restore, err = c.remember(); err != nil {
 			return nil, err
 		}
@@ -178,7 +178,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		res.IPs, res.Routes = nil, nil
 	}
 	switch {
-	case c.p.shape == chained:
+	case c.p.role == chained:
 		return res, errors.Join(c.retell(res, want), c.reroute(ctx, res, want), c.resolve(res, want))
 	case c.p.observe && c.r.Prev != nil:
 		return res, nil
@@ -308,7 +308,7 @@ func (c *call) check(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	if c.p.shape == makesLinks && !c.p.observe && c.r.prevInterface() < 0 {
+	if c.p.role == makesLinks && !c.p.observe && c.r.prevInterface() < 0 {
 		errs = append(errs, fmt.Errorf("prevResult has no interface %s with a sandbox", c.r.IfName))
 	}
 	errs = append(errs, verify(ctx, want, c.w))

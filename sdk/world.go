@@ -79,7 +79,7 @@ func (c *call) remember() (restore func() error, err error) {
 }
 
 func (c *call) forget() error {
-	if c.p.shape != makesLinks {
+	if c.p.role != makesLinks {
 		return nil
 	}
 	return errors.Join(c.w.Memory.Forget(netnsRecord, c.r.Owner), c.w.Memory.Forget(handedRecord, c.r.Owner))
