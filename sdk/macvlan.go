@@ -32,13 +32,13 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 	if tap {
 		on.Kind = "macvtap"
 	}
-	before, link, after, err := r.OnMaster(on)
+	before, stacked, after, err := r.OnMaster(on)
 	if err != nil {
 		return nil, err
 	}
 	if !c.LinkInContainer {
-		before = append(before, plan.Prerequisite(resource.Alone{Master: link.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
+		before = append(before, plan.Prerequisite(resource.Alone{Master: stacked.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
 	}
-	p := append(before, resource.Macvlan{Stacked: link, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})
+	p := append(before, resource.Macvlan{Stacked: stacked, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})
 	return append(p, after...), nil
 }

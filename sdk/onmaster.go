@@ -35,35 +35,35 @@ type OnMaster struct {
 
 // OnMaster is the part of a plan around a link that stands on another: what STATUS asks for, the link's own common
 // part, and what comes after the link, its addresses included.
-func (r *Request) OnMaster(c OnMaster) (before plan.Plan, link resource.Stacked, after plan.Plan, err error) {
-	link = resource.Stacked{Owner: r.Owner, Name: r.IfName}
+func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked resource.Stacked, after plan.Plan, err error) {
+	stacked = resource.Stacked{Owner: r.Owner, Name: r.IfName}
 	if err := c.validate(r); err != nil {
-		return nil, link, nil, err
+		return nil, stacked, nil, err
 	}
-	link.Chosen, link.MTU, link.MAC, link.MACKey = c.Master == "" || c.Found, c.MTU, c.MAC.Value, c.MAC.Key
+	stacked.Chosen, stacked.MTU, stacked.MAC, stacked.MACKey = c.Master == "" || c.Found, c.MTU, c.MAC.Value, c.MAC.Key
 	if c.OwnMAC {
-		link.MAC = r.MAC(c.MAC.Value)
+		stacked.MAC = r.MAC(c.MAC.Value)
 	}
-	link.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether, Up: c.Up}
+	stacked.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether, Up: c.Up}
 	if c.LinkInContainer {
-		link.Master.Where = resource.Container
+		stacked.Master.Where = resource.Container
 	} else {
-		before = plan.Plan{plan.Prerequisite(link.Master)}
+		before = plan.Plan{plan.Prerequisite(stacked.Master)}
 	}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
-		link.Down = true
+		stacked.Down = true
 		after = append(after, resource.IPv6Off{Link: r.IfName})
 	}
 	late := c.Announces && (r.L3 || len(r.IPs) > 0)
-	link.Down = link.Down || late
-	if link.Down && !late {
+	stacked.Down = stacked.Down || late
+	if stacked.Down && !late {
 		after = append(after, resource.Up{Link: r.IfName, Owner: r.Owner})
 	}
 	a := Addressing{Link: r.IfName, Up: late, Conflicts: c.Conflicts, ByOn: c.ByMaster}
 	if c.Taken { // a vlan's master is of another segment
-		a.On = link.Master
+		a.On = stacked.Master
 	}
-	return before, link, append(after, r.Addressing(a)...), nil
+	return before, stacked, append(after, r.Addressing(a)...), nil
 }
 
 func (c OnMaster) validate(r *Request) error {

@@ -310,20 +310,20 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 	if r.Has6() {
 		p = append(p, resource.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Conflicts.Probe()})
 	}
-	addr := func(ip spec.IP) resource.Addr {
+	put := func(ip spec.IP) resource.Addr {
 		return resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway}
 	}
 	if a.Conflicts.Probe() { // the kernel asks for IPv6's meanwhile
 		for _, ip := range r.IPs {
 			if ip.Address.Addr().Is6() {
-				p = append(p, addr(ip))
+				p = append(p, put(ip))
 			}
 		}
 		p = append(p, resource.Probe{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port, On: a.On, ByOn: a.ByOn})
 	}
 	for _, ip := range r.IPs {
 		if !a.Conflicts.Probe() || ip.Address.Addr().Is4() {
-			p = append(p, addr(ip))
+			p = append(p, put(ip))
 		}
 	}
 	if a.Up {

@@ -40,13 +40,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if name, inContainer := r.OnlyLink(); c.Master == "" && name != "" {
 		on.Master, on.LinkInContainer, on.Found = name, on.LinkInContainer || inContainer, true
 	}
-	before, link, after, err := r.OnMaster(on)
+	before, stacked, after, err := r.OnMaster(on)
 	if err != nil {
 		return nil, err
 	}
 	if c.Master == "" {
 		before = nil // STATUS is not told what a plugin before this one would make
 	}
-	p := append(before, resource.IPvlan{Stacked: link, Mode: c.Mode, Flag: c.Flag})
+	p := append(before, resource.IPvlan{Stacked: stacked, Mode: c.Mode, Flag: c.Flag})
 	return append(p, after...), nil
 }

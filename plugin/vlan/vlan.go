@@ -25,11 +25,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
-	before, link, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true, Up: true})
+	before, stacked, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true, Up: true})
 	if err != nil {
 		return nil, err
 	}
-	return append(append(before, resource.VLAN{Stacked: link, ID: *c.VLAN, Protocol: c.Protocol}), after...), nil
+	return append(append(before, resource.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}), after...), nil
 }
 
 func (c conf) validate() error {
