@@ -13,6 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/reference"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -59,7 +62,7 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 		}
 		err := a.plugins(ctx, lists)
 		a.broken(err)
-		a.guarded = err != nil && a.made || slices.ContainsFunc(a.want, resource.NeedsGuard)
+		a.guarded = err != nil && a.made || slices.ContainsFunc(a.want, filter.NeedsGuard)
 	}
 	return a
 }
@@ -138,11 +141,11 @@ func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, link
 	}
 	for _, r := range want {
 		r = plan.Unwrap(r)
-		if resource.Theirs(r) {
+		if reference.Theirs(r) {
 			a.theirs = append(a.theirs, r)
 			continue
 		}
-		to, _, _ := resource.Handover(r, resource.BackendIPTables)
+		to, _, _ := reference.Handover(r, filter.BackendIPTables)
 		a.theirs = append(a.theirs, to...)
 	}
 }
@@ -155,7 +158,7 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 		return
 	}
 	defer release()
-	if there, err := resource.ReferenceInNFT(w); there || err != nil {
+	if there, err := reference.ReferenceInNFT(w); there || err != nil {
 		return
 	}
 	for _, r := range a.theirs {
@@ -409,7 +412,7 @@ func kindName(r plan.Resource) string {
 
 // inContainer reports whether what is wrong with a Mender is wrong in the container, which none mends.
 func inContainer(r plan.Resource, line string) bool {
-	s, ok := plan.Unwrap(r).(resource.Sysctl)
+	s, ok := plan.Unwrap(r).(sysctl.Sysctl)
 	return ok && s.Where != resource.Host || strings.Contains(line, "cont/")
 }
 

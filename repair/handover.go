@@ -10,7 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
@@ -75,7 +76,7 @@ func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
 	}
 	var errs []error
 	for _, network := range networks {
-		errs = append(errs, resource.ReleaseNetwork(ctx, host, network, func(link string) bool { return keep[link] }))
+		errs = append(errs, filter.ReleaseNetwork(ctx, host, network, func(link string) bool { return keep[link] }))
 	}
 	return errors.Join(errs...)
 }
@@ -99,7 +100,7 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 	failed := false
 	for _, want := range a.want {
 		h := plan.Unwrap(want)
-		to, lost, ok := resource.Handover(h, backend)
+		to, lost, ok := reference.Handover(h, backend)
 		if !ok {
 			continue
 		}
@@ -126,7 +127,7 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 		a.State = Handed
 	}
 	if !a.r.DryRun {
-		a.broken(errors.Join(resource.ForgetHandedOver(w, a.Owner), sdk.HandOver(w, a.Owner)))
+		a.broken(errors.Join(reference.ForgetHandedOver(w, a.Owner), sdk.HandOver(w, a.Owner)))
 	}
 }
 
@@ -144,9 +145,9 @@ func refused(t attach.Told) (lost []string) {
 	}
 	const what = ": the reference's DEL fails for it%s; change it in the network's list before its programs are in place (podman goes by its cache: `fairlead del --continue`)"
 	switch {
-	case t.Conf.Type == "firewall" && c.IngressPolicy == resource.PolicyStrict:
+	case t.Conf.Type == "firewall" && c.IngressPolicy == filter.PolicyStrict:
 		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy strict"+what, ""))
-	case t.Conf.Type == "firewall" && c.IngressPolicy == resource.PolicyIsolated:
+	case t.Conf.Type == "firewall" && c.IngressPolicy == filter.PolicyIsolated:
 		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy isolated"+what, " before version 1.7"))
 	case t.Conf.Type == "bandwidth":
 		l := c.limits
@@ -173,7 +174,7 @@ func (a *attached) replace(ctx context.Context, w *kernel.World, ours plan.Resou
 		}
 		a.did(r.String())
 	}
-	if remover, ok := ours.(plan.Remover); ok && !a.r.DryRun && !resource.Theirs(ours) {
+	if remover, ok := ours.(plan.Remover); ok && !a.r.DryRun && !reference.Theirs(ours) {
 		return remover.Remove(ctx, w)
 	}
 	return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -124,7 +125,7 @@ func Shut(ctx context.Context) (did []string, err error) {
 		return nil, err
 	}
 	defer host.Close()
-	return resource.Shut(ctx, host)
+	return filter.Shut(ctx, host)
 }
 
 func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) {
@@ -144,7 +145,7 @@ func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) 
 }
 
 func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report) (again bool, err error) {
-	ctx = resource.Together(ctx)
+	ctx = filter.Together(ctx)
 	list, problems := r.Runtime.List(r.Network)
 	report.Problems, report.Unread = nil, 0
 	for _, p := range problems {
@@ -156,10 +157,10 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 			report.Unread++
 		}
 	}
-	var stand resource.Standing
+	var stand filter.Standing
 	guard := func() (err error) {
 		var did []string
-		did, stand, err = resource.Guard(ctx, host)
+		did, stand, err = filter.Guard(ctx, host)
 		report.Guard = append(report.Guard, did...)
 		return unguarded(err)
 	}
@@ -176,7 +177,7 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		close(planned[i])
 	})
 	if !r.DryRun { // our tables are for rules: where nobody has any, none is made
-		if err := resource.Reconsider(host); err != nil {
+		if err := filter.Reconsider(host); err != nil {
 			return false, err
 		}
 		for i := range all {
@@ -189,7 +190,7 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 			}
 		}
 	}
-	err = resource.AtOnce(ctx, host, func() {
+	err = filter.AtOnce(ctx, host, func() {
 		for i := range all { // in their order
 			<-planned[i]
 			all[i].repair(ctx, resource.Closes)
@@ -204,7 +205,7 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	}
 	report.merge(all)
 	if stand != nil {
-		ok, err := resource.Guarded(ctx, host, stand)
+		ok, err := filter.Guarded(ctx, host, stand)
 		return !ok, err
 	}
 	return false, ctx.Err()

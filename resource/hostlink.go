@@ -19,14 +19,14 @@ type HostLink struct {
 func Look(w *kernel.World, name string) (*HostLink, error) {
 	l, err := w.Host.Link(name)
 	if err != nil {
-		return nil, gone(err)
+		return nil, ExceptNoLink(err)
 	}
 	return seen(w, l)
 }
 
 // LookBehind is the link on the host that is the other end of the container's veth; nil without an error if there is none.
 func LookBehind(w *kernel.World, ifname string) (*HostLink, error) {
-	l, err := hostEnd(w, ifname)
+	l, err := HostEnd(w, ifname)
 	if l == nil || err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func seen(w *kernel.World, l *kernel.Link) (*HostLink, error) {
 	if l.Master != 0 {
 		m, err := w.Host.LinkAt(l.Master)
 		if err != nil {
-			return nil, gone(err)
+			return nil, ExceptNoLink(err)
 		}
 		h.Master = m.Name
 	}
@@ -52,15 +52,15 @@ func seen(w *kernel.World, l *kernel.Link) (*HostLink, error) {
 	return h, nil
 }
 
-// hostEnd is the link on the host that is the other end of the container's veth; nil without an error if there is none.
+// HostEnd is the link on the host that is the other end of the container's veth; nil without an error if there is none.
 // Indexes count in each namespace by themselves, so the index of the other end says nothing without its namespace.
-func hostEnd(w *kernel.World, ifname string) (*kernel.Link, error) {
+func HostEnd(w *kernel.World, ifname string) (*kernel.Link, error) {
 	if w.Container == nil {
 		return nil, nil
 	}
 	l, err := w.Container.Link(ifname)
 	if err != nil || l.Kind != "veth" {
-		return nil, gone(err)
+		return nil, ExceptNoLink(err)
 	}
 	if !l.PeerAway {
 		if same, err := kernel.Same(w.Host, w.Container); err != nil || !same {
@@ -73,7 +73,7 @@ func hostEnd(w *kernel.World, ifname string) (*kernel.Link, error) {
 	}
 	h, err := w.Host.LinkAt(l.Peer)
 	if err != nil {
-		return nil, gone(err)
+		return nil, ExceptNoLink(err)
 	}
 	return h, nil
 }

@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"crypto/sha512"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -10,9 +12,36 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// link is the link of that name, and the namespace that it is in.
-func (w Where) link(k *kernel.World, name string) (*kernel.NS, *kernel.Link, error) {
-	ns, err := w.ns(k)
+// ReferenceHash is how the reference names what it makes for a container on a network: the first digits of a
+// hash of both, put together.
+func ReferenceHash(o spec.Owner, digits int) string {
+	return HashDigits(o.Network+o.ContainerID, digits)
+}
+
+// HashDigits are the first digits of the hash that the reference uses.
+func HashDigits(text string, digits int) string {
+	h := sha512.Sum512([]byte(text))
+	return hex.EncodeToString(h[:])[:digits]
+}
+
+// ValidMAC returns nil for an address that a container's link can have: 6 bytes, not of a group, not zero. Key says where
+// it was asked for.
+func ValidMAC(key, s string) error {
+	mac, err := net.ParseMAC(s)
+	switch {
+	case err != nil || len(mac) != 6:
+		return spec.Errorf(spec.CodeConfig, "%s: %q: want 6 bytes, such as 02:00:5e:10:00:01", key, s)
+	case mac[0]&1 != 0:
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is a group address; the first byte has to be even", key, s)
+	case mac.String() == "00:00:00:00:00:00":
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is no address; want such as 02:00:5e:10:00:01", key, s)
+	}
+	return nil
+}
+
+// Link is the link of that name, and the namespace that it is in.
+func (w Where) Link(k *kernel.World, name string) (*kernel.NS, *kernel.Link, error) {
+	ns, err := w.Namespace(k)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -20,9 +49,9 @@ func (w Where) link(k *kernel.World, name string) (*kernel.NS, *kernel.Link, err
 	return ns, l, err
 }
 
-// index is the index of the link of that name, and the namespace that it is in.
-func (w Where) index(k *kernel.World, name string) (*kernel.NS, int, error) {
-	ns, err := w.ns(k)
+// Index is the index of the link of that name, and the namespace that it is in.
+func (w Where) Index(k *kernel.World, name string) (*kernel.NS, int, error) {
+	ns, err := w.Namespace(k)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -30,17 +59,17 @@ func (w Where) index(k *kernel.World, name string) (*kernel.NS, int, error) {
 	return ns, i, err
 }
 
-// bridge is the bridge of that name on the host.
-func bridge(w *kernel.World, name string) (*kernel.Link, error) {
+// Bridge is the bridge of that name on the host.
+func Bridge(w *kernel.World, name string) (*kernel.Link, error) {
 	l, err := w.Host.Link(name)
 	if err == nil && l.Kind != "bridge" {
-		err = fmt.Errorf("link %s is %s, not a bridge", name, kind(l))
+		err = fmt.Errorf("link %s is %s, not a bridge", name, KindOf(l))
 	}
 	return l, err
 }
 
-// kind is the kind of a link with its article.
-func kind(l *kernel.Link) string {
+// KindOf is the kind of a link with its article.
+func KindOf(l *kernel.Link) string {
 	switch {
 	case l.Name == "lo":
 		return "lo"
@@ -52,25 +81,25 @@ func kind(l *kernel.Link) string {
 	return "a " + l.Kind
 }
 
-// mac parses an address, or derives one where there is none: udev changes what the kernel makes up.
-func mac(s, end string, o spec.Owner) (net.HardwareAddr, error) {
+// MAC parses an address, or derives one where there is none: udev changes what the kernel makes up.
+func MAC(s, end string, o spec.Owner) (net.HardwareAddr, error) {
 	if s == "" {
 		return kernel.MAC(end, o), nil
 	}
 	return net.ParseMAC(s)
 }
 
-// macText is an address as the kernel shows it.
-func macText(s string) string {
+// MACText is an address as the kernel shows it.
+func MACText(s string) string {
 	if m, err := net.ParseMAC(s); err == nil {
 		return m.String()
 	}
 	return s
 }
 
-// owned reports whether a link carries o's mark. The group is there from the link's birth; the alias
+// Owned reports whether a link carries o's mark. The group is there from the link's birth; the alias
 // comes after it, and outlives a change of the group.
-func owned(l *kernel.Link, o spec.Owner) bool {
+func Owned(l *kernel.Link, o spec.Owner) bool {
 	if _, h, _, ok := kernel.ParseTag(l.Alias); ok {
 		return h == kernel.OwnerHash(o)
 	}
@@ -87,18 +116,18 @@ func Tagged(w *kernel.World, name string, o spec.Owner) bool {
 	return ok && h == kernel.OwnerHash(o)
 }
 
-// ignoreRA makes ns deaf to the router advertisements that come in by a link, for a container must not be
+// IgnoreRA makes ns deaf to the router advertisements that come in by a link, for a container must not be
 // able to give its host an address or a route (CVE-2020-10749).
-func ignoreRA(ns *kernel.NS, link string) (changed bool, err error) {
+func IgnoreRA(ns *kernel.NS, link string) (changed bool, err error) {
 	changed, err = ns.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0", Optional: true})
-	if err != nil && ignoresRA(ns, link) == nil {
+	if err != nil && IgnoresRA(ns, link) == nil {
 		return false, nil // nobody may write here, and nobody has to
 	}
 	return changed, err
 }
 
-// ignoresRA is nil if no router advertisement that comes in by a link counts.
-func ignoresRA(ns *kernel.NS, link string) error {
+// IgnoresRA is nil if no router advertisement that comes in by a link counts.
+func IgnoresRA(ns *kernel.NS, link string) error {
 	get := func(key string) string {
 		v, _ := ns.Sysctl("net/ipv6/conf/" + link + "/" + key)
 		return v
@@ -116,10 +145,43 @@ func ignoresRA(ns *kernel.NS, link string) error {
 	return fmt.Errorf("accept_ra is %s, want 0", ra)
 }
 
-// gone is err, unless it only says that there is no such link.
-func gone(err error) error {
+// ExceptNoLink is err, unless it only says that there is no such link.
+func ExceptNoLink(err error) error {
 	if errors.Is(err, kernel.ErrNoLink) {
 		return nil
 	}
 	return err
+}
+
+// UpOrDown is a link's state in a word.
+func UpOrDown(l *kernel.Link) string {
+	if l.Up {
+		return "up"
+	}
+	return "down"
+}
+
+// AltName is the readable part of o's tag in a form that ip(8) takes for a name.
+func AltName(o spec.Owner) string {
+	_, _, text, _ := kernel.ParseTag(kernel.Tag(o))
+	return strings.ReplaceAll(text, "/", ":")
+}
+
+// VRFOf is the VRF that a link is in, or nil.
+func VRFOf(ns *kernel.NS, index int) (*kernel.Link, error) {
+	l, err := ns.LinkAt(index)
+	if err != nil || l.Master == 0 {
+		return nil, err
+	}
+	m, err := ns.LinkAt(l.Master)
+	if err != nil || m.Kind != "vrf" {
+		return nil, err
+	}
+	return m, nil
+}
+
+// OwnVRF reports whether a link carries the mark of some attachment, or of some network.
+func OwnVRF(l *kernel.Link) bool {
+	_, _, _, ok := kernel.ParseTag(l.Alias)
+	return ok || kernel.OfGroup(l.Group)
 }

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// linkLocal gives a link that we made its link-local address, the one that the kernel would make of its MAC, without asking
+// LinkLocal gives a link that we made its link-local address, the one that the kernel would make of its MAC, without asking
 // whether somebody else has it: the MAC is of this machine and this link alone. The kernel's own comes a second or two after
 // the link first carries packets, and until then it asks for no neighbour there on behalf of a packet that it forwards:
 // what others send to a new container would be lost. It has to be there before the link carries anything, and the kernel then
 // makes none. A link without IPv6 needs none.
-func linkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
+func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 	if len(mac) != 6 {
 		return
 	}
@@ -32,9 +32,9 @@ func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
 	return netip.PrefixFrom(a, 64)
 }
 
-// ownLinkLocal reports whether an address may be the link-local one that the kernel made for the link. Where it makes
+// OwnLinkLocal reports whether an address may be the link-local one that the kernel made for the link. Where it makes
 // them of a secret (net.ipv6.conf.LINK.addr_gen_mode), any may be.
-func ownLinkLocal(ns *kernel.NS, l *kernel.Link, p netip.Prefix) bool {
+func OwnLinkLocal(ns *kernel.NS, l *kernel.Link, p netip.Prefix) bool {
 	if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() {
 		return false
 	}

@@ -46,8 +46,8 @@ func (m *MTU) UnmarshalJSON(b []byte) error {
 	}
 }
 
-// resolve is the number that the kernel is told, zero for its own default.
-func (m MTU) resolve(w *kernel.World) (int, error) {
+// Resolve is the number that the kernel is told, zero for its own default.
+func (m MTU) Resolve(w *kernel.World) (int, error) {
 	if m >= 0 {
 		return int(m), nil
 	}

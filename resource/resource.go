@@ -1,17 +1,67 @@
-// Package resource holds the kinds of thing that a plan can ask for, one file each, named as ip(8) and
-// nft(8) name them.
+// Package resource holds what the kinds of things that a plan can ask for have in common: where a thing lives, how it is told in a plan's
+// text, what a difference is, how a Kind is made of functions, and what every kind knows of links. The kinds themselves live in the packages
+// below this one, a subject each, one file a kind, named as ip(8) and nft(8) name them; those import this package, and never the reverse.
 package resource
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
+
+// Prefixes is "word a" or "word { a, b }", or nothing.
+func Prefixes(word string, list []netip.Prefix) string {
+	switch len(list) {
+	case 0:
+		return ""
+	case 1:
+		return word + " " + list[0].String()
+	}
+	s := make([]string, len(list))
+	for i, p := range list {
+		s[i] = p.String()
+	}
+	return fmt.Sprintf("%s { %s }", word, strings.Join(s, ", "))
+}
+
+// Addrs is "word a, b", or nothing.
+func Addrs(word string, list []netip.Addr) string {
+	if len(list) == 0 {
+		return ""
+	}
+	s := make([]string, len(list))
+	for i, a := range list {
+		s[i] = a.String()
+	}
+	return word + " " + strings.Join(s, ", ")
+}
+
+// Place is how people call a namespace.
+func (w Where) Place() string {
+	if w == Host {
+		return "on the host"
+	}
+	return "in the container"
+}
+
+// SomeOf is "a, b and 3 more": as many names as one can read.
+func SomeOf(names []string) string {
+	const most = 8
+	s := strings.Join(names[:min(len(names), most)], ", ")
+	if more := len(names) - most; more > 0 {
+		s += fmt.Sprintf(" and %d more", more)
+	}
+	return s
+}
+
+// All reports whether there is no table: each element of it is missing then, and need not be named.
+func (d Drift) All() bool { return errors.As(d.Err(), new(*kernel.NoTableError)) }
 
 // Where says in which of the two namespaces of a World a thing lives.
 type Where bool
@@ -30,7 +80,7 @@ func (w Where) String() string {
 	return "cont/"
 }
 
-func (w Where) ns(k *kernel.World) (*kernel.NS, error) {
+func (w Where) Namespace(k *kernel.World) (*kernel.NS, error) {
 	ns := k.Container
 	if w == Host {
 		ns = k.Host
@@ -80,8 +130,8 @@ type Prober interface {
 // not name it then.
 type Clearer interface{ Clears() bool }
 
-// decoded reads records of a Memory, by owner. What is torn counts as none.
-func decoded[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]byte]T, error) {
+// DecodeRecords reads records of a Memory, by owner. What is torn counts as none.
+func DecodeRecords[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]byte]T, error) {
 	all := make(map[[8]byte]T, len(raw))
 	for owner, b := range raw {
 		var v T
@@ -92,25 +142,25 @@ func decoded[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]byte]T, 
 	return all, err
 }
 
-// drift collects the fields in which the kernel differs from the description.
-type drift []error
+// Drift collects the fields in which the kernel differs from the description.
+type Drift []error
 
-func (d *drift) want(field string, want, got any) {
+func (d *Drift) Want(field string, want, got any) {
 	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
 		*d = append(*d, fmt.Errorf("%s is %s, want %s", field, g, w))
 	}
 }
 
-func (d *drift) add(err error) {
+func (d *Drift) Add(err error) {
 	if err != nil {
 		*d = append(*d, err)
 	}
 }
 
-func (d drift) err() error { return errors.Join(d...) }
+func (d Drift) Err() error { return errors.Join(d...) }
 
-// line joins the words that are not empty.
-func line(words ...string) string {
+// Line joins the words that are not empty.
+func Line(words ...string) string {
 	var b []string
 	for _, w := range words {
 		if w != "" {
@@ -120,8 +170,8 @@ func line(words ...string) string {
 	return strings.Join(b, " ")
 }
 
-// opt is "name value", or nothing where the value is zero.
-func opt(name string, v any) string {
+// Opt is "name value", or nothing where the value is zero.
+func Opt(name string, v any) string {
 	switch s := fmt.Sprint(v); s {
 	case "", "0", "<nil>", "invalid IP", "invalid Prefix":
 		return ""
@@ -130,10 +180,12 @@ func opt(name string, v any) string {
 	}
 }
 
-// flag is name where on, else nothing.
-func flag(name string, on bool) string {
+// Flag is name where on, else nothing.
+func Flag(name string, on bool) string {
 	if on {
 		return name
 	}
 	return ""
 }
+
+func Families() [2]uint8 { return [2]uint8{kernel.IPv4, kernel.IPv6} }

@@ -9,43 +9,43 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-const tuningRecord = "tuning"
+const TuningRecord = "tuning"
 
-// tuned is what is remembered of an owner's Tunings.
-type tuned struct {
+// Tuned is what is remembered of an owner's Tunings.
+type Tuned struct {
 	NS     kernel.Identity // of the namespace, and
 	Index  int             // of the link in it, that was changed: another one of that name was not
-	Link   changes
-	Sysctl changes // by path
+	Link   Changes
+	Sysctl Changes // by path
 	File   string  // the reference plugin's memory, see backUp
 }
 
-// changes are by name.
-type changes map[string]*change
+// Changes are by name.
+type Changes map[string]*change
 
 // A change is what a value was before the first Tuning, what the last one asked for, and what it is since.
 type change struct{ Was, Asked, Is string }
 
-func (c changes) note(name, was, asked, is string) {
+func (c Changes) Note(name, was, asked, is string) {
 	if old, ok := c[name]; ok {
 		was = old.Was
 	}
 	c[name] = &change{was, asked, is}
 }
 
-func (r tuned) clone() tuned {
+func (r Tuned) Clone() Tuned {
 	r.Link, r.Sysctl = maps.Clone(r.Link), maps.Clone(r.Sysctl)
 	return r
 }
 
-// recallTuned is what is remembered of an owner's link, which is nil where there is none, and of its name. What is remembered of another
+// RecallTuned is what is remembered of an owner's link, which is nil where there is none, and of its name. What is remembered of another
 // container, or of a link that had its name, is not known.
-func recallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r tuned, known bool, err error) {
+func RecallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r Tuned, known bool, err error) {
 	index := 0
 	if l != nil {
 		index = l.Index
 	}
-	if known, err = w.Memory.Recall(tuningRecord, o, &r); err == nil && known {
+	if known, err = w.Memory.Recall(TuningRecord, o, &r); err == nil && known {
 		known, err = w.Container.Is(r.NS)
 	}
 	if known && r.Index != index {
@@ -53,27 +53,27 @@ func recallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r 
 		maps.DeleteFunc(r.Sysctl, func(path string, _ *change) bool { return strings.Contains(path, "/"+name+"/") })
 	}
 	if err == nil && !known {
-		r = tuned{}
+		r = Tuned{}
 		r.NS, err = w.Container.Identity()
 	}
 	r.Index = index
 	if r.Link == nil {
-		r.Link = changes{}
+		r.Link = Changes{}
 	}
 	if r.Sysctl == nil {
-		r.Sysctl = changes{}
+		r.Sysctl = Changes{}
 	}
 	return r, known, err
 }
 
-// mtu compares the MTU of a container's link, unless it is the one that a Tuning of the same owner has given the link since:
+// MTU compares the MTU of a container's link, unless it is the one that a Tuning of the same owner has given the link since:
 // a result of a version before 1.1.0 cannot say that (P16).
-func (d *drift) mtu(w *kernel.World, o spec.Owner, want int, l *kernel.Link) {
+func (d *Drift) MTU(w *kernel.World, o spec.Owner, want int, l *kernel.Link) {
 	if want == 0 || want == l.MTU {
 		return
 	}
-	rec, _, err := recallTuned(w, o, l, l.Name)
-	if d.add(err); err == nil && (rec.Link["mtu"] == nil || rec.Link["mtu"].Is != strconv.Itoa(l.MTU)) {
-		d.want("mtu", want, l.MTU)
+	rec, _, err := RecallTuned(w, o, l, l.Name)
+	if d.Add(err); err == nil && (rec.Link["mtu"] == nil || rec.Link["mtu"].Is != strconv.Itoa(l.MTU)) {
+		d.Want("mtu", want, l.MTU)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -98,5 +99,5 @@ func (c Cable) HostName(r *Request) (name string, p plan.Plan, err error) {
 	case err != nil:
 		return "", nil, spec.Errorf(spec.CodeConfig, "%s: %q: %w", chosen.Key, chosen.Value, err)
 	}
-	return chosen.Value, plan.Plan{plan.Required(resource.HostName{Owner: r.Owner, Name: chosen.Value, Key: chosen.Key})}, nil
+	return chosen.Value, plan.Plan{plan.Required(link.HostName{Owner: r.Owner, Name: chosen.Value, Key: chosen.Key})}, nil
 }

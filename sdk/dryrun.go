@@ -6,6 +6,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/network"
+	"github.com/fairlead-cni/fairlead/resource/shape"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -23,15 +26,15 @@ func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 			}
 			is := HostLink{Name: f.Name}
 			switch r := r.(type) {
-			case resource.Bridge, resource.TransientBridge:
+			case link.Bridge, network.TransientBridge:
 				is.Kind = "bridge"
-			case resource.VLANGateway:
+			case link.VLANGateway:
 				is.Kind = "veth"
-			case resource.Veth:
+			case link.Veth:
 				is.Kind, is.Master = "veth", r.Master
-			case resource.IFB:
+			case shape.IFB:
 				is.Kind = "ifb"
-			case resource.Port:
+			case link.Port:
 				is.Kind, is.Master = "tun", r.Master // a link of another plugin's, a tap as a rule
 			}
 			i := slices.IndexFunc(known, func(l HostLink) bool { return l.Name == is.Name })

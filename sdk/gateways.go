@@ -7,7 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -28,7 +28,7 @@ func (c *call) addressable() error {
 	for _, choices := range g.Gateways() {
 		var taken error
 		for _, ip := range choices {
-			if c.r.verb == "ADD" && ip.Gateway.IsValid() && resource.OfHost(c.w, ip.Gateway) { // as for every container but the first
+			if c.r.verb == "ADD" && ip.Gateway.IsValid() && addr.OfHost(c.w, ip.Gateway) { // as for every container but the first
 				taken = nil
 				break
 			}
@@ -52,12 +52,12 @@ func (c *call) addressable() error {
 func (c *call) free(want plan.Plan) error {
 	var errs []error
 	for _, r := range want {
-		if g, ok := plan.Unwrap(r).(resource.Freer); ok {
+		if g, ok := plan.Unwrap(r).(addr.Freer); ok {
 			if err := g.Free(c.w); err != nil {
 				errs = append(errs, fmt.Errorf("%v: %w", plan.Unwrap(r), err))
 			}
 		}
-		if o, ok := plan.Unwrap(r).(resource.Overlapper); ok && c.r.verb == "STATUS" { // ADD says it when it makes the address
+		if o, ok := plan.Unwrap(r).(addr.Overlapper); ok && c.r.verb == "STATUS" { // ADD says it when it makes the address
 			errs = append(errs, o.Overlaps(c.w))
 		}
 	}

@@ -2,7 +2,7 @@ package sdk
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 )
 
 // Macvlan are the keys of a plugin whose interface has a MAC address of its own on another link.
@@ -37,8 +37,8 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 		return nil, err
 	}
 	if !c.LinkInContainer {
-		before = append(before, plan.Prerequisite(resource.Alone{Master: stacked.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
+		before = append(before, plan.Prerequisite(link.Alone{Master: stacked.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
 	}
-	p := append(before, resource.Macvlan{Stacked: stacked, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})
+	p := append(before, link.Macvlan{Stacked: stacked, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})
 	return append(p, after...), nil
 }

@@ -4,7 +4,8 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -27,7 +28,7 @@ func (m Masquerade) Validate() error {
 	case !m.IPMasq && len(m.SnatTo) > 0:
 		return spec.Errorf(spec.CodeConfig, "snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.SnatTo)
 	}
-	return resource.ValidSNATTo(m.SnatTo)
+	return filter.ValidSNATTo(m.SnatTo)
 }
 
 // WarnIdle is for a link without addresses.
@@ -40,10 +41,10 @@ func (m Masquerade) WarnIdle(r *Request) {
 // Required is what the host has to have for it.
 func (m Masquerade) Required() (p plan.Plan) {
 	if len(m.SnatTo) > 0 {
-		p = append(p, plan.Required(resource.HostAddrs(m.SnatTo)))
+		p = append(p, plan.Required(filter.HostAddrs(m.SnatTo)))
 	}
 	if m.IPMasq && m.IPMasqBackend == "iptables" {
-		p = append(p, plan.Required(resource.IPTables{Backend: "ipMasqBackend", Table: "nat"}))
+		p = append(p, plan.Required(filter.IPTables{Backend: "ipMasqBackend", Table: "nat"}))
 	}
 	return p
 }
@@ -51,18 +52,18 @@ func (m Masquerade) Required() (p plan.Plan) {
 // MasqueradeKinds are the kinds of what Plan may have, by whichever backend, and whoever made it.
 func MasqueradeKinds() []plan.Kind {
 	return []plan.Kind{
-		resource.SharedChainKind(), resource.MasqueradeKind(), resource.MasqueradeIPTablesKind(), resource.ReferenceMasqueradeKind(),
+		filter.SharedChainKind(), filter.MasqueradeKind(), filter.MasqueradeIPTablesKind(), reference.ReferenceMasqueradeKind(),
 	}
 }
 
 // Plan is by the backend that the configuration names.
 func (m Masquerade) Plan(r *Request) plan.Plan {
-	k := resource.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce, SNATTo: m.SnatTo}
+	k := filter.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce, SNATTo: m.SnatTo}
 	switch {
 	case !m.IPMasq:
 		return nil
 	case m.IPMasqBackend == "iptables":
-		return plan.Plan{resource.MasqueradeIPTables{Masquerade: k}}
+		return plan.Plan{filter.MasqueradeIPTables{Masquerade: k}}
 	}
 	return plan.Plan{k}
 }

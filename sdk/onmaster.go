@@ -7,6 +7,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -23,7 +25,7 @@ type OnMaster struct {
 	MasterKeys
 	Kind      string // ip(8)'s type of the link
 	Master    string // empty: the egress link
-	Taken     bool   // see resource.Master
+	Taken     bool   // see link.Master
 	Ether     bool   // likewise
 	MAC       Ask
 	OwnMAC    bool // where none was, it has one of the owner's own, and else the kernel's
@@ -35,8 +37,8 @@ type OnMaster struct {
 
 // OnMaster is the part of a plan around a link that stands on another: what STATUS asks for, the link's own common
 // part, and what comes after the link, its addresses included.
-func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked resource.Stacked, after plan.Plan, err error) {
-	stacked = resource.Stacked{Owner: r.Owner, Name: r.IfName}
+func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked link.Stacked, after plan.Plan, err error) {
+	stacked = link.Stacked{Owner: r.Owner, Name: r.IfName}
 	if err := c.validate(r); err != nil {
 		return nil, stacked, nil, err
 	}
@@ -44,7 +46,7 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked resource.Stack
 	if c.OwnMAC {
 		stacked.MAC = r.MAC(c.MAC.Value)
 	}
-	stacked.Master = resource.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether, Up: c.Up}
+	stacked.Master = link.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether, Up: c.Up}
 	if c.LinkInContainer {
 		stacked.Master.Where = resource.Container
 	} else {
@@ -52,12 +54,12 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked resource.Stack
 	}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		stacked.Down = true
-		after = append(after, resource.IPv6Off{Link: r.IfName})
+		after = append(after, sysctl.IPv6Off{Link: r.IfName})
 	}
 	late := c.Announces && (r.L3 || len(r.IPs) > 0)
 	stacked.Down = stacked.Down || late
 	if stacked.Down && !late {
-		after = append(after, resource.Up{Link: r.IfName, Owner: r.Owner})
+		after = append(after, link.Up{Link: r.IfName, Owner: r.Owner})
 	}
 	a := Addressing{Link: r.IfName, Up: late, Conflicts: c.Conflicts, ByOn: c.ByMaster}
 	if c.Taken { // a vlan's master is of another segment

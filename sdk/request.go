@@ -11,6 +11,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -292,7 +295,7 @@ type Addressing struct {
 	// What the configuration says of conflicts goes before NoDAD. On is the link below, which has addresses of the
 	// same segment; without a Kind there is none. ByOn is that Link hears no answers, and On does.
 	Conflicts Conflicts
-	On        resource.Master
+	On        link.Master
 	ByOn      bool
 
 	// ByGateway sends all to the gateways, what is for the addresses' own subnets too: the link leads nowhere else.
@@ -308,10 +311,10 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 	var p plan.Plan
 	a.NoDAD = (a.NoDAD || a.Conflicts.Off()) && !a.Conflicts.Probe()
 	if r.Has6() {
-		p = append(p, resource.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Conflicts.Probe()})
+		p = append(p, sysctl.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Conflicts.Probe()})
 	}
-	put := func(ip spec.IP) resource.Addr {
-		return resource.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway}
+	put := func(ip spec.IP) addr.Addr {
+		return addr.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway}
 	}
 	if a.Conflicts.Probe() { // the kernel asks for IPv6's meanwhile
 		for _, ip := range r.IPs {
@@ -319,7 +322,7 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 				p = append(p, put(ip))
 			}
 		}
-		p = append(p, resource.Probe{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port, On: a.On, ByOn: a.ByOn})
+		p = append(p, addr.Probe{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port, On: a.On, ByOn: a.ByOn})
 	}
 	for _, ip := range r.IPs {
 		if !a.Conflicts.Probe() || ip.Address.Addr().Is4() {
@@ -327,7 +330,7 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		}
 	}
 	if a.Up {
-		p = append(p, resource.Notify{Link: a.Link, Addrs: r.Prefixes()}, resource.Up{Link: a.Link})
+		p = append(p, addr.Notify{Link: a.Link, Addrs: r.Prefixes()}, link.Up{Link: a.Link})
 	}
 	if a.ByGateway {
 		p = append(p, r.byGateway(a.Link)...)
@@ -342,7 +345,7 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 	if a.Idle {
 		return p
 	}
-	say := resource.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port}
+	say := addr.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port}
 	if a.Bridge != "" && !a.Conflicts.Probe() {
 		say.Bridge, say.Ledger = a.Bridge, r.Ledger
 	}
@@ -358,7 +361,7 @@ func (r *Request) isGateway(a netip.Addr) bool {
 func (r *Request) byGateway(link string) (p plan.Plan) {
 	known := map[netip.Prefix]bool{}
 	for _, ip := range r.IPs {
-		for _, rt := range []resource.Route{
+		for _, rt := range []addr.Route{
 			{Link: link, Dst: netip.PrefixFrom(ip.Gateway, ip.Gateway.BitLen()), Src: ip.Address.Addr()},
 			{Link: link, Dst: ip.Address.Masked(), Src: ip.Address.Addr(), Via: ip.Gateway},
 		} {
@@ -374,7 +377,7 @@ func (r *Request) byGateway(link string) (p plan.Plan) {
 // route fills in the gateway of the address of the same family where the route names none (clause P26), unless it
 // asks for a route on the link: by a gateway of zeroes, or by the scope of one. A scope of the link beside a gateway
 // says that the gateway is on the link, whatever the addresses say.
-func (r *Request) route(link string, rt spec.Route) resource.Route {
+func (r *Request) route(link string, rt spec.Route) addr.Route {
 	via := rt.GW
 	onLink := rt.Scope != nil && *rt.Scope == scopeLink
 	for _, ip := range r.IPs {
@@ -385,7 +388,7 @@ func (r *Request) route(link string, rt spec.Route) resource.Route {
 	if via.IsValid() && via.IsUnspecified() {
 		via = netip.Addr{}
 	}
-	k := resource.Route{Link: link, Dst: rt.Dst, Via: via, MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority}
+	k := addr.Route{Link: link, Dst: rt.Dst, Via: via, MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority}
 	if rt.Table != nil {
 		k.Table = *rt.Table
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/routing"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -15,7 +15,7 @@ func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) er
 	r := *c.r
 	r.IPs = r.ContainerIPs() // whose gateways routes without one of their own have
 	for _, w := range want {
-		change, ok := w.(resource.Change)
+		change, ok := w.(routing.Change)
 		if !ok {
 			continue
 		}

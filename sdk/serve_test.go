@@ -18,7 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -34,12 +35,12 @@ func plugins() []sdk.Plugin {
 			if c.Fail {
 				return nil, spec.Errorf(spec.CodeConfig, "fail: true: asked to")
 			}
-			p := plan.Plan{resource.Up{Link: "lo"}}
+			p := plan.Plan{link.Up{Link: "lo"}}
 			for _, ip := range r.IPs {
-				p = append(p, resource.Addr{Link: "lo", Prefix: ip.Address})
+				p = append(p, addr.Addr{Link: "lo", Prefix: ip.Address})
 			}
 			return p, nil
-		}, func(conf) []plan.Kind { return []plan.Kind{resource.LoopbackKind()} }),
+		}, func(conf) []plan.Kind { return []plan.Kind{link.LoopbackKind()} }),
 		sdk.Chained("toychain", "adds nothing", func(conf, *sdk.Request) (plan.Plan, error) { return nil, nil }, nil),
 		sdk.Allocator("toyipam", "gives one address", func(c struct {
 			IPAM struct {

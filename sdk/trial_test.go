@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -104,7 +105,7 @@ func beaconPlugin() sdk.Plugin {
 		}
 		p := plan.Plan{beacon{Owner: r.Owner, MTU: c.MTU}}
 		if c.Fail {
-			p = append(p, resource.Addr{Where: resource.Host, Link: "nothing"})
+			p = append(p, addr.Addr{Where: resource.Host, Link: "nothing"})
 		}
 		return p, nil
 	}, func(conf) []plan.Kind { return []plan.Kind{beacons{}} })

@@ -12,6 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/hostdev"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -139,7 +141,7 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 // giveBack returns the addresses of an ADD that failed. One that somebody else has is not to be had again under the same
 // key.
 func (c *call) giveBack(ctx context.Context, failed error) error {
-	var t resource.Taken
+	var t addr.Taken
 	if i, ok := c.ipam.(inside); ok && errors.As(failed, &t) {
 		if d, ok := i.Allocator.(ipam.Decliner); ok {
 			return d.Decline(ctx, c.r.Owner, t.Addr)
@@ -201,7 +203,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, Sandbox: sandbox})
 			}
 			if _, unseen = plan.Unwrap(r).(resource.Linkless); !unseen && i >= listed { // what others made is as they said
-				mac, mtu, err := resource.Shown(f, c.w)
+				mac, mtu, err := addr.Shown(f, c.w)
 				if err != nil {
 					return nil, err
 				}
@@ -219,7 +221,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	}
 	ips := c.r.IPs
 	if c.p.observe {
-		prefixes, err := resource.Addresses(resource.Iface{Name: link}, c.w)
+		prefixes, err := addr.Addresses(resource.Iface{Name: link}, c.w)
 		if err != nil {
 			return nil, err
 		}
@@ -268,7 +270,7 @@ func (c *call) retell(res *spec.Result, want plan.Plan) error {
 			d, describes := plan.Unwrap(r).(resource.Describer)
 			switch {
 			case f.Where == resource.Host && i < 0:
-				mac, mtu, err := resource.Shown(f, c.w)
+				mac, mtu, err := addr.Shown(f, c.w)
 				if err != nil {
 					return err
 				}
@@ -377,7 +379,7 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	for _, o := range valid {
 		living[kernel.OwnerHash(o)] = true
 	}
-	return w.Memory.Sweep(network, func(record string, owner [8]byte) bool { return living[owner] || resource.Outlives(record) })
+	return w.Memory.Sweep(network, func(record string, owner [8]byte) bool { return living[owner] || hostdev.Outlives(record) })
 }
 
 func (c *call) valid() []spec.Owner { return validOwners(c.conf) }

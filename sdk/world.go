@@ -8,6 +8,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/link"
 )
 
 // openHost opens the host's namespace, but where another call of the site has done so.
@@ -144,7 +146,7 @@ func (c *call) lookUpHostLinks() (err error) {
 			return err
 		}
 		if c.r.Peer != nil && c.r.Peer.Master == "" && c.r.verb == "CHECK" {
-			if c.r.Policed, err = resource.PolicedBy(c.w, c.r.Owner); err != nil {
+			if c.r.Policed, err = filter.PolicedBy(c.w, c.r.Owner); err != nil {
 				return err
 			}
 		}
@@ -153,7 +155,7 @@ func (c *call) lookUpHostLinks() (err error) {
 		l, err := resource.Look(c.w, name)
 		if err == nil && l == nil && c.r.verb == "CHECK" {
 			var now string
-			if now, err = resource.Renamed(c.w, name, c.r.Owner); now != "" {
+			if now, err = link.Renamed(c.w, name, c.r.Owner); now != "" {
 				if l, err = resource.Look(c.w, now); l != nil {
 					l.Was = name
 				}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -102,7 +102,7 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 		errs = append(errs, err)
 	}
 	restore(link, before)
-	_, err = resource.Announce{Link: link.Name, Addrs: l.Prefixes()}.Ensure(ctx, w)
+	_, err = addr.Announce{Link: link.Name, Addrs: l.Prefixes()}.Ensure(ctx, w)
 	return errors.Join(append(errs, err)...)
 }
 
@@ -137,8 +137,8 @@ func restore(link reached, before []kernel.Route) {
 }
 
 // route is a lease's, with the metric that ADD answered it with; zero is the kernel's choice.
-func route(link string, r spec.Route, metric int) resource.Route {
-	k := resource.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: cmp.Or(r.Priority, metric)}
+func route(link string, r spec.Route, metric int) addr.Route {
+	k := addr.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: cmp.Or(r.Priority, metric)}
 	if r.Table != nil {
 		k.Table = *r.Table
 	}

@@ -21,6 +21,19 @@ type row struct {
 
 // rows is the import table. The first row that matches a package counts.
 func rows() []row {
+	room := map[string]string{
+		"sdk":        "a kind is described by its fields, not by the request of a plugin",
+		"resource/*": "arrows between the rooms of resource go downwards only",
+		"*":          "a kind compares fields with the kernel",
+	}
+	// kinds is what a room of resource may import: the common words, and the rooms below it.
+	kinds := func(below ...string) []string {
+		may := []string{"resource", "plan", "kernel", "spec"}
+		for _, b := range below {
+			may = append(may, "resource/"+b)
+		}
+		return may
+	}
 	return []row{
 		{"spec", nil, map[string]string{
 			"*": "spec is CNI as data: it can be lifted out and read without knowing anything of ours",
@@ -59,11 +72,16 @@ func rows() []row {
 		{"resource/ovs", []string{"plan", "kernel", "ovsdb", "spec"}, map[string]string{
 			"*": "a kind compares rows with a description",
 		}},
-		{"resource/*", []string{"resource", "plan", "kernel", "spec"}, map[string]string{
-			"sdk":  "a kind is described by its fields, not by the request of a plugin",
-			"ipam": "a kind is told addresses; where they come from is not its business",
-			"*":    "a kind compares fields with the kernel",
-		}},
+		{"resource/link", kinds("hostdev", "sysctl"), room},
+		{"resource/link/linktest", kinds("link"), map[string]string{"*": "it makes links for tests, and nothing else"}},
+		{"resource/addr", kinds("link"), room},
+		{"resource/shape", kinds("link"), room},
+		{"resource/routing", kinds("link", "addr"), room},
+		{"resource/network", kinds("link", "addr", "filter"), room},
+		{"resource/reference", kinds("filter"), room},
+		{"resource/tune", kinds("link", "addr", "filter", "sysctl"), room},
+		{"resource/names", kinds("addr"), room},
+		{"resource/*", kinds(), room},
 		{"ipam", []string{"spec"}, map[string]string{
 			"kernel": "address arithmetic runs anywhere, in a test without a kernel too",
 			"*":      "address management knows ranges, leases and owners",
@@ -76,7 +94,7 @@ func rows() []row {
 			"*": "dhcp is what a lease is, whoever gives it and whoever keeps it",
 		}},
 		// The daemon keeps a lease's addresses on the link as an interface plugin put them there.
-		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "resource", "plan", "spec"}, map[string]string{
+		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "resource", "resource/*", "plan", "spec"}, map[string]string{
 			"sdk": "the daemon serves plugins, also those of others, by the protocol of its socket",
 			"*":   "the daemon keeps leases, whatever asks for them",
 		}},
@@ -87,7 +105,7 @@ func rows() []row {
 			"plugin": "the server answers from records, whoever wrote them",
 			"*":      "the server answers from records",
 		}},
-		{"sdk", []string{"spec", "invoke", "plan", "resource", "kernel", "ipam"}, map[string]string{
+		{"sdk", []string{"spec", "invoke", "plan", "resource", "resource/*", "kernel", "ipam"}, map[string]string{
 			"attach": "a plugin is run; it runs only its delegates, through invoke",
 			"plugin": "the author's side knows no plugin: it would be for ours alone",
 			"*":      "sdk is what every plugin author links",
@@ -103,7 +121,7 @@ func rows() []row {
 			"*":        "a plugin file is its essence",
 		}},
 		// It plans with plugins as CHECK does, and runs none.
-		{"repair", []string{"attach", "sdk", "plan", "resource", "ipam", "kernel", "spec"}, map[string]string{
+		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "ipam", "kernel", "spec"}, map[string]string{
 			"plugin": "who repairs says which plugins are his",
 			"*":      "a repair is the plans of what the runtime's side remembers",
 		}},
@@ -137,6 +155,9 @@ func rows() []row {
 		{"internal/nstest", []string{"internal/hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
+		{"internal/lawtest", []string{"internal/nstest", "resource", "plan", "kernel", "spec"}, map[string]string{
+			"*": "the laws are those of plan, and know no kind",
+		}},
 		{"sdk/sdktest", []string{"sdk", "plan", "spec"}, map[string]string{
 			"*": "a golden is a configuration and a plan",
 		}},
@@ -161,10 +182,10 @@ type restriction struct {
 func outside() []restriction {
 	const door = "package kernel is the only door to the kernel's network; a kind may use the library's types"
 	return []restriction{
-		{"github.com/vishvananda/netlink", []string{"kernel", "resource"}, door},
+		{"github.com/vishvananda/netlink", []string{"kernel", "resource", "resource/*"}, door},
 		{"github.com/vishvananda/netns", []string{"kernel"}, door},
 		{"golang.org/x/sys/unix", []string{
-			"kernel", "resource",
+			"kernel", "resource", "resource/*",
 			"invoke",       // process groups and signals of a plugin that hangs
 			"attach",       // flock on an attachment
 			"repair",       // numbers of nf_tables' events
@@ -178,7 +199,7 @@ func outside() []restriction {
 			"bench/floor",  // what the kernel asks for at least
 			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
-		{"github.com/godbus/dbus", []string{"resource"}, "firewalld is the one service that is asked by D-Bus"},
+		{"github.com/godbus/dbus", []string{"resource/filter"}, "firewalld is the one service that is asked by D-Bus"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
 		{"github.com/miekg/dns", []string{"nameserver"}, "only the server speaks DNS, in the command and in no plugin"},
 		{"github.com/spf13/cobra", []string{"cli", "internal/docgen"}, "only the command has a command line"},
@@ -186,7 +207,7 @@ func outside() []restriction {
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
 		{"github.com/rogpeppe/go-internal", []string{"internal/**", "sdk/sdktest"}, "scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
-		{"testing", []string{"internal/nstest", "sdk/sdktest", "conformance"}, "a product has no tests in it"},
+		{"testing", []string{"internal/nstest", "internal/lawtest", "resource/link/linktest", "sdk/sdktest", "conformance"}, "a product has no tests in it"},
 	}
 }
 

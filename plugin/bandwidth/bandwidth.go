@@ -23,13 +23,14 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/shape"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the bandwidth plugin.
 var Plugin = sdk.Chained("bandwidth", "limits how fast a container receives and sends", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.IFBKind(), resource.LimitKind()}
+	return []plan.Kind{shape.IFBKind(), shape.LimitKind()}
 })
 
 type conf struct {
@@ -55,17 +56,17 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	var p plan.Plan
 	if sent.Rate > 0 {
-		p = append(p, resource.Qdisc{Owner: r.Owner, Where: where, Link: link, Limit: sent})
+		p = append(p, shape.Qdisc{Owner: r.Owner, Where: where, Link: link, Limit: sent})
 	} else {
-		p = append(p, resource.NoLimit{Owner: r.Owner, Where: where, Link: link})
+		p = append(p, shape.NoLimit{Owner: r.Owner, Where: where, Link: link})
 	}
 	if received.Rate == 0 {
-		return append(p, resource.NoLimit{Owner: r.Owner, Where: where, Link: link, Incoming: true}), nil
+		return append(p, shape.NoLimit{Owner: r.Owner, Where: where, Link: link, Incoming: true}), nil
 	}
 	return append(p,
-		resource.IFB{Owner: r.Owner, Where: where, For: link},
-		resource.Qdisc{Owner: r.Owner, Where: where, Link: r.LinkName("ifb"), Limit: received},
-		resource.Redirect{Owner: r.Owner, Where: where, Link: link}), nil
+		shape.IFB{Owner: r.Owner, Where: where, For: link},
+		shape.Qdisc{Owner: r.Owner, Where: where, Link: r.LinkName("ifb"), Limit: received},
+		shape.Redirect{Owner: r.Owner, Where: where, Link: link}), nil
 }
 
 // shaped is the link that limits are put on: the other end of the container's veth; where that is not on the host, the veth or

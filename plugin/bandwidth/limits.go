@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/shape"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -60,7 +60,7 @@ const (
 )
 
 // parse is the limits to the container and from it.
-func (c conf) parse() (ingress, egress resource.Limit, err error) {
+func (c conf) parse() (ingress, egress shape.Limit, err error) {
 	from, path := c.limits, ""
 	if from.IngressRate == nil && from.IngressBurst == nil && from.EgressRate == nil && from.EgressBurst == nil {
 		from, path = c.RuntimeConfig.Bandwidth, "runtimeConfig.bandwidth."
@@ -95,21 +95,21 @@ func (l limits) validate(path string) error {
 }
 
 // limit is one direction's token bucket in bytes; zero where there is no limit.
-func (l limits) limit(path string, rate, burst uint64) (resource.Limit, error) {
-	bad := func(key string, value uint64, format string, args ...any) (resource.Limit, error) {
-		return resource.Limit{}, spec.Errorf(spec.CodeConfig, "%s%s: %d: %s", path, key, value, fmt.Sprintf(format, args...))
+func (l limits) limit(path string, rate, burst uint64) (shape.Limit, error) {
+	bad := func(key string, value uint64, format string, args ...any) (shape.Limit, error) {
+		return shape.Limit{}, spec.Errorf(spec.CodeConfig, "%s%s: %d: %s", path, key, value, fmt.Sprintf(format, args...))
 	}
 	switch {
 	case rate == 0 && burst != 0 && burst != nobodySaid:
 		return bad("Burst", burst, "a burst without a rate limits nothing; set %sRate too, or remove both", path)
 	case rate == 0:
-		return resource.Limit{}, nil
+		return shape.Limit{}, nil
 	case rate < 8:
 		return bad("Rate", rate, "want bits a second, at least 8; 0 is no limit")
 	case burst > mostBits:
 		return bad("Burst", burst, "want at most %d bits", uint64(mostBits))
 	}
-	out := resource.Limit{Rate: rate / 8, Reference: uint32(burst / 8), Only: l.ShapedSubnets, Except: l.UnshapedSubnets}
+	out := shape.Limit{Rate: rate / 8, Reference: uint32(burst / 8), Only: l.ShapedSubnets, Except: l.UnshapedSubnets}
 	usual := min(max(out.Rate/burstsPerSecond, leastBurst), mostBits/8)
 	size := burst / 8
 	some := len(out.Only)+len(out.Except) > 0

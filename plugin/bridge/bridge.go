@@ -25,6 +25,12 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/network"
+	"github.com/fairlead-cni/fairlead/resource/reference"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -82,8 +88,8 @@ func (c conf) validate(r *sdk.Request) error {
 // kinds are those of all that the plan may have. The plugin that made the bridge also removes a policy on it: the list of an attachment
 // may have lost its plugin firewall.
 func kinds(c conf) []plan.Kind {
-	all := []plan.Kind{resource.TransientBridgeKind(), resource.VethKind(sdk.First(c.Bridge, "cni0")), resource.PortKind(),
-		resource.SpoofCheckKind(), resource.ReferenceSpoofCheckKind(), resource.PolicyKind()}
+	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(sdk.First(c.Bridge, "cni0")), link.PortKind(),
+		filter.SpoofCheckKind(), reference.ReferenceSpoofCheckKind(), filter.PolicyKind()}
 	return append(all, sdk.MasqueradeKinds()...)
 }
 
@@ -110,9 +116,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if host == c.Bridge || host == c.gatewayLink().Name() {
 		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway", host)
 	}
-	p = append(p, plan.Required(resource.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
+	p = append(p, plan.Required(link.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
 	if c.filtering() && !c.VlanFiltering {
-		p = append(p, plan.Required(resource.Filtering{Bridge: c.Bridge}))
+		p = append(p, plan.Required(link.Filtering{Bridge: c.Bridge}))
 	}
 	p = append(p, c.Masquerade.Required()...)
 	bridge := c.bridge(r)
@@ -127,13 +133,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	p = append(p, links...)
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
-		p = append(p, resource.IPv6Off{Link: r.IfName})
+		p = append(p, sysctl.IPv6Off{Link: r.IfName})
 		if !c.DisableContainerInterface {
-			p = append(p, resource.Up{Link: r.IfName})
+			p = append(p, link.Up{Link: r.IfName})
 		}
 	}
 	if c.MacSpoofChk {
-		p = append(p, resource.SpoofCheck{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
+		p = append(p, filter.SpoofCheck{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
 	}
 	c.gateways(r)
 	if len(r.IPs) > 0 || !r.L3 {
@@ -147,13 +153,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 		for _, ip := range r.IPs {
 			p = append(p,
-				plan.Shared(resource.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
-				plan.Shared(resource.Forwarding{V6: ip.Address.Addr().Is6()}))
+				plan.Shared(addr.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
+				plan.Shared(sysctl.Forwarding{V6: ip.Address.Addr().Is6()}))
 		}
 	}
 	var alone plan.Plan
 	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 {
-		alone = plan.Plan{resource.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(), ByHand: r.ByHand()}}
+		alone = plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(), ByHand: r.ByHand()}}
 	}
 	asks := c.EnableDAD || c.Conflicts.Probe() // then the segment's own answer comes first: a DHCP server is told of it
 	if !asks {
@@ -161,7 +167,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	p = append(p, c.Masquerade.Plan(r)...)
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
-		p = append(p, resource.Announce{Link: r.IfName, Port: wait})
+		p = append(p, addr.Announce{Link: r.IfName, Port: wait})
 	}
 	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, Bridge: c.Bridge, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...)
 	if asks {
@@ -172,7 +178,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 
 // history is what the attachment's addresses and those of its gateways are remembered by.
 func (c conf) history(r *sdk.Request) plan.Resource {
-	h := resource.AddressHistory{Bridge: c.Bridge}
+	h := addr.AddressHistory{Bridge: c.Bridge}
 	for _, ip := range r.IPs {
 		h.Addrs = append(h.Addrs, ip.Address.Addr())
 		if c.IsGateway && !slices.Contains(h.Addrs, ip.Gateway) {
@@ -184,9 +190,9 @@ func (c conf) history(r *sdk.Request) plan.Resource {
 
 // bridge is the switch, which is anybody's, and goes with its last port where that is asked for.
 func (c conf) bridge(r *sdk.Request) plan.Resource {
-	b := resource.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering, KeepMAC: c.IsGateway}
+	b := link.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering, KeepMAC: c.IsGateway}
 	if c.RemoveWhenEmpty {
-		return resource.TransientBridge{Bridge: b, Network: r.Network, Owner: r.Owner}
+		return network.TransientBridge{Bridge: b, Network: r.Network, Owner: r.Owner}
 	}
 	return plan.Shared(b)
 }
@@ -194,11 +200,11 @@ func (c conf) bridge(r *sdk.Request) plan.Resource {
 // port is how the container gets on the bridge: by a cable of its own, or, where a plugin before this one
 // made a link on the host (a hypervisor's tap, say), by making that a port (clause P23).
 func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name string, p plan.Plan, err error) {
-	pair := resource.Veth{
+	pair := link.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(),
 		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off", VLANs: c.vlans(), Anew: bridge,
 	}
-	port := resource.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, VLANs: c.vlans(), Anew: bridge}
+	port := link.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, VLANs: c.vlans(), Anew: bridge}
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {
@@ -219,7 +225,7 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 		port.Link = found[0]
 		p = plan.Plan{port}
 		if r.InContainer() && !c.DisableContainerInterface && c.IPv6 != "off" { // whose own plugin may have left it down
-			p = append(p, resource.Up{Link: r.IfName})
+			p = append(p, link.Up{Link: r.IfName})
 		}
 		return port.Link, p, nil
 	}

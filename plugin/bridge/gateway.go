@@ -1,13 +1,13 @@
 package bridge
 
 import (
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // gatewayLink is where the gateway's addresses go, if it has a VLAN.
-func (c conf) gatewayLink() resource.VLANGateway {
-	return resource.VLANGateway{Bridge: c.Bridge, VLAN: c.gatewayVLAN(), MTU: c.MTU}
+func (c conf) gatewayLink() link.VLANGateway {
+	return link.VLANGateway{Bridge: c.Bridge, VLAN: c.gatewayVLAN(), MTU: c.MTU}
 }
 
 // gateways completes the attachment's addresses and routes with what the bridge, being their gateway, adds.

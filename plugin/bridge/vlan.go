@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -97,7 +97,7 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 	if c.Trunk != nil && c.Trunk.Native == nil {
 		return spec.Errorf(spec.CodeConfig, "trunk.native: is missing: the gateway's addresses are in the VLAN of what has no tag; %s, or remove isGateway", vlanNumbers)
 	}
-	if g := (resource.VLANGateway{Bridge: bridge, VLAN: c.gatewayVLAN()}); g.VLAN != 0 && spec.ValidIfName(g.Name()) != nil {
+	if g := (link.VLANGateway{Bridge: bridge, VLAN: c.gatewayVLAN()}); g.VLAN != 0 && spec.ValidIfName(g.Name()) != nil {
 		room := 15 - len(g.Name()) + len(bridge)
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: the gateway of VLAN %d is link %s, and a link's name has at most 15 bytes: want a name of at most %d bytes", bridge, g.VLAN, g.Name(), room)
 	}
@@ -146,12 +146,12 @@ func (t plainTrunk) validate() error {
 
 // vlans are those of the container's port. Where vlanTrunk has vlan too, or the 1 that stands for it, that goes without a
 // tag.
-func (c vlanConf) vlans() resource.VLANs {
-	v := resource.VLANs{Default: c.PreserveDefaultVlan}
-	var tagged []resource.PortVLAN
+func (c vlanConf) vlans() link.VLANs {
+	v := link.VLANs{Default: c.PreserveDefaultVlan}
+	var tagged []link.PortVLAN
 	add := func(first, last *int) {
 		if first != nil && last != nil && valid(*first) && valid(*last) {
-			tagged = append(tagged, resource.PortVLAN{First: uint16(*first), Last: uint16(*last)})
+			tagged = append(tagged, link.PortVLAN{First: uint16(*first), Last: uint16(*last)})
 		}
 	}
 	native := &c.Vlan
@@ -161,7 +161,7 @@ func (c vlanConf) vlans() resource.VLANs {
 	case c.Trunk != nil:
 		native = c.Trunk.Native
 		for _, t := range c.Trunk.Tagged {
-			tagged = append(tagged, resource.PortVLAN{First: t.first, Last: t.last})
+			tagged = append(tagged, link.PortVLAN{First: t.first, Last: t.last})
 		}
 	case c.VlanTrunk != nil:
 		for _, t := range *c.VlanTrunk {
@@ -175,7 +175,7 @@ func (c vlanConf) vlans() resource.VLANs {
 	if native != nil && valid(*native) {
 		v.Native = uint16(*native)
 	}
-	v.Tagged = resource.Ranges(tagged, v.Native)
+	v.Tagged = link.Ranges(tagged, v.Native)
 	return v
 }
 

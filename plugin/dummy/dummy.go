@@ -4,14 +4,15 @@ package dummy
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the dummy plugin.
 var Plugin = sdk.Interface("dummy", "gives a container an interface that has addresses and leads nowhere", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ContainerLink("dummy")}
+	return []plan.Kind{link.ContainerLink("dummy")}
 })
 
 type conf struct {
@@ -25,7 +26,7 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	d := resource.Dummy{Owner: r.Owner, Name: r.IfName}
+	d := link.Dummy{Owner: r.Owner, Name: r.IfName}
 	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 1<<31-1) {
 		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes at least, or none for 1500", c.MTU)
@@ -40,7 +41,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	p := plan.Plan{d}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		d.Down = true
-		p = plan.Plan{d, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName}}
+		p = plan.Plan{d, sysctl.IPv6Off{Link: r.IfName}, link.Up{Link: r.IfName}}
 	}
 	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, NoDAD: true})...), nil
 }

@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -15,8 +16,8 @@ import (
 // Plugin is the firewall plugin.
 var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart", want, func(conf) []plan.Kind {
 	return []plan.Kind{
-		resource.SharedChainKind(), resource.PolicyKind(), resource.IngressKind(), resource.IsolatedPortKind(),
-		resource.FailClosedKind(), resource.ForwardKind(), resource.ReferenceForwardKind(),
+		filter.SharedChainKind(), filter.PolicyKind(), filter.IngressKind(), filter.IsolatedPortKind(),
+		filter.FailClosedKind(), filter.ForwardKind(), reference.ReferenceForwardKind(),
 	}
 })
 
@@ -28,7 +29,7 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	c.IngressPolicy = sdk.First(c.IngressPolicy, resource.PolicyOpen)
+	c.IngressPolicy = sdk.First(c.IngressPolicy, filter.PolicyOpen)
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -39,27 +40,27 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return nil, err
 	}
 	link, port := links(r)
-	if c.IngressPolicy != resource.PolicyOpen && r.OnOtherLink() {
+	if c.IngressPolicy != filter.PolicyOpen && r.OnOtherLink() {
 		r.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp", c.IngressPolicy)
 	}
-	forward := resource.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, resource.BackendAuto), Addrs: addrs(r), Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
+	forward := filter.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, filter.BackendAuto), Addrs: addrs(r), Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
 	var to []netip.Addr
 	for _, p := range subnets(r) {
 		to = append(to, p.Addr().Unmap())
 	}
-	isolated := c.IngressPolicy == resource.PolicyIsolated && (port != link || port == "")
+	isolated := c.IngressPolicy == filter.PolicyIsolated && (port != link || port == "")
 	var p plan.Plan
-	p = append(p, plan.Prerequisite(resource.Passage{Backend: forward.Backend}))
-	if c.Backend == resource.BackendIPTables {
+	p = append(p, plan.Prerequisite(filter.Passage{Backend: forward.Backend}))
+	if c.Backend == filter.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
-		p = append(p, resource.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: subnets(r)})
+		p = append(p, filter.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: subnets(r)})
 	} else {
-		p = append(p, plan.Required(resource.PacketFilter{}), resource.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
-			resource.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
+		p = append(p, plan.Required(filter.PacketFilter{}), filter.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
+			filter.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
-		p = append(p, resource.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == resource.BackendIPTables, To: to})
+		p = append(p, filter.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == filter.BackendIPTables, To: to})
 	}
 	return append(p, forward), nil
 }
@@ -143,7 +144,7 @@ func (c conf) validate() error {
 	if !slices.Contains([]string{"", "auto", "nftables", "iptables", "firewalld", "none"}, c.Backend) {
 		return spec.Errorf(spec.CodeUnsupported, "backend: %q: want auto, nftables, iptables, firewalld or none", c.Backend)
 	}
-	if !slices.Contains([]string{resource.PolicyOpen, resource.PolicySameBridge, resource.PolicyIsolated, resource.PolicyStrict}, c.IngressPolicy) {
+	if !slices.Contains([]string{filter.PolicyOpen, filter.PolicySameBridge, filter.PolicyIsolated, filter.PolicyStrict}, c.IngressPolicy) {
 		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: want open, same-bridge, isolated or strict", c.IngressPolicy)
 	}
 	if !word(c.AdminChain, 28) || slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "RETURN", "CNI-FORWARD"}, c.AdminChain) {
@@ -152,7 +153,7 @@ func (c conf) validate() error {
 	if !word(c.FirewalldZone, 17) {
 		return spec.Errorf(spec.CodeConfig, "firewalldZone: %q: want the name of a zone, of at most 17 letters, digits and - _ . characters", c.FirewalldZone)
 	}
-	if c.Backend == "none" && c.IngressPolicy != resource.PolicyOpen {
+	if c.Backend == "none" && c.IngressPolicy != filter.PolicyOpen {
 		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one of the two", c.IngressPolicy)
 	}
 	return nil

@@ -18,14 +18,14 @@ package hostdevice
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/hostdev"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the host-device plugin.
 var Plugin = sdk.Interface("host-device", "gives a container a network device of the host", want, func(c conf) []plan.Kind {
-	return []plan.Kind{resource.DeviceKind(c.ways())}
+	return []plan.Kind{hostdev.DeviceKind(c.ways())}
 })
 
 type conf struct {
@@ -41,7 +41,7 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	h := resource.HostDevice{Owner: r.Owner, Name: r.IfName}
+	h := hostdev.HostDevice{Owner: r.Owner, Name: r.IfName}
 	ways := c.ways()
 	if len(ways) > 0 {
 		h.Device, h.Also = ways[0], ways[1:]
@@ -50,32 +50,32 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return plan.Plan{plan.Lacking(spec.Errorf(spec.CodeConfig, "device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime"))}, nil
 	}
 	for _, d := range ways {
-		if err := resource.ValidDevice(d); err != nil {
+		if err := hostdev.ValidDevice(d); err != nil {
 			return nil, err
 		}
 	}
 	var p plan.Plan
 	for i, d := range ways {
-		p = append(p, plan.Prerequisite(resource.KnownDevice{Device: d, Network: r.Network, Also: ways[i+1:]}))
+		p = append(p, plan.Prerequisite(hostdev.KnownDevice{Device: d, Network: r.Network, Also: ways[i+1:]}))
 	}
 	if err := c.Conflicts.Validate(r); err != nil {
 		return nil, err
 	}
 	// What ADD found is what CHECK is about: only a link has an address.
-	if d := h.Device; d.ID != "" && (resource.UserspaceDriver(d.ID) != "" || r.InContainer() && r.PrevMAC() == "") {
-		return append(p, resource.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}), nil
+	if d := h.Device; d.ID != "" && (hostdev.UserspaceDriver(d.ID) != "" || r.InContainer() && r.PrevMAC() == "") {
+		return append(p, hostdev.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}), nil
 	}
 	return append(append(p, h), r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...), nil
 }
 
 // ways are those by which the configuration says which device.
-func (c conf) ways() (ways []resource.Device) {
+func (c conf) ways() (ways []hostdev.Device) {
 	if c.RuntimeConfig.DeviceID != "" {
 		c.PCIBusID = ""
 	}
-	all := []resource.Device{{Key: "device", Link: c.Device}, {Key: "hwaddr", MAC: c.HWAddr}}
-	all = append(all, resource.DeviceAt("kernelpath", c.KernelPath)...)
-	all = append(all, resource.Device{Key: "runtimeConfig.deviceID", ID: c.RuntimeConfig.DeviceID}, resource.Device{Key: "pciBusID", Bus: "pci", ID: c.PCIBusID})
+	all := []hostdev.Device{{Key: "device", Link: c.Device}, {Key: "hwaddr", MAC: c.HWAddr}}
+	all = append(all, hostdev.DeviceAt("kernelpath", c.KernelPath)...)
+	all = append(all, hostdev.Device{Key: "runtimeConfig.deviceID", ID: c.RuntimeConfig.DeviceID}, hostdev.Device{Key: "pciBusID", Bus: "pci", ID: c.PCIBusID})
 	for _, d := range all {
 		if d.Link+d.MAC+d.Path+d.ID != "" {
 			ways = append(ways, d)

@@ -5,14 +5,14 @@ package ipvlan
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the ipvlan plugin.
 var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ContainerLink("ipvlan")}
+	return []plan.Kind{link.ContainerLink("ipvlan")}
 })
 
 type conf struct {
@@ -47,6 +47,6 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Master == "" {
 		before = nil // STATUS is not told what a plugin before this one would make
 	}
-	p := append(before, resource.IPvlan{Stacked: stacked, Mode: c.Mode, Flag: c.Flag})
+	p := append(before, link.IPvlan{Stacked: stacked, Mode: c.Mode, Flag: c.Flag})
 	return append(p, after...), nil
 }

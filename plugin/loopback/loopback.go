@@ -3,18 +3,18 @@ package loopback
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // Plugin is the loopback plugin. It has no keys of its own, and its interface is lo whatever CNI_IFNAME
 // says.
 var Plugin = sdk.Interface("loopback", "sets the container's lo up", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.LoopbackKind()}
+	return []plan.Kind{link.LoopbackKind()}
 }).Observes()
 
 type conf struct{}
 
 func want(conf, *sdk.Request) (plan.Plan, error) {
-	return plan.Plan{resource.Up{Link: "lo"}}, nil
+	return plan.Plan{link.Up{Link: "lo"}}, nil
 }

@@ -5,13 +5,13 @@ package macvlan
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // Plugin is the macvlan plugin.
 var Plugin = sdk.Interface("macvlan", "gives a container an interface with a MAC of its own on a link of the host", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ContainerLink("macvlan")}
+	return []plan.Kind{link.ContainerLink("macvlan")}
 }).KnowsArgs("MAC")
 
 type conf struct{ sdk.Macvlan }

@@ -5,13 +5,13 @@ package macvtap
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // Plugin is the macvtap plugin.
 var Plugin = sdk.Interface("macvtap", "gives a program the packets of an interface with a MAC of its own on a link of the host", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ContainerLink("macvtap")}
+	return []plan.Kind{link.ContainerLink("macvtap")}
 }).KnowsArgs("MAC")
 
 type conf struct{ sdk.Macvlan }

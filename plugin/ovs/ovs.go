@@ -29,7 +29,10 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/ovs"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -68,7 +71,7 @@ func (c conf) db() ovs.DB {
 
 // kinds are in the order of the plan: a port goes before its link.
 func kinds(c conf) []plan.Kind {
-	return []plan.Kind{resource.VethKind(""), ovs.PortKind(c.db())}
+	return []plan.Kind{link.VethKind(""), ovs.PortKind(c.db())}
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -99,16 +102,16 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		overlay = ovs.Overlay{VNI: *c.VxlanID, Remotes: remotes, DstPort: c.VxlanPort}
 	}
 	p = append(p,
-		resource.Veth{Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.mtu(remotes), MAC: c.MAC(r), HostMAC: r.HostMAC(), Switched: true, Down: c.IPv6 == "off"},
+		link.Veth{Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.mtu(remotes), MAC: c.MAC(r), HostMAC: r.HostMAC(), Switched: true, Down: c.IPv6 == "off"},
 		ovs.Port{DB: db, Owner: r.Owner, Bridge: c.Bridge, Link: host, Netns: r.Netns, VLANs: vlans, OFPort: c.OFPortRequest, Limits: c.limits(), Overlay: overlay})
 	if len(remotes) > 0 {
 		p = append(p, plan.Shared(ovs.Tunnels{DB: db, Bridge: c.Bridge, Overlay: overlay, VLANs: vlans}))
 	}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
-		p = append(p, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName})
+		p = append(p, sysctl.IPv6Off{Link: r.IfName}, link.Up{Link: r.IfName})
 	}
 	if !r.L3 {
-		p = append(p, resource.Announce{Link: r.IfName, Port: host})
+		p = append(p, addr.Announce{Link: r.IfName, Port: host})
 	}
 	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, Conflicts: c.Conflicts})...), nil
 }

@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // parse checks the ith mapping; every error says the path, the value and what is allowed.
-func (m mapping) parse(i int) (p resource.PortMapping, err error) {
+func (m mapping) parse(i int) (p filter.PortMapping, err error) {
 	bad := func(key string, value any, format string, args ...any) error {
 		return spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].%s: %v: want "+format, append([]any{i, key, value}, args...)...)
 	}
@@ -43,8 +43,8 @@ func (m mapping) parse(i int) (p resource.PortMapping, err error) {
 		return p, bad("containerPortEnd", m.ContainerPortEnd, "%d, or leave the key out: both ranges are of one length, and hostPort to hostPortEnd are %d ports", last, more+1)
 	case last > 65535:
 		return p, bad("containerPort", m.ContainerPort, "at most %d: hostPort to hostPortEnd are %d ports, and the last of the container would be %d", 65535-more, more+1, last)
-	case m.HostPort != m.ContainerPort && more >= resource.MaxShifted:
-		return p, bad("hostPortEnd", m.HostPortEnd, "at most %d: each port of a range that leads to other ports takes an entry of its own, and there may be %d; a range with containerPort equal to hostPort may have any length", m.HostPort+resource.MaxShifted-1, resource.MaxShifted)
+	case m.HostPort != m.ContainerPort && more >= filter.MaxShifted:
+		return p, bad("hostPortEnd", m.HostPortEnd, "at most %d: each port of a range that leads to other ports takes an entry of its own, and there may be %d; a range with containerPort equal to hostPort may have any length", m.HostPort+filter.MaxShifted-1, filter.MaxShifted)
 	}
 	p.HostPort, p.ContainerPort = uint16(m.HostPort), uint16(m.ContainerPort)
 	if more > 0 {
@@ -61,7 +61,7 @@ func (m mapping) parse(i int) (p resource.PortMapping, err error) {
 
 // allowed checks the list of those who reach the port. An empty one would close the port for all, which
 // nobody means.
-func (m mapping) allowed(i int, p *resource.PortMapping) error {
+func (m mapping) allowed(i int, p *filter.PortMapping) error {
 	path := fmt.Sprintf("runtimeConfig.portMappings[%d].allowFrom", i)
 	if m.AllowFrom != nil && len(m.AllowFrom) == 0 {
 		return spec.Errorf(spec.CodeConfig, "%s: []: nobody could reach the port; want at least one prefix, or leave the key out to let everybody in", path)

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -17,8 +18,8 @@ import (
 // Plugin is the portmap plugin.
 var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host", want, func(conf) []plan.Kind {
 	return []plan.Kind{
-		resource.SharedChainKind(), resource.PublishKind(), resource.PublishIPTablesKind(),
-		resource.ReferenceChainKind(), resource.ReferencePortKind(),
+		filter.SharedChainKind(), filter.PublishKind(), filter.PublishIPTablesKind(),
+		reference.ReferenceChainKind(), reference.ReferencePortKind(),
 	}
 })
 
@@ -48,7 +49,7 @@ type mapping struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	pub := resource.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4, Conditions6: c.ConditionsV6}
+	pub := filter.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4, Conditions6: c.ConditionsV6}
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -82,13 +83,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	if c.Backend != "iptables" {
-		return plan.Plan{plan.Required(resource.PacketFilter{}), pub}, nil
+		return plan.Plan{plan.Required(filter.PacketFilter{}), pub}, nil
 	}
-	ipt := resource.PublishIPTables{Publish: pub, MarkBit: 13, SetMarkChain: c.ExternalSetMarkChain}
+	ipt := filter.PublishIPTables{Publish: pub, MarkBit: 13, SetMarkChain: c.ExternalSetMarkChain}
 	if c.MarkMasqBit != nil {
 		ipt.MarkBit = *c.MarkMasqBit
 	}
-	return plan.Plan{plan.Required(resource.IPTables{Backend: "backend", Table: "nat"}), ipt}, nil
+	return plan.Plan{plan.Required(filter.IPTables{Backend: "backend", Table: "nat"}), ipt}, nil
 }
 
 func (c conf) validate() error {

@@ -9,13 +9,16 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the ptp plugin.
 var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes", want, func(conf) []plan.Kind {
-	return append([]plan.Kind{resource.VethKind("")}, sdk.MasqueradeKinds()...)
+	return append([]plan.Kind{link.VethKind("")}, sdk.MasqueradeKinds()...)
 })
 
 // conf is what the plugin reads beside "ipam", which it needs, and "dns".
@@ -64,20 +67,20 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p = append(append(p, c.Masquerade.Required()...), resource.Veth{
+	p = append(append(p, c.Masquerade.Required()...), link.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
 	})
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
-		p = append(p, resource.IPv6Off{Link: r.IfName}, resource.Up{Link: r.IfName})
+		p = append(p, sysctl.IPv6Off{Link: r.IfName}, link.Up{Link: r.IfName})
 	}
 	for _, ip := range r.IPs {
 		gw, at := ip.Gateway, ip.Address.Addr()
-		to := resource.Route{Where: resource.Host, Link: host, Dst: netip.PrefixFrom(at, at.BitLen())}
+		to := addr.Route{Where: resource.Host, Link: host, Dst: netip.PrefixFrom(at, at.BitLen())}
 		if at.Is4() { // IPv6 keeps none
 			to.Scope, to.HasScope = 254, true // host, as the reference has it
 		}
-		p = append(p, plan.Shared(resource.Forwarding{V6: at.Is6()}),
-			resource.Addr{Where: resource.Host, Link: host, Prefix: netip.PrefixFrom(gw, gw.BitLen()), NoDAD: at.Is6(), Subnet: ip.Address.Masked()}, to)
+		p = append(p, plan.Shared(sysctl.Forwarding{V6: at.Is6()}),
+			addr.Addr{Where: resource.Host, Link: host, Prefix: netip.PrefixFrom(gw, gw.BitLen()), NoDAD: at.Is6(), Subnet: ip.Address.Masked()}, to)
 	}
 	p = append(p, c.Masquerade.Plan(r)...)
 	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, NoDAD: true, ByGateway: true})...), nil

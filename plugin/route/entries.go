@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/routing"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -108,12 +110,12 @@ func at(key string, i int) string { return key + "[" + strconv.Itoa(i) + "]" }
 func bad(format string, args ...any) error { return spec.Errorf(spec.CodeConfig, format, args...) }
 
 // verb is an action among those that there are for its kind; the first is the default.
-func verb[A ~string](key string, a A, among ...A) (resource.Verb, error) {
+func verb[A ~string](key string, a A, among ...A) (routing.Verb, error) {
 	if a == "" {
 		a = among[0]
 	}
 	if slices.Contains(among, a) {
-		return resource.Verb(a), nil
+		return routing.Verb(a), nil
 	}
 	return "", oneOf(key+".action", a, among)
 }
@@ -185,7 +187,7 @@ func router(key string, via netip.Addr, dst netip.Prefix) error {
 }
 
 // numbers refuses what the kernel has no room for.
-func numbers(key, metric string, e resource.RouteEntry) error {
+func numbers(key, metric string, e routing.RouteEntry) error {
 	switch {
 	case e.Priority < 0 || e.Priority > mostNumber:
 		return bad("%s.%s: %d: want 0 to %d", key, metric, e.Priority, mostNumber)
@@ -204,19 +206,19 @@ func (r route) change(key string, all *changes) error {
 	if err != nil {
 		return err
 	}
-	e := resource.RouteEntry{Link: all.r.IfName, Priority: r.Metric, Table: r.Table, MTU: r.MTU, AdvMSS: r.AdvMSS,
-		Type: resource.Action(r.Type)}
+	e := routing.RouteEntry{Link: all.r.IfName, Priority: r.Metric, Table: r.Table, MTU: r.MTU, AdvMSS: r.AdvMSS,
+		Type: addr.Action(r.Type)}
 	if err := numbers(key, "metric", e); err != nil {
 		return err
 	}
 	if types := []RouteType{Blackhole, Unreachable, Prohibit}; r.Type != "" && !slices.Contains(types, r.Type) {
 		return oneOf(key+".type", r.Type, types)
 	}
-	v4, v6, err := r.Family.families(key, do == resource.Flush)
+	v4, v6, err := r.Family.families(key, do == routing.Flush)
 	if err != nil {
 		return err
 	}
-	if do == resource.Flush {
+	if do == routing.Flush {
 		only := route{Action: r.Action, Table: r.Table, Family: r.Family}
 		if r.Dst != "" || r.NextHops != nil || r.text() != only.text() {
 			return bad("%s: flush takes family and table; want \"action\": \"del\" for one route", key)
@@ -244,7 +246,7 @@ func (r route) text() [10]any {
 }
 
 // hops reads the way.
-func (r route) hops(key string, e *resource.RouteEntry) error {
+func (r route) hops(key string, e *routing.RouteEntry) error {
 	if r.Via != "" && r.NextHops != nil {
 		return bad("%s: has via and nexthops; want one of the two", key)
 	}
@@ -253,7 +255,7 @@ func (r route) hops(key string, e *resource.RouteEntry) error {
 		if err != nil {
 			return err
 		}
-		e.Hops = []resource.Hop{{Via: via, OnLink: r.OnLink}}
+		e.Hops = []routing.Hop{{Via: via, OnLink: r.OnLink}}
 	} else if r.OnLink {
 		return bad("%s.onlink: true: is about via, which is missing; of nexthops each has its own", key)
 	}
@@ -266,7 +268,7 @@ func (r route) hops(key string, e *resource.RouteEntry) error {
 		if h.Weight < 0 || h.Weight > 256 {
 			return bad("%s.weight: %d: want 1 to 256", at, h.Weight)
 		}
-		e.Hops = append(e.Hops, resource.Hop{Via: via, Weight: h.Weight, OnLink: h.OnLink})
+		e.Hops = append(e.Hops, routing.Hop{Via: via, Weight: h.Weight, OnLink: h.OnLink})
 	}
 	if len(e.Hops) == 1 {
 		e.Hops[0].Weight = 0
@@ -275,7 +277,7 @@ func (r route) hops(key string, e *resource.RouteEntry) error {
 }
 
 // destination reads where the route leads to, and from which address.
-func (r route) destination(key string, e *resource.RouteEntry, v6 bool) (err error) {
+func (r route) destination(key string, e *routing.RouteEntry, v6 bool) (err error) {
 	switch r.Dst {
 	case "":
 		return bad("%s.dst: is missing: want a subnet, such as 192.0.2.0/24, an address, or \"default\"", key)
@@ -309,7 +311,7 @@ func (r route) destination(key string, e *resource.RouteEntry, v6 bool) (err err
 }
 
 // complete refuses a route with no way, and one with several that exclude each other.
-func (r route) complete(key string, do resource.Verb, e resource.RouteEntry) error {
+func (r route) complete(key string, do routing.Verb, e routing.RouteEntry) error {
 	ways := 0
 	for _, is := range []bool{len(e.Hops) > 0, r.Scope != "", r.Type != ""} {
 		if is {
@@ -321,7 +323,7 @@ func (r route) complete(key string, do resource.Verb, e resource.RouteEntry) err
 		return oneOf(key+".scope", r.Scope, []Scope{Link})
 	case ways > 1:
 		return bad("%s: has more than one way: want a next hop, \"scope\": \"link\" or a type", key)
-	case ways == 0 && do != resource.Del:
+	case ways == 0 && do != routing.Del:
 		return bad("%s: %v: has no way: want via, nexthops, \"scope\": \"link\" or a type, such as \"blackhole\"", key, e.Dst)
 	}
 	return nil
@@ -332,11 +334,11 @@ func (r rule) change(key string, all *changes) error {
 	if err != nil {
 		return err
 	}
-	e := resource.RuleEntry{Priority: r.Priority, IIF: r.IIF, OIF: r.OIF, Table: r.Table, Action: resource.Action(r.Type)}
-	if e.V4, e.V6, err = r.Family.families(key, do == resource.Flush); err != nil {
+	e := routing.RuleEntry{Priority: r.Priority, IIF: r.IIF, OIF: r.OIF, Table: r.Table, Action: addr.Action(r.Type)}
+	if e.V4, e.V6, err = r.Family.families(key, do == routing.Flush); err != nil {
 		return err
 	}
-	if do == resource.Flush {
+	if do == routing.Flush {
 		if r != (rule{Action: r.Action, Family: r.Family}) {
 			return bad("%s: flush takes family; want \"action\": \"del\" for some rules", key)
 		}
@@ -374,7 +376,7 @@ func (r rule) change(key string, all *changes) error {
 }
 
 // complete refuses a rule that does nothing, or that would take all.
-func (r rule) complete(key string, do resource.Verb) error {
+func (r rule) complete(key string, do routing.Verb) error {
 	types := []RouteType{Blackhole, Unreachable, Prohibit}
 	switch {
 	case r.Type != "" && !slices.Contains(types, r.Type):
@@ -385,12 +387,12 @@ func (r rule) complete(key string, do resource.Verb) error {
 		return bad("%s: has table and type; want one of the two", key)
 	case r.Priority < 0 || r.Priority > 32765:
 		return bad("%s.priority: %d: want 1 to 32765", key, r.Priority)
-	case do == resource.Del && r == (rule{Action: r.Action, Family: r.Family}):
+	case do == routing.Del && r == (rule{Action: r.Action, Family: r.Family}):
 		return bad("%s: del does not say which: want priority, from, to, iif, oif, fwmark, table or type; "+
 			"or \"action\": \"flush\"", key)
-	case do == resource.Add && r.Priority == 0:
+	case do == routing.Add && r.Priority == 0:
 		return bad("%s.priority: is missing: want 1 to 32765; a rule of a lower one is asked first", key)
-	case do == resource.Add && r.Table == 0 && r.Type == "":
+	case do == routing.Add && r.Table == 0 && r.Type == "":
 		return bad("%s: has no way: want table, or a type, such as \"prohibit\"", key)
 	}
 	return nil
@@ -419,11 +421,11 @@ func (n neighbour) change(key string, all *changes) error {
 	if err != nil {
 		return err
 	}
-	e := resource.NeighbourEntry{}
+	e := routing.NeighbourEntry{}
 	if e.V4, e.V6, err = n.Family.families(key, true); err != nil {
 		return err
 	}
-	if do == resource.Flush {
+	if do == routing.Flush {
 		if n != (neighbour{Action: n.Action, Family: n.Family}) {
 			return bad("%s: flush takes family; want \"action\": \"del\" for one neighbour", key)
 		}
@@ -433,7 +435,7 @@ func (n neighbour) change(key string, all *changes) error {
 	if e.Addr, err = address(key+".dst", n.Dst, "the address of a neighbour"); err != nil {
 		return err
 	}
-	if n.LLAddr != "" || do != resource.Del {
+	if n.LLAddr != "" || do != routing.Del {
 		if err := resource.ValidMAC(key+".lladdr", n.LLAddr); err != nil {
 			return err
 		}

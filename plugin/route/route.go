@@ -17,14 +17,14 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/routing"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the route plugin.
 var Plugin = sdk.Chained("route", "changes routes, rules and neighbours of a container's interface", want,
-	func(conf) []plan.Kind { return []plan.Kind{resource.ChangeKind()} })
+	func(conf) []plan.Kind { return []plan.Kind{routing.ChangeKind()} })
 
 type conf struct {
 	Routes     []route     `json:"routes"`
@@ -87,8 +87,8 @@ type changes struct {
 	unchecked bool
 }
 
-func (c *changes) add(key string, do resource.Verb, of resource.Subject) {
-	c.Plan = append(c.Plan, resource.Change{Owner: c.r.Owner, Do: do, Of: of, Key: key, Unchecked: c.unchecked})
+func (c *changes) add(key string, do routing.Verb, of routing.Subject) {
+	c.Plan = append(c.Plan, routing.Change{Owner: c.r.Owner, Do: do, Of: of, Key: key, Unchecked: c.unchecked})
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -123,11 +123,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 func (o override) changes(all *changes) error {
 	link := all.r.IfName
 	if o.FlushRoutes != nil && *o.FlushRoutes {
-		all.add("flushroutes", resource.Flush, resource.RouteEntry{Link: link, V4: true, V6: true, Keep: all.gateways()})
+		all.add("flushroutes", routing.Flush, routing.RouteEntry{Link: link, V4: true, V6: true, Keep: all.gateways()})
 	}
 	if o.FlushGateway != nil && *o.FlushGateway {
 		for _, dst := range defaults() {
-			all.add("flushgateway", resource.Del, resource.RouteEntry{Link: link, Dst: dst})
+			all.add("flushgateway", routing.Del, routing.RouteEntry{Link: link, Dst: dst})
 		}
 	}
 	for i, rt := range o.DelRoutes {
@@ -136,7 +136,7 @@ func (o override) changes(all *changes) error {
 			return err
 		}
 		e.MTU, e.AdvMSS = 0, 0
-		all.add(at("delroutes", i), resource.Del, e)
+		all.add(at("delroutes", i), routing.Del, e)
 	}
 	for i, rt := range o.AddRoutes {
 		e, err := all.entry(at("addroutes", i), rt)
@@ -146,17 +146,17 @@ func (o override) changes(all *changes) error {
 		if err != nil {
 			return err
 		}
-		all.add(at("addroutes", i), resource.Add, e)
+		all.add(at("addroutes", i), routing.Add, e)
 	}
-	if err := all.several("delecmproutes", resource.Del, o.DelECMPRoutes); err != nil {
+	if err := all.several("delecmproutes", routing.Del, o.DelECMPRoutes); err != nil {
 		return err
 	}
-	return all.several("addecmproutes", resource.Add, o.AddECMPRoutes)
+	return all.several("addecmproutes", routing.Add, o.AddECMPRoutes)
 }
 
-func (c *changes) several(key string, do resource.Verb, list []several) error {
+func (c *changes) several(key string, do routing.Verb, list []several) error {
 	for i, s := range list {
-		e := resource.RouteEntry{Link: c.r.IfName, Dst: s.Dst}
+		e := routing.RouteEntry{Link: c.r.IfName, Dst: s.Dst}
 		if !s.Dst.IsValid() {
 			return bad("%s.dst: is missing: want a subnet, such as 192.0.2.0/24", at(key, i))
 		}
@@ -164,9 +164,9 @@ func (c *changes) several(key string, do resource.Verb, list []several) error {
 			if err := router(at(at(key, i)+".gws", j), gw, s.Dst); err != nil {
 				return err
 			}
-			e.Hops = append(e.Hops, resource.Hop{Via: gw})
+			e.Hops = append(e.Hops, routing.Hop{Via: gw})
 		}
-		if do == resource.Add && len(e.Hops) == 0 {
+		if do == routing.Add && len(e.Hops) == 0 {
 			return bad("%s.gws: is missing: want the next hops, such as [\"192.0.2.1\", \"192.0.2.2\"]", at(key, i))
 		}
 		c.add(at(key, i), do, e)
@@ -175,8 +175,8 @@ func (c *changes) several(key string, do resource.Verb, list []several) error {
 }
 
 // entry is a route of the specification's; the next hop counts where it names one.
-func (c *changes) entry(key string, rt spec.Route) (e resource.RouteEntry, err error) {
-	e = resource.RouteEntry{Link: c.r.IfName, Dst: rt.Dst.Masked(), Priority: rt.Priority, MTU: rt.MTU, AdvMSS: rt.AdvMSS}
+func (c *changes) entry(key string, rt spec.Route) (e routing.RouteEntry, err error) {
+	e = routing.RouteEntry{Link: c.r.IfName, Dst: rt.Dst.Masked(), Priority: rt.Priority, MTU: rt.MTU, AdvMSS: rt.AdvMSS}
 	if !rt.Dst.IsValid() {
 		return e, bad("%s.dst: is missing: want a subnet, such as 192.0.2.0/24", key)
 	}
@@ -187,7 +187,7 @@ func (c *changes) entry(key string, rt spec.Route) (e resource.RouteEntry, err e
 		return e, err
 	}
 	if rt.GW.IsValid() && !rt.GW.IsUnspecified() {
-		e.Hops = []resource.Hop{{Via: rt.GW, OnLink: rt.Scope != nil && *rt.Scope == scopeLink}}
+		e.Hops = []routing.Hop{{Via: rt.GW, OnLink: rt.Scope != nil && *rt.Scope == scopeLink}}
 		err = router(key+".gw", rt.GW, rt.Dst)
 	}
 	return e, err
@@ -197,14 +197,14 @@ const scopeLink = 253
 
 // way completes a route that names no next hop: it goes by the gateway of the address of its family (clause P26),
 // unless it says that the destination is on the link.
-func (c *changes) way(key string, rt spec.Route, e *resource.RouteEntry) error {
+func (c *changes) way(key string, rt spec.Route, e *routing.RouteEntry) error {
 	onLink := rt.GW.IsValid() || rt.Scope != nil && *rt.Scope == scopeLink
 	if len(e.Hops) > 0 || onLink || c.r.Prev == nil {
 		return nil
 	}
 	for _, ip := range c.r.ContainerIPs() {
 		if ip.Gateway.IsValid() && ip.Gateway.Is4() == rt.Dst.Addr().Is4() {
-			e.Hops = []resource.Hop{{Via: ip.Gateway}}
+			e.Hops = []routing.Hop{{Via: ip.Gateway}}
 			return nil
 		}
 	}

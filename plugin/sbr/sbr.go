@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/routing"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -21,7 +21,7 @@ var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses 
 	if c.Table != nil {
 		table = *c.Table
 	}
-	return []plan.Kind{resource.SourceRoutingKind(table)}
+	return []plan.Kind{routing.SourceRoutingKind(table)}
 })
 
 type conf struct {
@@ -31,13 +31,13 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	s := resource.SourceRouting{Owner: r.Owner, Hints: c.AddSourceHints}
+	s := routing.SourceRouting{Owner: r.Owner, Hints: c.AddSourceHints}
 	known := func(ip spec.IP) bool {
-		return slices.ContainsFunc(s.Sources, func(src resource.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() })
+		return slices.ContainsFunc(s.Sources, func(src routing.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() })
 	}
 	for _, ip := range r.ContainerIPs() {
 		if !known(ip) {
-			s.Sources = append(s.Sources, resource.Source{Prefix: ip.Address, Via: ip.Gateway})
+			s.Sources = append(s.Sources, routing.Source{Prefix: ip.Address, Via: ip.Gateway})
 		}
 	}
 	if c.Table != nil {
@@ -65,7 +65,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 }
 
 // gateway makes the i-th of the gateways that of all addresses of its family.
-func (c conf) gateway(i int, text string, s *resource.SourceRouting, r *sdk.Request) error {
+func (c conf) gateway(i int, text string, s *routing.SourceRouting, r *sdk.Request) error {
 	bad := func(format string, args ...any) error {
 		return spec.Errorf(spec.CodeConfig, "gateways[%d]: %q: "+format, append([]any{i, text}, args...)...)
 	}

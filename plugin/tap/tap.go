@@ -6,14 +6,16 @@ import (
 	"math"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
+	"github.com/fairlead-cni/fairlead/resource/tune"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the tap plugin.
 var Plugin = sdk.Interface("tap", "gives a container an interface that a program in it opens, a hypervisor say", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ContainerLink("tun")}
+	return []plan.Kind{link.ContainerLink("tun")}
 }).KnowsArgs("MAC")
 
 type conf struct {
@@ -61,23 +63,23 @@ func (c conf) mac(r *sdk.Request) sdk.Ask {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	t := resource.Tap{Owner: r.Owner, Name: r.IfName}
+	t := link.Tap{Owner: r.Owner, Name: r.IfName}
 	if err := c.validate(r); err != nil {
 		return nil, err
 	}
 	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r).Value), c.Bridge, c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
 	var p plan.Plan
 	if c.SELinuxContext != "" {
-		p = append(p, plan.Required(resource.SELinux{Key: "selinuxContext", Value: c.SELinuxContext}))
+		p = append(p, plan.Required(tune.SELinux{Key: "selinuxContext", Value: c.SELinuxContext}))
 	}
 	// Its addresses come first, so that it tells of them when a program opens it and it begins to carry packets.
 	t.Down = r.L3 || c.IPv6 == "off"
 	p = append(p, t)
 	if c.IPv6 == "off" {
-		p = append(p, resource.IPv6Off{Link: r.IfName})
+		p = append(p, sysctl.IPv6Off{Link: r.IfName})
 	}
 	if t.Down && len(r.IPs) == 0 && !r.L3 {
-		p = append(p, resource.Up{Link: r.IfName})
+		p = append(p, link.Up{Link: r.IfName})
 	}
 	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Up: true, Idle: true})...), nil
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -38,8 +38,8 @@ func (s *sysctls) UnmarshalJSON(b []byte) error {
 
 // merge is what all of them ask for, by path. A sysctl has several spellings: written twice in one place it
 // is an error, and over wins over config.
-func merge(config, over sysctls, link string) ([]resource.NetSysctl, error) {
-	var all []resource.NetSysctl
+func merge(config, over sysctls, link string) ([]sysctl.NetSysctl, error) {
+	var all []sysctl.NetSysctl
 	known := map[string]int{} // by path, where in all it is
 	for _, from := range []struct {
 		at   string
@@ -47,7 +47,7 @@ func merge(config, over sysctls, link string) ([]resource.NetSysctl, error) {
 	}{{"args.cni.sysctl", over}, {"sysctl", config}} {
 		above := len(all)
 		for _, pair := range from.list {
-			s, err := resource.ParseNetSysctl(from.at, pair[0], pair[1], link)
+			s, err := sysctl.ParseNetSysctl(from.at, pair[0], pair[1], link)
 			if err != nil {
 				return nil, err
 			}
@@ -61,6 +61,6 @@ func merge(config, over sysctls, link string) ([]resource.NetSysctl, error) {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b resource.NetSysctl) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(all, func(a, b sysctl.NetSysctl) int { return strings.Compare(a.Path, b.Path) })
 	return all, nil
 }

@@ -5,14 +5,15 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
+	"github.com/fairlead-cni/fairlead/resource/tune"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the tuning plugin.
 var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface", want, func(c conf) []plan.Kind {
-	return []plan.Kind{resource.TuningKind(sdk.First(c.DataDir, dataDir))}
+	return []plan.Kind{tune.TuningKind(sdk.First(c.DataDir, dataDir))}
 }).KnowsArgs("MAC")
 
 type conf struct {
@@ -45,7 +46,7 @@ const (
 )
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	t := resource.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir), AllowList: allowList}
+	t := tune.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir), AllowList: allowList}
 	if strings.ContainsRune(c.DataDir, 0) {
 		return nil, spec.Errorf(spec.CodeConfig, "dataDir: %q: a path has no zero byte", c.DataDir)
 	}
@@ -58,13 +59,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	var p plan.Plan
 	if len(t.Sysctls) > 0 {
-		p = append(p, plan.Prerequisite(resource.AllowList{File: allowList, Sysctls: t.Sysctls}))
+		p = append(p, plan.Prerequisite(sysctl.AllowList{File: allowList, Sysctls: t.Sysctls}))
 	}
 	return append(p, t), nil
 }
 
 // link is the part that the interface's attributes have.
-func (c conf) link(t *resource.Tuning, r *sdk.Request) error {
+func (c conf) link(t *tune.Tuning, r *sdk.Request) error {
 	mac := sdk.Asked(sdk.Ask{Key: "args.cni.mac", Value: c.Args.CNI.MAC}, sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(), sdk.Ask{Key: "mac", Value: c.MAC})
 	t.MAC = strings.ToLower(mac.Value)
 	t.MTU, t.Promisc, t.AllMulti, t.TxQLen = c.MTU, c.Promisc, c.AllMulti, c.TxQLen

@@ -4,14 +4,14 @@ package vlan
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the vlan plugin.
 var Plugin = sdk.Interface("vlan", "gives a container one VLAN of a link of the host", want, func(conf) []plan.Kind {
-	return []plan.Kind{resource.ContainerLink("vlan")}
+	return []plan.Kind{link.ContainerLink("vlan")}
 })
 
 type conf struct {
@@ -29,7 +29,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(append(before, resource.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}), after...), nil
+	return append(append(before, link.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}), after...), nil
 }
 
 func (c conf) validate() error {

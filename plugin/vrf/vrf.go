@@ -6,14 +6,14 @@ package vrf
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/routing"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the vrf plugin.
 var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table of their own", want, func(c conf) []plan.Kind {
-	return []plan.Kind{resource.VRFKind(c.Name)}
+	return []plan.Kind{routing.VRFKind(c.Name)}
 })
 
 type conf struct {
@@ -22,7 +22,7 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	v := resource.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
+	v := routing.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
 	bad := func(format string, args ...any) (plan.Plan, error) {
 		return nil, spec.Errorf(spec.CodeConfig, format, args...)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -65,7 +65,7 @@ func (n Names) String() string {
 // servers are the gateways that the host has.
 func (n Names) servers(w *kernel.World) (all []netip.Addr, err error) {
 	for _, g := range n.Gateways {
-		if resource.OfHost(w, g) {
+		if addr.OfHost(w, g) {
 			all = append(all, g)
 		}
 	}

@@ -1,0 +1,95 @@
+package lawtest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// KindOf is the Kind of a resource that does not go with its namespace, and whose the resource is; nil where the law below does not
+// hold for it by itself: a container's own lo, or what belongs to a bridge. A package's tests say it of their resources.
+var KindOf = func(plan.Resource) (plan.Kind, spec.Owner) { return nil, spec.Owner{} }
+
+// KindLaw holds the Kind of r to its law: Owners finds what Ensure made, Remove leaves nothing of it, and nobody else's goes. State is as
+// before Ensure.
+func KindLaw(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.TB) string) {
+	t.Helper()
+	k, of := KindOf(r)
+	if k == nil {
+		return
+	}
+	ctx := t.Context()
+	before := state(t)
+	ensure := func() string {
+		t.Helper()
+		if _, err := r.Ensure(ctx, w); err != nil {
+			t.Fatalf("%s: ensure: %v", k.Name(), err)
+		}
+		return state(t)
+	}
+	same := func(when, want string) {
+		t.Helper()
+		if got := state(t); got != want {
+			t.Fatalf("%s: %s: %s", k.Name(), when, Difference(want, got))
+		}
+	}
+	remove := func(w *kernel.World, tags ...plan.Tag) {
+		t.Helper()
+		if err := k.Remove(ctx, w, tags...); err != nil {
+			t.Fatalf("%s: remove: %v", k.Name(), err)
+		}
+	}
+	other := spec.Owner{Network: of.Network, ContainerID: of.ContainerID + "-other", IfName: "other0"}
+
+	remove(w, plan.TagOf(of)) // nothing
+	same("removing nothing changed something", before)
+	made := ensure()
+	remove(w, plan.TagOf(other))
+	same("remove took another attachment's", made)
+	remove(w, plan.TagOf(of))
+	same("remove left something", before)
+
+	made = ensure()
+	gc := &kernel.World{Host: w.Host, Memory: w.Memory}
+	tags, err := k.Owners(ctx, gc, of.Network)
+	if err != nil {
+		t.Fatalf("%s: owners: %v", k.Name(), err)
+	}
+	if !slices.ContainsFunc(tags, func(t plan.Tag) bool { return t.Hash == kernel.OwnerHash(of) || t.Could != nil && t.Could(of) }) {
+		t.Fatalf("%s: owners do not name %v: %v", k.Name(), of, tags)
+	}
+	same("owners changed something", made)
+	others := []spec.Owner{other} // those that the test has attached beside
+	for _, t := range tags {
+		if t.Known() && t.Owner != of {
+			others = append(others, t.Owner)
+		}
+	}
+	for network, valid := range map[string][]spec.Owner{of.Network: append(others, of), "another": nil} {
+		if err := plan.Collect(ctx, gc, []plan.Kind{k}, network, valid); err != nil {
+			t.Fatalf("%s: GC of %s with %v: %v", k.Name(), network, valid, err)
+		}
+		same("GC took what is valid", made)
+	}
+	if strings.HasSuffix(k.Name(), " interface") { // where it was made the engine writes down
+		id, err := w.Container.Identity()
+		if err == nil {
+			err = w.Memory.Remember(resource.MadeRecord, of, resource.Made{Identity: id, Path: w.Container.Path, Owner: of})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := plan.Collect(ctx, gc, []plan.Kind{k}, of.Network, others); err != nil {
+		t.Fatalf("%s: GC: %v", k.Name(), err)
+	}
+	same("GC left something", before)
+	if err := r.Verify(ctx, w); err == nil {
+		t.Errorf("%s: after GC %v is as it should be", k.Name(), r)
+	}
+}

@@ -1,0 +1,91 @@
+package addr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+)
+
+// An Addr is an address of a link.
+type Addr struct {
+	Where         resource.Where
+	Link          string
+	Prefix        netip.Prefix // the address with its subnet's length
+	NoDAD         bool         // IPv6: usable at once, without asking whether somebody else has it
+	NoPrefixRoute bool         // do not make the route to the subnet
+
+	// Subnet is that of the container whose gateway the address is to be; the host has it on any number of links. Invalid:
+	// it is nobody's gateway.
+	Subnet netip.Prefix
+}
+
+func (a Addr) String() string {
+	return resource.Line("addr", a.Where.String()+a.Link, a.Prefix.String(), resource.Flag("nodad", a.NoDAD), resource.Flag("noprefixroute", a.NoPrefixRoute))
+}
+
+// Ensure implements plan.Resource.
+func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, index, err := a.Where.Index(w, a.Link)
+	if err != nil {
+		return false, err
+	}
+	if a.Subnet.IsValid() && !OfHost(w, a.Prefix.Addr()) {
+		if err := errors.Join(spareRouters(w, a.Link, a.Prefix), warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))); err != nil {
+			return false, err
+		}
+	}
+	err = ns.AddAddr(index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(), NoPrefixRoute: a.NoPrefixRoute})
+	if errors.Is(err, fs.ErrExist) {
+		return false, a.Verify(ctx, w) // IPv6 has an address once, whatever the length
+	}
+	return err == nil, err // a container's is waited for when it is announced; the host is sure of its own
+}
+
+// Free implements Freer.
+func (a Addr) Free(w *kernel.World) error {
+	if !a.Subnet.IsValid() {
+		return nil
+	}
+	return spareRouters(w, a.Link, a.Prefix)
+}
+
+// Verify implements plan.Resource. An address that the kernel still asks its neighbours about is no drift; one
+// that somebody else has is.
+func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
+	ns, index, err := a.Where.Index(w, a.Link)
+	if err != nil {
+		return err
+	}
+	list, err := ns.Addrs(index)
+	if err != nil {
+		return err
+	}
+	for _, have := range list {
+		if have.Prefix.Addr() != a.Prefix.Addr() {
+			continue
+		}
+		// IPv4 may have one address with several lengths; IPv6 has it once.
+		if have.Prefix != a.Prefix && a.Prefix.Addr().Is4() {
+			err = fmt.Errorf("prefix length is %d, want %d", have.Prefix.Bits(), a.Prefix.Bits())
+			continue
+		}
+		var d resource.Drift
+		d.Want("prefix length", a.Prefix.Bits(), have.Prefix.Bits())
+		if a.NoPrefixRoute {
+			d.Want("noprefixroute", true, have.NoPrefixRoute)
+		}
+		if have.DADFailed {
+			d.Add(errors.New("somebody else on the link has it (dadfailed)"))
+		}
+		return d.Err()
+	}
+	if err == nil {
+		err = errors.New("is missing")
+	}
+	return err
+}

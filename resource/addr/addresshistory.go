@@ -1,0 +1,69 @@
+package addr
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+)
+
+// An AddressHistory writes down which addresses an attachment, and the host on its behalf, are about to have on a bridge, so that an
+// Announce knows which are new there. It comes before the addresses: an ADD may be killed at any time. Without addresses, the
+// attachment may take any.
+type AddressHistory struct {
+	Bridge string
+	Addrs  []netip.Addr
+}
+
+func (h AddressHistory) String() string {
+	if len(h.Addrs) == 0 {
+		return resource.Line("record of host/"+h.Bridge, "addresses unknown")
+	}
+	s := make([]string, len(h.Addrs))
+	for i, a := range h.Addrs {
+		s[i] = a.String()
+	}
+	return resource.Line("record of host/"+h.Bridge, "addresses "+strings.Join(s, ", "))
+}
+
+// Ensure implements plan.Resource. What it writes ends with the boot, and is never taken back.
+func (h AddressHistory) Ensure(_ context.Context, w *kernel.World) (bool, error) {
+	history := w.Memory.History(h.Bridge)
+	if len(h.Addrs) == 0 {
+		return false, history.Blur()
+	}
+	return false, history.Hold(h.Addrs...)
+}
+
+// Verify implements plan.Resource. An attachment of an earlier version has none, and that is no drift.
+func (h AddressHistory) Verify(context.Context, *kernel.World) error { return nil }
+
+// onlyOurPorts reports whether all ports of a bridge are host ends of ours. Each is looked at once, as long as it is there: its index is
+// not given to another link.
+func onlyOurPorts(w *kernel.World, bridge string) bool {
+	history := w.Memory.History(bridge)
+	ports, err := w.Host.PortIndexes(bridge)
+	if err != nil {
+		return false
+	}
+	slices.Sort(ports)
+	known := history.Ports()
+	if slices.Equal(ports, known) {
+		return true
+	}
+	foreign := slices.ContainsFunc(ports, func(index int32) bool {
+		if _, seen := slices.BinarySearch(known, index); seen {
+			return false
+		}
+		l, err := w.Host.LinkAt(int(index))
+		return !errors.Is(err, kernel.ErrNoLink) && (err != nil || l.Kind != "veth" || !kernel.OfGroup(l.Group))
+	})
+	if !foreign {
+		history.SetPorts(ports)
+	}
+	return !foreign
+}

@@ -1,0 +1,214 @@
+package addr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
+)
+
+// An Announce tells the neighbours of a container's link which addresses it has now, so that none keeps
+// sending to the former owner of one of them: gratuitous ARP and unsolicited neighbour advertisements.
+type Announce struct {
+	Link  string
+	Addrs []netip.Prefix
+	Port  string // the host's end, waited for until it forwards; empty: none
+
+	// Where the ledger of this number proves that nobody else has had the addresses on the bridge, nothing is said: the flood reaches
+	// each port, and nobody there can know another owner. Empty: all is said.
+	Bridge string
+	Ledger int64
+}
+
+func (a Announce) String() string {
+	s := make([]string, len(a.Addrs))
+	for i, p := range a.Addrs {
+		s[i] = p.Addr().String()
+	}
+	return resource.Line("announce", strings.Join(s, ", "), "on cont/"+a.Link, resource.Flag("through host/"+a.Port, a.Port != ""))
+}
+
+// Ensure implements plan.Resource. It lets the kernel send, for which it changes the link's address to what it
+// is: a packet socket of our own would take a grace period to close, 10 ms and more.
+func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, l, err := resource.Container.Link(w, a.Link)
+	if err != nil {
+		return false, err
+	}
+	if err := a.wait(ctx, w, l); err != nil || len(a.Addrs) == 0 {
+		return false, err
+	}
+	if a.first(w) {
+		return false, nil
+	}
+	changed, err := a.Notify(ns, l)
+	if err == nil {
+		err = ns.SetLink(a.Link, kernel.LinkChange{MAC: l.MAC})
+	}
+	if err != nil {
+		// An ipvlan has its parent's address and no other; a read-only /proc/sys has no say. Neighbours
+		// then learn it from the first packet that they get.
+		slog.Debug("not announced", "link", a.Link, "error", err)
+	}
+	return changed, nil
+}
+
+// first reports whether nobody on the bridge can know another owner of the addresses.
+func (a Announce) first(w *kernel.World) bool {
+	if a.Bridge == "" || a.Ledger == 0 {
+		return false
+	}
+	var addrs []netip.Addr
+	for _, p := range a.Addrs {
+		addrs = append(addrs, p.Addr())
+	}
+	return w.Memory.History(a.Bridge).First(a.Ledger, addrs...) && onlyOurPorts(w, a.Bridge)
+}
+
+// Notify makes the kernel announce each address of the link when the link's own changes.
+func (a Announce) Notify(ns *kernel.NS, l *kernel.Link) (changed bool, err error) {
+	has6, has4 := false, false
+	for _, p := range a.Addrs {
+		has6, has4 = has6 || p.Addr().Is6(), has4 || p.Addr().Is4()
+	}
+	if has4 && !l.ARPNotify {
+		if err := ns.SetLink(a.Link, kernel.LinkChange{ARPNotify: true}); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	if has6 {
+		c, err := ns.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/" + a.Link + "/ndisc_notify", Value: "1", Optional: true})
+		return changed || c, err
+	}
+	return changed, nil
+}
+
+// wait waits until both ends carry packets, for until then the kernel drops what the host sends, and until
+// the addresses are beyond doubt.
+func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) error {
+	if carries, err := connected(ctx, w, l, a.Port); !carries || err != nil {
+		return err // no address gets any further without
+	}
+	for _, p := range a.Addrs {
+		if err := usable(ctx, w.Container, a.Link, p.Addr(), resource.KernelLimit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connected waits until a link of the container, and the port on the host that it leads to, carry packets. A link that
+// leads elsewhere may be without: its cable is out, or that of the link below, which is not this attachment's to mend.
+func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string) (carries bool, err error) {
+	if !l.Up {
+		return false, fmt.Errorf("link %v%s is down", resource.Container, l.Name)
+	}
+	// The host's end first: as a rule the other one has been dealt with when it is.
+	limit := resource.CarrierLimit
+	if port != "" {
+		limit = resource.KernelLimit
+		if err := resource.WaitCarrier(ctx, resource.Host, w.Host, port, limit); err != nil {
+			return false, err
+		}
+	}
+	if l.Operational {
+		return true, nil
+	}
+	if _, under, err := link.MasterBelow(w, l); err != nil || port == "" && under != nil && !under.Up { // which is said already
+		return false, err
+	}
+	err = resource.WaitCarrier(ctx, resource.Container, w.Container, l.Name, limit)
+	if port == "" && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		slog.Warn("the link carries nothing yet", "link", l.Name)
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Settled waits until the kernel is sure of an IPv6 address of a link: it asks whether somebody else has it, unless it was
+// told not to.
+func Settled(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
+	return await(ctx, ns, link, addr, limit, func(int) (bool, error) { return true, nil })
+}
+
+// usable waits until the kernel takes packets to an IPv6 address of a link for its own, too. It does not at once, even
+// where it asks nobody: a worker of its adds the route. What it is sure of will have that, so that to be late is no error.
+func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
+	sure := false
+	err := await(ctx, ns, link, addr, limit, func(index int) (bool, error) {
+		sure = true
+		if r, err := ns.RouteTo(addr); err == nil && r.Type == kernel.Local {
+			return true, nil
+		}
+		routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Link: index})
+		return slices.ContainsFunc(routes, func(r kernel.Route) bool { // in a VRF's table, where no packet from here goes
+			return r.Type == kernel.Local && r.Dst.IsSingleIP() && r.Dst.Addr() == addr
+		}), err
+	})
+	if sure && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		slog.Warn("the kernel takes no packets to the address yet; it is busy with other links", "link", link, "address", addr)
+		return nil
+	}
+	return err
+}
+
+func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration, done func(index int) (bool, error)) error {
+	if !addr.Is6() {
+		return nil
+	}
+	err := ns.Await(ctx, limit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents}, func() (bool, error) {
+		index, err := ns.Index(link)
+		if err != nil {
+			return false, err
+		}
+		list, err := ns.Addrs(index)
+		if err != nil {
+			return false, err
+		}
+		i := slices.IndexFunc(list, func(a kernel.Addr) bool { return a.Prefix.Addr() == addr })
+		switch {
+		case i < 0:
+			return false, errors.New("is missing")
+		case list[i].DADFailed:
+			return false, whoHas(ctx, ns, index, addr)
+		case list[i].Tentative:
+			return false, nil
+		}
+		return done(index)
+	})
+	if err != nil {
+		return fmt.Errorf("wait for address %v of %s: %w", addr, link, err)
+	}
+	return nil
+}
+
+// Verify implements plan.Resource. A link that leads elsewhere than to the host, and carries nothing, is no more drift than it
+// was an error of Ensure.
+func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
+	var d resource.Drift
+	for _, end := range []resource.Iface{{Where: resource.Container, Name: a.Link}, {Where: resource.Host, Name: a.Port}} {
+		if end.Name == "" {
+			continue
+		}
+		if _, l, err := end.Where.Link(w, end.Name); err != nil {
+			d.Add(err)
+		} else if !l.Operational && a.Port == "" && l.Up {
+			slog.Warn("the link carries nothing", "link", end.Name)
+		} else if !l.Operational {
+			d.Add(fmt.Errorf("link %s%s is not operational", end.Where, end.Name))
+		}
+	}
+	return d.Err()
+}
+
+// Follows implements Follower: what is not operational is so again once the links are up.
+func (Announce) Follows() {}

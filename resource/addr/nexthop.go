@@ -1,0 +1,84 @@
+package addr
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Freer is an address that a link on the host is to have as its containers' gateway. Free is nil if there is room for
+// it, now or when the link is there, and nobody else's address is meant. It changes nothing.
+type Freer interface {
+	Free(*kernel.World) error
+}
+
+// OfHost reports whether the host has an address, whatever it is a gateway of.
+func OfHost(w *kernel.World, a netip.Addr) bool {
+	r, err := w.Host.RouteTo(a)
+	return err == nil && r.Type == kernel.Local
+}
+
+// spareRouters refuses to give a link on the host an address by which the host itself reaches others: from then on it
+// would send them nothing any more. One that the host has already is nobody else's, which is asked first, for every
+// container but the first finds it so, and the rest lists all routes.
+func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
+	if OfHost(w, gw.Addr()) {
+		return nil
+	}
+	f := kernel.RouteFilter{Family: kernel.IPv4}
+	if gw.Addr().Is6() {
+		f.Family = kernel.IPv6
+	}
+	routes, err := w.Host.Routes(f)
+	if err != nil {
+		return err
+	}
+	for _, r := range routes {
+		// A router's link-local address is its own on its link alone.
+		if r.Via != gw.Addr() || gw.Addr().IsLinkLocalUnicast() {
+			continue
+		}
+		by := Route{Where: resource.Host, Dst: r.Dst, Via: r.Via}
+		l, err := w.Host.LinkAt(r.Link)
+		if err == nil {
+			by.Link = l.Name
+		} else if resource.ExceptNoLink(err) != nil {
+			return err
+		}
+		return spec.Errorf(spec.CodeConfig, "ipam: gateway %v: is the next hop of a route of this host (%v), which would lead nowhere if host/%s had it; "+
+			"give the network a subnet of its own. To be on the network of %s itself, a container takes macvlan or ipvlan with that for its master, or a bridge that has it for a port, without isGateway",
+			gw.Addr(), by, link, by.Link)
+	}
+	return nil
+}
+
+// An Overlapper is a Freer whose network may overlap with something else of the host: STATUS says so.
+type Overlapper interface {
+	Overlaps(*kernel.World) error
+}
+
+// Overlaps implements Overlapper.
+func (g Gateway) Overlaps(w *kernel.World) error { return warnOfOverlap(w, g.Link, g.Prefix) }
+
+// Overlaps implements Overlapper.
+func (a Addr) Overlaps(w *kernel.World) error {
+	if !a.Subnet.IsValid() {
+		return nil
+	}
+	return warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))
+}
+
+// warnOfOverlap says which other link of the host has an address of the subnet, or a route into it, for the host reaches
+// one of the two only.
+func warnOfOverlap(w *kernel.World, link string, subnet netip.Prefix) error {
+	other, kind, prefix, err := w.Host.Overlap(link, subnet)
+	if err == nil && other != "" {
+		slog.Warn(fmt.Sprintf("subnet %v of link %s overlaps with %s %v of link %s, %s: give each a subnet of its own; `fairlead net ls` names the networks",
+			subnet.Masked(), link, kind, prefix, other, kernel.Overlapping))
+	}
+	return err
+}

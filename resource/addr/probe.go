@@ -1,0 +1,203 @@
+package addr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Probe asks, before a link of the container has its IPv4 addresses, whether somebody on its segment has one of them
+// or is about to (RFC 5227, 2.1.1). IPv6's are the kernel's to ask for, and are waited for when they are announced.
+type Probe struct {
+	Link  string
+	Addrs []netip.Prefix
+	Port  string      // the host's end, waited for until it forwards; empty: none
+	On    link.Master // the link below, whose addresses nobody answers for by Link; without a Kind: none
+	ByOn  bool        // ask by On, which has Link's MAC and gets what is meant for it
+}
+
+// The spans of a Probe: three questions in about a second, as long as the kernel's own for IPv6. The RFC's are four
+// times as long, for radio links that sleep, and for machines that all boot at once, when the power is back.
+const (
+	probeFirst = 200 * time.Millisecond // at most, before the first question (PROBE_WAIT)
+	probeMin   = 250 * time.Millisecond // between two (PROBE_MIN)
+	probeMax   = 500 * time.Millisecond // (PROBE_MAX)
+	probeLast  = 500 * time.Millisecond // after the last one (ANNOUNCE_WAIT)
+	probeCount = 3                      // (PROBE_NUM)
+)
+
+func (p Probe) String() string {
+	s := make([]string, len(p.Addrs))
+	for i, a := range p.Addrs {
+		s[i] = a.Addr().String()
+	}
+	on := "on cont/" + p.Link
+	over := resource.Flag("over "+p.On.Where.String()+link.MasterWords(p.On.Link), p.On.Kind != "")
+	if p.ByOn {
+		on, over = "on "+p.On.Where.String()+link.MasterWords(p.On.Link), "for cont/"+p.Link
+	}
+	return resource.Line("probe", strings.Join(s, ", "), on, over, resource.Flag("through host/"+p.Port, p.Port != ""))
+}
+
+// Verify implements plan.Resource. What was asked once is known.
+func (p Probe) Verify(context.Context, *kernel.World) error { return nil }
+
+// Ensure implements plan.Resource. It makes nothing: that the addresses are free is a fact or not.
+func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, l, err := resource.Container.Link(w, p.Link)
+	if err != nil {
+		return false, err
+	}
+	if p.On.Kind != "" {
+		on, master, err := p.On.Find(w)
+		if err == nil {
+			err = p.below(on, master)
+		}
+		if err != nil {
+			return false, err
+		}
+		if p.ByOn {
+			ns, l = on, master
+		}
+	}
+	ask, err := p.unknown(w)
+	if err != nil || len(ask) == 0 {
+		return false, err
+	}
+	carries := l.Operational
+	if !p.ByOn {
+		if carries, err = connected(ctx, w, l, p.Port); err != nil {
+			return false, err
+		}
+	}
+	if !carries {
+		return false, spec.Errorf(spec.CodeTryAgain, "conflictDetection: \"probe\": %s carries nothing, so nobody can be asked who has %v; see to its cable", l.Name, ask[0])
+	}
+	return false, p.ask(ctx, ns, l, slices.DeleteFunc(ask, netip.Addr.Is6))
+}
+
+// unknown are the addresses that the link is still without, or that the kernel is still asking for.
+func (p Probe) unknown(w *kernel.World) (list []netip.Addr, err error) {
+	ns, index, err := resource.Container.Index(w, p.Link)
+	if err != nil {
+		return nil, err
+	}
+	have, err := ns.Addrs(index)
+	for _, a := range p.Addrs {
+		if !slices.ContainsFunc(have, func(h kernel.Addr) bool { return h.Prefix.Addr() == a.Addr() && !h.Tentative }) {
+			list = append(list, a.Addr())
+		}
+	}
+	return list, err
+}
+
+// below refuses what the link below has: it is on the segment, and does not hear what the link above it asks.
+func (p Probe) below(ns *kernel.NS, master *kernel.Link) error {
+	have, err := ns.Addrs(master.Index)
+	for _, h := range have {
+		for _, a := range p.Addrs {
+			if h.Prefix.Addr() == a.Addr() {
+				return taken(a.Addr(), fmt.Sprintf("%s itself, %s, has it", master.Name, p.On.Where.Place()))
+			}
+		}
+	}
+	return err
+}
+
+// ask asks three times, and listens in between and after.
+func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *kernel.Link, addrs []netip.Addr) error {
+	if len(addrs) == 0 {
+		return nil
+	}
+	n, err := ns.Neighbours(l, false)
+	if err != nil {
+		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"probe\": nobody can be asked who has %v: %w", addrs[0], err)
+	}
+	defer n.Close()
+	wait := rand.N(probeFirst)
+	for i := range probeCount + 1 {
+		if err := heard(ctx, n, addrs, time.Now().Add(wait)); err != nil {
+			return err
+		}
+		if i == probeCount {
+			break
+		}
+		for _, a := range addrs {
+			if err := n.Ask(a); err != nil {
+				return err
+			}
+		}
+		if wait = probeMin + rand.N(probeMax-probeMin); i == probeCount-1 {
+			wait = probeLast
+		}
+	}
+	return nil
+}
+
+// heard is the conflict that is heard of until then, or nil.
+func heard(ctx context.Context, n *kernel.Neighbours, addrs []netip.Addr, until time.Time) error {
+	for {
+		c, ok, err := n.Next(ctx, until)
+		if err != nil || !ok {
+			return err
+		}
+		if slices.Contains(addrs, c.Addr) {
+			return taken(c.Addr, claims(c.MAC, c.Probe))
+		}
+	}
+}
+
+func claims(mac net.HardwareAddr, probe bool) string {
+	if probe {
+		return mac.String() + " on the link is about to have it"
+	}
+	return mac.String() + " on the link has it"
+}
+
+// taken is that somebody else has an address. Nothing that was configured is wrong, and it may pass: the address goes
+// back to its pool, whose next one may be free, or the other lets go of it. Clause P8 has code 11 for that.
+func taken(a netip.Addr, who string) error {
+	return spec.Errorf(spec.CodeTryAgain, "%w", Taken{a, who}).WithHint("Something on that segment uses the address: find it by its MAC, or use another. " +
+		"`fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out.")
+}
+
+// A Taken is the error that somebody else on the link has an address. Who gave the address out has to know.
+type Taken struct {
+	Addr netip.Addr
+	Who  string
+}
+
+func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.Who }
+
+// whoHas asks who has an IPv6 address that the kernel found taken. Of two who wanted it at the same time neither has it.
+func whoHas(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {
+	const patience = 500 * time.Millisecond
+	unknown := taken(a, "somebody else on the link has it, or wants it too")
+	l, err := ns.LinkAt(index)
+	if err != nil {
+		return errors.Join(unknown, err)
+	}
+	n, err := ns.Neighbours(l, true)
+	if err != nil {
+		return unknown
+	}
+	defer n.Close()
+	if err = n.Ask(a); err == nil {
+		err = heard(ctx, n, []netip.Addr{a}, time.Now().Add(patience))
+	}
+	if e := (*spec.Error)(nil); errors.As(err, &e) {
+		return err
+	}
+	return unknown
+}

@@ -1,0 +1,217 @@
+package addr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A Route is a route by a link.
+type Route struct {
+	Where    resource.Where
+	Link     string
+	Dst      netip.Prefix // 0.0.0.0/0 or ::/0: default
+	Via      netip.Addr
+	Src      netip.Addr
+	MTU      int
+	AdvMSS   int
+	Priority int // the metric
+	Table    int // zero: main
+	Scope    int // counts only where HasScope is set, for zero is the scope "global"
+	HasScope bool
+	OnLink   bool // the next hop is on the link, whatever the addresses say
+}
+
+func (r Route) String() string {
+	dst, scope := r.Dst.String(), ""
+	if r.Dst.IsValid() && r.Dst.Bits() == 0 {
+		dst = "default"
+		if r.Dst.Addr().Is6() {
+			dst = "-6 default"
+		}
+	}
+	if r.HasScope {
+		scope = "scope " + strconv.Itoa(r.Scope)
+	}
+	return resource.Line("route", dst, resource.Opt("via", r.Via), "dev "+r.Where.String()+r.Link, resource.Opt("src", r.Src), resource.Opt("metric", r.Priority),
+		resource.Opt("table", r.Table), scope, resource.Flag("onlink", r.OnLink), resource.Opt("mtu", r.MTU), resource.Opt("advmss", r.AdvMSS))
+}
+
+// Ensure implements plan.Resource. A default route that another link holds at the same metric is left
+// as it is and nothing is changed (P25): Present tells whether the route is there.
+func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, index, err := r.Where.Index(w, r.Link)
+	if err != nil {
+		return false, err
+	}
+	k := kernel.Route{Dst: r.Dst, Via: r.Via, Src: r.Src, Link: index, Priority: r.Priority, Table: r.table(),
+		Scope: uint8(r.Scope), OnLink: r.OnLink, MTU: r.MTU, AdvMSS: r.AdvMSS, Protocol: kernel.ByBoot}
+	if !r.HasScope && !r.Via.IsValid() && r.Dst.Addr().Is4() {
+		k.Scope = kernel.ScopeLink
+	}
+	err = ns.AddRoute(k, r.Dst.Bits() == 0)
+	if r.Dst.Bits() == 0 && errors.Is(err, fs.ErrExist) {
+		if holder, err := r.holder(ns, index); err != nil {
+			return false, err
+		} else if holder != "" {
+			slog.Info("a default route is there already, and this one is left out", "route", r.String(), "held", holder)
+			return false, nil
+		}
+		// What a router advertised the kernel keeps as long as that router says; added once more, it would stay for ever.
+		if have, err := r.find(w); err != nil || have != nil && have.Protocol == kernel.ByRA {
+			return false, errors.Join(err, r.Verify(ctx, w))
+		}
+		err = ns.AddRoute(k, false) // it is this link's own, by another router maybe
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return false, r.Verify(ctx, w) // equal in what tells routes apart, not in all
+	}
+	unreachable := errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH)
+	if unreachable && r.Via.IsValid() && !r.OnLink {
+		err = fmt.Errorf("%w (no address of %s has %v in its subnet)", err, r.Link, r.Via)
+	}
+	if err != nil && r.Via.IsValid() && (unreachable || errors.Is(err, unix.EINVAL)) {
+		err = spec.AsError(err, 0).WithHint("Give the route a router in a subnet of the container's (gateway, or gw of the route); " +
+			"of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in which file it is.")
+	}
+	if err != nil {
+		return false, fmt.Errorf("add route: %w", err)
+	}
+	return true, nil
+}
+
+// holder is the link that has the default route of this metric, or empty if it is our own.
+func (r Route) holder(ns *kernel.NS, ours int) (string, error) {
+	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.table()})
+	if err != nil {
+		return "", err
+	}
+	other := ""
+	for _, have := range list {
+		if have.Dst.Bits() != 0 || have.Priority != r.Metric() {
+			continue
+		}
+		if have.Link == ours {
+			return "", nil
+		}
+		other = "no link"
+		if l, err := ns.LinkAt(have.Link); err == nil {
+			other = l.Name
+		}
+	}
+	return other, nil
+}
+
+func (r Route) family() uint8 {
+	if r.Dst.Addr().Is4() {
+		return kernel.IPv4
+	}
+	return kernel.IPv6
+}
+
+func (r Route) table() int {
+	if r.Table == 0 {
+		return kernel.MainTable
+	}
+	return r.Table
+}
+
+// Metric is what the kernel makes of Priority: for IPv6 zero means 1024.
+func (r Route) Metric() int {
+	if r.Priority == 0 && r.Dst.Addr().Is6() {
+		return 1024
+	}
+	return r.Priority
+}
+
+// find is the route as the kernel has it, or nil. Without a table of its own it may be in another than the main one
+// by now, for a later plugin of the chain may have moved it there (P16): where packets from an address of the link
+// are looked up, and then a default route may have got another router, or where those of a VRF are.
+func (r Route) find(w *kernel.World) (*kernel.Route, error) {
+	ns, index, err := r.Where.Index(w, r.Link)
+	if err != nil {
+		return nil, err
+	}
+	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.Table, Link: index})
+	if err != nil {
+		return nil, err
+	}
+	elsewhere := list[:0:0]
+	for _, have := range list {
+		if have.Dst != r.Dst.Masked() || have.Type != kernel.Unicast || r.Priority != 0 && have.Priority != r.Priority {
+			continue
+		}
+		if have.Table == r.table() && have.Via == r.Via {
+			return &have, nil
+		}
+		if r.Table == 0 && (have.Via == r.Via || r.Dst.Bits() == 0) {
+			elsewhere = append(elsewhere, have)
+		}
+	}
+	if len(elsewhere) == 0 {
+		return nil, nil
+	}
+	leads, err := r.tables(ns, index)
+	for _, have := range elsewhere {
+		if have.Table != kernel.MainTable && leads(have) {
+			return &have, err
+		}
+	}
+	return nil, err
+}
+
+// tables tells whether packets of the link are looked up in the table of a route.
+func (r Route) tables(ns *kernel.NS, index int) (leads func(kernel.Route) bool, err error) {
+	vrf, err := resource.VRFOf(ns, index)
+	addrs, aerr := ns.Addrs(index)
+	rules, rerr := ns.Rules(r.family())
+	return func(have kernel.Route) bool {
+		return vrf != nil && have.Table == int(vrf.Data.Table) && have.Via == r.Via || slices.ContainsFunc(rules, func(rule kernel.Rule) bool {
+			return rule.Table == have.Table && slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return RuleFromAddr(rule, a.Prefix.Addr()) })
+		})
+	}, errors.Join(err, aerr, rerr)
+}
+
+// Present reports whether the kernel has the route, for a result names only what was applied.
+func (r Route) Present(ctx context.Context, w *kernel.World) (bool, error) {
+	have, err := r.find(w)
+	return have != nil, err
+}
+
+// Verify implements plan.Resource.
+func (r Route) Verify(ctx context.Context, w *kernel.World) error {
+	have, err := r.find(w)
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		return errors.New("is missing")
+	}
+	var d resource.Drift
+	if r.Src.IsValid() {
+		d.Want("src", r.Src, have.Src)
+	}
+	if r.MTU != 0 {
+		d.Want("mtu", r.MTU, have.MTU)
+	}
+	if r.AdvMSS != 0 {
+		d.Want("advmss", r.AdvMSS, have.AdvMSS)
+	}
+	if r.HasScope && r.Dst.Addr().Is4() { // of IPv6 the kernel keeps none
+		d.Want("scope", r.Scope, have.Scope)
+	}
+	if r.OnLink {
+		d.Want("onlink", true, have.OnLink)
+	}
+	return d.Err()
+}

@@ -1,0 +1,178 @@
+package addr
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"golang.org/x/sys/unix"
+)
+
+// A Rule is a policy routing rule of ours. One that somebody else made and that does the same will do, and is
+// not removed.
+type Rule struct {
+	Where    resource.Where
+	V6       bool         // counts only where neither From nor To says it
+	Priority int          // a lower one is asked first, the main table's is 32766; never zero
+	From, To netip.Prefix // invalid: anywhere
+	IIF      string       // came in by that link; lo: from the namespace itself
+	Mark     uint32       // a packet's mark in the bits of Mask
+	Mask     uint32       // zero: any mark
+	Table    int          // what is looked up; zero: Action says what happens
+	Action   Action       // without Table: prohibit or unreachable
+}
+
+// An Action is what becomes of packets that a Rule looks nothing up for, and that a route leads nowhere.
+type Action string
+
+// The Actions: what the sender is told. Of Blackhole it is nothing.
+const (
+	Prohibit    Action = "prohibit"
+	Unreachable Action = "unreachable"
+	Blackhole   Action = "blackhole"
+)
+
+func (a Action) RuleAction() uint8 {
+	switch a {
+	case Prohibit:
+		return kernel.Prohibit
+	case Unreachable:
+		return kernel.Unreachable
+	case Blackhole:
+		return unix.FR_ACT_BLACKHOLE
+	}
+	return kernel.Lookup
+}
+
+func (a Action) RouteType() uint8 {
+	switch a {
+	case Prohibit:
+		return kernel.ProhibitRoute
+	case Unreachable:
+		return unix.RTN_UNREACHABLE
+	case Blackhole:
+		return unix.RTN_BLACKHOLE
+	}
+	return kernel.Unicast
+}
+
+func (r Rule) String() string {
+	from, mark := "from all", ""
+	if r.From.IsValid() {
+		from = "from " + Brief(r.From)
+	}
+	if r.Mask != 0 {
+		mark = fmt.Sprintf("fwmark %#x/%#x", r.Mark, r.Mask)
+	}
+	family := ""
+	if !r.From.IsValid() && !r.To.IsValid() && r.V6 {
+		family = "-6"
+	}
+	to := ""
+	if r.To.IsValid() {
+		to = "to " + Brief(r.To)
+	}
+	return resource.Line("rule", family, "in", r.Where.String(), "priority", strconv.Itoa(r.Priority), from, to, resource.Opt("iif", r.IIF), mark,
+		resource.Opt("lookup", r.Table), string(r.Action))
+}
+
+// Brief is a prefix as ip(8) writes it, an address where it has all bits.
+func Brief(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}
+
+func (r Rule) kernel() kernel.Rule {
+	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, Mark: r.Mark, Mask: r.Mask, Table: r.Table,
+		Action: r.Action.RuleAction(), Protocol: kernel.OurProtocol}
+	switch p := cmp.Or(r.From, r.To); {
+	case p.IsValid() && p.Addr().Is6(), !p.IsValid() && r.V6:
+		k.Family = kernel.IPv6
+	}
+	return k
+}
+
+// find is every rule that does the same as r, at whatever priority and whoever made it.
+func (r Rule) find(w *kernel.World) (ns *kernel.NS, found []kernel.Rule, err error) {
+	if ns, err = r.Where.Namespace(w); err != nil {
+		return nil, nil, err
+	}
+	want := r.kernel()
+	list, err := ns.Rules(want.Family)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, have := range list {
+		same := have
+		same.Priority, same.Protocol = want.Priority, want.Protocol
+		if same == want {
+			found = append(found, have)
+		}
+	}
+	return ns, found, nil
+}
+
+// Ensure implements plan.Resource.
+func (r Rule) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, found, err := r.find(w)
+	if err != nil {
+		return false, err
+	}
+	for _, have := range found {
+		if have.Priority == r.Priority {
+			return false, nil
+		}
+	}
+	err = ns.AddRule(r.kernel())
+	if errors.Is(err, fs.ErrExist) { // another ADD was faster
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (r Rule) Verify(ctx context.Context, w *kernel.World) error {
+	_, found, err := r.find(w)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return errors.New("is missing")
+	}
+	var d resource.Drift
+	for _, have := range found {
+		if have.Priority == r.Priority {
+			return nil
+		}
+		d.Want("priority", r.Priority, have.Priority)
+	}
+	return d.Err()
+}
+
+// Remove implements plan.Remover.
+func (r Rule) Remove(ctx context.Context, w *kernel.World) error {
+	ns, found, err := r.find(w)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, have := range found {
+		if have.Protocol == kernel.OurProtocol {
+			errs = append(errs, ns.DelRule(have))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// RuleFromAddr reports whether all that r says is which table packets from addr are looked up in.
+func RuleFromAddr(r kernel.Rule, addr netip.Addr) bool {
+	return !r.Other && r.From.IsSingleIP() && r.From.Addr() == addr && !r.To.IsValid() && r.IIF == "" && r.OIF == "" && r.Mask == 0 && r.Action == kernel.Lookup
+}

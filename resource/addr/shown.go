@@ -1,0 +1,37 @@
+package addr
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+)
+
+// Shown is the MAC and the MTU that the kernel shows of a link.
+func Shown(f resource.Iface, w *kernel.World) (mac string, mtu int, err error) {
+	_, l, err := f.Where.Link(w, f.Name)
+	if err != nil {
+		return "", 0, err
+	}
+	return l.MAC.String(), l.MTU, nil
+}
+
+// Addresses are those that the kernel shows on a link, without the link-local ones.
+func Addresses(f resource.Iface, w *kernel.World) ([]netip.Prefix, error) {
+	ns, l, err := f.Where.Link(w, f.Name)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := ns.Addrs(l.Index)
+	if err != nil {
+		return nil, fmt.Errorf("%s%s: %w", f.Where, f.Name, err)
+	}
+	var ps []netip.Prefix
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			ps = append(ps, a.Prefix)
+		}
+	}
+	return ps, nil
+}

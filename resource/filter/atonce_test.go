@@ -1,0 +1,42 @@
+package filter
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// TestAtOnceAgain has somebody else change the packet filter between what AtOnce reads and what it writes: it reads again,
+// and nothing is lost. Somebody who never stops does not keep it from ending.
+func TestAtOnceAgain(t *testing.T) {
+	for name, meddles := range map[string]int{"nobody": 0, "once": 1, "three times": 3, "always": 100} {
+		t.Run(name, func(t *testing.T) {
+			w := lawtest.NewWorld(t)
+			m := func(i byte) Masquerade {
+				o := spec.Owner{Network: "net", ContainerID: string('a' + rune(i)), IfName: "eth0"}
+				return Masquerade{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, 2 + i}), 24)}}
+			}
+			lawtest.Ensure(t, w, m(9)) // the table stands
+			ctx, times := Together(t.Context()), 0
+			err := AtOnce(ctx, w, func() {
+				for i := range byte(3) {
+					if _, err := m(i).Ensure(ctx, w); err != nil {
+						t.Error(err)
+					}
+				}
+				if times < meddles {
+					nft(t, w, "add table inet other; delete table inet other")
+				}
+				times++
+			})
+			if err != nil || times != min(meddles, 4)+1 {
+				t.Errorf("done %d times, %v", times, err)
+			}
+			for i := range byte(3) {
+				lawtest.Verify(t, w, m(i))
+			}
+		})
+	}
+}

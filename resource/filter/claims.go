@@ -1,0 +1,408 @@
+package filter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A claim is one owner's wish for ports of a slot, at an address of the host or at any.
+type claim struct {
+	owner       [8]byte
+	comment     string // with the owner's tag
+	host, to    netip.Addr
+	first, last uint16 // ports of the host
+	toPort      uint16 // where the first leads to; that of a range is the first itself
+	container   uint32 // a hash of the container's ID: conflicts are between containers
+	link        uint32 // index of the host end that was there when the port was published; 0 is unknown
+}
+
+// wanted is a claim that is to be made.
+type wanted struct {
+	slot
+	claim
+}
+
+// A slot is where claims stand: those of one port, numbered from 0 on without a gap, or in one list those of all ranges, of
+// one family, of the same conditions, of one protocol. A node has few ranges, and each is compared.
+type slot struct {
+	portMaps
+	proto byte
+	port  uint16 // 0: the list of ranges
+}
+
+// slotOf is where the claims of exactly these ports stand.
+func (p portMaps) slotOf(proto byte, first, last uint16) slot {
+	if first < last {
+		return p.rangesOf(proto)
+	}
+	return slot{p, proto, first}
+}
+
+func (p portMaps) rangesOf(proto byte) slot { return slot{p, proto, 0} }
+
+func (s slot) set() *kernel.NFTSet {
+	if s.port == 0 {
+		return s.ranges
+	}
+	return s.claims
+}
+
+// key is what the claims of a slot are gathered under.
+func (s slot) key() string { return s.set().Name + " " + string(kernel.NFTKey(s.proto, s.port)) }
+
+// place is where the maps have ports of the host; the zero Addr is any.
+func (p portMaps) place(proto byte, host netip.Addr, first, last uint16) kernel.NFTElem {
+	any := !host.IsValid() || host.IsUnspecified()
+	switch {
+	case first == last && any:
+		return kernel.NFTElem{Set: p.any, Key: kernel.NFTKey(proto, first)}
+	case first == last:
+		return kernel.NFTElem{Set: p.exact, Key: kernel.NFTKey(host, proto, first)}
+	case any:
+		return kernel.NFTElem{Set: p.anyRange, Key: kernel.NFTKey(proto, first), KeyEnd: kernel.NFTKey(proto, last)}
+	}
+	return kernel.NFTElem{Set: p.exactRange, Key: kernel.NFTKey(host, proto, first), KeyEnd: kernel.NFTKey(host, proto, last)}
+}
+
+// lead is the element that leads to a claim's container.
+func (s slot) lead(c claim) kernel.NFTElem {
+	e := s.place(s.proto, c.host, c.first, c.last)
+	e.Data, e.Comment = kernel.NFTKey(c.to), c.comment
+	if c.first == c.last {
+		e.Data = kernel.NFTKey(c.to, c.toPort)
+	}
+	return e
+}
+
+// element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields, so the
+// port that is led to and the last one that is claimed share one.
+func (s slot) element(n int, c claim) kernel.NFTElem {
+	key := kernel.NFTKey(s.proto, s.port, uint32(n))
+	data := kernel.NFTKey(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
+	if s.port == 0 {
+		hash := kernel.PlaceHash(string(c.owner[:]) + string(data))
+		key = kernel.NFTKey(s.proto, c.first, binary.BigEndian.Uint32(hash[:]))
+	}
+	return kernel.NFTElem{Set: s.set(), Key: key, Data: data, Comment: c.comment}
+}
+
+func (s slot) parse(e *kernel.NFTElem) (c claim) {
+	_, c.owner, _, _ = kernel.ParseTag(e.Comment)
+	c.comment = e.Comment
+	c.first, c.last = s.port, s.port
+	if f := kernel.NFTFields(e.Set.Data, e.Data); len(f) == 5 {
+		c.host, _ = f[0].(netip.Addr)
+		c.to, _ = f[1].(netip.Addr)
+		ports, _ := f[2].(uint32)
+		c.toPort = uint16(ports >> 16)
+		if s.port == 0 {
+			c.first, c.last = c.toPort, uint16(ports)
+		}
+		c.container, _ = f[3].(uint32)
+		c.link, _ = f[4].(uint32)
+	}
+	return c
+}
+
+// network stands for the network of a claim's owner.
+func (c claim) network() (hash [6]byte) {
+	hash, _, _, _ = kernel.ParseTag(c.comment)
+	return hash
+}
+
+// same reports whether two claims of one owner ask for the same thing.
+func (c claim) same(d claim) bool {
+	return c.host == d.host && c.to == d.to && c.toPort == d.toPort && c.first == d.first && c.last == d.last
+}
+
+// at reports whether two claims are for the same ports of the same address, so that one can stand by for the other.
+func (c claim) at(d claim) bool { return c.host == d.host && c.first == d.first && c.last == d.last }
+
+// overlaps reports whether two claims have a port in common, and meets whether it is at one address, as bind(2)
+// sees it.
+func (c claim) overlaps(d claim) bool { return c.first <= d.last && d.first <= c.last }
+
+func (c claim) meets(d claim) bool {
+	return c.overlaps(d) && (c.host == d.host || c.host.IsUnspecified() || d.host.IsUnspecified())
+}
+
+// claimants are the claims of some slots, as they are and as they shall be.
+type claimants map[string]*claimed
+
+type claimed struct {
+	slot
+	before, after []claim
+}
+
+// claimOf is what of a claim an entry of owners says, which leads to a published port.
+func claimOf(t *kernel.NFTTable, e entry) (w wanted, ok bool) {
+	if e.place.Set == nil {
+		return w, false
+	}
+	p, ok := portsNamed(t, e.place.Set.Name)
+	f := kernel.NFTFields(e.place.Set.Key, e.place.Key)
+	if !ok || len(f) < 2 {
+		return w, false
+	}
+	w.host = anyAddr(p.v6)
+	if len(f) > 2 {
+		w.host, _ = f[0].(netip.Addr)
+	}
+	w.first, _ = f[len(f)-1].(uint16)
+	w.last = w.first
+	if end := kernel.NFTFields(e.place.Set.Key, e.place.KeyEnd); len(end) == len(f) {
+		w.last, _ = end[len(end)-1].(uint16)
+	}
+	proto, _ := f[len(f)-2].(uint8)
+	w.slot = p.slotOf(proto, w.first, w.last)
+	return w, true
+}
+
+// slotsOf are the slots that entries of owners lead to, and the lists of ranges, which come from an earlier version so.
+func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
+	for _, e := range mapped {
+		if w, ok := claimOf(t, e); ok {
+			slots = append(slots, w.slot, w.rangesOf(w.proto))
+		}
+	}
+	return slots
+}
+
+// unclaimed are the entries that no claim bears out, as when somebody flushed the claims.
+func (m claimants) unclaimed(t *kernel.NFTTable, mapped []entry) (left []entry) {
+	for _, e := range mapped {
+		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.claim.at) {
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
+// split tells the entries that name a published port from the others.
+func split(have []entry) (mapped, plain []entry) {
+	for _, e := range have {
+		if e.place.Set != nil {
+			if _, ok := portsNamed(e.place.Set.Table, e.place.Set.Name); ok {
+				mapped = append(mapped, e)
+				continue
+			}
+		}
+		plain = append(plain, e)
+	}
+	return mapped, plain
+}
+
+// around are the slots where any claim stands that may have a port in common with what is wanted. For a range all
+// ports are listed, for fewer are published than a range may be wide.
+func (f filter) around(want []wanted) (slots []slot, err error) {
+	listed := map[string][]kernel.NFTElem{}
+	for _, w := range want {
+		slots = append(slots, w.slot, w.rangesOf(w.proto))
+		if w.first == w.last {
+			continue
+		}
+		all, ok := listed[w.claims.Name]
+		if !ok {
+			if all, err = f.List(w.claims); err != nil {
+				return nil, err
+			}
+			listed[w.claims.Name] = all
+		}
+		for _, e := range all {
+			key := kernel.NFTFields(e.Set.Key, e.Key)
+			if port := key[1].(uint16); key[0] == w.proto && w.first <= port && port <= w.last {
+				slots = append(slots, slot{w.portMaps, w.proto, port})
+			}
+		}
+	}
+	return slots, nil
+}
+
+// claims reads the claims of slots. Those of a port stand without a gap, so reading ends at the first that is missing.
+func (f filter) claims(slots []slot) (claimants, error) {
+	all := claimants{}
+	var open []*claimed
+	for _, s := range slots {
+		if all[s.key()] != nil {
+			continue
+		}
+		c := &claimed{slot: s}
+		all[s.key()] = c
+		if s.port != 0 {
+			open = append(open, c)
+			continue
+		}
+		var err error
+		if c.before, err = f.rangeClaims(s); err != nil {
+			return nil, err
+		}
+	}
+	for step := 1; len(open) > 0; step *= 4 { // most ports have one claim or none
+		var ask []kernel.NFTElem
+		for _, c := range open {
+			for i := range step {
+				ask = append(ask, kernel.NFTElem{Set: c.set(), Key: c.element(len(c.before)+i, claim{}).Key})
+			}
+		}
+		found, err := f.Get(ask...)
+		if err != nil {
+			return nil, err
+		}
+		var more []*claimed
+		for i, c := range open {
+			mine := found[i*step : (i+1)*step]
+			for _, e := range mine {
+				if e == nil {
+					break
+				}
+				c.before = append(c.before, c.parse(e))
+			}
+			if mine[step-1] != nil {
+				more = append(more, c)
+			}
+		}
+		open = more
+	}
+	for _, c := range all {
+		c.after = slices.Clone(c.before)
+	}
+	return all, nil
+}
+
+// rangeClaims reads the claims of a list of ranges.
+func (f filter) rangeClaims(s slot) (list []claim, err error) {
+	all, err := f.List(s.ranges)
+	if all == nil && err == nil {
+		all, err = f.moveRanges(s.portMaps)
+	}
+	slices.SortFunc(all, func(a, b kernel.NFTElem) int { return bytes.Compare(a.Key, b.Key) })
+	for _, e := range all {
+		if e.Key[0] == s.proto {
+			list = append(list, s.parse(&e))
+		}
+	}
+	return list, err
+}
+
+// join adds the slots that m lacks.
+func (m claimants) join(more claimants) {
+	for k, c := range more {
+		if m[k] == nil {
+			m[k] = c
+		}
+	}
+}
+
+// remove takes an owner's claims away.
+func (m claimants) remove(owner [8]byte) {
+	for _, c := range m {
+		c.remove(func(d claim) bool { return d.owner == owner })
+	}
+}
+
+// remove takes claims away; the last one moves into the gap.
+func (c *claimed) remove(which func(claim) bool) {
+	for i := len(c.after) - 1; i >= 0; i-- {
+		if which(c.after[i]) {
+			last := len(c.after) - 1
+			c.after[i] = c.after[last]
+			c.after = c.after[:last]
+		}
+	}
+}
+
+// A led place is where the maps lead somewhere, for claims of a slot that want the same.
+type led struct {
+	*claimed
+	claim // the first of them
+	now   *kernel.NFTElem
+}
+
+// lead writes into b how the claims change, and whom the maps lead to after that, where any of some owners' claims are: whom
+// they do, as long as he claims it; else whoever has waited.
+func (f filter) lead(b *kernel.NFTBatch, m claimants, owners map[[8]byte]bool) (flows []kernel.UDPFlow, err error) {
+	leads, err := f.leads(m, owners)
+	if err != nil {
+		return nil, err
+	}
+	var adds []kernel.NFTElem // after all deletions: a range makes room for others
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		c := m[k]
+		for n := range max(len(c.before), len(c.after)) {
+			if n < len(c.before) && n < len(c.after) && c.before[n] == c.after[n] {
+				continue
+			}
+			if n < len(c.before) {
+				b.Delete(c.element(n, c.before[n]))
+			}
+			if n < len(c.after) {
+				adds = append(adds, c.element(n, c.after[n]))
+			}
+		}
+	}
+	for _, l := range leads {
+		waiting := slices.DeleteFunc(slices.Clone(l.after), func(d claim) bool { return !d.at(l.claim) })
+		if l.now != nil && slices.ContainsFunc(waiting, func(d claim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.lead(d)) }) {
+			continue
+		}
+		flow := func(e kernel.NFTElem, gone bool) {
+			to := append(kernel.NFTFields(e.Set.Data, e.Data), uint16(0)) // that of a range has no port
+			if l.proto == kernel.UDP && len(to) > 1 {
+				flows = append(flows, kernel.UDPFlow{Host: l.host, Port: l.first, Last: l.last, Gone: gone,
+					To: netip.AddrPortFrom(to[0].(netip.Addr), to[1].(uint16))})
+			}
+		}
+		if l.now != nil {
+			b.Delete(*l.now)
+			flow(*l.now, true)
+		}
+		if len(waiting) > 0 {
+			e := l.lead(waiting[0])
+			adds = append(adds, e)
+			flow(e, false)
+		}
+	}
+	for _, e := range adds {
+		b.Add(e)
+	}
+	return flows, nil
+}
+
+// leads are the places of owners' claims, in order, with what the maps have there now.
+func (f filter) leads(m claimants, owners map[[8]byte]bool) (leads []led, err error) {
+	var ask []kernel.NFTElem
+	seen := map[string]bool{}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		c := m[k]
+		for _, d := range slices.Concat(c.before, c.after) {
+			if e := c.place(c.proto, d.host, d.first, d.last); owners[d.owner] && !seen[place(e)] {
+				seen[place(e)] = true
+				ask = append(ask, e)
+				leads = append(leads, led{claimed: c, claim: d})
+			}
+		}
+	}
+	found, err := f.Get(ask...)
+	for i, e := range found {
+		leads[i].now = e
+	}
+	return leads, err
+}
+
+// FlushFlows makes conntrack forget flows, once nothing leads them any more: the next packet would bring them back.
+// Failing at it is no reason to fail.
+func FlushFlows(w *kernel.World, flows []kernel.UDPFlow) {
+	if len(flows) == 0 {
+		return
+	}
+	if err := errors.Join(w.Ended(), w.Host.ForgetUDP(flows)); err != nil {
+		slog.Warn("conntrack keeps flows of published UDP ports; their clients may have to change ports", "error", err)
+	}
+}

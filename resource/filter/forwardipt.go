@@ -1,0 +1,192 @@
+package filter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"golang.org/x/sys/unix"
+)
+
+// Chains and comments in iptables have the names that the reference gives them, so that other programs and people
+// know them. The comment on an address's rules is ours: it has the owner's tag.
+const (
+	ChainForward      = "CNI-FORWARD"
+	commentForward    = "CNI firewall plugin rules"
+	commentAdmin      = "CNI firewall plugin admin overrides"
+	DefaultAdminChain = "CNI-ADMIN"
+)
+
+// accepts are the rules that a family of addresses needs in the table filter: those that lead to them, which are
+// for all attachments, and their own.
+func (f Forward) accepts(v6 bool) (shared, own []kernel.IPTRule) {
+	for _, a := range OfIP(f.Addrs, v6) {
+		ip := netip.PrefixFrom(a, a.BitLen()).String()
+		own = append(own,
+			// DNAT: what was published. The reference lacks it, so that its published ports end at a policy of drop.
+			kernel.NewIPTRule(ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"),
+			kernel.NewIPTRule(ChainForward, "-s", ip, "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"))
+	}
+	return ForwardJumps(f.AdminChain()), own
+}
+
+// ForwardJumps lead to the accepts, behind the administrator's chain.
+func ForwardJumps(admin string) []kernel.IPTRule {
+	return []kernel.IPTRule{
+		kernel.NewIPTRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", ChainForward),
+		kernel.NewIPTRule(ChainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
+	}
+}
+
+func (f Forward) AdminChain() string { return cmp.Or(f.Admin, DefaultAdminChain) }
+
+// missing are the rules that a table lacks.
+func (f Forward) missing(ctx context.Context, t *kernel.IPTables) ([]kernel.IPTRule, error) {
+	have, err := t.Save(ctx)
+	warnOfDropBefore(t, have["FORWARD"])
+	shared, own := f.accepts(t.V6)
+	return lacking(have, slices.Concat(shared, own)), err
+}
+
+// warnOfDropBefore warns of a rule of somebody else's that drops all packets before the accepts have their turn.
+func warnOfDropBefore(t *kernel.IPTables, rules []kernel.IPTRule) {
+	jump := slices.IndexFunc(rules, func(r kernel.IPTRule) bool { return r.Jump == ChainForward })
+	for _, r := range rules[:max(jump, 0)] {
+		if r.Words[0] == "-j" && (r.Jump == "DROP" || r.Jump == "REJECT") {
+			slog.Warn("another program's rule drops the container's packets before our accepts have their turn",
+				"table", t.String(), "rule", r.String(), "remedy", r.Delete())
+		}
+	}
+}
+
+func lacking(have map[string][]kernel.IPTRule, want []kernel.IPTRule) (missing []kernel.IPTRule) {
+	for _, r := range want {
+		if !slices.ContainsFunc(have[r.Chain], r.Same) {
+			missing = append(missing, r)
+		}
+	}
+	return missing
+}
+
+// WithIPTables runs fn under a lock. What another program did to a table between fn's look and its change fails the
+// change; then it is tried once more.
+func WithIPTables(ctx context.Context, fn func() error) error {
+	unlock, err := kernel.Lock(ctx, "iptables")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return tryTwice(fn)
+}
+
+func tryTwice(fn func() error) error {
+	err := fn()
+	var failed *kernel.IPTError
+	if errors.As(err, &failed) && failed.Line > 0 && !errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOENT) {
+		err = fn()
+	}
+	return err
+}
+
+// withOwnRules is withIPTables for changes of an owner's own rules in a chain that stands. Nobody else adds or deletes them, so
+// after a second it goes on without the lock, which a stopped process may hold.
+func withOwnRules(ctx context.Context, w *kernel.World, fn func() error) error {
+	done, err := w.Host.Turn(ctx, "iptables")
+	if err != nil {
+		return err
+	}
+	defer done()
+	return tryTwice(fn)
+}
+
+// accept puts the accepts into a table, all at once. What all accepts share is made under the lock alone.
+func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables) (changed bool, err error) {
+	shares := false
+	add := func() error {
+		have, err := t.Save(ctx)
+		if err != nil {
+			return err
+		}
+		warnOfDropBefore(t, have["FORWARD"])
+		var lines []string
+		for _, chain := range []string{ChainForward, f.AdminChain()} {
+			if _, ok := have[chain]; !ok {
+				lines = append(lines, "-N "+chain)
+			}
+		}
+		shared, own := f.accepts(t.V6)
+		missing := lacking(have, shared)
+		if !shares && len(lines)+len(missing) > 0 {
+			shares = true
+			return nil
+		}
+		for _, r := range missing {
+			at := "-I " + r.Chain
+			// What keeps networks apart comes before what lets addresses through.
+			if i := slices.IndexFunc(have[r.Chain], func(r kernel.IPTRule) bool { return r.Jump == chainStage1 }); i >= 0 {
+				at += " " + strconv.Itoa(i+2)
+			}
+			lines = append(lines, strings.Replace(r.Insert(), "-I "+r.Chain, at, 1))
+		}
+		for _, r := range stale(have, own) { // another address, of a former call
+			lines = append(lines, r.Delete())
+		}
+		for _, r := range lacking(have, own) {
+			lines = append(lines, r.Append())
+		}
+		changed = len(lines) > 0
+		return t.Apply(ctx, lines...)
+	}
+	if err = withOwnRules(ctx, w, add); shares && err == nil {
+		err = WithIPTables(ctx, add)
+	}
+	return changed && err == nil, err
+}
+
+// stale are rules of the same owner that are none of own.
+func stale(have map[string][]kernel.IPTRule, own []kernel.IPTRule) (old []kernel.IPTRule) {
+	for _, r := range have[ChainForward] {
+		if len(own) > 0 && r.Comment == own[0].Comment && !slices.ContainsFunc(own, r.Same) {
+			old = append(old, r)
+		}
+	}
+	return old
+}
+
+// unaccept removes the accepts of a network's owners that keep does not want.
+func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
+	return changeHaving(ctx, w, ChainForward, true, func(have map[string][]kernel.IPTRule) (lines []string, err error) {
+		for _, r := range have[ChainForward] {
+			if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == network && !keep(owner) {
+				lines = append(lines, r.Delete())
+			}
+		}
+		return lines, nil
+	})
+}
+
+// accepted lists whose accepts of a network there are, of both families and variants.
+func accepted(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		tables, err := IPTHaving(w, v6, "filter", ChainForward)
+		errs = append(errs, err)
+		for _, t := range tables {
+			rules, err := t.List(ctx, ChainForward)
+			errs = append(errs, err)
+			for _, r := range rules {
+				if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == kernel.NetworkHash(network) {
+					tags = append(tags, plan.Tag{Network: network, Hash: owner})
+				}
+			}
+		}
+	}
+	return tags, errors.Join(errs...)
+}

@@ -1,0 +1,148 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it.
+func Reconsider(w *kernel.World) error { return w.Memory.Forget(backendRecord, spec.Owner{}) }
+
+// NeedsGuard reports whether a resource has something in our tables: others' are no concern of Guard's.
+func NeedsGuard(r plan.Resource) bool {
+	switch r := plan.Unwrap(r).(type) {
+	case Forward, IPTIngress:
+		return false
+	case resource.Clearer:
+		_, rule := r.(resource.PacketRule)
+		return rule && !r.Clears()
+	case resource.PacketRule:
+		return true
+	}
+	return false
+}
+
+// Guard is a repair's first act where anybody needs it. It makes what always stands in our tables, in which nothing lets a packet in by
+// itself, and which keeps 127.0.0.0/8 out. Where that cannot be made, the links that containers are behind have no
+// route_localnet until it can.
+//
+// Did says what had to be made. Stand tells later whether all of it stood the while, see Guarded.
+func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, err error) {
+	stand = Standing{}
+	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+		err = withFilter(ctx, w, t, func(f filter) error {
+			handle, there, err := f.Handle(t)
+			if err != nil || !there && len(stand) > 0 { // the bridge's table is made with the first spoof check
+				return err
+			}
+			stand[t.String()] = handle
+			found, fix, err := f.Diff(t)
+			if err != nil || len(found) == 0 {
+				return err
+			}
+			for _, d := range found {
+				did = append(did, d.Error())
+			}
+			shut, serr := shutLocalnet(w) // where /proc/sys cannot be written, the transaction has to do
+			if fix.Empty() {
+				return errors.Join(append(found, serr)...)
+			}
+			if err := f.write(fix); err != nil {
+				return errors.Join(err, serr)
+			}
+			if stand[t.String()], _, err = f.Handle(t); err != nil {
+				return err
+			}
+			return reopen(w, shut)
+		})
+		if err != nil {
+			return did, stand, err
+		}
+	}
+	return did, stand, nil
+}
+
+// A Standing is the handles of tables, by their names: a table that was made anew has another one.
+type Standing map[string]uint64
+
+// Guarded reports whether what Guard saw to stands as it did then. A table that came since is as good.
+func Guarded(ctx context.Context, w *kernel.World, was Standing) (ok bool, err error) {
+	ok = true
+	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+		handle, known := was[t.String()]
+		if !known {
+			continue
+		}
+		err := withFilter(ctx, w, t, func(f filter) error {
+			now, there, err := f.Handle(t)
+			if err == nil && there && now == handle {
+				var found []error
+				found, _, err = f.Diff(t)
+				ok = ok && len(found) == 0
+				return err
+			}
+			ok = false
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	return ok, nil
+}
+
+// Shut is what can be done before our tables go: see shutLocalnet. What is published gives it back when it is
+// ensured.
+func Shut(_ context.Context, w *kernel.World) (did []string, err error) {
+	shut, err := shutLocalnet(w)
+	for _, s := range shut {
+		did = append(did, "sysctl "+s.Key+"=0")
+	}
+	return did, err
+}
+
+// shutLocalnet takes route_localnet from the links that our containers are behind, and returns the settings that
+// give it back. While guard is missing it lets these containers in to what listens on 127.0.0.1 of the host.
+func shutLocalnet(w *kernel.World) (shut []kernel.Setting, err error) {
+	links, err := w.Host.Links()
+	if err != nil {
+		return nil, err
+	}
+	behind := map[int]bool{}
+	for _, l := range links {
+		// What the reference's plugins have published since a handover, nobody would give back.
+		if network, owner, _, ok := kernel.ParseTag(l.Alias); ok && w.Memory.Has(resource.HandedRecord, network, owner) && !w.Memory.Has(resource.MadeRecord, network, owner) {
+			continue
+		}
+		if kernel.OfGroup(l.Group) {
+			behind[l.Index], behind[l.Master] = true, true
+		}
+	}
+	for _, l := range links {
+		if !behind[l.Index] {
+			continue
+		}
+		key := "net/ipv4/conf/" + l.Name + "/route_localnet"
+		if v, err := w.Host.Sysctl(key); err != nil || v != "1" {
+			continue // it may be gone by now
+		}
+		if _, err := w.Host.SetSysctls(kernel.Setting{Key: key, Value: "0"}); err != nil {
+			return shut, err
+		}
+		shut = append(shut, kernel.Setting{Key: key, Value: "1", Optional: true})
+	}
+	return shut, nil
+}
+
+func reopen(w *kernel.World, shut []kernel.Setting) error {
+	if _, err := w.Host.SetSysctls(shut...); err != nil {
+		return fmt.Errorf("give route_localnet back: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,290 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An IPTIngress is an Ingress in iptables, in the reference's chains. It is the link's, and goes with the last
+// attachment that was made with it, by Policed; or when the link is gone, with GC.
+type IPTIngress struct {
+	Owner  spec.Owner
+	Link   string // as in Ingress
+	Policy string
+	V4, V6 bool           // the families of the container's addresses
+	To     []netip.Prefix // as in Ingress
+	Stays  bool           // is the reference's from now on, and not remembered
+}
+
+func (i IPTIngress) String() string {
+	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy), "by iptables", resource.Flag("ip", i.V4), resource.Flag("ip6", i.V6))
+}
+
+// Effect implements PacketRule.
+func (IPTIngress) Effect() resource.Effect { return resource.Closes }
+
+// The reference has the first two chains. In the third a strict network meets all that are known; in the fourth new
+// connections are asked in whose name they are; in the fifth stands what must not be in an open network's.
+const (
+	chainStage1  = "CNI-ISOLATION-STAGE-1"
+	chainStage2  = "CNI-ISOLATION-STAGE-2"
+	chainStrict  = "CNI-ISOLATION-STRICT"
+	chainSource  = "CNI-ISOLATION-SOURCE"
+	chainPoliced = "CNI-ISOLATION-POLICED"
+
+	commentStages = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)"
+)
+
+func policyChains() []string {
+	return []string{chainStage1, chainStage2, chainStrict, chainSource, chainPoliced}
+}
+
+func commentPolicy(policy string) string {
+	return "CNI firewall plugin rules (ingressPolicy: " + policy + ")"
+}
+
+// rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other,
+// so that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
+// bridge, which br_netfilter has come here before the host routes them.
+func (i IPTIngress) rules(link, port string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
+	rule := func(chain string, comment string, words ...string) kernel.IPTRule {
+		jump := words[len(words)-1]
+		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
+		return kernel.NewIPTRule(chain, words...)
+	}
+	insert = []kernel.IPTRule{rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")}
+	policy := commentPolicy(i.Policy)
+	for _, s := range subnets {
+		p := s.String()
+		forged := chainPoliced
+		if i.Policy != PolicyOpen {
+			forged = "DROP"
+		}
+		// As in subnetSets: what lets pass comes before all that drops, which is appended.
+		insert = append(insert,
+			rule(chainSource, policy, "-s", p, "-d", p, "!", "-o", link, "-m", "addrtype", "!", "--dst-type", "LOCAL", "RETURN"),
+			rule(chainSource, policy, "-s", p, "-i", link, "RETURN"))
+		if port != "" {
+			insert = append(insert,
+				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port, "--physdev-is-bridged", "RETURN"))
+		}
+		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
+	}
+	if i.Policy == PolicyOpen {
+		return insert, ends
+	}
+	multicast := []string{"224.0.0.0/4", "255.255.255.255/32"}
+	if len(subnets) > 0 && subnets[0].Addr().Is6() {
+		multicast = []string{"ff00::/8"}
+	}
+	for _, to := range multicast {
+		if len(subnets) > 0 {
+			insert = append(insert, rule(chainSource, commentStages, "-d", to, "RETURN"))
+		}
+	}
+	insert = append(insert,
+		rule(chainPoliced, policy, "-i", link, "DROP"),
+		rule(chainStage2, commentStages, "-o", link, "DROP"),
+		rule(chainStage1, policy, "-i", link, "!", "-o", link, chainStage2))
+	switch i.Policy {
+	case PolicyIsolated:
+		insert = append(insert, rule(chainStage1, policy, "-i", link, "-o", link, "DROP"))
+	case PolicyStrict:
+		insert = append(insert,
+			rule(chainStage1, policy, "-i", link, "!", "-o", link, chainStrict),
+			rule(chainStage1, policy, "!", "-i", link, "-o", link, "DROP"))
+	}
+	insert = append(insert,
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstatus", "EXPECTED", "RETURN"),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,DNAT", "RETURN"),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "ESTABLISHED", "--ctdir", "REPLY", "RETURN"),
+		rule(chainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED", chainSource),
+		rule("INPUT", commentStages, "!", "-i", "lo", "-m", "conntrack", "--ctstate", "NEW", chainSource),
+		rule("FORWARD", commentStages, chainStage1))
+	return insert, append(ends, rule(chainStage1, commentStages, "RETURN"), rule(chainStage2, commentStages, "RETURN"))
+}
+
+// odd are rules about the link that another policy wanted.
+func (i IPTIngress) odd(have map[string][]kernel.IPTRule, link string, want []kernel.IPTRule) (odd []kernel.IPTRule) {
+	for _, chain := range policyChains() {
+		for _, r := range have[chain] {
+			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
+				odd = append(odd, r)
+			}
+		}
+	}
+	return odd
+}
+
+// about reports whether a rule of a policy is about a link.
+func about(r kernel.IPTRule, link string) bool {
+	return slices.ContainsFunc(linksOf(r), func(l string) bool { return l == link })
+}
+
+func linksOf(r kernel.IPTRule) (links []string) {
+	if !strings.HasPrefix(r.Comment, "CNI firewall plugin rules (ingressPolicy: ") {
+		return nil
+	}
+	for n := 0; n+1 < len(r.Words); n++ {
+		if r.Words[n] == "-i" || r.Words[n] == "-o" {
+			links = append(links, r.Words[n+1])
+		}
+	}
+	return links
+}
+
+// tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
+// behind it and, where it is the gateway of a VLAN, its port of the bridge.
+func (i IPTIngress) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*kernel.IPTables, err error) {
+	in := Ingress{i.Owner, i.Link, i.Policy, i.To}
+	link, _, kind, err := in.on(w)
+	if err != nil || link == "" {
+		return "", "", nil, nil, err
+	}
+	if subnets, err = in.subnetsBehind(w, link, kind, nil); err != nil {
+		return "", "", nil, nil, err
+	}
+	if port, err = portOf(w, link); err != nil {
+		return "", "", nil, nil, err
+	}
+	for _, v6 := range []bool{false, true} {
+		if v6 && !i.V6 || !v6 && !i.V4 {
+			continue
+		}
+		t, err := w.Host.IPTablesOf(v6, "filter")
+		if err != nil {
+			return "", "", nil, nil, err
+		}
+		tables = append(tables, t)
+	}
+	return link, port, subnets, tables, nil
+}
+
+// portOf is the port of a bridge that is the other end of a link. It is nothing where there is none, or no br_netfilter: a
+// rule that asks for ports loads it, and then it is on.
+func portOf(w *kernel.World, link string) (string, error) {
+	if _, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	l, err := w.Host.Link(link)
+	if err != nil || l.Kind != "veth" {
+		return "", resource.ExceptNoLink(err)
+	}
+	br, err := leadsTo(w, l)
+	if err != nil || br == nil {
+		return "", err
+	}
+	port, err := w.Host.LinkAt(l.Peer)
+	if err != nil {
+		return "", err
+	}
+	return port.Name, nil
+}
+
+// with are the subnets of a table's family behind a link, and those that it has rules for from other attachments.
+func with(subnets []netip.Prefix, v6 bool, link string, have []kernel.IPTRule) []netip.Prefix {
+	for _, r := range have {
+		if r.Src.IsValid() && !r.Dst.IsValid() && r.Jump == "RETURN" && about(r, link) {
+			subnets = append(subnets[:len(subnets):len(subnets)], r.Src)
+		}
+	}
+	return networks(OfFamily(subnets, v6))
+}
+
+// Ensure implements plan.Resource.
+func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	link, port, subnets, tables, err := i.tables(w)
+	if err != nil || link == "" {
+		return false, err
+	}
+	if !i.Stays {
+		if changed, err = rememberPolicy(w, i.Owner, link); err != nil {
+			return false, err
+		}
+	}
+	made := false
+	for _, t := range tables {
+		err := WithIPTables(ctx, func() error {
+			have, err := t.Save(ctx)
+			if err != nil {
+				return err
+			}
+			insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
+			var lines []string
+			for _, chain := range policyChains() {
+				if _, ok := have[chain]; !ok && (i.Policy != PolicyOpen || chain != chainStage1 && chain != chainStage2) {
+					lines = append(lines, "-N "+chain)
+				}
+			}
+			odd := i.odd(have, link, slices.Concat(insert, ends))
+			for _, r := range odd {
+				lines = append(lines, r.Delete())
+			}
+			for _, r := range insert {
+				at := slices.IndexFunc(have[r.Chain], r.Same)
+				if at < 0 {
+					lines = append(lines, r.Insert())
+				} else if late(r, at, have[r.Chain]) || r.Chain == chainStage1 && len(linksOf(r)) == 0 && len(lines) > 0 {
+					lines = append(lines, r.Delete(), r.Insert()) // replies stay first
+				}
+			}
+			for _, r := range lacking(have, ends) {
+				lines = append(lines, r.Append())
+			}
+			made = made || len(lines) > 0
+			return t.Apply(ctx, lines...)
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	if made && i.Policy != PolicyOpen {
+		forgetForged(w, subnets)
+	}
+	return changed || made, nil
+}
+
+// late reports whether the jump to the policies stands behind the one that lets addresses through.
+func late(r kernel.IPTRule, at int, chain []kernel.IPTRule) bool {
+	return r.Jump == chainStage1 && slices.ContainsFunc(chain[:at], func(r kernel.IPTRule) bool { return r.Jump == ChainForward })
+}
+
+// Verify implements plan.Resource.
+func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
+	link, port, subnets, tables, err := i.tables(w)
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	for _, t := range tables {
+		have, err := t.Save(ctx)
+		if err != nil {
+			return err
+		}
+		insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
+		want := slices.Concat(insert, ends)
+		for _, r := range lacking(have, want) {
+			d.Add(fmt.Errorf("%v: rule %q is missing", t, r))
+		}
+		for at, r := range have["FORWARD"] {
+			if late(r, at, have["FORWARD"]) {
+				d.Add(fmt.Errorf("%v: rule %q comes too late", t, r))
+			}
+		}
+		for _, r := range i.odd(have, link, want) {
+			d.Add(fmt.Errorf("%v: rule %q is too much", t, r))
+		}
+	}
+	return d.Err()
+}

@@ -1,0 +1,321 @@
+package filter
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A heldPort is a port of the host that somebody published by iptables, or by the reference's nft tables.
+type heldPort struct {
+	owner   spec.Owner // without an interface; the network may be unknown
+	chain   string     // of iptables
+	proto   string
+	host    netip.Prefix // invalid: any address
+	ports   [][2]uint16
+	to      netip.AddrPort
+	further bool // under conditions
+}
+
+// iptForeign are the ports that chains of the reference lead somewhere, ours among them.
+func iptForeign(saved map[string][]kernel.IPTRule) (all []heldPort) {
+	seen := map[string]bool{}
+	for _, e := range saved[HostportDNAT] {
+		o, _ := ParseReferenceComment("dnat ", e.Comment)
+		if !strings.HasPrefix(e.Jump, "CNI-DN-") {
+			continue
+		}
+		further := len(e.Words) != 12 // -p P -m comment --comment C -m multiport --dports L -j J
+		if seen[e.Jump] {
+			continue
+		}
+		seen[e.Jump] = true
+		for _, r := range saved[e.Jump] {
+			if r.Jump == "DNAT" {
+				all = append(all, heldPort{owner: o, chain: e.Jump, proto: r.Proto, host: r.Dst, ports: r.Ports, to: r.To, further: further})
+			}
+		}
+	}
+	return all
+}
+
+// asksFor reports whether the mappings want a port that f has.
+func (p Publish) asksFor(f heldPort, v6 bool) (PortMapping, bool) {
+	for _, m := range p.Ports {
+		host, ok := m.Host(v6)
+		if ok && m.Protocol == f.proto && meet([][2]uint16{{m.HostPort, m.Last()}}, f.ports) &&
+			(host.IsUnspecified() || !f.host.IsValid() || f.host.Contains(host)) {
+			return m, true
+		}
+	}
+	return PortMapping{}, false
+}
+
+// foreignConflict is an error where another living container has the port; dead is one whose address p has now.
+func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records map[[8]byte]iptRecord) (dead bool, err error) {
+	to, conditions := p.Family(v6)
+	m, asked := p.asksFor(f, v6)
+	if !asked || f.further || len(conditions) > 0 || f.owner.ContainerID == p.Owner.ContainerID {
+		return false, nil
+	}
+	known := false
+	for _, r := range records {
+		if r.ContainerID == f.owner.ContainerID && r.has(f.to.Addr()) && r.Link != 0 {
+			if known = true; vanished(w, uint32(r.Link)) {
+				return true, nil
+			}
+		}
+	}
+	// One network's IPAM gives an address away when nobody has it. Networks may overlap.
+	given := f.to.Addr() == to.Addr() && (f.owner.Network == "" || f.owner.Network == p.Owner.Network)
+	if given && !known || cachedGone(w, f.owner) {
+		return true, nil
+	}
+	who := f.owner.ContainerID
+	if f.owner.Network != "" {
+		who = f.owner.Network + "/" + who
+	}
+	by := "nft table cni_hostport"
+	if f.chain != "" {
+		by = "iptables, chain " + f.chain
+	}
+	return false, spec.Errorf(spec.CodeConfig, "%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+		f.proto, portsText(m.HostPort, m.Last()), who, f.to, by).WithHint(spec.Origin(mappingsKey)).HeldBy(f.owner.String())
+}
+
+// foreignDead are those of others' ports that are wanted and belong to containers that are gone. The living are errors.
+func (p Publish) foreignDead(w *kernel.World, all []heldPort, v6 bool) (dead []heldPort, err error) {
+	var errs []error
+	for _, f := range all {
+		records, err := iptRecords(w, IPTPublishedRecord, f.owner.Network)
+		if err != nil {
+			return nil, err
+		}
+		gone, err := p.foreignConflict(w, f, v6, records)
+		if errs = append(errs, err); gone {
+			dead = append(dead, f)
+		}
+	}
+	return dead, errors.Join(errs...)
+}
+
+// replaceDead finds who else publishes one of the ports by iptables. What belongs to containers that are gone is
+// removed with the same change.
+func (p PublishIPTables) replaceDead(w *kernel.World, d *IPTDraft, v6 bool) error {
+	mine := func(f heldPort) bool { return f.chain == DNATChain(p.Owner) }
+	dead, err := p.foreignDead(w, slices.DeleteFunc(iptForeign(d.Saved), mine), v6)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(dead, func(a, b heldPort) int { return strings.Compare(a.chain, b.chain) })
+	for _, f := range slices.CompactFunc(dead, func(a, b heldPort) bool { return a.chain == b.chain }) {
+		d.drop(f.chain, HostportDNAT)
+	}
+	return nil
+}
+
+// heldByOthers is an error where the reference, or our iptables backend, publishes one of the ports for another
+// container. Where there is no such chain or table it has asked the kernel, and no program.
+func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		all, err := foreignPorts(ctx, w, v6, func(rules []kernel.IPTRule) bool {
+			return slices.ContainsFunc(rules, func(r kernel.IPTRule) bool {
+				_, asked := p.asksFor(heldPort{proto: r.Proto, ports: r.Ports}, v6)
+				return r.Jump != DNATChain(p.Owner) && (asked || r.Ports == nil || r.Proto == "")
+			})
+		})
+		if err != nil {
+			return err
+		}
+		dead, err := p.foreignDead(w, all, v6)
+		errs = append(errs, err)
+		for _, f := range dead {
+			if f.chain != "" { // which would go on leading there, for it comes first
+				errs = append(errs, WithIPTables(ctx, func() error {
+					flows, err := RemovePublished(ctx, w, v6, f.chain, nil)
+					FlushFlows(w, flows)
+					return err
+				}))
+			} else {
+				errs = append(errs, RemoveReferencePorts(&kernel.World{Host: w.Host, Memory: w.Memory}, f.owner))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// foreignPorts are the ports of a family that are published otherwise than by our nft table. Look says by the entries
+// whether it is worth to read the chains, which takes a program.
+func foreignPorts(ctx context.Context, w *kernel.World, v6 bool, look func([]kernel.IPTRule) bool) (all []heldPort, err error) {
+	tables, err := IPTHaving(w, v6, "nat", HostportDNAT)
+	if err != nil {
+		return nil, err
+	}
+	for _, x := range tables {
+		if x.Variant == kernel.IPTNFT {
+			if entries, err := x.List(ctx, HostportDNAT); err != nil || !look(entries) {
+				if err != nil {
+					return nil, err
+				}
+				continue
+			}
+		}
+		saved, err := x.Save(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, iptForeign(saved)...)
+	}
+	rules, err := w.Host.IPTables(kernel.IPTNFT, v6, "cni_hostport").List(ctx, "hostports")
+	for _, r := range rules {
+		if r.Jump == "DNAT" {
+			all = append(all, heldPort{owner: spec.Owner{ContainerID: r.Comment}, proto: r.Proto, host: r.Dst, ports: r.Ports, to: r.To})
+		}
+	}
+	return all, err
+}
+
+// conflictsWithNFT is an error where another living container publishes one of the ports by our nft table.
+func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) error {
+	err := withFilter(ctx, w, inetTable(), func(f filter) error {
+		plain := p.Publish
+		plain.Ports = slices.Clone(p.Ports)
+		for i := range plain.Ports {
+			plain.Ports[i].AllowFrom = nil
+		}
+		for v6, to := range map[bool]*netip.Prefix{false: &plain.To4, true: &plain.To6} {
+			if _, conditions := p.Family(v6); len(conditions) > 0 { // those with conditions do not meet
+				*to = netip.Prefix{}
+			}
+		}
+		plain.Conditions4, plain.Conditions6 = nil, nil
+		pub, err := plain.want(f.t)
+		if err != nil {
+			return err
+		}
+		near, err := f.around(pub.claims)
+		if err != nil {
+			return err
+		}
+		claims, err := f.claims(near)
+		if err != nil {
+			return err
+		}
+		_, err = claims.rivals(w, kernel.OwnerHash(p.Owner), pub.claims)
+		return err
+	})
+	if unavailable(err) {
+		return nil
+	}
+	return err
+}
+
+// open lets packets find the container by all paths, and first sees to it that they do no more than that, and that nobody
+// else has the ports by our nft table.
+func (p PublishIPTables) open(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if err := p.conflictsWithNFT(ctx, w); err != nil {
+		return false, err
+	}
+	if p.published().local && p.guarded(ctx, w) != nil {
+		if err := p.guard(ctx, w); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	opened, err := p.openPaths(w, p.published())
+	return changed || opened, err
+}
+
+// guardRules are the guard of the nft table, for a kernel without nf_tables.
+func guardRules() []kernel.IPTRule {
+	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside", "-j", "DROP"}
+	return []kernel.IPTRule{
+		kernel.NewIPTRule("PREROUTING", append([]string{"-d"}, words...)...),
+		kernel.NewIPTRule("PREROUTING", append([]string{"-s"}, words...)...),
+	}
+}
+
+// guard keeps neighbours out of 127/8, which route_localnet would let them into: by our nft table, which other
+// attachments have it by too, else by iptables.
+func (p PublishIPTables) guard(ctx context.Context, w *kernel.World) error {
+	err := withFilter(ctx, w, inetTable(), func(f filter) error { return f.ready(newPart(f.t)) })
+	if !unavailable(err) {
+		return err
+	}
+	x := w.Host.IPTables(kernel.IPTLegacy, false, "raw")
+	missing, err := x.Missing(ctx, guardRules()...)
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for _, r := range missing {
+		lines = append(lines, r.Insert())
+	}
+	return x.Apply(ctx, lines...)
+}
+
+// guarded says what of the guard is missing.
+func (p PublishIPTables) guarded(ctx context.Context, w *kernel.World) error {
+	if !p.published().local {
+		return nil
+	}
+	err := withFilter(ctx, w, inetTable(), func(f filter) error {
+		i := slices.IndexFunc(f.t.Chains, func(c *kernel.NFTChain) bool { return c.Name == "guard" })
+		found, _, err := f.Diff(&kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Chains: f.t.Chains[i : i+1]})
+		return errors.Join(append(found, err)...)
+	})
+	if !unavailable(err) {
+		return err
+	}
+	x := w.Host.IPTables(kernel.IPTLegacy, false, "raw")
+	missing, err := x.Missing(ctx, guardRules()...)
+	return errors.Join(err, RuleDrifts(x, missing).Err())
+}
+
+// cachedGone reports whether the results cache names a host end for every attachment of a container, of one network
+// or of any, and none of these is there: a veth pair dies with its container's namespace. What the cache does not
+// know lives.
+func cachedGone(w *kernel.World, o spec.Owner) bool {
+	pattern := o.Network + "-" + o.ContainerID + "-*"
+	if o.Network == "" {
+		pattern = "*-" + o.ContainerID + "-*"
+	}
+	files, err := filepath.Glob(filepath.Join("/var/lib/cni/results", pattern)) // neither can hold a wildcard
+	if err != nil {
+		return false
+	}
+	known := false
+	for _, file := range files {
+		var c struct {
+			ContainerID string `json:"containerId"`
+			NetworkName string `json:"networkName"`
+			IfName      string `json:"ifName"`
+			Result      struct {
+				Interfaces []struct{ Name, Sandbox, MAC string } `json:"interfaces"`
+			} `json:"result"`
+		}
+		b, err := spec.ReadPlain(file, spec.MaxFile)
+		if err != nil || json.Unmarshal(b, &c) != nil || c.ContainerID != o.ContainerID {
+			continue
+		}
+		for _, i := range c.Result.Interfaces {
+			ours := kernel.MAC("host", spec.Owner{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}).String() // whatever its name
+			if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") && i.MAC != ours {
+				continue
+			}
+			known = true
+			if _, err := w.Host.Link(i.Name); !errors.Is(err, kernel.ErrNoLink) {
+				return false
+			}
+		}
+	}
+	return known
+}

@@ -1,0 +1,183 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// known is what one run over many attachments knows of the tables, and what it has yet to do there.
+type known struct {
+	mu sync.Mutex
+	// parts have been compared rule by rule, and need not be looked at for each attachment. What is flushed afterwards
+	// is noticed in the end, see Guarded.
+	parts map[string]bool
+	read  uint32 // the generation that the changes of later rest on; 0: any
+	// later are changes that are to be made in one transaction, by table; nil: each is made at once.
+	later map[string]*deferred
+}
+
+// deferred is a transaction that is yet to be made, and the elements as they will be after it; nil: deleted.
+type deferred struct {
+	table *kernel.NFTTable
+	batch kernel.NFTBatch
+	at    map[string]*kernel.NFTElem
+}
+
+type knownKey struct{}
+
+// Together is a context for ensuring many attachments' resources: what they share is compared thoroughly, and
+// once.
+func Together(ctx context.Context) context.Context {
+	return context.WithValue(ctx, knownKey{}, &known{parts: map[string]bool{}})
+}
+
+func knownOf(ctx context.Context) *known {
+	k, _ := ctx.Value(knownKey{}).(*known)
+	return k
+}
+
+// AtOnce has all that do ensures, in a context of Together's, done in one transaction a table. Policies need that:
+// one link's is not to be decided by before the other's is known. Do is called again where somebody else's changes
+// got in the way.
+func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
+	k := knownOf(ctx)
+	for left := 4; left >= 0; left-- {
+		k.mu.Lock()
+		k.later, k.read = map[string]*deferred{}, 0
+		if nft, err := w.Host.NFT(); err == nil && left > 0 { // at last it is done, whoever goes on changing something else
+			k.read, _ = nft.Generation() // without nf_tables nothing is written either
+		}
+		k.mu.Unlock()
+		do()
+		k.mu.Lock()
+		later := k.later
+		k.later = nil
+		k.mu.Unlock()
+		err = nil
+		for _, d := range later {
+			err = errors.Join(err, withFilter(ctx, w, d.table, func(f filter) error {
+				if k.read != 0 {
+					*f.gen = k.read
+				}
+				err := f.write(&d.batch)
+				if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERESTART) {
+					return unix.EAGAIN // reading comes before writing
+				}
+				return err
+			}))
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return err
+		}
+		k.mu.Lock()
+		clear(k.parts)
+		k.mu.Unlock()
+	}
+	return err
+}
+
+// Get reads elements as they are, or will be.
+func (f filter) Get(keys ...kernel.NFTElem) ([]*kernel.NFTElem, error) {
+	found, err := f.NFT.Get(keys...)
+	if err != nil || f.known == nil {
+		return found, err
+	}
+	f.known.mu.Lock()
+	defer f.known.mu.Unlock()
+	if d := f.known.later[f.t.String()]; d != nil {
+		for i, e := range keys {
+			if will, ok := d.at[place(e)]; ok {
+				found[i] = will
+			}
+		}
+	}
+	return found, nil
+}
+
+// List reads a whole set as it is, or will be; nil is that there is none.
+func (f filter) List(set *kernel.NFTSet) ([]kernel.NFTElem, error) {
+	all, err := f.NFT.List(set)
+	if err != nil || f.known == nil {
+		return all, err
+	}
+	f.known.mu.Lock()
+	defer f.known.mu.Unlock()
+	if d := f.known.later[f.t.String()]; d != nil {
+		all = slices.DeleteFunc(all, func(e kernel.NFTElem) bool { _, ok := d.at[place(e)]; return ok })
+		for _, e := range d.at {
+			if e != nil && e.Set.Name == set.Name {
+				all = append(all, *e)
+			}
+		}
+	}
+	return all, nil
+}
+
+// Commit makes changes of elements, now or with those of others.
+func (f filter) Commit(b *kernel.NFTBatch) error {
+	if b.Empty() || f.known.defers(f.t, b) {
+		return nil
+	}
+	return f.write(b)
+}
+
+// defers takes changes that are to be made with those of others, where they are.
+func (k *known) defers(t *kernel.NFTTable, b *kernel.NFTBatch) bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.later == nil {
+		return false
+	}
+	d := k.later[t.String()]
+	if d == nil {
+		d = &deferred{table: t, at: map[string]*kernel.NFTElem{}}
+		k.later[t.String()] = d
+	}
+	d.batch.Append(b)
+	b.Each(func(e kernel.NFTElem, added bool) {
+		d.at[place(e)] = nil
+		if added {
+			d.at[place(e)] = &e
+		}
+	})
+	return true
+}
+
+// wrote has what was read before a transaction of our own go on to count.
+func (k *known) wrote(was, now uint32) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.read == was && now == was+1 {
+		k.read = now
+	}
+}
+
+// has reports whether a part, and what always stands in its table, have been seen to.
+func (k *known) has(p *part) bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.parts[p.ID()]
+}
+
+func (k *known) add(p *part) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.parts[p.ID()] = true
+}

@@ -1,0 +1,161 @@
+package filter
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Masquerade gives what the attachment's addresses send out of their own network the address of the
+// link that it leaves by, or SNATTo. Traffic to the network's own prefixes, to multicast and to Except keeps
+// its source; what goes to Force does not, but for multicast.
+//
+// An address stands in the set of its network, whose chain is made once. Several owners may have one address, of
+// networks that overlap: it goes with the last of them.
+type Masquerade struct {
+	Owner  spec.Owner
+	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown
+	Except []netip.Prefix
+	Force  []netip.Prefix // what is masqueraded even inside the network, or where Except has it
+	SNATTo []netip.Addr   // the source address that is given instead, at most one of a family; none: that of the link
+}
+
+func (m Masquerade) String() string {
+	return resource.Line("masquerade", resource.Prefixes("saddr", m.From), resource.Prefixes("daddr !=", m.Except), resource.Prefixes("force daddr", m.Force), resource.Addrs("snat to", m.SNATTo))
+}
+
+// ValidSNATTo returns nil for addresses that can be a source: one of a family, and none of a kind that no answer
+// finds.
+func ValidSNATTo(list []netip.Addr) error {
+	var have [2]netip.Addr
+	for i, a := range list {
+		n := 0
+		if a.Is6() {
+			n = 1
+		}
+		switch {
+		case !a.IsValid():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: \"\": want an address of this host, such as 192.0.2.1", i)
+		case a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: no answer would find it; want an address of this host that others reach, such as 192.0.2.1 or 2001:db8::1", i, a)
+		case have[n].IsValid():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i, a, have[n])
+		}
+		have[n] = a
+	}
+	return nil
+}
+
+// Ensure implements plan.Resource.
+func (m Masquerade) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if len(m.From) == 0 {
+		return false, nil
+	}
+	err = withFilter(ctx, w, inetTable(), func(f filter) error {
+		part, want := m.want(f.t)
+		if err := f.ready(part); err != nil {
+			return err
+		}
+		changed, err = f.settle(m.Owner, kindMasquerade, want)
+		return err
+	})
+	return changed && err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (m Masquerade) Verify(ctx context.Context, w *kernel.World) error {
+	if len(m.From) == 0 {
+		return nil
+	}
+	return withFilter(ctx, w, inetTable(), func(f filter) error {
+		part, want := m.want(f.t)
+		return f.verify(part, m.Owner, kindMasquerade, want)
+	})
+}
+
+// Remove implements plan.Remover. It needs only the owner.
+func (m Masquerade) Remove(ctx context.Context, w *kernel.World) error {
+	return MasqueradeKind().Remove(ctx, w, plan.TagOf(m.Owner))
+}
+
+// want are the chain and the set of the network, one of each family, and its own elements.
+func (m Masquerade) want(t *kernel.NFTTable) (p *part, want []kernel.NFTElem) {
+	p = newPart(t)
+	for _, v6 := range []bool{false, true} {
+		from := OfFamily(m.From, v6)
+		if len(from) == 0 {
+			continue
+		}
+		multicast := netip.MustParsePrefix("224.0.0.0/4")
+		if v6 {
+			multicast = netip.MustParsePrefix("ff00::/8")
+		}
+		rules := []*kernel.NFTRule{kernel.NewNFTRule("multicast").Family(v6).Prefix(true, false, multicast).Return()}
+		for _, p := range networks(OfFamily(m.Force, v6)) {
+			rules = append(rules, translate(kernel.NewNFTRule("forced").Family(v6).Prefix(true, false, p), v6, m.SNATTo))
+		}
+		for _, p := range networks(from) {
+			rules = append(rules, kernel.NewNFTRule("its own network").Family(v6).Prefix(true, false, p).Return())
+		}
+		for _, p := range networks(OfFamily(m.Except, v6)) {
+			rules = append(rules, kernel.NewNFTRule("excepted").Family(v6).Prefix(true, false, p).Return())
+		}
+		rules = append(rules, translate(kernel.NewNFTRule("all else"), v6, m.SNATTo))
+		set := p.share("masquerading", "masquerade_"+ip(v6), func(s *kernel.NFTSet) *kernel.NFTRule {
+			return kernel.NewNFTRule("a network").From(v6, s)
+		}, rules)
+		for _, p := range from {
+			e := kernel.NFTElem{Set: set, Key: kernel.NFTKey(p.Addr()), Comment: tagOf(m.Owner)}
+			if !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, e) }) {
+				want = append(want, e)
+			}
+		}
+	}
+	return p, want
+}
+
+// translate ends a rule with the source address that was chosen for the family, or with that of the link.
+func translate(r *kernel.NFTRule, v6 bool, to []netip.Addr) *kernel.NFTRule {
+	for _, a := range to {
+		if a = a.Unmap(); a.Is6() == v6 {
+			return r.SNAT(a)
+		}
+	}
+	return r.Masquerade()
+}
+
+// OfFamily are the prefixes of one family, each once.
+func OfFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
+	for _, p := range list {
+		if p.Addr().Is4In6() {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		if p.IsValid() && p.Addr().Is6() == v6 && !slices.ContainsFunc(out, func(q netip.Prefix) bool { return q == p }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// networks are the prefixes without host bits, in order, each once.
+func networks(list []netip.Prefix) []netip.Prefix {
+	out := make([]netip.Prefix, len(list))
+	for i, p := range list {
+		out[i] = p.Masked()
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int {
+		if c := a.Addr().Compare(b.Addr()); c != 0 {
+			return c
+		}
+		return a.Bits() - b.Bits()
+	})
+	return slices.Compact(out)
+}
+
+// Effect implements PacketRule.
+func (Masquerade) Effect() resource.Effect { return resource.Opens }

@@ -1,0 +1,151 @@
+package filter
+
+import (
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+)
+
+// onlyFrom lets only some use a mapping.
+func onlyFrom(m PortMapping, prefixes ...string) PortMapping {
+	for _, p := range prefixes {
+		m.AllowFrom = append(m.AllowFrom, lawtest.Prefix(p))
+	}
+	return m
+}
+
+// Who is on the list reaches the port, and so do the host and the container itself; nobody else does, neither from
+// outside nor from the same subnet, by either family. The same port of the container, published for all by another
+// port of the host, is another matter.
+//
+// clause: K1
+func TestAllowFrom(t *testing.T) {
+	eachBridgeCall(t, func(t *testing.T, l *lab) {
+		udp := onlyFrom(PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, "192.0.2.0/24", "2001:db8::/64")
+		p := l.publishA(
+			onlyFrom(tcp("", 8080), "192.0.2.0/24", "2001:db8::/64"), udp,
+			tcp("", 8081),
+			onlyFrom(tcp("", 8082), "10.1.2.6/32", "fd00::6/128"),
+			onlyFrom(tcp("", 8083), "192.0.2.0/24"),
+			onlyFrom(portRange("", 9000, 9009), "198.51.100.0/24", "2001:db8:1::/64"),
+		)
+		l.ensure(p, l.w)
+		lawtest.Verify(t, l.w, p)
+		for _, network := range []string{"tcp", "udp"} {
+			l.serve(l.a, "a", network, ":80")
+			l.expect(l.neighbour, network, "192.0.2.1:8080", "a 192.0.2.2")
+			l.expect(l.neighbour, network, "[2001:db8::1]:8080", "a 2001:db8::2")
+			l.expect(l.beyond, network, "198.51.100.1:8080", "")
+			l.expect(l.beyond, network, "[2001:db8:1::1]:8080", "")
+			l.expect(l.b, network, "10.1.2.1:8080", "")
+			l.expect(l.b, network, "[fd00::1]:8080", "")
+			l.expect(l.w.Host, network, "192.0.2.1:8080", "a 192.0.2.1")
+			l.expect(l.w.Host, network, "127.0.0.1:8080", "a 10.1.2.1")
+			l.expect(l.w.Host, network, "[2001:db8::1]:8080", "a 2001:db8::1")
+			l.expect(l.a, network, "192.0.2.1:8080", "a 10.1.2.1")
+			l.expect(l.a, network, "[2001:db8::1]:8080", "a fd00::1")
+		}
+		l.expect(l.beyond, "tcp", "198.51.100.1:8081", "a 198.51.100.2")
+		l.expect(l.b, "tcp", "10.1.2.1:8081", "a 10.1.2.1")
+		l.expect(l.b, "tcp", "10.1.2.1:8082", "a 10.1.2.1")
+		l.expect(l.b, "tcp", "[fd00::1]:8082", "a fd00::1")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8082", "")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:8082", "")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8083", "a 192.0.2.2")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:8083", "") // a list of one family closes the other
+		l.serve(l.a, "range", "tcp", ":9004")
+		l.expect(l.beyond, "tcp", "198.51.100.1:9004", "range 198.51.100.2")
+		l.expect(l.beyond, "tcp", "[2001:db8:1::1]:9004", "range 2001:db8:1::2")
+		l.expect(l.neighbour, "tcp", "192.0.2.1:9004", "")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:9004", "")
+		l.expect(l.b, "tcp", "10.1.2.5:80", "a 10.1.2.6") // the container's own port is not published
+
+		// Without the rules, all of them are let in.
+		nft(t, l.w, "flush chain inet fairlead allowfrom")
+		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
+		l.expect(l.b, "tcp", "[fd00::1]:8080", "a fd00::1")
+		l.expect(l.neighbour, "tcp", "[2001:db8::1]:9004", "range 2001:db8::2")
+		l.ensure(p, l.w)
+		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
+		l.expect(l.b, "tcp", "[fd00::1]:8080", "")
+
+		lawtest.Remove(t, l.w, p)
+		l.ensure(l.publishA(tcp("", 8080)), l.w)
+		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
+	})
+}
+
+// Answers to a container that lets only some in are no requests to it, though they come to its address.
+func TestAllowFromLetsAnswersBack(t *testing.T) {
+	l := newLab(t)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.9"), HostPort: 80, ContainerPort: 80, AllowFrom: []netip.Prefix{lawtest.Prefix("203.0.113.0/24")}}), l.w)
+	b := Publish{Owner: l.ownerB, To4: l.toB, SNAT: false, Ports: []PortMapping{{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.1"), HostPort: 80, ContainerPort: 80}}}
+	l.in(l.w.Host, "ip addr add 10.3.0.1/24 dev br0")
+	l.in(l.b, "ip addr flush dev eth0 scope global", "ip addr add 10.3.0.6/24 dev eth0", "ip route replace default via 10.3.0.1")
+	b.To4 = lawtest.Prefix("10.3.0.6/24")
+	l.ensure(b, l.world(l.b))
+	l.serve(l.b, "b", "tcp", ":80")
+	l.expect(l.a, "tcp", "192.0.2.1:80", "b 10.1.2.5")
+}
+
+func TestAllowFromLaw(t *testing.T) {
+	w := lawtest.NewWorld(t)
+	lawtest.Wire(t, w)
+	p := Publish{Owner: lawtest.Owner, To4: lawtest.Prefix("10.1.2.5/24"), To6: lawtest.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
+		onlyFrom(tcp("", 8080), "192.0.2.0/24", "2001:db8::/32"),
+		onlyFrom(portRange("", 9000, 9009), "192.0.2.0/24"),
+	}}
+	named := func(set string) string {
+		return regexp.MustCompile(set + `_[0-9a-f]{12}`).FindString(nftState(t, w))
+	}
+	del := func(set, key string) func(*testing.T) {
+		return func(t *testing.T) { nft(t, w, "delete element inet fairlead "+named(set)+" { "+key+" }") }
+	}
+	nftLaw(t, w, p,
+		lawtest.Break("port", del("allow_ip", "10.1.2.5 . tcp . 8080"), "{ 10.1.2.5 . tcp . 8080 } is missing"),
+		lawtest.Break("port6", del("allow_ip6", "fd00::5 . tcp . 8080"), "{ fd00::5 . tcp . 8080 } is missing"),
+		lawtest.Break("range", del("allow_ip_range", "10.1.2.5 . tcp . 9000-9009"), "{ 10.1.2.5 . tcp . 9000-9009 } is missing"),
+		lawtest.Break("range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"), "{ fd00::5 . tcp . 9000-9009 } is missing"),
+		lawtest.Break("itself", func(t *testing.T) { nft(t, w, "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }") }, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"),
+		lawtest.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
+		lawtest.Break("list", func(t *testing.T) {
+			nft(t, w, "insert rule inet fairlead "+named("allow_ip")+" ip saddr 198.51.100.0/24 return")
+		}, "that is not ours"),
+		lawtest.Break("shorter list", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
+		lawtest.Break("way", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
+		lawtest.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, "is missing"),
+		lawtest.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+	)
+	// DEL by owner alone.
+	before := elements(t, w)
+	lawtest.Ensure(t, w, p)
+	lawtest.Remove(t, w, Publish{Owner: lawtest.Owner})
+	if after := elements(t, w); after != before {
+		t.Errorf("left %s", lawtest.Difference(before, after))
+	}
+}
+
+// One port of the host cannot have two lists: when they are asked for, the address of the host is no more.
+func TestAllowFromOnce(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		ports []PortMapping
+		bad   bool
+	}{
+		{"other addresses", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("192.0.2.2", 80)}, true},
+		{"in a range", []PortMapping{onlyFrom(portRange("192.0.2.1", 80, 90), "10.0.0.0/8"), onlyFrom(portRange("192.0.2.2", 85, 99), "11.0.0.0/8")}, true},
+		{"same list", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8", "11.0.0.0/8"), onlyFrom(tcp("192.0.2.2", 80), "11.0.0.0/8", "10.0.0.0/8")}, false},
+		{"same port", []PortMapping{onlyFrom(portRange("", 80, 90), "10.0.0.0/8"), portRange("", 90, 99)}, true},
+		{"other ports", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("192.0.2.1", 81)}, false},
+		{"other families", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("2001:db8::1", 80)}, false},
+	} {
+		w := lawtest.NewHost(t)
+		_, err := publishOf("c1", "net", "10.1.2.5/24", c.ports...).Ensure(t.Context(), w)
+		if (err != nil) != c.bad || err != nil && !strings.Contains(err.Error(), "different lists") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}

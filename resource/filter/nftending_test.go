@@ -1,0 +1,381 @@
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"golang.org/x/sys/unix"
+)
+
+// needEnding skips where elements cannot end.
+func needEnding(t *testing.T, w *kernel.World) {
+	t.Helper()
+	if n, err := w.Host.NFT(); err != nil || !n.CanEnd() {
+		t.Skip("elements of nf_tables cannot end before Linux 6.12")
+	}
+}
+
+// endsSay has it be known whether elements can end, and so what a version before this one knows of it: nothing.
+func endsSay(t *testing.T, answer string) {
+	t.Helper()
+	if err := os.MkdirAll(kernel.RunDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(kernel.RunDir, "nft-ending"), []byte(answer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(filepath.Join(kernel.RunDir, "nft-ending")) })
+}
+
+// deleted counts the elements of nf_tables that are deleted in the host's namespace while do runs.
+func deleted(t *testing.T, w *kernel.World, do func()) (n int) {
+	t.Helper()
+	var fd int
+	err := w.Host.Do(func() (err error) {
+		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	do()
+	for buf := make([]byte, 1<<16); ; {
+		size, _, err := unix.Recvfrom(fd, buf, 0)
+		if err != nil {
+			return n
+		}
+		for b := buf[:size]; len(b) >= unix.SizeofNlMsghdr; {
+			length := int(b[0]) | int(b[1])<<8 | int(b[2])<<16
+			if b[4] == unix.NFT_MSG_DELSETELEM {
+				n++
+			}
+			b = b[min(max(length+3, unix.SizeofNlMsghdr)&^3, len(b)):]
+		}
+	}
+}
+
+func endingPlan() plan.Plan {
+	return append(killFilterPlan(), publishOf("c1", "other", "10.2.2.5/24", portRange("", 9000, 9010), PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}))
+}
+
+// DEL deletes no element where they can end, and they are gone when it is done; where they cannot, it deletes them.
+func TestRemoveEnds(t *testing.T) {
+	for _, can := range []string{"1", "0"} {
+		w := lawtest.NewWorld(t)
+		needEnding(t, w)
+		endsSay(t, can)
+		skeleton(t, w)
+		before := elements(t, w)
+		p := endingPlan()
+		for _, r := range p {
+			lawtest.Ensure(t, w, r)
+		}
+		n := deleted(t, w, func() {
+			if err := p.Remove(t.Context(), w); err != nil {
+				t.Error(err)
+			}
+			n, err := w.Host.NFT()
+			for _, s := range inetTable().Sets {
+				err = errors.Join(err, n.RawElements(s.Table, s.Name, func([]byte) { t.Errorf("where elements can end (%s), %s has one", can, s.Name) }))
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if (n == 0) != (can == "1") {
+			t.Errorf("where elements can end (%s), %d were deleted", can, n)
+		}
+		if after := elements(t, w); after != before {
+			t.Errorf("state after remove: %s", lawtest.Difference(before, after))
+		}
+	}
+}
+
+// What is added while its key is ending stands: the same again, and what another container has at its place.
+func TestAddedWhileEnding(t *testing.T) {
+	w := lawtest.NewWorld(t)
+	needEnding(t, w)
+	skeleton(t, w)
+	mine, others := endingPlan(), plan.Plan{
+		publishOf("c2", "net", "10.1.2.5/24", tcp("", 8080), tcp("192.0.2.1", 443)),
+		publishOf("c2", "other", "10.2.2.5/24", portRange("", 9005, 9020)),
+		Masquerade{Owner: publishOf("c2", "net", "10.1.2.5/24").Owner, From: killFilterPlan()[1].(Masquerade).From},
+	}
+	for i := range 40 {
+		p := [...]plan.Plan{mine, others}[i%2]
+		if i%4 > 1 {
+			p = mine
+		}
+		for _, r := range p {
+			lawtest.Ensure(t, w, r)
+		}
+		for _, r := range p {
+			lawtest.Verify(t, w, r)
+		}
+		for _, r := range slices.Backward(p) { // and not Plan.Remove, which waits
+			lawtest.Remove(t, w, r.(plan.Remover))
+		}
+	}
+	if s := nftState(t, w); strings.Contains(s, "elements") {
+		t.Errorf("left:\n%s", s)
+	}
+}
+
+// A DEL that is killed at any point is done by the next one, or by an ADD of the same.
+//
+// clause: P11
+func TestKilledEnding(t *testing.T) {
+	w := lawtest.NewWorld(t)
+	needEnding(t, w)
+	skeleton(t, w)
+	before := elements(t, w)
+	p := killFilterPlan()
+	points := 0
+	for n := 1; ; n++ {
+		for _, r := range p {
+			lawtest.Ensure(t, w, r)
+		}
+		killed := stopAt(t, n, w, "filter", "DEL", talks, func() bool { return true })
+		if n%2 == 0 {
+			for _, r := range p {
+				lawtest.Ensure(t, w, r)
+			}
+			if err := p.Verify(t.Context(), w); err != nil {
+				t.Errorf("killed at point %d, and added: %v", n, err)
+			}
+		}
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Errorf("killed at point %d, and removed: %v", n, err)
+		}
+		if after := elements(t, w); after != before {
+			t.Fatalf("killed at point %d, and removed:%s", n, lawtest.Difference(before, after))
+		}
+		if !killed {
+			break
+		}
+		points++
+	}
+	if points < 10 {
+		t.Errorf("killed at %d points only", points)
+	}
+	t.Logf("killed at %d points", points)
+}
+
+// A port that comes and goes as fast as can be, beside many others, always comes: the kernel sorts a set anew where one key
+// has ended too often in it.
+func TestEndingOften(t *testing.T) {
+	w := lawtest.NewWorld(t)
+	needEnding(t, w)
+	p := publishOf("c1", "net", "10.1.2.5/24", tcp("", 8080))
+	lawtest.Ensure(t, w, p)
+	for i := range 60 {
+		var b kernel.NFTBatch
+		for j := range 100 {
+			b.Add(kernel.NFTElem{Set: ownersSet(inetTable()), Key: kernel.NFTKey(uint32(i), uint32(j), uint32(0)), Comment: "x"})
+		}
+		n, err := w.Host.NFT()
+		if err == nil {
+			err = n.Commit(&b)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 150 {
+		lawtest.Remove(t, w, p)
+		lawtest.Ensure(t, w, p)
+	}
+	lawtest.Verify(t, w, p)
+}
+
+// moved is a host as a version before this one left it, with what an administrator has there.
+func moved(t *testing.T, w *kernel.World) (p plan.Plan, before string) {
+	t.Helper()
+	endsSay(t, "0")
+	p = endingPlan()
+	conditional := publishOf("c3", "net", "10.1.2.7/24", tcp("", 81))
+	conditional.Conditions4, conditional.To6 = []string{"ip saddr 192.0.2.0/24"}, p[0].(Publish).To6
+	p = append(p, conditional)
+	for _, r := range p {
+		lawtest.Ensure(t, w, r)
+	}
+	nft(t, w, `add rule inet fairlead user ip saddr { 203.0.113.1, 203.0.113.2 } counter packets 7 bytes 8 drop`)
+	before = nftState(t, w)
+	if strings.Contains(before, "timeout") {
+		t.Fatalf("not as before:\n%s", before)
+	}
+	endsSay(t, "1")
+	return p, before
+}
+
+// typed is how nft(8) begins to say what a set is.
+var typed = regexp.MustCompile(`(?m)^\t(set|map) `)
+
+// unflagged is what nft(8) shows but for whether elements can end, in an order of its own, as sets that are made anew come last.
+func unflagged(state string) string {
+	state = strings.ReplaceAll(strings.ReplaceAll(state, "\t\tflags timeout\n", ""), "interval,timeout", "interval")
+	lines := strings.Fields(state)
+	for i := range lines {
+		lines[i] = strings.Trim(lines[i], ",{}")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// The tables of an earlier version are made anew with the next ADD, in one step, whatever it is killed at; nothing else
+// changes there, and the administrator's chain not at all.
+func TestTablesOfEarlierVersion(t *testing.T) {
+	w := lawtest.NewWorld(t)
+	needEnding(t, w)
+	for n := 1; ; n++ {
+		p, before := moved(t, w)
+		user := nstest.RunIn(t, w.Host.Path, "nft", "-a", "list", "chain", "inet", "fairlead", "user")
+		killed := stopAt(t, n, w, "filter", "ADD", talks, func() bool { return true })
+		state := nftState(t, w)
+		for _, table := range strings.Split(state, "\ntable ") {
+			sets, new := len(typed.FindAllString(table, -1)), strings.Count(table, "timeout")
+			if new != sets && (new != 0 || !killed) {
+				t.Errorf("killed at point %d: of %d sets %d are new:\n%s", n, sets, new, table)
+			}
+		}
+		if unflagged(state) != unflagged(before) {
+			t.Fatalf("killed at point %d:%s", n, lawtest.Difference(unflagged(before), unflagged(state)))
+		}
+		if now := nstest.RunIn(t, w.Host.Path, "nft", "-a", "list", "chain", "inet", "fairlead", "user"); now != user {
+			t.Errorf("the administrator's chain was\n%s\nand is\n%s", user, now)
+		}
+		for _, r := range p {
+			if err := r.Verify(t.Context(), w); err != nil {
+				t.Errorf("killed at point %d: %v", n, err)
+			}
+		}
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Error(err)
+		}
+		if s := nftState(t, w); strings.Contains(s, "elements") {
+			t.Fatalf("killed at point %d, and removed:\n%s", n, s)
+		}
+		if !killed {
+			break
+		}
+		nft(t, w, "flush ruleset")
+	}
+}
+
+// A set that the administrator's chain looks something up in stays as it is, and is left as an earlier version would.
+func TestTablesThatAdministratorUses(t *testing.T) {
+	w := lawtest.NewWorld(t)
+	needEnding(t, w)
+	p, _ := moved(t, w)
+	nft(t, w, "flush chain inet fairlead user")
+	nft(t, w, "add rule inet fairlead user iifname @known counter")
+	for _, r := range p {
+		lawtest.Ensure(t, w, r)
+	}
+	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "set", "inet", "fairlead", "known"); strings.Contains(s, "timeout") {
+		t.Errorf("made anew: %s", s)
+	}
+	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "map", "inet", "fairlead", "publish_ip_any"); !strings.Contains(s, "timeout") {
+		t.Errorf("not made anew: %s", s)
+	}
+	if err := p.Remove(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+}
+
+// Who asks for a published port is answered all the while.
+func TestTablesMoveUnderTraffic(t *testing.T) {
+	l := newLab(t)
+	needEnding(t, l.w)
+	p := l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	l.serve(l.a, "a", "tcp", ":80")
+	for range 5 {
+		endsSay(t, "0")
+		l.ensure(p, l.w)
+		l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
+		stop, failed := make(chan struct{}), make(chan error)
+		asked := 0
+		go func() {
+			for {
+				select {
+				case <-stop:
+					failed <- nil
+					return
+				default:
+				}
+				if got, err := l.ask(l.neighbour, "tcp", "", "192.0.2.1:8080", lawtest.Patience); err != nil {
+					failed <- fmt.Errorf("asked for the %dth time: %q, %w", asked, got, err)
+					return
+				}
+				asked++
+			}
+		}()
+		<-time.After(20 * time.Millisecond)
+		endsSay(t, "1")
+		l.ensure(p, l.w)
+		<-time.After(20 * time.Millisecond)
+		close(stop)
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+		if s := nftState(t, l.w); !strings.Contains(s, "timeout") || asked == 0 {
+			t.Errorf("asked %d times, and left as it was:\n%s", asked, s)
+		}
+		nft(t, l.w, "flush ruleset")
+	}
+}
+
+// A client that goes on sending while its port is ending has no flow left that leads to the container.
+func TestFlowsOfWhatEnds(t *testing.T) {
+	l := newLab(t)
+	needEnding(t, l.w)
+	p := l.publishA(PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80})
+	led := func() int {
+		return strings.Count(nstest.RunIn(t, l.w.Host.Path, "conntrack", "-L", "-p", "udp"), "src=10.1.2.5 ")
+	}
+	for range 5 {
+		l.ensure(p, l.w)
+		var c net.Conn
+		if err := l.neighbour.Do(func() (err error) { c, err = net.Dial("udp", "192.0.2.1:8080"); return err }); err != nil {
+			t.Fatal(err)
+		}
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(100 * time.Microsecond):
+					_, _ = c.Write([]byte("?")) // it may be refused
+				}
+			}
+		}()
+		<-time.After(10 * time.Millisecond)
+		if led() == 0 {
+			t.Error("no flow led to the container")
+		}
+		lawtest.Remove(t, l.w, p)
+		close(stop)
+		<-done
+		if n := led(); n > 0 {
+			t.Errorf("%d flows lead to the container yet", n)
+		}
+		c.Close()
+	}
+}

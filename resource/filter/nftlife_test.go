@@ -1,0 +1,244 @@
+package filter
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A late DEL where an element was replaced by hand: what does not carry the owner's tag stays.
+func TestRemoveLooksAtTags(t *testing.T) {
+	w := lawtest.NewHost(t)
+	s := SpoofCheck{Owner: lawtest.Owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
+	lawtest.Ensure(t, w, s)
+	late := s
+	late.Owner.ContainerID = "c2" // the link's name was given away again
+	lawtest.Ensure(t, w, late)
+	lawtest.Verify(t, w, late)
+	if err := s.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "net/c2/eth0") {
+		t.Errorf("the former owner is told %v", err)
+	}
+	lawtest.Remove(t, w, s)
+	lawtest.Verify(t, w, late)
+}
+
+// Removing where nothing was ever made makes nothing: no table, no transaction.
+//
+// clause: P12
+func TestRemoveNothing(t *testing.T) {
+	w := lawtest.NewHost(t)
+	for _, r := range []plan.Remover{Masquerade{Owner: lawtest.Owner}, Publish{Owner: lawtest.Owner}, SpoofCheck{Owner: lawtest.Owner}} {
+		lawtest.Remove(t, w, r)
+	}
+	if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
+		t.Error(err)
+	}
+	if s := nftState(t, w); s != "" {
+		t.Errorf("made:\n%s", s)
+	}
+}
+
+// clause: P22
+func TestSweepNFT(t *testing.T) {
+	w := lawtest.NewHost(t)
+	skeleton(t, w)
+	all := func(container, network, to string, port uint16) []plan.Remover {
+		p := publishOf(container, network, to, tcp("", port), tcp("192.0.2.1", port+1))
+		return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4}}, SpoofCheck{Owner: p.Owner, Link: "v" + container + network, MAC: "02:00:00:00:00:01"}}
+	}
+	keep := append(all("c1", "net", "10.1.2.5/24", 80), all("c1", "other", "10.2.2.5/24", 90)...)
+	for _, r := range keep {
+		lawtest.Ensure(t, w, r)
+	}
+	want := elements(t, w)
+	// One that stands by behind c1's mapping on another network, and two that are whole.
+	stale := append(all("c2", "net", "10.1.2.6/24", 100), all("c3", "net", "10.1.2.7/24", 200)...)
+	stale = append(stale, publishOf("c1", "net2", "10.3.2.5/24", tcp("", 80)))
+	for _, r := range stale {
+		lawtest.Ensure(t, w, r)
+	}
+	valid := map[[8]byte]bool{kernel.OwnerHash(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}): true}
+	for _, network := range []string{"net", "net2"} {
+		if err := sweepNFT(t.Context(), w, network, func(h [8]byte) bool { return valid[h] }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := elements(t, w); got != want {
+		t.Errorf("left:\n%s\nwant\n%s", got, want)
+	}
+	for _, r := range keep {
+		lawtest.Verify(t, w, r)
+	}
+
+	// Who stood by takes over from whom the sweep removed.
+	next := publishOf("c1", "third", "10.4.2.5/24", tcp("", 80))
+	lawtest.Ensure(t, w, next)
+	if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if s := nftState(t, w); !strings.Contains(s, kernel.Tag(next.Owner)+"\" : 10.4.2.5 . 80") {
+		t.Errorf("nobody took over:\n%s", s)
+	}
+	lawtest.Verify(t, w, next)
+}
+
+// A container may have hundreds of ports, in one transaction.
+func TestPublishManyPorts(t *testing.T) {
+	w := lawtest.NewHost(t)
+	var ports []PortMapping
+	for i := range 250 {
+		ports = append(ports, tcp("", uint16(20000+i)))
+	}
+	p := publishOf("c1", "net", "10.1.2.5/24", ports...)
+	lawtest.Ensure(t, w, p)
+	lawtest.Verify(t, w, p)
+	lawtest.Remove(t, w, p)
+	if s := nftState(t, w); strings.Contains(s, "elements") {
+		t.Errorf("left:\n%s", s)
+	}
+}
+
+func TestPacketFilter(t *testing.T) {
+	w := lawtest.NewHost(t)
+	lawtest.Verify(t, w, PacketFilter{})
+	if s := nftState(t, w); s != "" {
+		t.Errorf("made:\n%s", s)
+	}
+}
+
+// Everything that is in our tables can be printed by nft(8) and loaded again, whatever people call things.
+func TestNFTReload(t *testing.T) {
+	w := lawtest.NewHost(t)
+	long := strings.Repeat("x", 200)
+	for n, line := range []string{"ip addr add 10.1.2.254/24 dev br%d", "ip addr add 2001:db8:1111:2222::fe/63 dev br%d nodad"} {
+		lawtest.Host(t, w, "ip link add br%d up type bridge", n)
+		lawtest.Host(t, w, line, n)
+		lawtest.Ensure(t, w, Ingress{Owner: lawtest.Owner, Link: fmt.Sprintf("br%d", n), Policy: PolicyStrict, To: []netip.Prefix{lawtest.Prefix("10.1.2.5/24"), lawtest.Prefix("2001:db8:1111:2222::5/63")}})
+	}
+	for i, o := range []spec.Owner{lawtest.Owner, {Network: long, ContainerID: long, IfName: `a"b\c`}, {Network: "netö", ContainerID: "c$(reboot)", IfName: "é;"}} {
+		p := Publish{Owner: o, To4: lawtest.Prefix(fmt.Sprintf("10.1.2.%d/24", i+1)), To6: lawtest.Prefix(fmt.Sprintf("2001:db8:1111:2222:3333:4444:5555:%d/64", i+6666)), SNAT: true,
+			Ports: []PortMapping{tcp("", uint16(i+1)), tcp("2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", uint16(65535-i))}, MasqAll: i == 2,
+			Conditions6: []string{"ip6 saddr { fd00::/7, ::1 } iifname eth* meta mark & 0xff 0x1 th sport != 1-1023"}}
+		lawtest.Ensure(t, w, p)
+		lawtest.Verify(t, w, p)
+		m := Masquerade{Owner: o, From: []netip.Prefix{p.To4, p.To6}, Except: []netip.Prefix{lawtest.Prefix("10.0.0.0/9"), lawtest.Prefix("192.0.2.1/32"), lawtest.Prefix("fc00::/7")}}
+		lawtest.Ensure(t, w, m)
+		lawtest.Verify(t, w, m)
+		lawtest.Ensure(t, w, SpoofCheck{Owner: o, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"})
+		defer func() { lawtest.Remove(t, w, p) }()
+	}
+	before := nftState(t, w)
+	file := t.TempDir() + "/rules"
+	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	again := lawtest.NewHost(t)
+	nstest.RunIn(t, again.Host.Path, "nft", "-f", file)
+	if after := nftState(t, again); after != before {
+		t.Errorf("loaded again it is\n%s\nand was\n%s", after, before)
+	}
+	if j := nstest.RunIn(t, w.Host.Path, "nft", "-j", "list", "ruleset"); !json.Valid([]byte(j)) {
+		t.Errorf("nft -j prints %s", j)
+	}
+}
+
+// 64 attachments at once: nobody fails and nobody is lost.
+//
+// clause: P20
+func TestNFTParallel(t *testing.T) {
+	w := lawtest.NewHost(t)
+	var wg sync.WaitGroup
+	errs := make([]error, 64)
+	rs := make([][]plan.Remover, 64)
+	for i := range rs {
+		p := publishOf(fmt.Sprintf("c%d", i+100), "net", fmt.Sprintf("10.1.2.%d/24", i+2), tcp("", uint16(8000+i)), tcp(fmt.Sprintf("192.0.2.%d", i+1), 443))
+		rs[i] = []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4}}, SpoofCheck{Owner: p.Owner, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"}}
+	}
+	run := func(do func(plan.Remover, *kernel.World) error) {
+		t.Helper()
+		for i := range rs {
+			wg.Go(func() {
+				ns, err := kernel.Open(w.Host.Path)
+				if err != nil {
+					errs[i] = err
+					return
+				}
+				defer ns.Close()
+				for _, r := range rs[i] {
+					errs[i] = errors.Join(errs[i], do(r, &kernel.World{Host: ns}))
+				}
+			})
+		}
+		wg.Wait()
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(func(r plan.Remover, w *kernel.World) error { _, err := r.Ensure(t.Context(), w); return err })
+	run(func(r plan.Remover, w *kernel.World) error { return r.Verify(t.Context(), w) })
+	run(func(r plan.Remover, w *kernel.World) error { return r.Remove(t.Context(), w) })
+	if s := nftState(t, w); strings.Contains(s, "elements") {
+		t.Errorf("left:\n%s", s)
+	}
+}
+
+// A process that is killed at any point leaves nothing that Remove, or a sweep, does not find.
+//
+// clause: P11
+func TestKilledFilter(t *testing.T) {
+	w := lawtest.NewWorld(t)
+	p := killFilterPlan()
+	all := func() string { return elements(t, w) }
+	skeleton(t, w)
+	before := all()
+	lawtest.RunKilled(t, w, "filter", -1)
+	made := all()
+	if err := p.Remove(t.Context(), w); err != nil {
+		t.Fatal(err)
+	}
+	whole := lawtest.RunKilled(t, w, "filter", -1)
+	const n = 60
+	halfway := 0
+	for i := range n {
+		if err := p.Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if i%4 == 0 { // the skeleton is made in between, too
+			nft(t, w, "flush ruleset")
+		}
+		lawtest.RunKilled(t, w, "filter", whole*time.Duration(i)/n)
+		if s := all(); s != before && s != made {
+			halfway++
+		}
+		if i%2 == 0 {
+			if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := p.Remove(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if s := nftState(t, w); strings.Contains(s, "elements") {
+			t.Fatalf("killed after %d/%d, and removed:\n%s", i, n, s)
+		}
+	}
+	if halfway == 0 {
+		t.Error("none was killed halfway: the test shows nothing")
+	}
+	t.Logf("%d of %d had made something and not all; one takes %v", halfway, n, whole)
+	lawtest.RunKilled(t, w, "filter", -1)
+	if err := p.Verify(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,350 @@
+package filter
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// tagOf is the comment on an element of o.
+func tagOf(o spec.Owner) string { return cut(kernel.Tag(o)) }
+
+// cut makes a comment out of text that nft(8) can print and read again.
+func cut(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r == '"' || r < ' ' {
+			return '_'
+		}
+		return r
+	}, text)
+	if len(text) > kernel.NFTCommentMax {
+		text = strings.ToValidUTF8(text[:kernel.NFTCommentMax], "")
+	}
+	return text
+}
+
+// taggedBy reports whether an element carries the tag of that owner.
+func taggedBy(e *kernel.NFTElem, hash [8]byte) bool {
+	_, owner, _, ok := kernel.ParseTag(e.Comment)
+	return ok && owner == hash
+}
+
+func sameKey(a, b kernel.NFTElem) bool {
+	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
+}
+
+func sameData(a, b kernel.NFTElem) bool { return bytes.Equal(a.Data, b.Data) }
+
+// An entry is what an owner has in owners: the place of one of its elements.
+type entry struct {
+	place  kernel.NFTElem // set and key
+	record kernel.NFTElem // in owners
+}
+
+// parseEntry reads an element of owners. What it cannot read, a later version's perhaps, has no place.
+func (f filter) parseEntry(record kernel.NFTElem) (e entry, tag string) {
+	e.record = record
+	name, rest, _ := strings.Cut(record.Comment, " ")
+	if s := setNamed(f.t, name); s != nil {
+		if place, rest, ok := s.CutNFTKey(rest); ok {
+			e.place, tag = place, rest
+		}
+	}
+	return e, tag
+}
+
+// entries are what an owner has of one kind.
+func (f filter) entries(hash [8]byte, kind uint32) (all []entry, err error) {
+	owners := ownersSet(f.t)
+	for n := uint32(2); ; n *= 2 { // most have one or two
+		var ask []kernel.NFTElem
+		for i := uint32(len(all)); i < n; i++ {
+			ask = append(ask, kernel.NFTElem{Set: owners, Key: ownerKey(hash, kind|i)})
+		}
+		found, err := f.Get(ask...)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			if r == nil {
+				return all, nil
+			}
+			e, _ := f.parseEntry(*r)
+			all = append(all, e)
+		}
+	}
+}
+
+// current are the elements at the places of entries and wanted elements, by place, with who else holds them.
+func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel.NFTElem, error) {
+	var ask []kernel.NFTElem
+	for _, e := range have {
+		if e.place.Set != nil {
+			ask = append(ask, e.place)
+		}
+	}
+	ask = append(ask, want...)
+	at := map[string]*kernel.NFTElem{}
+	held := slices.DeleteFunc(slices.Clone(ask), func(e kernel.NFTElem) bool { return !byAddress(e.Set) })
+	for n := uint32(0); len(ask)+len(held) > 0; n++ {
+		plain := len(ask)
+		for _, e := range held {
+			ask = append(ask, holder(e, n))
+		}
+		found, err := f.Get(ask...)
+		if err != nil {
+			return nil, err
+		}
+		for i, e := range found {
+			if e != nil {
+				at[place(ask[i])] = e
+			}
+		}
+		var more []kernel.NFTElem // which have a further one
+		for i, e := range held {
+			if found[plain+i] != nil {
+				more = append(more, e)
+			}
+		}
+		ask, held = nil, more
+	}
+	return at, nil
+}
+
+func place(e kernel.NFTElem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
+
+// byAddress reports whether the elements of a set are for a container's address, which several may have: of networks
+// that overlap, or that one moves to another. Links' names are one attachment's.
+func byAddress(s *kernel.NFTSet) bool {
+	return len(s.Data) == 0 && (s.Key[0] == kernel.NFTAddr || s.Key[0] == kernel.NFTAddr6)
+}
+
+// holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
+func holder(e kernel.NFTElem, n uint32) kernel.NFTElem {
+	return kernel.NFTElem{Set: holdersSet(e.Set.Table), Key: ownerKey(kernel.PlaceHash(place(e)), n)}
+}
+
+// holders are those who have an element beside the owner that its comment names.
+func holders(e kernel.NFTElem, at map[string]*kernel.NFTElem) (all []kernel.NFTElem) {
+	for byAddress(e.Set) {
+		h := at[place(holder(e, uint32(len(all))))]
+		if h == nil {
+			break
+		}
+		all = append(all, *h)
+	}
+	return all
+}
+
+// holds reports whether an owner has the element at a place, alone or with others.
+func holds(e kernel.NFTElem, hash [8]byte, at map[string]*kernel.NFTElem) bool {
+	now := at[place(e)]
+	return now != nil && (taggedBy(now, hash) ||
+		slices.ContainsFunc(holders(e, at), func(h kernel.NFTElem) bool { return taggedBy(&h, hash) }))
+}
+
+// An edit is how a batch changes elements, and what there is after it.
+type edit struct {
+	b  *kernel.NFTBatch
+	at map[string]*kernel.NFTElem
+}
+
+func (e edit) delete(x kernel.NFTElem) {
+	e.b.Delete(x)
+	delete(e.at, place(x))
+}
+
+func (e edit) add(x kernel.NFTElem) {
+	e.b.Add(x)
+	e.at[place(x)] = &x
+}
+
+// release takes an element from an owner: it goes with the last who holds it.
+func (e edit) release(x kernel.NFTElem, hash [8]byte) {
+	now, others := e.at[place(x)], holders(x, e.at)
+	mine := slices.IndexFunc(others, func(h kernel.NFTElem) bool { return taggedBy(&h, hash) })
+	leads := now != nil && taggedBy(now, hash)
+	if leads {
+		e.delete(*now)
+	}
+	if len(others) == 0 || !leads && mine < 0 {
+		return
+	}
+	last := others[len(others)-1]
+	e.delete(last)
+	switch {
+	case leads: // and is nobody's twice
+		next := *now
+		next.Comment = last.Comment
+		e.add(next)
+	case mine < len(others)-1:
+		e.delete(others[mine])
+		others[mine].Comment = last.Comment
+		e.add(others[mine])
+	}
+}
+
+// claim gives an element to an owner. By its link's name it is nobody else's then; by address he holds it with those
+// who do.
+func (e edit) claim(x kernel.NFTElem, hash [8]byte) {
+	now := e.at[place(x)]
+	if now == nil {
+		e.release(x, hash) // who held it with others before somebody deleted it by hand
+		e.add(x)
+		return
+	}
+	_, _, _, tagged := kernel.ParseTag(now.Comment)
+	switch {
+	case holds(x, hash, e.at) && sameData(*now, x):
+	case tagged && byAddress(x.Set):
+		h := holder(x, uint32(len(holders(x, e.at))))
+		h.Comment = x.Comment
+		e.add(h)
+	default:
+		e.delete(*now)
+		e.add(x)
+	}
+}
+
+// replace writes into b how the elements of an owner turn from have into want.
+func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []kernel.NFTElem, at map[string]*kernel.NFTElem) {
+	e := edit{b, at}
+	for _, old := range have {
+		if old.place.Set != nil && !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, old.place) }) {
+			e.release(old.place, hash)
+		}
+	}
+	for _, w := range want {
+		e.claim(w, hash)
+	}
+}
+
+// record writes into b how an owner's entries in owners turn from have into want.
+func (f filter) record(b *kernel.NFTBatch, o spec.Owner, kind uint32, have []entry, want []kernel.NFTElem) {
+	if slices.EqualFunc(have, want, func(e entry, w kernel.NFTElem) bool { return e.place.Set != nil && sameKey(e.place, w) }) {
+		return
+	}
+	f.forget(b, have)
+	for i, w := range want {
+		b.Add(kernel.NFTElem{Set: ownersSet(f.t), Key: ownerKey(kernel.OwnerHash(o), kind|uint32(i)),
+			Comment: cut(w.Set.Name + " " + w.KeyText() + " " + kernel.Tag(o))})
+	}
+}
+
+// forget deletes entries.
+func (f filter) forget(b *kernel.NFTBatch, have []entry) {
+	for _, e := range have {
+		b.Delete(e.record)
+	}
+}
+
+// settle is Ensure for kinds whose elements nobody else can want.
+func (f filter) settle(o spec.Owner, kind uint32, want []kernel.NFTElem) (changed bool, err error) {
+	hash := kernel.OwnerHash(o)
+	have, err := f.entries(hash, kind)
+	if err != nil {
+		return false, err
+	}
+	at, err := f.current(have, want)
+	if err != nil {
+		return false, err
+	}
+	var b kernel.NFTBatch
+	f.replace(&b, hash, have, want, at)
+	f.record(&b, o, kind, have, want)
+	return !b.Empty(), f.Commit(&b)
+}
+
+// drop is Remove for every kind. Where there is nothing, it has read one set and is done. It returns the
+// flows that went to ports that are published no more.
+func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
+	have, err := f.entries(hash, kind)
+	if err != nil || len(have) == 0 {
+		return nil, err
+	}
+	mapped, plain := split(have)
+	b := &kernel.NFTBatch{}
+	claims, err := f.claims(slotsOf(f.t, mapped))
+	if err != nil {
+		return nil, err
+	}
+	plain = append(plain, claims.unclaimed(f.t, mapped)...)
+	at, err := f.current(plain, nil)
+	if err != nil {
+		return nil, err
+	}
+	f.replace(b, hash, plain, nil, at)
+	claims.remove(hash)
+	flows, err := f.lead(b, claims, map[[8]byte]bool{hash: true})
+	if err != nil {
+		return nil, err
+	}
+	f.forget(b, have)
+	return flows, f.Commit(b)
+}
+
+// settled says what of an owner's elements is missing, different, or too much.
+func (f filter) settled(o spec.Owner, kind uint32, want []kernel.NFTElem) (d resource.Drift, err error) {
+	have, err := f.entries(kernel.OwnerHash(o), kind)
+	if err != nil {
+		return nil, err
+	}
+	at, err := f.current(nil, want)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range want {
+		d.Add(heldDrift(w, at))
+	}
+	d = append(d, recordDrift(have, want)...)
+	return d, nil
+}
+
+// heldDrift compares a wanted element with what there is, which its owner may hold with others.
+func heldDrift(want kernel.NFTElem, at map[string]*kernel.NFTElem) error {
+	_, owner, _, _ := kernel.ParseTag(want.Comment)
+	if now := at[place(want)]; holds(want, owner, at) && sameData(*now, want) {
+		return nil
+	}
+	return elementDrift(at[place(want)], want)
+}
+
+// elementDrift compares the element at a place with the wanted one.
+func elementDrift(now *kernel.NFTElem, want kernel.NFTElem) error {
+	_, owner, _, _ := kernel.ParseTag(want.Comment)
+	switch {
+	case now == nil:
+		return fmt.Errorf("nft element %v is missing", want)
+	case !taggedBy(now, owner):
+		return fmt.Errorf("nft element %v belongs to %q", want, now.Comment)
+	case !sameData(*now, want):
+		return fmt.Errorf("nft element %v is %s", want, now.DataText())
+	}
+	return nil
+}
+
+// recordDrift compares what owners has with the wanted elements.
+func recordDrift(have []entry, want []kernel.NFTElem) (d resource.Drift) {
+	recorded, wanted := map[string]bool{}, map[string]bool{}
+	for _, e := range have {
+		if e.place.Set != nil {
+			recorded[place(e.place)] = true
+		}
+	}
+	for _, w := range want {
+		if wanted[place(w)] = true; !recorded[place(w)] {
+			d.Add(fmt.Errorf("nft element %v is not in owners", w))
+		}
+	}
+	for _, e := range have {
+		if e.place.Set != nil && !wanted[place(e.place)] {
+			d.Add(fmt.Errorf("nft element %v is too much", e.place))
+		}
+	}
+	return d
+}

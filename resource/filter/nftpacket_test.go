@@ -1,0 +1,393 @@
+package filter
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func (l *lab) publishA(ports ...PortMapping) Publish {
+	return Publish{Owner: l.ownerA, To4: l.toA, To6: l.toA6, SNAT: true, Ports: ports}
+}
+
+// eachBridgeCall runs fn where br_netfilter passes frames on a bridge through the rules of IP, and where it does not.
+func eachBridgeCall(t *testing.T, fn func(*testing.T, *lab)) {
+	for _, call := range []string{"0", "1"} {
+		t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
+			l := newLab(t)
+			_, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call, Optional: true},
+				kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fn(t, l)
+		})
+	}
+}
+
+// Whoever asks for a published port is answered, and the container sees who asks wherever its answer
+// would find the way back without help. Where br_netfilter is at work, frames between containers pass our
+// rules on the bridge.
+//
+// clause: K1
+func TestPublishedPaths(t *testing.T) {
+	eachBridgeCall(t, func(t *testing.T, l *lab) {
+		l.publishedPaths()
+	})
+}
+
+func (l *lab) publishedPaths() {
+	p := l.publishA(
+		PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
+		PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
+		PortMapping{Protocol: "sctp", HostPort: 8080, ContainerPort: 80},
+		PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
+		PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
+		PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("127.0.0.1"), HostPort: 91, ContainerPort: 80},
+		PortMapping{Protocol: "udp", HostIP: lawtest.Addr("::ffff:192.0.2.9"), HostPort: 92, ContainerPort: 80},
+	)
+	l.ensure(p, l.w)
+	for _, network := range []string{"tcp", "udp"} {
+		l.serve(l.a, "a", network, ":80")
+	}
+	for _, network := range []string{"tcp", "udp"} {
+		for range 2 { // a redirect that the first time may bring must not mislead the second time
+			l.expect(l.neighbour, network, "192.0.2.1:8080", "a 192.0.2.2")
+			l.expect(l.neighbour, network, "192.0.2.9:8080", "a 192.0.2.2")
+			l.expect(l.neighbour, network, "[2001:db8::1]:8080", "a 2001:db8::2")
+			l.expect(l.w.Host, network, "192.0.2.1:8080", "a 192.0.2.1")
+			l.expect(l.w.Host, network, "[2001:db8::1]:8080", "a 2001:db8::1")
+			l.expect(l.w.Host, network, "127.0.0.1:8080", "a 10.1.2.1")
+			l.expect(l.w.Host, network, "127.1.2.3:8080", "a 10.1.2.1")
+			l.expect(l.a, network, "192.0.2.1:8080", "a 10.1.2.1")
+			l.expect(l.a, network, "10.1.2.1:8080", "a 10.1.2.1")
+			l.expect(l.a, network, "[2001:db8::1]:8080", "a fd00::1")
+			l.expect(l.b, network, "192.0.2.1:8080", "a 10.1.2.1")
+			l.expect(l.b, network, "10.1.2.1:8080", "a 10.1.2.1")
+			l.expect(l.b, network, "[fd00::1]:8080", "a fd00::1")
+			l.expect(l.b, network, "10.1.2.5:80", "a 10.1.2.6") // straight, and not translated at all
+		}
+	}
+	for _, dst := range []string{"192.0.2.1:8080", "[2001:db8::1]:8080"} {
+		if err := l.sctpInit(l.neighbour, l.a, netip.MustParseAddrPort(dst), 80); err != nil {
+			l.Errorf("sctp %s: %v", dst, err)
+		}
+	}
+	l.expect(l.neighbour, "tcp", "192.0.2.9:90", "a 192.0.2.2")
+	l.expect(l.neighbour, "tcp", "[2001:db8::9]:90", "a 2001:db8::2")
+	l.expect(l.neighbour, "udp", "192.0.2.9:92", "a 192.0.2.2")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:90", "")
+	l.expect(l.neighbour, "tcp", "[2001:db8::1]:90", "")
+	l.expect(l.w.Host, "tcp", "127.0.0.1:91", "a 10.1.2.1")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:91", "")
+	if err := p.Verify(l.Context(), l.w); err != nil {
+		l.Error(err)
+	}
+	if err := errors.Join(p.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
+		l.Fatal(err)
+	}
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
+	l.expect(l.w.Host, "tcp", "127.0.0.1:8080", "")
+}
+
+func TestPublishMasqAll(t *testing.T) {
+	l := newLab(t)
+	p := l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
+	p.MasqAll = true
+	l.ensure(p, l.w)
+	l.serve(l.a, "a", "tcp", ":80")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 10.1.2.1")
+	l.expect(l.neighbour, "tcp", "[2001:db8::1]:8080", "a fd00::1")
+	l.expect(l.neighbour, "tcp", "10.1.2.5:80", "a 192.0.2.2") // not published, so not masqueraded
+}
+
+// CVE-2025-67499: a published port must not catch what is for others and only passes through.
+func TestPublishedPortLeavesOthersAlone(t *testing.T) {
+	l := newLab(t)
+	for _, network := range []string{"tcp", "udp"} {
+		l.serve(l.a, "a", network, ":53")
+		l.serve(l.b, "b", network, ":53")
+		l.serve(l.beyond, "beyond", network, ":53")
+	}
+	for name, hosts := range map[string][]netip.Addr{"any address": {{}}, "one address": {lawtest.Addr("192.0.2.1"), lawtest.Addr("2001:db8::1")}} {
+		l.Run(name, func(t *testing.T) {
+			m := *l
+			m.T = t
+			var p Publish
+			for _, h := range hosts {
+				p = m.publishA(append(p.Ports, PortMapping{Protocol: "tcp", HostIP: h, HostPort: 53, ContainerPort: 53},
+					PortMapping{Protocol: "udp", HostIP: h, HostPort: 53, ContainerPort: 53})...)
+			}
+			m.ensure(p, l.w)
+			for _, network := range []string{"tcp", "udp"} {
+				m.expect(l.neighbour, network, "192.0.2.1:53", "a 192.0.2.2")
+				m.expect(l.neighbour, network, "[2001:db8::1]:53", "a 2001:db8::2")
+				m.expect(l.neighbour, network, "10.1.2.6:53", "b 192.0.2.2")
+				m.expect(l.neighbour, network, "[fd00::6]:53", "b 2001:db8::2")
+				m.expect(l.neighbour, network, "198.51.100.2:53", "beyond 192.0.2.2")
+				m.expect(l.neighbour, network, "[2001:db8:1::2]:53", "beyond 2001:db8::2")
+				m.expect(l.b, network, "198.51.100.2:53", "beyond 10.1.2.6")
+				m.expect(l.w.Host, network, "198.51.100.2:53", "beyond 198.51.100.1")
+				m.expect(l.w.Host, network, "[2001:db8:1::2]:53", "beyond 2001:db8:1::1")
+			}
+			if err := errors.Join(p.Remove(m.Context(), l.w), l.w.Ended()); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// CVE-2019-9946: translation by others, Services say, comes before ours.
+func TestPublishComesAfterOthers(t *testing.T) {
+	l := newLab(t)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}), l.w)
+	l.serve(l.a, "a", "tcp", ":80")
+	l.serve(l.b, "b", "tcp", ":80")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
+	nft(t, l.w, `add table ip services; add chain ip services pre { type nat hook prerouting priority dstnat; };
+		add rule ip services pre ip daddr 192.0.2.1 tcp dport 8080 dnat to 10.1.2.6:80`)
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
+}
+
+// CVE-2020-8558: route_localnet must not let neighbours in to what listens on 127.0.0.1.
+func TestLoopbackStaysInside(t *testing.T) {
+	l := newLab(t)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("127.0.0.1"), HostPort: 8080, ContainerPort: 80}), l.w)
+	if got := lawtest.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
+		t.Fatalf("route_localnet is %s", got)
+	}
+	l.serve(l.a, "a", "tcp", ":80")
+	l.serve(l.w.Host, "host", "tcp", "127.0.0.1:9999")
+	l.expect(l.w.Host, "tcp", "127.0.0.1:8080", "a 10.1.2.1")
+
+	// b is a neighbour who wants in.
+	l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99", "ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
+	l.expect(l.b, "tcp", "127.0.0.1:9999", "")
+	l.expect(l.b, "tcp", "127.0.0.1:8080", "")
+	nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
+	l.expect(l.b, "tcp", "127.0.0.1:9999", "host 10.1.2.6")
+	// The next attachment on this host closes it again.
+	l.ensure(Masquerade{Owner: l.ownerB, From: []netip.Prefix{l.toB}}, l.w)
+	l.expect(l.b, "tcp", "127.0.0.1:9999", "")
+}
+
+// Nor may a neighbour pass for this host where accept_local would let him.
+func TestLoopbackIsNotSpoofed(t *testing.T) {
+	l := newLab(t)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}), l.w)
+	l.in(l.w.Host, "sysctl -qw net.ipv4.conf.br0.accept_local=1 net.ipv4.conf.br0.rp_filter=0 net.ipv4.conf.all.rp_filter=0")
+	l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1")
+	var in net.PacketConn
+	if err := l.w.Host.Do(func() (err error) { in, err = net.ListenPacket("udp4", "10.1.2.1:9998"); return err }); err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	arrives := func(want bool) {
+		t.Helper()
+		err := l.b.Do(func() error {
+			out, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(10, 1, 2, 1), Port: 9998})
+			if err != nil {
+				return err
+			}
+			defer out.Close()
+			_, err = out.Write([]byte("it is me"))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		_, from, err := in.ReadFrom(make([]byte, 64))
+		if got := err == nil && hostOf(from) == "127.0.0.1"; got != want {
+			t.Errorf("arrived %v (%v), want %v", got, err, want)
+		}
+	}
+	arrives(false)
+	nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
+	arrives(true)
+}
+
+func TestMasqueradePaths(t *testing.T) {
+	l := newLab(t)
+	m := Masquerade{Owner: l.ownerA, From: []netip.Prefix{l.toA, l.toA6}, Except: []netip.Prefix{lawtest.Prefix("198.51.100.0/24"), lawtest.Prefix("2001:db8:1::/64")}}
+	l.ensure(m, l.w)
+	for _, ns := range []*kernel.NS{l.neighbour, l.beyond, l.b} {
+		l.serve(ns, l.name(ns), "tcp", ":80")
+	}
+	l.expect(l.a, "tcp", "192.0.2.2:80", "neighbour 192.0.2.1")
+	l.expect(l.a, "tcp", "[2001:db8::2]:80", "neighbour 2001:db8::1")
+	l.expect(l.a, "tcp", "198.51.100.2:80", "beyond 10.1.2.5")
+	l.expect(l.a, "tcp", "[2001:db8:1::2]:80", "beyond fd00::5")
+	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
+	l.expect(l.b, "tcp", "192.0.2.2:80", "neighbour 10.1.2.6")
+	if err := errors.Join(m.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
+		t.Fatal(err)
+	}
+	l.expect(l.a, "tcp", "192.0.2.2:80", "neighbour 10.1.2.5")
+}
+
+func TestSpoofCheckPackets(t *testing.T) {
+	l := newLab(t)
+	l.serve(l.b, "b", "tcp", ":80")
+	mac := l.mac(l.a)
+	s := SpoofCheck{Owner: l.ownerA, Link: "va", MAC: mac}
+	l.ensure(s, l.w)
+	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
+	l.in(l.a, "ip link set eth0 address 02:00:00:00:00:99")
+	l.expect(l.a, "tcp", "10.1.2.6:80", "")
+	l.in(l.a, "ip link set eth0 address "+mac)
+	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
+	if err := errors.Join(s.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
+		t.Fatal(err)
+	}
+	l.in(l.a, "ip link set eth0 address 02:00:00:00:00:99")
+	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
+}
+
+func (l *lab) mac(ns *kernel.NS) string {
+	k, err := ns.Link("eth0")
+	if err != nil {
+		l.Fatal(err)
+	}
+	return k.MAC.String()
+}
+
+// The chain user is asked first, and stays as it is whatever happens around it.
+func TestUserChain(t *testing.T) {
+	l := newLab(t)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80}), l.w)
+	l.serve(l.a, "a", "tcp", ":80")
+	nft(t, l.w, "add rule inet fairlead user ip saddr 192.0.2.2 tcp dport 8081 drop")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "")
+	l.expect(l.w.Host, "tcp", "192.0.2.1:8081", "a 192.0.2.1")
+	nft(t, l.w, "flush chain inet fairlead prerouting")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
+	l.ensure(Masquerade{Owner: l.ownerB, From: []netip.Prefix{l.toB}}, l.w)
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
+	l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "")
+	if got := nft(t, l.w, "list chain inet fairlead user"); !strings.Contains(got, "tcp dport 8081 drop") {
+		t.Errorf("the administrator's rule is gone:\n%s", got)
+	}
+}
+
+// Conditions hold for their own attachment and for no other one.
+func TestConditionsOnPackets(t *testing.T) {
+	l := newLab(t)
+	l.serve(l.a, "a", "tcp", ":80")
+	l.serve(l.b, "b", "tcp", ":80")
+	port := func(n uint16) PortMapping { return PortMapping{Protocol: "tcp", HostPort: n, ContainerPort: 80} }
+	p := l.publishA(port(8080))
+	b := Publish{Owner: l.ownerB, To4: l.toB, Ports: []PortMapping{port(8081)}}
+	for i, c := range []struct {
+		conditions []string
+		in         bool // is the neighbour at 192.0.2.1 let in
+	}{
+		{[]string{"ip", "saddr", "192.0.2.0/24"}, true},
+		{[]string{"ip saddr != 192.0.2.0/24"}, false},
+		{[]string{"ip saddr { 203.0.113.1, 192.0.2.2 }"}, true},
+		{[]string{"ip saddr != { 203.0.113.1, 192.0.2.2 }"}, false},
+		{[]string{"ip", "daddr", "192.0.2.9"}, false},
+		{[]string{"iifname", `"wan"`}, true},
+		{[]string{"iifname != wan*"}, false},
+		{[]string{"meta mark 0x2"}, false},
+		{[]string{"meta mark & 0xff != 0x2"}, true},
+		{[]string{"tcp sport 1024-65535"}, true},
+		{[]string{"th sport != 1024-65535"}, false},
+		{[]string{"udp sport 1024-65535"}, false},
+		{[]string{"meta l4proto { tcp, udp }", "iif wan"}, true},
+		{[]string{"-s", "192.0.2.0/24"}, true},
+		{[]string{"!", "-s", "192.0.2.0/24"}, false},
+		{[]string{"!-s", "192.0.2.0/24"}, false},
+		{[]string{"-s", "203.0.113.1,192.0.2.2", "-i", "w+"}, true},
+		{[]string{"--destination", "192.0.2.9"}, false},
+		{[]string{"-m", "mark", "!", "--mark", "0x2/0xff"}, true},
+		{[]string{"-p", "tcp", "-m", "tcp", "--sport", "1024:65535"}, true},
+	} {
+		l.Run(strconv.Itoa(i)+" "+strings.Join(c.conditions, " "), func(t *testing.T) {
+			m := *l
+			m.T = t
+			p.Conditions4 = c.conditions
+			m.ensure(p, l.w)
+			m.ensure(b, l.world(l.b))
+			want := ""
+			if c.in {
+				want = "a 192.0.2.2"
+			}
+			m.expect(l.neighbour, "tcp", "192.0.2.1:8080", want)
+			m.expect(l.neighbour, "tcp", "[2001:db8::1]:8080", "a 2001:db8::2")
+			m.expect(l.neighbour, "tcp", "192.0.2.1:8081", "b 192.0.2.2")
+			if err := p.Verify(m.Context(), l.w); err != nil {
+				t.Error(err)
+			}
+			if err := errors.Join(p.Remove(m.Context(), l.w), l.w.Ended()); err != nil {
+				t.Error(err)
+			}
+			m.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
+		})
+	}
+	l.Run("one port under two conditions", func(t *testing.T) {
+		m := *l
+		m.T = t
+		p.Conditions4, p.To6 = []string{"ip daddr 192.0.2.9"}, netip.Prefix{}
+		b := Publish{Owner: l.ownerB, To4: l.toB, Ports: []PortMapping{port(8080)}, Conditions4: []string{"ip daddr 192.0.2.1"}}
+		m.ensure(p, l.w)
+		m.ensure(b, l.world(l.b))
+		m.expect(l.neighbour, "tcp", "192.0.2.9:8080", "a 192.0.2.2")
+		m.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
+	})
+}
+
+// clause: K13
+func TestConditionsNotUnderstood(t *testing.T) {
+	l := lawtest.NewWorld(t)
+	for _, c := range []struct {
+		conditions []string
+		token      string
+	}{
+		{[]string{"ip", "saddr", "example.org"}, `"example.org"`},
+		{[]string{"ip6", "saddr", "fd00::1"}, `"ip6 saddr"`},
+		{[]string{"ip", "saddr", "fd00::1"}, `"fd00::1"`},
+		{[]string{"ip", "ttl", "1"}, `"ip ttl"`},
+		{[]string{"ct", "state", "new"}, `"ct"`},
+		{[]string{"ip", "saddr", "{", "10.0.0.1"}, `""`},
+		{[]string{"tcp", "sport", "70000"}, `"70000"`},
+		{[]string{"iifname", "a/b"}, `"a/b"`},
+		{[]string{"-m", "owner"}, `"-m owner"`},
+		{[]string{"-j", "ACCEPT"}, `"-j"`},
+		{[]string{"-s"}, `""`},
+		{[]string{"ip saddr 10.0.0.1; drop"}, `"10.0.0.1;"`},
+	} {
+		p := Publish{Owner: lawtest.Owner, To4: lawtest.Prefix("10.1.2.5/24"), Ports: []PortMapping{{Protocol: "tcp", HostPort: 1, ContainerPort: 1}}, Conditions4: c.conditions}
+		_, err := p.Ensure(t.Context(), l)
+		if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeUnsupported || !strings.Contains(e.Msg, c.token) || !strings.Contains(e.Msg, "understood are") {
+			t.Errorf("%q: %v", c.conditions, err)
+		}
+	}
+	if s := nftState(t, l); s != "" {
+		t.Errorf("an error left:\n%s", s)
+	}
+}
+
+func FuzzConditions(f *testing.F) {
+	for _, s := range []string{"ip saddr != { 10.0.0.1, 10.0.0.0/8 } iif eth0", "! -s 10.0.0.1 -m mark --mark 1/2", "tcp sport 1-2", "{", "!", "ip6 daddr fe80::1%eth0"} {
+		f.Add(s, strings.Contains(s, "ip6"))
+	}
+	f.Fuzz(func(t *testing.T, s string, v6 bool) {
+		rules, where, err := parseConditions([]string{s}, v6)
+		if (err == nil) != (len(rules) > 0) && strings.Trim(s, " \t\r\n\v\f\u0085\u00a0\"'") != "" || (where == "") != (len(rules) == 0) {
+			t.Errorf("%q: %d rules, %q, %v", s, len(rules), where, err)
+		}
+		if e := spec.AsError(err, 0); e != nil && e.Code != spec.CodeUnsupported {
+			t.Errorf("%q: code %d", s, e.Code)
+		}
+	})
+}

@@ -1,0 +1,301 @@
+package filter
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// Priorities of base chains. Ours that translate come one after the standard ones, so that Services and
+// other policy are asked first.
+const (
+	prioRaw    = -300
+	prioDNAT   = -100 + 1
+	prioSNAT   = 100 + 1
+	prioMark   = -100 + 2 // after translation, before routing
+	prioFilter = 0
+	prioBridge = -300
+	// ports of a bridge are filtered where bridge filters are
+	prioBridgeFilter = -200
+)
+
+// inetTable is table inet fairlead: published ports and masquerading. docs/nftables.md has the drawing.
+// The chain "user" is the administrator's: it is evaluated first, made once and never touched again.
+func inetTable() *kernel.NFTTable {
+	t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "fairlead"}
+	rule := kernel.NewNFTRule
+	local := func() []*kernel.NFTRule {
+		return []*kernel.NFTRule{rule("administrator").Jump("user"), rule("published ports").ToLocal().Jump("publish")}
+	}
+	publish := &kernel.NFTChain{Name: "publish", Rules: []*kernel.NFTRule{rule("under conditions").Jump("conditions")}}
+	post := &kernel.NFTChain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
+		Rules: []*kernel.NFTRule{rule("administrator").Jump("user"),
+			rule("published ports, back to where it came from").Translated().Jump("hairpin"), rule("out of a network").Jump("masquerading")}}
+	t.Sets = append(t.Sets, ownersSet(t), holdersSet(t))
+	for _, v6 := range []bool{false, true} {
+		p := portsOf(t, v6, "")
+		t.Sets = append(append(t.Sets, p.sets()...), itselfSet(t, v6))
+		publish.Rules = append(publish.Rules, p.rules()...)
+	}
+	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	l := linkSets(t)
+	t.Sets = append(t.Sets, l.within, l.isolated, l.policed, l.strict, l.known)
+	t.Chains = []*kernel.NFTChain{
+		{Name: "user", Open: true},
+		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
+		{Name: "onbridge", Open: true},     // one where a VLAN of a bridge is a network's,
+		{Name: "marking", Open: true},      // one, and
+		{Name: "sources", Open: true},      // two for each length of networks' prefixes,
+		{Name: "conditions", Open: true},   // for each set of conditions,
+		{Name: "hairpin", Open: true},      // for each network with published ports,
+		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
+		publish,
+		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
+		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*kernel.NFTRule{
+			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
+			rule("127/8 from outside").NotLo().Family(false).Prefix(false, false, loopback).Drop(),
+		}},
+		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
+		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
+		post,
+		{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*kernel.NFTRule{
+			rule("this table decides").Jump("marking"),
+			rule("from a strict network").In(l.strict).SetMark(strictMark),
+		}},
+		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: prioFilter, Rules: []*kernel.NFTRule{
+			rule("in whose name").NotLo().New().Jump("sources"),
+		}},
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter, Rules: slices.Concat([]*kernel.NFTRule{
+			rule("administrator").Jump("user"),
+			// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
+			rule("in whose name").New().Unconfirmed().Jump("sources"),
+			rule("published ports, who may use them").Translated().Jump("allowfrom"),
+			rule("begun on a bridge").Confirmed().Jump("onbridge"),
+			rule("replies").Reply().Accept(),
+			rule("errors about connections").Related().Accept(),
+			rule("what a helper of conntrack expects").Expected().Accept(),
+		}, l.policies())},
+	}
+	return t
+}
+
+// decidedMark is the bit of a packet's mark that says that the chain forward decides about it. What stands in for
+// that chain, where a packet does not come to it or while somebody has flushed it, lets such packets be. Nobody else is known to use
+// the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
+// Tailscale (above 0xffff).
+const decidedMark = 0x1000
+
+// strictMark is the bit of what comes from a strict network, wherever it goes. rp_filter looks for the way back to its source with
+// the mark (src_valid_mark), and must not meet the rule that prohibits the way into the network to others.
+const strictMark = 0x4000000
+
+// linkPolicySets are the sets of links that the chain forward decides by: pairs of a link with itself, which talks
+// within or must not, and links.
+type linkPolicySets struct{ within, isolated, policed, strict, known *kernel.NFTSet }
+
+func linkSets(t *kernel.NFTTable) linkPolicySets {
+	return linkPolicySets{
+		within:   set(t, "within", kernel.NFTIfname, kernel.NFTIfname),
+		isolated: set(t, "isolated", kernel.NFTIfname, kernel.NFTIfname),
+		policed:  set(t, "policed", kernel.NFTIfname),
+		strict:   set(t, "strict", kernel.NFTIfname),
+		known:    set(t, "known", kernel.NFTIfname),
+	}
+}
+
+// policies are the rules that decide what is no reply.
+func (l linkPolicySets) policies() []*kernel.NFTRule {
+	rule := kernel.NewNFTRule
+	return []*kernel.NFTRule{
+		rule("published ports").Translated().Accept(),
+		rule("within a network").Between(l.within).Accept(),
+		rule("within an isolated network").Between(l.isolated).Drop(),
+		rule("between networks").In(l.policed).Out(l.policed).Drop(),
+		rule("into a strict network").Out(l.strict).Drop(),
+		rule("from a strict network to another").In(l.strict).Out(l.known).Drop(),
+	}
+}
+
+// isolatedPorts are the ports of bridges that no other of them may talk to.
+func isolatedPorts(t *kernel.NFTTable) *kernel.NFTSet {
+	return set(t, "isolated_ports", kernel.NFTIfname)
+}
+
+// bridgeTable is table bridge fairlead: the spoof check, and ports that are isolated from each other.
+func bridgeTable() *kernel.NFTTable {
+	t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
+	links, pairs := spoofSets(t)
+	ports := isolatedPorts(t)
+	t.Sets = []*kernel.NFTSet{ownersSet(t), links, pairs, ports}
+	t.Chains = []*kernel.NFTChain{
+		{Name: "user", Open: true},
+		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*kernel.NFTRule{
+			kernel.NewNFTRule("administrator").Jump("user"),
+			kernel.NewNFTRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
+		}},
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*kernel.NFTRule{
+			kernel.NewNFTRule("administrator").Jump("user"),
+			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published
+			// port may lead from one port of the bridge to another.
+			kernel.NewNFTRule("within an isolated network").In(ports).Out(ports).Mark(false, 0, decidedMark).Drop(),
+		}},
+	}
+	return t
+}
+
+// ip is "ip" or "ip6", as nft(8) calls the families, and address the type of an address.
+func ip(v6 bool) string {
+	if v6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+func address(v6 bool) kernel.NFTType {
+	if v6 {
+		return kernel.NFTAddr6
+	}
+	return kernel.NFTAddr
+}
+
+func set(t *kernel.NFTTable, name string, key ...kernel.NFTType) *kernel.NFTSet {
+	return &kernel.NFTSet{Table: t, Name: name, Key: key}
+}
+
+// ownersSet is where an owner's elements are found: keyed by the owner's hash in two halves and a number
+// whose upper half is the kind of resource. The comment names set and key, and has the tag.
+func ownersSet(t *kernel.NFTTable) *kernel.NFTSet {
+	return set(t, "owners", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
+}
+
+// holdersSet is who has an element that another owner has too, because the address that it is for is that of both: keyed
+// by a hash of the element's place in two halves and a number. The comment has the tag.
+func holdersSet(t *kernel.NFTTable) *kernel.NFTSet {
+	return set(t, "holders", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
+}
+
+// sharedSet is the set of those who share a chain, and has the chain's name: addresses that masquerade, or
+// container addresses and ports that something published leads to.
+func sharedSet(t *kernel.NFTTable, chain string) *kernel.NFTSet {
+	a := address(strings.Contains(chain, "_ip6_"))
+	if strings.HasPrefix(chain, "masquerade_") {
+		return set(t, chain, a)
+	}
+	s := set(t, chain, a, kernel.NFTProto, kernel.NFTService)
+	s.Interval = strings.Contains(chain, "_range_")
+	return s
+}
+
+// itselfSet has each container that lets only some in, twice: it may use its own ports.
+func itselfSet(t *kernel.NFTTable, v6 bool) *kernel.NFTSet {
+	return set(t, "itself_"+ip(v6), address(v6), address(v6))
+}
+
+func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
+	return set(t, "spoofcheck", kernel.NFTIfname), set(t, "allowed", kernel.NFTIfname, kernel.NFTEther)
+}
+
+// portMaps are the maps of published ports of one family and, where there are conditions, of one set of
+// conditions, which its name is a hash of.
+type portMaps struct {
+	v6    bool
+	where string
+	exact *kernel.NFTSet // host address . protocol . port, asked first
+	any   *kernel.NFTSet // protocol . port
+	// The same of ranges whose ports lead to the same ports of the container: the kernel cannot count along
+	// with a range that is shifted. They are maps of their own, for an interval costs more the more there are.
+	exactRange, anyRange *kernel.NFTSet
+	// claims has everybody who published a port, and ranges who published a range, see slot: at any address and at one,
+	// the one that the maps lead to and those of the same container that stand by. So a conflict is found, and a
+	// mapping taken over, without looking at other ports.
+	claims, ranges *kernel.NFTSet
+}
+
+func portsOf(t *kernel.NFTTable, v6 bool, where string) portMaps {
+	suffix := ""
+	if where != "" {
+		suffix = "_where_" + where
+	}
+	a, name := address(v6), "publish_"+ip(v6)
+	p := portMaps{v6: v6, where: where,
+		exact:      set(t, name+suffix, a, kernel.NFTProto, kernel.NFTService),
+		any:        set(t, name+"_any"+suffix, kernel.NFTProto, kernel.NFTService),
+		exactRange: set(t, name+"_range"+suffix, a, kernel.NFTProto, kernel.NFTService),
+		anyRange:   set(t, name+"_any_range"+suffix, kernel.NFTProto, kernel.NFTService),
+		claims:     set(t, "claims_"+ip(v6)+suffix, kernel.NFTProto, kernel.NFTService, kernel.NFTMark),
+	}
+	p.exact.Data = []kernel.NFTType{a, kernel.NFTService}
+	p.any.Data = p.exact.Data
+	p.exactRange.Data, p.exactRange.Interval = []kernel.NFTType{a}, true
+	p.anyRange.Data, p.anyRange.Interval = p.exactRange.Data, true
+	// host address, container address, ports, container's hash, index of the host end
+	p.claims.Data = []kernel.NFTType{a, a, kernel.NFTMark, kernel.NFTMark, kernel.NFTMark}
+	list := *p.claims
+	list.Name, list.Later = "ranges_"+ip(v6)+suffix, true
+	p.ranges = &list
+	return p
+}
+
+func (p portMaps) sets() []*kernel.NFTSet {
+	return []*kernel.NFTSet{p.exact, p.exactRange, p.any, p.anyRange, p.claims, p.ranges}
+}
+
+func (p portMaps) rules() []*kernel.NFTRule {
+	return []*kernel.NFTRule{
+		kernel.NewNFTRule("at one address").DNAT(p.v6, false, p.exact),
+		kernel.NewNFTRule("ranges at one address").DNAT(p.v6, false, p.exactRange),
+		kernel.NewNFTRule("at any address").DNAT(p.v6, true, p.any),
+		kernel.NewNFTRule("ranges at any address").DNAT(p.v6, true, p.anyRange),
+	}
+}
+
+// chain is where the conditions jump to.
+func (p portMaps) chain() string { return "publish_" + ip(p.v6) + "_where_" + p.where }
+
+// setNamed is the set that an entry of owners names.
+func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
+	if i := slices.IndexFunc(t.Sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
+		return t.Sets[i]
+	}
+	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
+		return sharedSet(t, name)
+	}
+	var sets []*kernel.NFTSet
+	if p, ok := portsNamed(t, name); ok {
+		sets = p.sets()
+	} else if s, ok := subnetSetsNamed(t, name); ok {
+		sets = s.sets()
+	}
+	if i := slices.IndexFunc(sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
+		return sets[i]
+	}
+	return nil
+}
+
+// portsNamed are the maps that one of those that lead somewhere belongs to.
+func portsNamed(t *kernel.NFTTable, name string) (portMaps, bool) {
+	base, where, _ := strings.Cut(name, "_where_")
+	base, ok := strings.CutPrefix(strings.TrimSuffix(strings.TrimSuffix(base, "_range"), "_any"), "publish_")
+	return portsOf(t, base == "ip6", where), ok
+}
+
+// The kinds of resource that owners tells apart, in the upper half of the number.
+const (
+	kindMasquerade = (1 + iota) << 16
+	kindPublish
+	kindSpoofCheck
+	kindIngress
+	kindIsolatedPort
+	kindNetwork   // no attachment's: the policy of a bridge
+	kindSubnet    // no attachment's: the subnets behind a bridge
+	kindOwnSubnet // the addresses behind a link of the attachment's own
+)
+
+// ownerKey is the key of an owner's nth entry of a kind.
+func ownerKey(hash [8]byte, n uint32) []byte {
+	return kernel.NFTKey(binary.BigEndian.Uint32(hash[:4]), binary.BigEndian.Uint32(hash[4:]), n)
+}

@@ -1,0 +1,91 @@
+package filter
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A client that never changes its port is heard by whoever has the port now: conntrack is told, on ADD and
+// on DEL, and only of that port.
+func TestUDPFlowsFollow(t *testing.T) {
+	for _, c := range []struct{ name, network, host, from, bystander, a, b string }{
+		{"IPv4", "udp4", "192.0.2.1:53", "192.0.2.2:4000", "198.51.100.2:53", "a 192.0.2.2", "b 192.0.2.2"},
+		{"IPv6", "udp6", "[2001:db8::1]:53", "[2001:db8::2]:4000", "[2001:db8:1::2]:53", "a 2001:db8::2", "b 2001:db8::2"},
+	} {
+		for _, at := range []string{"any", "one", "range", "range at one"} {
+			t.Run(c.name+" "+at, func(t *testing.T) {
+				l := newLab(t)
+				skeleton(t, l.w) // conntrack is at work from the first rule on that needs it
+				l.serve(l.a, "a", c.network, ":53")
+				l.serve(l.b, "b", c.network, ":53")
+				l.serve(l.beyond, "beyond", c.network, ":53")
+				m := PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}
+				if strings.HasPrefix(at, "range") {
+					m.HostPort, m.HostPortEnd, m.ContainerPort = 50, 60, 50
+				}
+				if strings.HasSuffix(at, "one") {
+					m.HostIP = lawtest.Addr(map[bool]string{true: "192.0.2.1", false: "2001:db8::1"}[c.name == "IPv4"])
+				}
+				ask := func(want string) {
+					t.Helper()
+					limit := lawtest.Patience
+					if want == "" {
+						limit = lawtest.Silence
+					}
+					got, err := l.ask(l.neighbour, c.network, c.from, c.host, limit)
+					if got != want {
+						t.Errorf("%s (%v), want %q", got, err, want)
+					}
+				}
+				// Another flow to that port, which only passes through, stays in conntrack.
+				if _, err := l.ask(l.neighbour, c.network, "", c.bystander, lawtest.Patience); err != nil {
+					t.Fatal(err)
+				}
+				through := l.flows(c.bystander)
+				if through == 0 {
+					t.Fatal("conntrack does not know the flow that passes through")
+				}
+				ask("") // nobody listens, and conntrack knows that
+				a := l.publishA(m)
+				l.ensure(a, l.w)
+				ask("a " + c.a[2:])
+				b := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true, Ports: a.Ports}
+				if err := errors.Join(a.Remove(t.Context(), l.w), l.w.Ended()); err != nil {
+					t.Fatal(err)
+				}
+				ask("")
+				l.ensure(b, l.world(l.b))
+				ask("b " + c.b[2:])
+				// The next one takes over, of the same container and on another network.
+				stand := Publish{Owner: spec.Owner{Network: "other", ContainerID: l.ownerB.ContainerID, IfName: "eth0"}, To4: l.toA, To6: l.toA6, SNAT: true, Ports: a.Ports}
+				l.ensure(stand, l.w)
+				ask("b " + c.b[2:])
+				if err := b.Remove(t.Context(), l.world(l.b)); err != nil {
+					t.Fatal(err)
+				}
+				ask("a " + c.a[2:])
+				if now := l.flows(c.bystander); now != through {
+					t.Errorf("flows that pass through were %d and are %d", through, now)
+				}
+			})
+		}
+	}
+}
+
+// flows counts what conntrack(8) knows of UDP to an address.
+func (l *lab) flows(to string) int {
+	l.Helper()
+	dst := netip.MustParseAddrPort(to).Addr()
+	family := "ipv4"
+	if dst.Is6() {
+		family = "ipv6"
+	}
+	out := nstest.RunIn(l, l.w.Host.Path, "conntrack", "-L", "-f", family, "-p", "udp", "--dst", dst.String())
+	return strings.Count(out, "dport=53")
+}

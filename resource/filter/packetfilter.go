@@ -1,0 +1,30 @@
+package filter
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A PacketFilter is a kernel with nf_tables, which publishing, masquerading and the spoof check need.
+type PacketFilter struct{}
+
+func (PacketFilter) String() string { return "nf_tables" }
+
+// Ensure implements plan.Resource: the kernel has it or not.
+func (p PacketFilter) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, p.Verify(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (PacketFilter) Verify(_ context.Context, w *kernel.World) error {
+	nft, err := w.Host.NFT()
+	if err == nil {
+		err = nft.Supported(inetTable())
+	}
+	if err != nil {
+		return fmt.Errorf("the kernel does not answer for nf_tables (modules nf_tables and nfnetlink; it takes CAP_NET_ADMIN): %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package filter
+
+import (
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// prune deletes what attachments shared and no attachment has anything in any more: chains and sets that are named
+// after a hash of what they do, and the lines that lead there. It is for GC alone: an attachment that comes
+// and goes finds them as it left them, and a call that deletes waits for the kernel. The lock keeps others
+// from filling meanwhile what is found empty.
+func (f filter) prune() error {
+	use, err := f.Uses(f.t)
+	if err != nil {
+		return err
+	}
+	names, err := f.SetNames(f.t)
+	if err != nil {
+		return err
+	}
+	var shared []string
+	for _, name := range slices.AppendSeq(names, maps.Keys(use)) {
+		if c := sharedBy(name); c != "" && !slices.Contains(shared, c) {
+			shared = append(shared, c)
+		}
+	}
+	if shared == nil {
+		return nil
+	}
+	if shared, err = f.unused(shared, names); err != nil || len(shared) == 0 {
+		return err
+	}
+
+	var b kernel.NFTBatch
+	leading := map[string]int{}
+	var lines []kernel.IPTRule
+	for _, open := range f.t.Chains {
+		if !open.Open || open.Name == "user" {
+			continue
+		}
+		all, err := f.ChainRules(f.t, open.Name, false)
+		if err != nil {
+			return err
+		}
+		for _, l := range all {
+			if slices.Contains(shared, l.Jump) {
+				leading[l.Jump]++
+				lines = append(lines, l)
+			}
+		}
+	}
+	for _, c := range shared {
+		own, err := f.ChainRules(f.t, c, false)
+		if err != nil {
+			return err
+		}
+		if use[c] > len(own)+leading[c] {
+			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there", "chain", f.t.String()+" "+c)
+			return nil
+		}
+	}
+	b.RemoveRules(f.t, lines)
+	for _, c := range shared { // before the sets, which their rules may look something up in
+		if _, ok := use[c]; ok {
+			b.DeleteChain(f.t, c)
+		}
+	}
+	for _, c := range shared {
+		for _, s := range setsOf(f.t, c) {
+			if slices.Contains(names, s.Name) {
+				b.DeleteSet(s)
+			}
+		}
+	}
+	err = f.write(&b)
+	if errors.Is(err, unix.EBUSY) {
+		slog.Warn("what no attachment uses any more stays, for a rule of somebody else needs it", "error", err)
+		return nil
+	}
+	return err
+}
+
+// unused are those of shared chains whose sets nobody has anything in. Whose elements they are is asked of owners, so that
+// only sets that are nobody's are read.
+func (f filter) unused(shared, names []string) (left []string, err error) {
+	records, err := f.List(ownersSet(f.t))
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for _, r := range records {
+		name, _, _ := strings.Cut(r.Comment, " ")
+		used[sharedBy(name)] = true
+	}
+	for _, c := range shared {
+		empty := !used[c]
+		for _, s := range setsOf(f.t, c) {
+			if !empty || !slices.Contains(names, s.Name) {
+				continue
+			}
+			all, err := f.List(s)
+			if err != nil {
+				return nil, err
+			}
+			empty = len(all) == 0
+		}
+		if empty {
+			left = append(left, c)
+		}
+	}
+	return left, nil
+}
+
+// sharedBy is the chain that a set or chain of that name was made for by some attachments, or "".
+func sharedBy(name string) string {
+	i := strings.LastIndexByte(name, '_')
+	if i < 0 || len(name)-i-1 != 12 || strings.Trim(name[i+1:], "0123456789abcdef") != "" {
+		return ""
+	}
+	for _, prefix := range []string{"masquerade_", "hairpin_", "allow_"} {
+		if strings.HasPrefix(name, prefix) {
+			return name
+		}
+	}
+	base, where, ok := strings.Cut(name, "_where_")
+	if !ok || !strings.HasPrefix(base, "publish_") && !strings.HasPrefix(base, "claims_") && !strings.HasPrefix(base, "ranges_") {
+		return ""
+	}
+	return portMaps{v6: strings.Contains(base, "_ip6"), where: where}.chain()
+}
+
+// setsOf are the sets of such a chain.
+func setsOf(t *kernel.NFTTable, chain string) []*kernel.NFTSet {
+	if p, ok := portsNamed(t, chain); ok {
+		return p.sets()
+	}
+	return []*kernel.NFTSet{sharedSet(t, chain)}
+}

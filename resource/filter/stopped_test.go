@@ -1,0 +1,354 @@
+package filter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A process that is stopped at any point of its work on the packet filter, with the lock or without, keeps no other
+// one from its own; and when it goes on, what both have made is there, once.
+func TestStoppedHolder(t *testing.T) {
+	for _, verb := range []string{"ADD", "DEL"} {
+		t.Run(verb, func(t *testing.T) {
+			const together = 28 // each waits for a lock, for a second
+			points := 0
+			for more := true; more; {
+				var stopped [together]bool
+				var wg sync.WaitGroup
+				for i := range together {
+					wg.Go(func() { stopped[i] = stoppedHolder(t, points+i+1, verb) })
+				}
+				wg.Wait()
+				for _, s := range stopped {
+					if more = more && s; more {
+						points++
+					}
+				}
+				if t.Failed() {
+					return
+				}
+			}
+			if points < 20 {
+				t.Errorf("stopped at %d points only", points)
+			}
+			t.Logf("stopped at %d points", points)
+		})
+	}
+}
+
+func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
+	w := lawtest.NewWorld(t)
+	if n%2 == 0 { // else what attachments share is made by one of the two
+		skeleton(t, w)
+	}
+	mine := killFilterPlan()
+	if verb == "DEL" {
+		for _, r := range mine {
+			lawtest.Ensure(t, w, r)
+		}
+	}
+	next := publishOf("c2", "net", "10.1.2.5/24", tcp("", 8081)) // with the address of the one that is stopped
+	gone := publishOf("c3", "net", "10.1.2.5/24", tcp("", 8082))
+	others := plan.Plan{next, Masquerade{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
+	lawtest.Ensure(t, w, gone)
+	stopped = stopAt(t, n, w, "filter", verb, talks, func() (kill bool) {
+		ns, err := kernel.Open(w.Host.Path) // as another process: nobody has waited yet
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		defer ns.Close()
+		other := &kernel.World{Host: ns, Memory: w.Memory}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // the bound of other locks is 45 s
+		defer cancel()
+		for _, r := range others {
+			if _, err := r.Ensure(ctx, other); err != nil {
+				t.Errorf("while another is stopped at point %d: %v", n, err)
+			}
+			if err := r.Verify(ctx, other); err != nil {
+				t.Errorf("while another is stopped at point %d: %v", n, err)
+			}
+		}
+		if err := gone.Remove(ctx, other); err != nil {
+			t.Errorf("while another is stopped at point %d: %v", n, err)
+		}
+		return false
+	})
+	if !stopped {
+		return false
+	}
+	all := others
+	if verb == "ADD" {
+		all = append(all, mine...)
+	}
+	if err := all.Verify(t.Context(), w); err != nil {
+		t.Errorf("stopped at point %d: %v", n, err)
+	}
+	for _, line := range []string{"jump masquerade_ip_", "jump hairpin_ip_"} {
+		if s := nftState(t, w); strings.Count(s, line) != 1 {
+			t.Errorf("stopped at point %d: %q is there %d times:\n%s", n, line, strings.Count(s, line), s)
+		}
+	}
+	if err := all.Remove(t.Context(), w); err != nil {
+		t.Error(err)
+	}
+	if s := nftState(t, w); strings.Contains(s, "elements") {
+		t.Errorf("stopped at point %d, and removed:\n%s", n, s)
+	}
+	return true
+}
+
+// A process that is stopped at any point of taking a policy from a bridge, or of putting one there, keeps no other one from its
+// own: the policy stands as long as one attachment needs it, and goes with the last.
+func TestStoppedPolicy(t *testing.T) {
+	calls := func(nr uint64) bool {
+		return talks(nr) || nr == unix.SYS_RENAMEAT || nr == unix.SYS_UNLINKAT || nr == unix.SYS_GETDENTS64
+	}
+	for _, tt := range []struct{ stopped, other string }{{"DEL", "ADD"}, {"ADD", "DEL"}, {"DEL", "DEL"}, {"ADD", "ADD"}} {
+		t.Run(tt.stopped+" beside "+tt.other, func(t *testing.T) {
+			points := 0
+			for n := 1; ; n++ {
+				w := lawtest.NewWorld(t)
+				lawtest.Host(t, w, "ip link add br7 up type bridge")
+				lawtest.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
+				first, second := policyPlan("c1"), policyPlan("c2")
+				rules := func() string { return closedState(t, w) }
+				unruled := rules()
+				lawtest.Must(t, w, first...)
+				if err := first.Remove(t.Context(), w); err != nil { // what is shared stays
+					t.Fatal(err)
+				}
+				before := elements(t, w)
+				if tt.stopped == "DEL" {
+					lawtest.Must(t, w, first...)
+				}
+				if tt.other == "DEL" {
+					lawtest.Must(t, w, second...)
+				}
+				stopped := stopAt(t, n, w, "policy", tt.stopped, calls, func() bool {
+					ns, err := kernel.Open(w.Host.Path)
+					if err != nil {
+						t.Error(err)
+						return false
+					}
+					defer ns.Close()
+					other := &kernel.World{Host: ns, Memory: w.Memory}
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					defer cancel()
+					if tt.other == "DEL" {
+						err = second.Remove(ctx, other)
+					}
+					for _, r := range second {
+						if _, eerr := r.Ensure(ctx, other); tt.other == "ADD" && eerr != nil {
+							err = eerr
+						}
+					}
+					if err != nil {
+						t.Errorf("while another is stopped at point %d: %v", n, err)
+					}
+					return false
+				})
+				if !stopped {
+					break
+				}
+				points++
+				for verb, p := range map[string]plan.Plan{tt.stopped: first, tt.other: second} {
+					if tt.stopped == tt.other {
+						p = first
+					}
+					if err := p.Verify(t.Context(), w); verb == "ADD" && err != nil {
+						t.Errorf("stopped at point %d: %v", n, err)
+					}
+				}
+				if err := errors.Join(first.Remove(t.Context(), w), second.Remove(t.Context(), w)); err != nil {
+					t.Error(err)
+				}
+				if after := elements(t, w); after != before {
+					t.Errorf("stopped at point %d, and removed:%s", n, lawtest.Difference(before, after))
+				}
+				if after := rules(); after != unruled {
+					t.Errorf("stopped at point %d, and removed:%s", n, lawtest.Difference(unruled, after))
+				}
+				if t.Failed() {
+					return
+				}
+			}
+			if points < 10 {
+				t.Errorf("stopped at %d points only", points)
+			}
+			t.Logf("stopped at %d points", points)
+		})
+	}
+}
+
+// A stopped process that holds the lock of iptables keeps nobody from putting accepts into a chain that stands, or from taking
+// them away.
+func TestStoppedAccepts(t *testing.T) {
+	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+		t.Run(v.String(), func(t *testing.T) {
+			w := lawtest.NewWorld(t)
+			lawtest.Host(t, w, "iptables-%v -P FORWARD DROP", v)
+			of := func(id, addr string) Forward {
+				o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
+				return Forward{Owner: o, Backend: BackendIPTables, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+			}
+			first, second := of("c1", "10.1.2.5"), of("c2", "10.1.2.6")
+			lawtest.Ensure(t, w, first)
+			unlock, err := kernel.Lock(t.Context(), "iptables")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unlock()
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if _, err := second.Ensure(ctx, w); err != nil {
+				t.Error(err)
+			}
+			lawtest.Verify(t, w, first)
+			lawtest.Verify(t, w, second)
+			if err := first.Remove(ctx, w); err != nil {
+				t.Error(err)
+			}
+			lawtest.Verify(t, w, second)
+			if s := lawtest.Host(t, w, "iptables-%v -S", v); strings.Contains(s, "10.1.2.5") || strings.Count(s, "-s 10.1.2.6") != 1 {
+				t.Errorf("the rules are:\n%s", s)
+			}
+		})
+	}
+}
+
+// talks are the system calls that ask nf_tables something, change it, or take its lock.
+func talks(nr uint64) bool { return nr == unix.SYS_SENDTO || nr == unix.SYS_FLOCK }
+
+// A call that is killed at any point of writing a record leaves none that DEL does not find, though DEL looks for no more
+// than what the record says.
+func TestKilledRecord(t *testing.T) {
+	names := func(nr uint64) bool {
+		return nr == unix.SYS_WRITE || nr == unix.SYS_LINKAT || nr == unix.SYS_RENAMEAT || nr == unix.SYS_RENAMEAT2 || nr == unix.SYS_FTRUNCATE
+	}
+	lawtest.SettleOn(t, lawtest.NewWorld(t), kernel.IPTNFT) // or it skips
+	for _, before := range []bool{false, true} {
+		points := 0
+		for n := 1; ; n++ {
+			w := lawtest.NewWorld(t)
+			lawtest.SettleOn(t, w, kernel.IPTNFT)
+			p := lawtest.KillPlans["record"]()
+			if before {
+				m := iptMasq()
+				m.From = m.From[:1] // so that the record is written anew
+				lawtest.Ensure(t, w, m)
+			}
+			killed := stopAt(t, n, w, "record", "ADD", names, func() bool { return true })
+			if err := p.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
+				t.Error(err)
+			}
+			if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) > 0 {
+				t.Errorf("killed at point %d, and removed: %v, %v", n, left, err)
+			}
+			if !killed {
+				break
+			}
+			points++
+		}
+		if points < 3 {
+			t.Errorf("killed at %d points only", points)
+		}
+	}
+}
+
+// stopAt has a child do verb, and stops it before a system call of those that calls says, for the n-th time. Meanwhile is run
+// then; after it the child goes on, or is killed.
+func stopAt(t *testing.T, n int, w *kernel.World, which, verb string, calls func(nr uint64) bool, meanwhile func() (kill bool)) (stopped bool) {
+	t.Helper()
+	runtime.LockOSThread() // one thread is the tracer
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), lawtest.KillMe+"="+which, lawtest.KillMe+"_VERB="+verb, lawtest.KillMe+"_HOST="+w.Host.Path, lawtest.KillMe+"_CONT="+w.Container.Path, lawtest.KillMe+"_MEMORY="+w.Memory.Dir)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			t.Skipf("trace a child: %v", err)
+		}
+		t.Fatal(err)
+	}
+	defer cmd.Process.Release()
+	root := cmd.Process.Pid
+	var ws unix.WaitStatus
+	if _, err := unix.Wait4(root, &ws, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	const options = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_EXITKILL
+	if err := unix.PtraceSetOptions(root, options); err != nil {
+		t.Fatal(err)
+	}
+	pid, sig := root, 0
+	for {
+		if err := unix.PtraceSyscall(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+		var err error
+		if pid, err = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil); err != nil {
+			t.Fatal(err)
+		}
+		sig = 0
+		switch {
+		case pid == root && (ws.Exited() || ws.Signaled()):
+			if ws.Signal() != unix.SIGKILL && ws.ExitStatus() != 0 {
+				t.Errorf("the child ends with %v", fmt.Sprint(ws))
+			}
+			return stopped
+		case !ws.Stopped():
+			continue // another thread's end
+		case ws.StopSignal() == unix.SIGTRAP|0x80:
+			if nr, enters := systemCall(t, pid); n > 0 && enters && calls(nr) {
+				if n--; n == 0 {
+					stopped = true
+					if meanwhile() { // a thread that waits for the tracer is stopped; the others have nothing to do
+						_ = unix.Kill(root, unix.SIGKILL)
+					}
+				}
+			}
+		case ws.StopSignal() != unix.SIGTRAP && ws.StopSignal() != unix.SIGSTOP:
+			sig = int(ws.StopSignal()) // the runtime's own, such as SIGURG
+		}
+	}
+}
+
+// systemCall is the system call that pid enters.
+func systemCall(t *testing.T, pid int) (nr uint64, enters bool) {
+	t.Helper()
+	var info struct { // struct ptrace_syscall_info
+		op   uint8
+		_    [7]byte
+		_    [2]uint64
+		nr   uint64
+		args [6]uint64
+		_    uint64
+	}
+	const getSyscallInfo = 0x420e                                                                                                                            // since 5.3
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e == unix.ESRCH { // it has just ended
+		return 0, false
+	} else if e != 0 {
+		t.Skipf("ask for the system call of a traced process: %v", e)
+	}
+	const entry = 1
+	return info.nr, info.op == entry
+}

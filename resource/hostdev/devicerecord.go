@@ -1,0 +1,295 @@
+package hostdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+const (
+	deviceMemory = "device" // kind of its records
+	deviceLock   = "host-device"
+
+	// deviceLimit is how long a device is waited for that the kernel brings back from a namespace that is gone.
+	deviceLimit = 5 * time.Second
+)
+
+// A DeviceRecord is what a device was on the host, and whose it is.
+type DeviceRecord struct {
+	Owner     spec.Owner
+	Boot      string          // a device is itself again after the next one
+	NS        kernel.Identity // of the container's namespace, and
+	Netns     string          // its path
+	Userspace bool            // nothing was moved
+	Dir       string          // see Device.dir; empty for a virtual one
+	Is        *deviceIdentity // nil in the records of earlier versions
+	deviceState
+}
+
+func (r DeviceRecord) who() string { return r.Owner.String() }
+
+// record describes a link of the host before it is moved.
+func (h HostDevice) record(w *kernel.World, l *kernel.Link) (r DeviceRecord, err error) {
+	r = DeviceRecord{Owner: h.Owner, Netns: w.Container.Path, Dir: dirOf(l), Is: identityOf(l)}
+	if r.Boot, err = kernel.BootID(); err != nil {
+		return r, err
+	}
+	if r.NS, err = w.Container.Identity(); err != nil {
+		return r, err
+	}
+	r.deviceState, err = deviceStateOf(w, l)
+	return r, err
+}
+
+// DeviceRecords are those of this boot.
+func DeviceRecords(w *kernel.World) (records []DeviceRecord, err error) {
+	all, err := resource.DecodeRecords[DeviceRecord](w.Memory.All(deviceMemory))
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	boot, err := kernel.BootID()
+	for _, r := range all {
+		if r.Boot == boot {
+			records = append(records, r)
+		}
+	}
+	slices.SortFunc(records, func(a, b DeviceRecord) int { return strings.Compare(a.who(), b.who()) })
+	return records, err
+}
+
+// recallDevice is an owner's record, if it is of this boot.
+func recallDevice(w *kernel.World, o spec.Owner) (r DeviceRecord, known bool, err error) {
+	if known, err = w.Memory.Recall(deviceMemory, o, &r); !known || err != nil {
+		return r, false, err
+	}
+	boot, err := kernel.BootID()
+	return r, r.Boot == boot, err
+}
+
+// find is the device's link in the container, or nil.
+func (r DeviceRecord) find(w *kernel.World, in *kernel.NS) (*kernel.Link, error) {
+	links, err := in.Links()
+	if err != nil {
+		return nil, err
+	}
+	if r.Is != nil && r.Is.In == nil {
+		r.expect(w, in)
+	}
+	return r.InContainer(links), nil
+}
+
+// InContainer is the device's link among those of the container, or nil. A record of an earlier version has nothing to go
+// by but the device below a link that whoever is root in there could not take away; without that the one of its name and
+// kind has to be it.
+func (r DeviceRecord) InContainer(links []*kernel.Link) *kernel.Link {
+	if r.Userspace {
+		return nil
+	}
+	if r.Is != nil {
+		return r.identified(links)
+	}
+	for _, is := range []func(l *kernel.Link) bool{
+		func(l *kernel.Link) bool { return r.Dir != "" && containerDir(l) == r.Dir },
+		func(l *kernel.Link) bool {
+			return l.Alias == r.Link || slices.Contains(l.AltNames(), resource.AltName(r.Owner))
+		},
+		func(l *kernel.Link) bool { return r.Dir == "" && l.Name == r.Owner.IfName && !resource.OwnVRF(l) },
+	} {
+		for _, l := range links {
+			if l.Kind == r.Kind && is(l) {
+				return l
+			}
+		}
+	}
+	return nil
+}
+
+// onHost is the device's link, or nil: under its own name, or as the kernel brought it back.
+func (r DeviceRecord) onHost(w *kernel.World) (*kernel.Link, error) {
+	links, err := w.Host.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range links {
+		switch {
+		case !r.home(l):
+		case r.Dir != "" && dirOf(l) == r.Dir, r.cameHome(l),
+			r.Dir == "" && (l.Alias == r.Link || slices.Contains(l.AltNames(), resource.AltName(r.Owner))),
+			r.Dir == "" && l.Name == r.Link && l.Alias == r.Alias && l.MAC.String() == r.MAC:
+			return l, nil
+		}
+	}
+	return nil, nil
+}
+
+// container is the namespace that the device was moved to, if that is still there. The caller closes what is not w's.
+func (r DeviceRecord) container(w *kernel.World) (*kernel.NS, error) {
+	if w.Container != nil {
+		if same, err := w.Container.Is(r.NS); err != nil || same {
+			return w.Container, err
+		}
+	}
+	return kernel.Reopen(r.Netns, r.NS)
+}
+
+// returns reports whether there will be a device again that no container has: a card comes back after its namespace's
+// end, and a VLAN is made again. What else was virtual ended with the namespace.
+func (r DeviceRecord) returns() bool {
+	if r.Userspace || r.VLAN != nil {
+		return true
+	}
+	_, err := os.Lstat(r.Dir)
+	return r.Dir != "" && err == nil
+}
+
+// release gives the device back, wherever it is, and forgets it. A device that is nowhere, and can come back yet, is
+// kept in mind: away.
+func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, err error) {
+	if r.Userspace {
+		return false, w.Memory.Forget(deviceMemory, r.Owner)
+	}
+	l := r.stayed(w)
+	if l != nil {
+		return r.returned(w, l)
+	}
+	in, err := r.container(w)
+	if err != nil {
+		return true, err
+	}
+	if in != nil {
+		if in != w.Container {
+			defer in.Close()
+		}
+		there, err := r.find(w, in)
+		if err != nil {
+			return true, err
+		}
+		if there != nil {
+			if l, err = r.bring(w, in, there); err != nil {
+				return true, err
+			}
+		}
+	}
+	if l == nil {
+		l, err = r.onHost(w)
+	}
+	if err == nil && l == nil && in == nil && r.Kind == "" { // the kernel brings it back some time after the namespace's end
+		err = w.Host.Await(ctx, deviceLimit, []uint{kernel.LinkEvents}, func() (ok bool, err error) {
+			l, err = r.onHost(w)
+			return l != nil, err
+		})
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = nil
+		}
+	}
+	if err == nil && l == nil && in == nil && r.VLAN != nil {
+		l, err = r.makeVLAN(ctx, w)
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		slog.Warn("the device is in another namespace yet; it is given back when it is not", "device", r.Link, "was for", r.who())
+		return true, nil
+	}
+	if err != nil {
+		return true, err
+	}
+	switch {
+	case l != nil:
+		return r.returned(w, l)
+	case in != nil && !r.unplugged():
+		r.hidden()
+		return true, nil
+	case r.Dir != "" && !r.unplugged():
+		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
+		return true, nil
+	}
+	return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
+}
+
+// unplugged reports whether no driver has a link for the device any more: there is a directory of such links while one
+// has, in whichever namespace.
+func (r DeviceRecord) unplugged() bool {
+	_, err := os.Lstat(filepath.Join(r.Dir, "net"))
+	return r.Dir != "" && errors.Is(err, fs.ErrNotExist)
+}
+
+// returned makes the device on the host what it was, and forgets it.
+func (r DeviceRecord) returned(w *kernel.World, l *kernel.Link) (away bool, err error) {
+	if err := r.restore(w, l); err != nil {
+		return true, err
+	}
+	return false, w.Memory.Forget(deviceMemory, r.Owner)
+}
+
+// bring moves the device from a container to the host, and returns it as it is there. It gets its name and address
+// before, so that nobody on the host sees another one; alias and group come with the move, so that whoever goes on after
+// a kill finds it, and nobody takes it for what its container says that it is.
+func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*kernel.Link, error) {
+	foreign := slices.DeleteFunc(l.AltNames(), func(alt string) bool {
+		return slices.Contains(r.AltNames, alt) || alt == resource.AltName(r.Owner)
+	})
+	_ = in.DelAltNames(l.Index, foreign...) // one that the host has too would stop the move, which tells
+	if l.Name != r.Link && r.Is != nil {    // without that it is known by its name
+		if err := rename(in, l, r.Link); err != nil && !errors.Is(err, kernel.ErrLinkExists) {
+			return nil, err
+		}
+	}
+	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
+		_ = in.MoveLink(l.Index, kernel.Move{MAC: mac}) // who cannot now can on the host, or says so there
+	}
+	if l.Alias != r.Link { // the kernel takes a name before an alias, and may stop there when the link is on the host already
+		if err := in.SetAlias(l.Index, r.Link); err != nil {
+			return nil, err
+		}
+	}
+	m := kernel.Move{To: w.Host, Name: r.Link, Alias: r.Link, Group: r.group(l)}
+	_, err := w.Host.Index(r.Link)
+	if err != nil {
+		err = in.MoveLink(l.Index, m)
+	} else {
+		err = kernel.ErrLinkExists
+	}
+	if errors.Is(err, kernel.ErrLinkExists) {
+		slog.Warn("another link of the host has the device's name", "device", r.Link)
+		_ = in.DelAltNames(l.Index, l.AltNames()...) // or one of those; what it had is given back
+		m.Name = kernel.LinkName("dev", r.Owner)     // nobody else's, so that what is there under it is what came
+		if err = in.MoveLink(l.Index, m); errors.Is(err, kernel.ErrNoLink) {
+			return r.onHost(w)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("give %s back: %w", r.Link, err)
+	}
+	// All of that went by the index, and whoever is root in the container may have given it to another link meanwhile.
+	came, err := w.Host.Link(m.Name)
+	if err == nil && !r.isThat(came, w, in, l) {
+		return nil, r.refuse(w, in, came)
+	}
+	if err == nil && m.Name != r.Link && rename(w.Host, came, "dev%d") == nil {
+		return w.Host.LinkAt(came.Index)
+	}
+	return came, err
+}
+
+// containerDir is dirOf for a link of a container, which /sys does not show.
+func containerDir(l *kernel.Link) string {
+	if l.ParentBus == "" || l.ParentDevice == "" || l.Kind != "" {
+		return ""
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Join(sysBus, l.ParentBus, "devices", l.ParentDevice))
+	if err != nil {
+		return ""
+	}
+	return dir
+}

@@ -1,0 +1,337 @@
+package hostdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// Final implements Finaler.
+func (h HostDevice) Final(f spec.Interface) plan.Resource {
+	h.MAC, h.MTU = f.MAC, f.MTU
+	return h
+}
+
+// A HostDevice is a network device of the host that was moved into the container, under a name of there. It carries
+// its old name as its alias, as the reference's plugin does it. What else it was is remembered, and given back.
+type HostDevice struct {
+	Owner  spec.Owner
+	Name   string // in the container
+	Device Device
+	Also   []Device // other ways by which the configuration says which: they have to be the same one
+	MAC    string   // to be verified: what the chain's result has
+	MTU    int      // likewise
+
+	Attached bool // for DEL: there is a result that shows that the container got it
+}
+
+func (h HostDevice) String() string {
+	from := "moved from " + h.Device.String()
+	for _, d := range h.Also {
+		from += ", which is " + d.String()
+	}
+	return resource.Line("link cont/"+h.Name, from, resource.Opt("mtu", h.MTU), resource.Opt("address", resource.MACText(h.MAC)))
+}
+
+// Ifaces implements Linker.
+func (h HostDevice) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Container, Name: h.Name}}
+}
+
+// Describe implements Describer.
+func (h HostDevice) Describe(w *kernel.World, f *spec.Interface) error {
+	r, known, err := recallDevice(w, h.Owner)
+	if known && r.Dir != "" {
+		f.PciID = pciID(r.Dir)
+	}
+	return err
+}
+
+// Ensure implements plan.Resource. A link of its name in the container is always an error, and nothing changes (P10).
+func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	if _, err := w.Container.Index(h.Name); err == nil {
+		return false, kernel.NameTaken(h.Name)
+	} else if !errors.Is(err, kernel.ErrNoLink) {
+		return false, err
+	}
+	unlock, err := kernel.Lock(ctx, deviceLock)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	l, err := h.take(ctx, w)
+	if err != nil {
+		return false, err
+	}
+	if err := h.Device.stays(l); err != nil {
+		return false, err
+	}
+	if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
+		return false, spec.Errorf(spec.CodeConfig, "%s: %q: is a link of %s, made for it; name a device of the host", h.Device.Key, h.Device.value(), text)
+	}
+	r, err := h.record(w, l)
+	if err == nil {
+		err = r.settle(w, l.Index)
+	}
+	if err != nil {
+		return false, errors.Join(err, w.Memory.Forget(deviceMemory, h.Owner))
+	}
+	// For people only, and given here: before Linux 6.6 an altname that is given in there is left in a table of there.
+	_ = w.Host.AddAltName(l.Name, resource.AltName(h.Owner))
+	m := kernel.Move{To: w.Container, Name: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
+	err = w.Host.MoveLink(l.Index, m)
+	for n := 1; n < 4 && errors.Is(err, unix.EBUSY); n++ { // somebody in there took that index meanwhile
+		if err = r.settle(w, r.Is.Index+n); err == nil {
+			m.Index = r.Is.Index
+			err = w.Host.MoveLink(l.Index, m)
+		}
+	}
+	if err == nil {
+		err = r.arrived(w, h.Name)
+	}
+	if err == nil {
+		return true, nil
+	}
+	if errors.Is(err, unix.EINVAL) {
+		err = spec.Errorf(spec.CodeConfig, "%s: %q: the kernel lets %s, %s, not leave its namespace: %w", h.Device.Key, h.Device.value(), l.Name, resource.KindOf(l), err)
+	}
+	_, back := r.release(context.WithoutCancel(ctx), w)
+	return false, errors.Join(err, back)
+}
+
+// take is the device's link on the host. One that was left by a container that is gone becomes itself first.
+func (h HostDevice) take(ctx context.Context, w *kernel.World) (*kernel.Link, error) {
+	records, err := DeviceRecords(w)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range records {
+		if !h.Device.is(r) && !(r.Owner == h.Owner) {
+			continue
+		}
+		if err := r.yield(ctx, w, h); err != nil {
+			return nil, err
+		}
+	}
+	l, err := h.Device.find(w)
+	if errors.Is(err, kernel.ErrNoLink) {
+		err = h.Device.missing(w)
+	}
+	for _, d := range h.Also {
+		if err == nil {
+			err = d.agree(w, h.Device, l)
+		}
+	}
+	return l, err
+}
+
+// held says who has the device; nil if its container is gone, or has lost it.
+func (r DeviceRecord) held(w *kernel.World, d Device) error {
+	in, err := r.container(w)
+	if err != nil || in == nil {
+		return err
+	}
+	if in != w.Container {
+		defer in.Close()
+	}
+	l, err := r.find(w, in)
+	if err != nil {
+		return err
+	}
+	if l == nil && !r.Userspace {
+		return nil
+	}
+	as := ""
+	if l != nil {
+		as = ", as " + l.Name
+	}
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(), r.who(), as, r.Netns).HeldBy(r.who())
+}
+
+// yield releases the device of a container that is gone, or says who has it.
+func (r DeviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) error {
+	if err := r.held(w, h.Device); err != nil {
+		return err
+	}
+	away, err := r.release(ctx, w)
+	// By now the host has another one of that name. What one of no bus was under, its own container has deleted, or hides
+	// for good.
+	if _, here := h.Device.find(w); here == nil && (r.Owner != h.Owner || r.Dir == "") {
+		return err
+	}
+	if err == nil && away {
+		return spec.Errorf(spec.CodeConfig, "%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns).
+			HeldBy(r.who())
+	}
+	return err
+}
+
+// Verify implements plan.Resource.
+func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
+	r, known, err := recallDevice(w, h.Owner)
+	if err != nil {
+		return err
+	}
+	ns, l, err := resource.Container.Link(w, h.Name)
+	if errors.Is(err, kernel.ErrNoLink) && known {
+		links, lerr := ns.Links()
+		if now := r.InContainer(links); lerr == nil && now != nil {
+			err = fmt.Errorf("%w; it is called %s now", err, now.Name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	var is resource.Drift
+	switch {
+	case known:
+		is.Want("alias", r.Link, l.Alias)
+		if dir := containerDir(l); r.Dir != "" && dir != "" {
+			is.Want("device", r.Dir, dir)
+		}
+		if l.Kind != r.Kind {
+			is.Add(fmt.Errorf("is %s, not the device", resource.KindOf(l)))
+		} else if r.Is != nil && (l.Index != r.Is.Index || !r.same(l)) {
+			is.Add(errors.New("is another link, not the device"))
+		}
+	case h.Device.Link != "":
+		is.Want("alias", h.Device.Link, l.Alias)
+	}
+	if h.MAC != "" {
+		is.Want("address", resource.MACText(h.MAC), l.MAC)
+	}
+	if h.MTU != 0 {
+		is.Want("mtu", h.MTU, l.MTU)
+	}
+	is.Want("state", "up", resource.UpOrDown(l))
+	return is.Err()
+}
+
+// Remove implements plan.Remover.
+func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
+	_, known, err := recallDevice(w, h.Owner)
+	if err != nil {
+		return err
+	}
+	if !known {
+		if _, in, _, err := h.byReference(w); err != nil {
+			return err
+		} else if in == nil {
+			return w.Memory.Forget(deviceMemory, h.Owner)
+		}
+	}
+	unlock, err := kernel.Lock(ctx, deviceLock)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, known, err := recallDevice(w, h.Owner)
+	if err != nil {
+		return err
+	}
+	if known {
+		_, err := r.release(ctx, w)
+		return err
+	}
+	r, in, l, err := h.byReference(w)
+	if err != nil || in == nil {
+		return err
+	}
+	if in != w.Host {
+		if l, err = r.bring(w, in, l); err != nil || l == nil {
+			return err
+		}
+	}
+	return r.restore(w, l)
+}
+
+// A UserspaceDevice is a device of the host that a program in the container is to drive by itself: nothing is moved.
+type UserspaceDevice struct {
+	Owner spec.Owner
+	Name  string // that the runtime has for it
+	ID    string // its PCI address
+	Key   string
+}
+
+func (u UserspaceDevice) String() string {
+	return resource.Line("device", u.ID, "for user space as cont/"+u.Name)
+}
+
+// Ifaces implements Linker.
+func (u UserspaceDevice) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Container, Name: u.Name}}
+}
+
+// Linkless implements Linkless.
+func (u UserspaceDevice) Linkless() {}
+
+// Describe implements Describer.
+func (u UserspaceDevice) Describe(_ *kernel.World, f *spec.Interface) error {
+	f.PciID = u.ID
+	return nil
+}
+
+func (u UserspaceDevice) device() HostDevice {
+	return HostDevice{Owner: u.Owner, Name: u.Name, Device: Device{Key: u.Key, ID: u.ID, Bus: "pci"}}
+}
+
+// Ensure implements plan.Resource.
+func (u UserspaceDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	if err := u.bound(); err != nil {
+		return false, err
+	}
+	unlock, err := kernel.Lock(ctx, deviceLock)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	h := u.device()
+	records, err := DeviceRecords(w)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range records {
+		if !h.Device.is(r) && r.Owner != u.Owner {
+			continue
+		}
+		if err := r.yield(ctx, w, h); err != nil {
+			return false, err
+		}
+	}
+	r := DeviceRecord{Owner: u.Owner, Netns: w.Container.Path, Userspace: true}
+	var errs [3]error
+	r.Boot, errs[0] = kernel.BootID()
+	r.NS, errs[1] = w.Container.Identity()
+	r.Dir, errs[2] = h.Device.dir()
+	if err := errors.Join(errs[:]...); err != nil {
+		return false, err
+	}
+	return true, w.Memory.RememberForGood(deviceMemory, u.Owner, r)
+}
+
+func (u UserspaceDevice) bound() error {
+	if UserspaceDriver(u.ID) == "" {
+		return fmt.Errorf("device %s has no driver for user space any more", u.ID)
+	}
+	return nil
+}
+
+// Verify implements plan.Resource.
+func (u UserspaceDevice) Verify(context.Context, *kernel.World) error { return u.bound() }
+
+// Remove implements plan.Remover.
+func (u UserspaceDevice) Remove(ctx context.Context, w *kernel.World) error {
+	return u.device().Remove(ctx, w)
+}

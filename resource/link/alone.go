@@ -1,0 +1,133 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Alone is the fact that a macvlan finds room on its master: a passthru has to be the only one there, in whichever
+// namespace. One of the network's own is not in the way: as with a device, the network does what it is for.
+type Alone struct {
+	Master   Master
+	Network  string
+	Passthru bool
+}
+
+func (a Alone) String() string {
+	if a.Passthru {
+		return "link " + a.Master.Where.String() + MasterWords(a.Master.Link) + " without a macvlan"
+	}
+	return "link " + a.Master.Where.String() + MasterWords(a.Master.Link) + " without a passthru"
+}
+
+// Ensure makes nothing: the fact is there or not.
+func (a Alone) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, a.Verify(ctx, w)
+}
+
+// Verify implements plan.Resource. The kernel sets the master of a passthru promiscuous, which spares others the search.
+func (a Alone) Verify(_ context.Context, w *kernel.World) error {
+	ns, master, err := a.Master.Find(w)
+	if err != nil {
+		return nil // Master itself says what is wrong with it
+	}
+	if isMacvlan(master) && !master.PeerAway { // what is put on one stands beside it
+		if master, err = ns.LinkAt(master.Peer); err != nil {
+			return nil
+		}
+	}
+	if !a.Passthru && master.Watchers() == 0 {
+		return nil
+	}
+	return a.inTheWay(w, ns, master)
+}
+
+// inTheWay says what stands on the master that leaves no room, where it can be seen: beside it, and in the containers of
+// attachments that are remembered.
+func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *kernel.Link) error {
+	if err := a.among(ns, ns, master); err != nil {
+		return err
+	}
+	if w.Container != nil && w.Container != ns {
+		if err := a.among(w.Container, ns, master); err != nil {
+			return err
+		}
+	}
+	records, err := resource.DecodeRecords[resource.Made](w.Memory.All(resource.MadeRecord))
+	if err != nil {
+		return err
+	}
+	seen := map[kernel.Identity]bool{}
+	for _, m := range records {
+		if m.Path == "" || seen[m.Identity] {
+			continue
+		}
+		seen[m.Identity] = true
+		in, err := m.Open()
+		if in == nil || err != nil {
+			continue
+		}
+		err = a.among(in, ns, master)
+		in.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// among says which of a namespace's links is in the way of one on a master that is in ns.
+func (a Alone) among(in, ns *kernel.NS, master *kernel.Link) error {
+	links, err := in.Links()
+	if err != nil {
+		return err
+	}
+	here := -1
+	if in != ns {
+		if here, err = in.ID(ns); err != nil || here < 0 {
+			return err
+		}
+	}
+	for _, l := range links {
+		passthru := l.Data.Mode == MacvlanModes()["passthru"]
+		network, _, text, tagged := kernel.ParseTag(l.Alias)
+		switch {
+		case !isMacvlan(l), l.Peer != master.Index, l.PeerAway != (in != ns), l.PeerAway && l.PeerNS != here:
+			continue
+		case tagged && network == kernel.NetworkHash(a.Network) || !a.Passthru && !passthru:
+			continue
+		}
+		who := resource.KindOf(l) + ", " + l.Name
+		if passthru {
+			who = "a passthru, " + l.Name
+		}
+		if tagged {
+			who += " of " + text
+		}
+		if a.Passthru {
+			return spec.Errorf(spec.CodeConfig, `mode: "passthru": has to be alone on its master, and %s has %s; name another master, or another mode`, master.Name, who)
+		}
+		if in == ns && l.Name == a.Master.Link {
+			return spec.Errorf(spec.CodeConfig, "master: %q: is a passthru, which has to be alone on %s; name another master", l.Name, master.Name)
+		}
+		return spec.Errorf(spec.CodeConfig, "master: %q: has %s, which has to be alone there; name another master", master.Name, who)
+	}
+	return nil
+}
+
+// crowded is the kernel's word that there is no room for a macvlan, with what is in the way.
+func (m Macvlan) crowded(w *kernel.World, err error) error {
+	passthru := m.mode() == "passthru"
+	if ns, master, ferr := m.Master.Find(w); ferr == nil {
+		why := Alone{Master: m.Master, Passthru: passthru}.inTheWay(w, ns, master)
+		if e := (*spec.Error)(nil); errors.As(why, &e) {
+			return fmt.Errorf("%w: %w", why, err)
+		}
+	}
+	return spec.Errorf(spec.CodeConfig, "mode: %q: a passthru has to be alone on its master: %w", m.mode(), err)
+}

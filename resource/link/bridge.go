@@ -1,0 +1,169 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Bridge is a bridge on the host. One that exists is used as it is, of whatever MTU.
+type Bridge struct {
+	Name    string
+	MTU     resource.MTU
+	Promisc bool
+	VLANs   bool // keeps VLANs apart; one that exists without is an error
+	Switch  bool // with VLANs: in one that exists without, it is switched on
+	KeepMAC bool // one that exists keeps its address, whatever ports come and go
+}
+
+func (b Bridge) String() string {
+	return resource.Line("link host/"+b.Name, "type bridge", resource.Opt("mtu", b.MTU), resource.Flag("promisc on", b.Promisc), resource.Flag("vlan_filtering on", b.VLANs), resource.Flag("switched on", b.VLANs && b.Switch))
+}
+
+// Ifaces implements Linker.
+func (b Bridge) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Host, Name: b.Name}}
+}
+
+// Possible implements Prober.
+func (b Bridge) Possible(w *kernel.World) error {
+	if !b.VLANs {
+		return nil
+	}
+	return w.Host.NoBridgeVLANs()
+}
+
+// MAC is the bridge's own address on this machine. Without one it would take the least of its ports' and
+// change as they come and go, which breaks its neighbours' tables.
+func (b Bridge) MAC() net.HardwareAddr { return kernel.MAC("bridge", spec.Owner{IfName: b.Name}) }
+
+// Ensure implements plan.Resource. It keeps out who finds the bridge empty and removes it.
+func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	unlock, err := kernel.Share(ctx, BridgeLock(b.Name))
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return b.EnsureUnlocked(w)
+}
+
+func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
+	l, err := resource.Bridge(w, b.Name)
+	if errors.Is(err, kernel.ErrNoLink) {
+		mtu, err := b.MTU.Resolve(w)
+		if err != nil {
+			return false, err
+		}
+		_ = w.Memory.History(b.Name).Begin() // without one, all is announced
+		// Somebody else may make it now, and may not be done with it.
+		switch err := w.Host.AddBridge(b.Name, b.MAC(), mtu, b.VLANs); {
+		case err == nil:
+			changed = true
+		case !errors.Is(err, fs.ErrExist):
+			return false, errors.Join(fmt.Errorf("add bridge: %w", err), w.Memory.History(b.Name).Blur())
+		}
+		l, err = resource.Bridge(w, b.Name)
+		if err != nil {
+			return false, err
+		}
+	} else if err != nil {
+		return false, err
+	}
+	if b.MTU > resource.MTU(l.MTU) {
+		slog.Warn("the bridge carries smaller packets than asked for", "bridge", b.Name, "mtu", l.MTU, "want", b.MTU)
+	}
+	c, err := b.settle(w, l)
+	if err != nil && changed {
+		return false, errors.Join(err, w.Host.DelLink(l.Index))
+	}
+	if err == nil && b.KeepMAC {
+		err = b.pin(w, l)
+	}
+	return changed || c, err
+}
+
+// pinnedRecord is the index of a bridge whose address has been set to what it was: the kernel does not say so of a link. To set it
+// again would have the host forget its neighbours there.
+const pinnedRecord = "pinned"
+
+// pin has a bridge that somebody else made keep its address. Before, it has that of its least port, and with its first port it
+// changes even if it had none: its containers would lose their gateway, and its neighbours the host.
+func (b Bridge) pin(w *kernel.World, l *kernel.Link) error {
+	if bytes.Equal(l.MAC, b.MAC()) {
+		return nil
+	}
+	var index int
+	o := spec.Owner{IfName: b.Name}
+	if known, err := w.Memory.Recall(pinnedRecord, o, &index); err != nil || known && index == l.Index {
+		return err
+	}
+	if err := w.Host.SetLink(b.Name, kernel.LinkChange{MAC: l.MAC}); err != nil {
+		return err
+	}
+	return w.Memory.Remember(pinnedRecord, o, l.Index)
+}
+
+// settle finishes what AddBridge began, here or in a call that was killed before it could.
+func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error) {
+	// Before it is up: from then on it hears its ports. The address tells that the bridge is one of ours;
+	// another may be the host's own uplink and live by router advertisements.
+	if bytes.Equal(l.MAC, b.MAC()) && !l.Up {
+		if changed, err = resource.IgnoreRA(w.Host, b.Name); err != nil {
+			return false, err
+		}
+	}
+	if b.VLANs && !l.Data.Filtering {
+		if !b.Switch {
+			return false, unfiltered(w, b.Name)
+		}
+		if err := w.Host.SetBridgeVLANFiltering(l.Index); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	c := kernel.LinkChange{Up: !l.Up}
+	if b.Promisc && !l.Promisc {
+		c.Promisc = &b.Promisc
+	}
+	if !c.Up && c.Promisc == nil {
+		return changed, nil
+	}
+	if err := w.Host.SetLink(b.Name, c); err != nil {
+		return true, err
+	}
+	if c.Up && bytes.Equal(l.MAC, b.MAC()) {
+		resource.LinkLocal(w.Host, l.Index, l.MAC)
+	}
+	return true, nil
+}
+
+// Verify implements plan.Resource. Its MTU is not compared: the kernel changes it with the ports'.
+func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
+	l, err := resource.Bridge(w, b.Name)
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	d.Want("state", "up", resource.UpOrDown(l))
+	if b.Promisc {
+		d.Want("promisc", true, l.Promisc)
+	}
+	if b.VLANs {
+		d.Want("vlan_filtering", true, l.Data.Filtering)
+	}
+	if bytes.Equal(l.MAC, b.MAC()) {
+		d.Add(resource.IgnoresRA(w.Host, b.Name))
+	}
+	return d.Err()
+}
+
+// Mend implements Mender.
+func (b Bridge) Mend(ctx context.Context, w *kernel.World) (bool, error) { return b.Ensure(ctx, w) }

@@ -1,0 +1,79 @@
+package link
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Dummy is a link of the container that leads nowhere: it has addresses, and what is sent by it is dropped.
+type Dummy struct {
+	Owner spec.Owner
+	Name  string
+	MTU   int    // zero: the kernel's, 1500
+	MAC   string // empty: the owner's own
+	Down  bool   // leave it down, for something that has to come before its first packet
+}
+
+func (d Dummy) String() string {
+	return resource.Line("link cont/"+d.Name, "type dummy", resource.Opt("mtu", d.MTU), resource.Opt("address", resource.MACText(d.MAC)), resource.Flag("down", d.Down))
+}
+
+// Ifaces implements Linker.
+func (d Dummy) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Container, Name: d.Name}}
+}
+
+// Possible implements Prober.
+func (Dummy) Possible(w *kernel.World) error { return w.Host.NoKind("dummy") }
+
+// Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
+func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	addr, err := resource.MAC(d.MAC, "cont", d.Owner)
+	if err != nil {
+		return false, err
+	}
+	err = w.Container.AddLink(kernel.NewLink{
+		Name: d.Name, Kind: "dummy", MTU: d.MTU, MAC: addr, Up: !d.Down,
+		Group: kernel.LinkGroup(d.Owner.Network), Alias: kernel.Tag(d.Owner),
+	})
+	if errors.Is(err, kernel.ErrLinkExists) {
+		err = kernel.NameTaken(d.Name)
+	}
+	if err == nil {
+		err = rememberLink(w, d.Owner, d.Name, "dummy", nil)
+	}
+	return err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (d Dummy) Verify(ctx context.Context, w *kernel.World) error {
+	l, err := own(w, d.Owner, d.Name, "dummy")
+	if err != nil {
+		return err
+	}
+	var is resource.Drift
+	if l.Kind != "dummy" {
+		is.Want("type", "dummy", l.Kind)
+		return is.Err()
+	}
+	if d.MAC != "" {
+		is.Want("address", resource.MACText(d.MAC), l.MAC)
+	}
+	is.MTU(w, d.Owner, d.MTU, l)
+	if !d.Down {
+		is.Want("state", "up", resource.UpOrDown(l))
+	}
+	return is.Err()
+}
+
+// Remove implements plan.Remover.
+func (d Dummy) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, d.Owner, d.Name, "dummy")
+}

@@ -1,0 +1,126 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A HostName is a name that somebody chose for the host's end of an attachment's pair: nobody else has it. An owner
+// without a container, as STATUS has it, asks whether any attachment of its network could have it: one of them may.
+type HostName struct {
+	Owner spec.Owner
+	Name  string
+	Key   string // of the configuration, for errors
+}
+
+func (h HostName) String() string { return "name host/" + h.Name + " free or its own" }
+
+// Ensure makes nothing: the fact is there or not.
+func (h HostName) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, h.Verify(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (h HostName) Verify(ctx context.Context, w *kernel.World) error {
+	l, err := w.Host.Link(h.Name)
+	switch {
+	case err != nil:
+		return resource.ExceptNoLink(err)
+	case h.Owner.ContainerID == "" && markedFor(l, h.Owner.Network), (Veth{Owner: h.Owner}).ours(l):
+		return nil
+	}
+	return h.taken(ctx, w)
+}
+
+// markLimit is how long somebody's link may be without his mark, which he gives it after its birth.
+const markLimit = time.Second
+
+// taken says who has the name.
+func (h HostName) taken(ctx context.Context, w *kernel.World) error {
+	who, holder := "", ""
+	err := w.Host.Await(ctx, markLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+		l, err := w.Host.Link(h.Name)
+		if err != nil {
+			who = "somebody had it a moment ago"
+			return true, resource.ExceptNoLink(err)
+		}
+		_, _, text, tagged := kernel.ParseTag(l.Alias)
+		switch who = resource.KindOf(l) + " of the host's"; {
+		case tagged:
+			who, holder = text+" has it", text
+		case kernel.OfGroup(l.Group):
+			who = "an attachment that is being made has it"
+		}
+		return tagged || !kernel.OfGroup(l.Group), nil
+	})
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s; a name is for one link at a time", h.Key, h.Name, who).HeldBy(holder)
+}
+
+// markedFor reports whether a link was made for an attachment of a network.
+func markedFor(l *kernel.Link, network string) bool {
+	if n, _, _, tagged := kernel.ParseTag(l.Alias); tagged {
+		return n == kernel.NetworkHash(network)
+	}
+	return l.Group == kernel.LinkGroup(network)
+}
+
+// hostNameRecord is the Memory of which name was chosen: DEL may not be told any more.
+const hostNameRecord = "hostname"
+
+// chosen reports whether the name of the host's end is not the one that the owner has anyway.
+func (v Veth) chosen() bool { return v.Host != kernel.LinkName("veth", v.Owner) }
+
+// ours reports whether a link is the host's end of the owner's pair. A pair that was killed before it got its mark has
+// its group, which is the network's, and its address, which is the owner's; a name that was chosen says nothing.
+func (v Veth) ours(l *kernel.Link) bool {
+	if _, _, _, tagged := kernel.ParseTag(l.Alias); l.Kind != "veth" || tagged || l.Name == kernel.LinkName("veth", v.Owner) {
+		return l.Kind == "veth" && resource.Owned(l, v.Owner)
+	}
+	return l.Group == kernel.LinkGroup(v.Owner.Network) && bytes.Equal(l.MAC, kernel.MAC("host", v.Owner))
+}
+
+// nameHost remembers a chosen name, before any link has it. A pair that the attachment had under another one, before
+// its container was restarted, is removed.
+func (v Veth) nameHost(w *kernel.World) error {
+	was, err := v.named(w)
+	if err != nil {
+		return err
+	}
+	if was != nil && was.Name != v.Host {
+		if err = v.free(w); err == nil {
+			err = v.drop(w, was)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !v.chosen() {
+		return nil
+	}
+	return w.Memory.Remember(hostNameRecord, v.Owner, v.Host)
+}
+
+// named is the host's end under the name that was remembered, or nil.
+func (v Veth) named(w *kernel.World) (*kernel.Link, error) {
+	var name string
+	if known, err := w.Memory.Recall(hostNameRecord, v.Owner, &name); err != nil || !known {
+		return nil, err
+	}
+	l, err := w.Host.Link(name)
+	if errors.Is(err, kernel.ErrNoLink) || err == nil && !v.ours(l) {
+		return nil, nil
+	}
+	return l, err
+}
+
+// forgetName forgets a chosen name, of which there may be none.
+func (v Veth) forgetName(w *kernel.World) error { return w.Memory.Forget(hostNameRecord, v.Owner) }

@@ -1,0 +1,74 @@
+package link
+
+import (
+	"context"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// An IPvlan is a link of the container that shares its master's MAC address: who a packet is for is told by its IP
+// address. All on one master share one mode and one flag: the kernel changes those of the others to the last one's.
+type IPvlan struct {
+	Stacked
+	Mode string // of IPvlanModes; empty: l2
+	Flag string // of IPvlanFlags; empty: bridge
+}
+
+// IPvlanModes say who decides where packets go, the container or its master's host, in the kernel's numbers.
+func IPvlanModes() map[string]uint16 { return map[string]uint16{"l2": 0, "l3": 1, "l3s": 2} }
+
+// IPvlanFlags say whether ipvlans on one master reach each other directly, not at all, or through the switch outside.
+func IPvlanFlags() map[string]uint16 {
+	return map[string]uint16{"bridge": 0, "private": 1, "vepa": 2}
+}
+
+func (i IPvlan) mode() string {
+	if i.Mode == "" {
+		return "l2"
+	}
+	return i.Mode
+}
+
+func (i IPvlan) flag() string {
+	if i.Flag == "" {
+		return "bridge"
+	}
+	return i.Flag
+}
+
+func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.flag()) }
+
+// Possible implements Prober.
+func (IPvlan) Possible(w *kernel.World) error { return w.Host.NoKind("ipvlan") }
+
+// Ensure implements plan.Resource.
+func (i IPvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if err := i.make(w, "ipvlan", kernel.IPvlanData(IPvlanModes()[i.mode()], IPvlanFlags()[i.flag()])); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
+// Verify implements plan.Resource.
+func (i IPvlan) Verify(ctx context.Context, w *kernel.World) error {
+	l, d := i.verify(w, "ipvlan")
+	if l == nil {
+		return d.Err()
+	}
+	is := func(n uint16, among map[string]uint16) string {
+		for word, have := range among {
+			if have == n {
+				return word
+			}
+		}
+		return "unknown"
+	}
+	d.Want("mode", i.mode(), is(uint16(l.Data.Mode), IPvlanModes()))
+	d.Want("flag", i.flag(), is(l.Data.Flags&3, IPvlanFlags()))
+	return d.Err()
+}
+
+// Remove implements plan.Remover.
+func (i IPvlan) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, i.Owner, i.Name, "ipvlan")
+}

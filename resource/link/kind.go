@@ -1,0 +1,66 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Kind is the fact that a link, where it exists, is of a type: what a bridge that is yet to be made needs.
+type Kind struct {
+	Where resource.Where
+	Link  string
+	Kind  string // ip(8)'s type
+	Key   string // of the configuration, for errors
+}
+
+// String is "link host/cni0 type bridge or none".
+func (k Kind) String() string {
+	return fmt.Sprintf("link %v%s type %s or none", k.Where, k.Link, k.Kind)
+}
+
+// Ensure makes nothing: the fact is there or not.
+func (k Kind) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, k.Verify(ctx, w)
+}
+
+// Verify reports a link of another type.
+func (k Kind) Verify(_ context.Context, w *kernel.World) error {
+	_, l, err := k.Where.Link(w, k.Link)
+	switch {
+	case errors.Is(err, kernel.ErrNoLink):
+		return nil
+	case err != nil:
+		return err
+	case l.Kind != k.Kind:
+		remove := ""
+		if l.Kind != "" {
+			remove = fmt.Sprintf(", or remove it (ip link delete %s)", k.Link)
+		}
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is %s %s, not a %s; name another%s%s", k.Key, k.Link, resource.KindOf(l), k.Where.Place(), k.Kind, k.others(w), remove)
+	}
+	return nil
+}
+
+// others are the links of the kind that there are.
+func (k Kind) others(w *kernel.World) string {
+	ns, err := k.Where.Namespace(w)
+	if err != nil {
+		return ""
+	}
+	links, err := ns.Links()
+	var names []string
+	for _, l := range links {
+		if err == nil && l.Kind == k.Kind {
+			names = append(names, l.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (there is " + resource.SomeOf(names) + ")"
+}

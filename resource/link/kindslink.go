@@ -1,0 +1,174 @@
+package link
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// VethKind is the Kind of Veth. Bridge is that of the configuration, if any: a pair that the reference's plugin made, which
+// carries no mark, is this attachment's only if it is a port of that.
+func VethKind(bridge string) plan.Kind {
+	return HostLinkKind("veth pair", "veth", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
+		return Veth{Owner: o, Name: o.IfName, Host: kernel.LinkName("veth", o), Master: bridge}.Remove(ctx, w)
+	})
+}
+
+// HostLinkKind is the Kind of links on the host, of a type of ip(8).
+func HostLinkKind(name, kind string, remove func(context.Context, *kernel.World, spec.Owner) error) plan.Kind {
+	return resource.NewKind(name, resource.KindFuncs{
+		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+			return hostLinks(w, network, kind)
+		},
+		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error { return remove(ctx, w, t.Owner) },
+		Found:  func(_ context.Context, w *kernel.World, tags []plan.Tag) error { return removeHostLinks(w, tags) },
+		Tidy: func(_ context.Context, w *kernel.World, network string, _ bool) error {
+			return emptyDoomed(w, network, nil)
+		}})
+}
+
+// hostLinks lists whose links of a type the network has on the host, by their group. A link that was made and not yet tagged when
+// its maker was killed is known by its name, and where that was chosen by its address.
+//
+// Whoever is root in a container may put any group and any alias on a device of the host that is lent to it. So nothing
+// counts that is not of a kind that we make on the host, and without a tag nothing that has not a name that we give.
+func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
+	links, err := w.Host.Links()
+	if err != nil {
+		return nil, err
+	}
+	names, err := resource.DecodeRecords[string](w.Memory.Records(hostNameRecord, network))
+	if err != nil {
+		return nil, err
+	}
+	chosen := slices.Collect(maps.Values(names))
+	group, doomed := kernel.LinkGroup(network), doomedGroup(network)
+	for _, l := range links {
+		hash, owner, _, tagged := kernel.ParseTag(l.Alias)
+		switch {
+		case l.Kind != kind || l.Group != group && l.Group != doomed:
+		case tagged && hash == kernel.NetworkHash(network):
+			tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: l})
+		case !tagged && (derivedName(l) || slices.Contains(chosen, l.Name)):
+			tags = append(tags, plan.Tag{Network: network, Found: l, Could: func(o spec.Owner) bool {
+				prefix := max(len(l.Name)-11, 0)
+				return kernel.LinkName(l.Name[:prefix], o) == l.Name || bytes.Equal(l.MAC, kernel.MAC("host", o))
+			}})
+		}
+	}
+	return tags, nil
+}
+
+// removeHostLinks removes links at once: deleting one takes the kernel a grace period, and deleting a group takes it one too. So what is to
+// go is moved into a group of its own.
+func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
+	doomed := doomedGroup(tags[0].Network)
+	if err := emptyDoomed(w, tags[0].Network, tags); err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range tags {
+		l := t.Found.(*kernel.Link)
+		if l.Group != doomed {
+			errs = append(errs, resource.ExceptNoLink(w.Host.MoveLink(l.Index, kernel.Move{Group: &doomed})))
+		}
+		if t.Could == nil {
+			errs = append(errs, w.Memory.ForgetOf(hostNameRecord, t.Network, t.Hash))
+		}
+	}
+	return errors.Join(append(errs, w.Host.DelGroup(doomed))...)
+}
+
+// emptyDoomed takes out of a network's group of links that are to go what is there and not among the tags: what a GC that was killed
+// left, and what a container's root put there.
+func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
+	links, err := w.Host.Links()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, l := range links {
+		is := func(t plan.Tag) bool { return t.Found.(*kernel.Link).Index == l.Index }
+		if l.Group != doomedGroup(network) || slices.ContainsFunc(tags, is) {
+			continue
+		}
+		var to uint32
+		if l.Kind == "veth" || l.Kind == "ifb" {
+			to = kernel.LinkGroup(network)
+		}
+		errs = append(errs, resource.ExceptNoLink(w.Host.MoveLink(l.Index, kernel.Move{Group: &to})))
+	}
+	return errors.Join(errs...)
+}
+
+// derivedName reports whether a link has such a name as kernel.LinkName gives to its kind.
+func derivedName(l *kernel.Link) bool {
+	hash, ok := strings.CutPrefix(l.Name, l.Kind)
+	return ok && len(hash) == 11 && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<24 }
+
+// ContainerLink is the Kind of a link that was made in the container, of a type of ip(8): macvlan, ipvlan, vlan, dummy, tun.
+func ContainerLink(kind string) plan.Kind {
+	return resource.NewKind(kind+" interface", resource.KindFuncs{
+		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+			return containerLinks(w, network, kind)
+		},
+		Remove: func(_ context.Context, w *kernel.World, t plan.Tag) error {
+			if t.Known() {
+				return removeOwn(w, t.Owner, t.Owner.IfName, kind)
+			}
+			if err := removeContained(w, t, kind); err != nil {
+				return err
+			}
+			return w.Memory.ForgetOf(linkRecord, t.Network, t.Hash)
+		}})
+}
+
+// containerLinks lists whose links of a type there may be in containers. An ADD that was killed has written no link down, and that the
+// namespace was entered.
+func containerLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
+	made, err := resource.DecodeRecords[resource.Made](w.Memory.Records(resource.MadeRecord, network))
+	links, lerr := resource.DecodeRecords[madeLink](w.Memory.Records(linkRecord, network))
+	for hash, m := range made {
+		if l, known := links[hash]; m.Path != "" && (!known || l.Kind == kind) {
+			tags = append(tags, plan.Tag{Network: network, Hash: hash, Found: m})
+		}
+	}
+	for hash, l := range links {
+		if m, known := made[hash]; l.Kind == kind && (!known || m.Path == "") {
+			tags = append(tags, plan.Tag{Network: network, Hash: hash})
+		}
+	}
+	return tags, errors.Join(err, lerr)
+}
+
+// removeContained removes an attachment's links of a type from its container, if that lives.
+func removeContained(w *kernel.World, t plan.Tag, kind string) error {
+	m, _ := t.Found.(resource.Made)
+	if m.Path == "" { // gone with its namespace
+		return nil
+	}
+	ns, err := m.Open()
+	if ns == nil || err != nil {
+		return err
+	}
+	defer ns.Close()
+	made, err := recallLink(w, m.Owner, ns)
+	if err != nil {
+		return err
+	}
+	links, err := ownLinks(w, ns, made, t.Hash, func(l *kernel.Link) bool {
+		return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(t.Network))
+	}, kind)
+	return errors.Join(err, deleteAll(ns, links))
+}

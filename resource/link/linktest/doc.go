@@ -1,0 +1,2 @@
+// Package linktest makes links for tests of the packages above link.
+package linktest

@@ -1,0 +1,159 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Master is the link that another is to stand on: a network card, as a rule. It is somebody else's. Its complaints
+// are those of the key "master", or "mtu".
+type Master struct {
+	Where resource.Where
+	Link  string // empty: the egress link, which the default route leaves by
+	MTU   int    // of the link above, which cannot be more than the master's
+	Kind  string // type of the link above, for words
+	Taken bool   // the link above takes what comes in by the master: an Ethernet link, and no port of a bridge
+	Ether bool   // the link above needs an Ethernet link, and gets what is for it from a port of a bridge too
+	Up    bool   // it has to be up; else that it is down is warned of, and the link above waits for it
+}
+
+// egress stands in a plan for the link of the default route, which a plan does not know.
+const egress = "(egress)"
+
+func (m Master) String() string {
+	return resource.Line("link", m.Where.String()+MasterWords(m.Link), resource.Flag("up", m.Up), resource.Opt("mtu at least", m.MTU), resource.Flag("for "+m.Kind, m.Kind != ""))
+}
+
+func MasterWords(master string) string {
+	if master == "" {
+		return egress
+	}
+	return master
+}
+
+// Ensure makes nothing: the fact is there or not.
+func (m Master) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, m.Verify(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (m Master) Verify(ctx context.Context, w *kernel.World) error {
+	_, l, err := m.Find(w)
+	if err == nil {
+		m.warn(l)
+	}
+	return err
+}
+
+// warn says that the master is down: it is the administrator's to set up.
+func (m Master) warn(l *kernel.Link) {
+	if !l.Up {
+		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+" up)", "master", l.Name)
+	}
+}
+
+// Find is the master, and the namespace that it is in.
+func (m Master) Find(w *kernel.World) (*kernel.NS, *kernel.Link, error) {
+	ns, err := m.Where.Namespace(w)
+	if err != nil {
+		return nil, nil, err
+	}
+	var l *kernel.Link
+	what := fmt.Sprintf("master: %q", m.Link)
+	if m.Link == "" {
+		l, err = ns.Egress()
+		if err == nil {
+			what = fmt.Sprintf("master: %s (of the default route)", l.Name)
+		}
+	} else {
+		l, err = ns.Link(m.Link)
+	}
+	if errors.Is(err, kernel.ErrNoLink) {
+		err = m.missing(w, ns)
+	}
+	if err == nil {
+		err = m.fits(ns, l, what)
+	}
+	return ns, l, err
+}
+
+// missing says that there is no such master, and which there are.
+func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
+	if m.Link != "" && w.Container != nil && w.Host != nil {
+		other, hint := w.Container, `it is in the container; "linkInContainer": true means that one`
+		if m.Where == resource.Container {
+			other, hint = w.Host, `it is on the host; without "linkInContainer" it is meant`
+		}
+		if _, err := other.Index(m.Link); err == nil {
+			return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s: %s", m.Link, m.Where.Place(), hint)
+		}
+	}
+	links, err := ns.Links()
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, l := range links {
+		if l.Name != "lo" {
+			names = append(names, l.Name)
+		}
+	}
+	there := "there is none but lo"
+	if len(names) > 0 {
+		there = "there is " + resource.SomeOf(names)
+	}
+	if m.Link == "" {
+		return spec.Errorf(spec.CodeConfig, "master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.Place(), there)
+	}
+	if near, ok := spec.Nearest(m.Link, names); ok {
+		there += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s; %s", m.Link, m.Where.Place(), there)
+}
+
+// fits says whether a link can have another above it.
+func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
+	err := m.stands(ns, l, what)
+	if err == nil {
+		return nil
+	}
+	links, lerr := ns.Links()
+	var names []string
+	for _, other := range links {
+		if lerr == nil && other.Index != l.Index && other.Up && m.stands(ns, other, "") == nil {
+			names = append(names, other.Name)
+		}
+	}
+	if len(names) > 0 {
+		err = spec.Errorf(spec.CodeConfig, "%w; %s would do", err, resource.SomeOf(names))
+	}
+	return err
+}
+
+func (m Master) stands(ns *kernel.NS, l *kernel.Link, what string) error {
+	switch {
+	case (m.Taken || m.Ether) && !l.Ethernet:
+		return spec.Errorf(spec.CodeConfig, "%s: is %s, which has no Ethernet headers, and %s needs them", what, resource.KindOf(l), m.Kind)
+	case !l.Up && m.Up:
+		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what, l.Name).WithHint("That is the host's to mend: no file is wrong.")
+	case m.MTU > l.MTU:
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's", m.MTU, l.Name, l.MTU)
+	case !m.Taken || l.Master == 0:
+		return nil
+	}
+	above, err := ns.LinkAt(l.Master)
+	if err != nil {
+		return resource.ExceptNoLink(err)
+	}
+	switch above.Kind {
+	case "bridge", "bond", "team", "openvswitch":
+		return spec.Errorf(spec.CodeConfig, "%s: is a port of %s, which takes all that comes in by it; name %[2]q instead", what, above.Name)
+	}
+	return nil
+}

@@ -1,0 +1,249 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// PortKind is the Kind of Port: links of others that were made ports of a bridge. They are taken off it and stay.
+func PortKind() plan.Kind {
+	detached := func(_ context.Context, w *kernel.World, _ plan.Tag, ours ports) error {
+		var errs []error
+		for link, master := range ours {
+			errs = append(errs, detach(w, link, master))
+		}
+		return errors.Join(errs...)
+	}
+	return resource.RecordKind("bridge port", portRecord, func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+		ours, _, err := resource.RecordOf[ports](w, portRecord, t)
+		if err = errors.Join(err, detached(ctx, w, t, ours)); err != nil {
+			return err
+		}
+		return w.Memory.Forget(portRecord, t.Owner) // half a record, of a call that was killed, too
+	}, detached)
+}
+
+// A Port makes somebody else's link on the host a port of a bridge (P23). Removing it takes the link off the
+// bridge and leaves it where it is.
+type Port struct {
+	Owner    spec.Owner
+	Link     string
+	Master   string
+	Hairpin  bool
+	Isolated bool
+	VLANs    VLANs
+	Anew     plan.Resource // as in Veth
+}
+
+func (p Port) String() string {
+	return resource.Line("link host/"+p.Link, resource.Opt("master", p.Master), resource.Flag("hairpin on", p.Hairpin), resource.Flag("isolated on", p.Isolated), p.VLANs.String())
+}
+
+// Ifaces implements Linker.
+func (p Port) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Host, Name: p.Link}}
+}
+
+// ports is what is remembered of an attachment's ports: link → bridge. DEL knows neither.
+type ports map[string]string
+
+const portRecord = "port"
+
+// Ensure implements plan.Resource. A link that is a port of another bridge is not taken away from it, and
+// one that is a port of this bridge already stays one when the attachment goes.
+func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	err = plug(ctx, w, p.Master, p.Anew, func(br *kernel.Link) error {
+		changed, err = p.ensure(ctx, w, br)
+		return err
+	})
+	return changed, err
+}
+
+func (p Port) ensure(ctx context.Context, w *kernel.World, br *kernel.Link) (changed bool, err error) {
+	l, err := w.Host.Link(p.Link)
+	if err != nil {
+		return false, err
+	}
+	switch l.Master {
+	case br.Index:
+	case 0:
+		if err := p.spare(w, l); err != nil {
+			return false, err
+		}
+		if err := p.attach(ctx, w, br); err != nil {
+			return false, err
+		}
+		changed = true
+	default:
+		return false, fmt.Errorf("link %s is a port of %s already", p.Link, masterName(w, l))
+	}
+	var have kernel.BridgePort
+	if l.Port != nil {
+		have = *l.Port
+	}
+	flags := kernel.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated, Forwarding: have.Forwarding}
+	vlans, err := p.VLANs.ensure(w, p.Link)
+	if err == nil && flags != have {
+		err = w.Host.SetLink(p.Link, kernel.LinkChange{Port: &flags})
+	}
+	if err != nil {
+		if changed {
+			err = errors.Join(err, p.Remove(ctx, w))
+		}
+		return false, err
+	}
+	return changed || vlans || flags != have, nil
+}
+
+// spare refuses a link that the host itself talks by: as a port it would no longer be heard, and a previous
+// result may list any link.
+func (p Port) spare(w *kernel.World, l *kernel.Link) error {
+	addrs, err := w.Host.Addrs(l.Index)
+	if err != nil {
+		return err
+	}
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			return spec.Errorf(spec.CodeConfig, "link %s has the host's address %v, which would no longer be reached if it were a port of %s: remove the address, or have another link in prevResult",
+				p.Link, a.Prefix, p.Master)
+		}
+	}
+	return nil
+}
+
+func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) error {
+	var ours ports
+	if _, err := w.Memory.Recall(portRecord, p.Owner, &ours); err != nil {
+		return err
+	}
+	if ours == nil {
+		ours = ports{}
+	}
+	ours[p.Link] = p.Master
+	// Before the change: a call that is killed after it is undone by DEL.
+	if err := w.Memory.Remember(portRecord, p.Owner, ours); err != nil {
+		return err
+	}
+	if err := w.Host.SetLink(p.Link, kernel.LinkChange{Master: br.Index}); err != nil {
+		return errors.Join(err, p.Remove(ctx, w))
+	}
+	return nil
+}
+
+// Verify implements plan.Resource.
+func (p Port) Verify(ctx context.Context, w *kernel.World) error {
+	l, err := w.Host.Link(p.Link)
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	wantPort(&d, w, l, p.Master, p.Hairpin, p.Isolated)
+	wantVLANs(&d, w, l, p.VLANs)
+	return d.Err()
+}
+
+// Remove implements plan.Remover. What it has to detach is remembered, so that it needs only the owner and
+// the bridge.
+func (p Port) Remove(ctx context.Context, w *kernel.World) error {
+	var ours ports
+	if ok, err := w.Memory.Recall(portRecord, p.Owner, &ours); err != nil {
+		return err
+	} else if !ok {
+		return w.Memory.Forget(portRecord, p.Owner) // half a record, of a call that was killed
+	}
+	var errs []error
+	for link, master := range ours {
+		if master != p.Master || p.Link != "" && link != p.Link {
+			continue
+		}
+		if err := detach(w, link, master); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		delete(ours, link)
+	}
+	if len(ours) == 0 {
+		errs = append(errs, w.Memory.Forget(portRecord, p.Owner))
+	} else {
+		errs = append(errs, w.Memory.Remember(portRecord, p.Owner, ours))
+	}
+	return errors.Join(errs...)
+}
+
+// detach takes a link off a bridge, if it is still a port of that one.
+func detach(w *kernel.World, link, master string) error {
+	l, err := w.Host.Link(link)
+	if err != nil || masterName(w, l) != master {
+		return resource.ExceptNoLink(err)
+	}
+	return resource.ExceptNoLink(w.Host.SetLink(link, kernel.LinkChange{Master: -1}))
+}
+
+// wantPort compares what a bridge keeps of a port. What is not asked for may be on all the same.
+func wantPort(d *resource.Drift, w *kernel.World, l *kernel.Link, master string, hairpin, isolated bool) {
+	if master == "" {
+		return
+	}
+	d.Want("master", master, masterName(w, l))
+	if l.Port == nil {
+		return
+	}
+	if hairpin {
+		d.Want("hairpin", true, l.Port.Hairpin)
+	}
+	if isolated {
+		d.Want("isolated", true, l.Port.Isolated)
+	}
+}
+
+// masterName is the name of the bridge that a link on the host is a port of, or "none".
+func masterName(w *kernel.World, l *kernel.Link) string {
+	if l.Master == 0 {
+		return "none"
+	}
+	m, err := w.Host.LinkAt(l.Master)
+	if err != nil {
+		return "none"
+	}
+	return m.Name
+}
+
+// Mend implements Mender.
+func (p Port) Mend(ctx context.Context, w *kernel.World) (bool, error) { return p.Ensure(ctx, w) }
+
+// A BridgeMaker is a resource that makes a bridge, also for whoever holds a share of its BridgeLock.
+type BridgeMaker interface {
+	EnsureUnlocked(*kernel.World) (changed bool, err error)
+}
+
+// BridgeLock is the name of the lock of a bridge: whoever makes a port shares it, whoever removes the bridge has it alone.
+func BridgeLock(name string) string { return "bridge-" + name }
+
+// plug runs do, which makes a port, with a bridge that does not go meanwhile. One that has gone since it was ensured is
+// made anew where the caller says how.
+func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource, do func(br *kernel.Link) error) error {
+	unlock, err := kernel.Share(ctx, BridgeLock(name))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	br, err := resource.Bridge(w, name)
+	// Not by its Ensure, which has the lock alone while it takes back what failed.
+	maker, ok := plan.Unwrap(anew).(BridgeMaker)
+	if ok && (errors.Is(err, kernel.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
+		if _, err := maker.EnsureUnlocked(w); err != nil {
+			return err
+		}
+		br, err = resource.Bridge(w, name)
+	}
+	if err != nil {
+		return err
+	}
+	return do(br)
+}

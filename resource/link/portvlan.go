@@ -1,0 +1,333 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// PortVLAN is for plugins, which say what should exist and know no kernel.
+type PortVLAN = kernel.PortVLAN
+
+// VLANs are those of a bridge that a port is in. The zero VLANs are no opinion.
+type VLANs struct {
+	Native  uint16            // of what has no tag, either way; zero: nothing without a tag passes
+	Tagged  []kernel.PortVLAN // in order, without Native and without overlaps
+	Default bool              // leave the port in the VLAN that the kernel put it in when it was made a port
+}
+
+func (v VLANs) none() bool { return v.Native == 0 && len(v.Tagged) == 0 }
+
+// String is "vid 100 pvid untagged vid 10-20", as bridge(8) has it.
+func (v VLANs) String() string {
+	if v.none() {
+		return ""
+	}
+	return resource.Line(vlanText(v.want()), resource.Flag("and the default vid", v.Default))
+}
+
+func vlanText(list []kernel.PortVLAN) string {
+	var words []string
+	for _, p := range list {
+		id := strconv.Itoa(int(p.First))
+		if p.Last != p.First {
+			id += "-" + strconv.Itoa(int(p.Last))
+		}
+		words = append(words, resource.Line("vid", id, resource.Flag("pvid", p.PVID), resource.Flag("untagged", p.Untagged)))
+	}
+	return strings.Join(words, " ")
+}
+
+func (v VLANs) want() []kernel.PortVLAN {
+	if v.Native == 0 {
+		return v.Tagged
+	}
+	return append([]kernel.PortVLAN{{First: v.Native, Last: v.Native, PVID: true, Untagged: true}}, v.Tagged...)
+}
+
+// each calls f with each VLAN of a list by itself.
+func each(list []kernel.PortVLAN, f func(id uint16, one kernel.PortVLAN)) {
+	for _, p := range list {
+		for id := int(p.First); id <= int(p.Last); id++ {
+			one := p
+			one.First, one.Last = uint16(id), uint16(id)
+			f(one.First, one)
+		}
+	}
+}
+
+// diff is what a port is in too much, and what it lacks or is in as it should not be, in ranges.
+func (v VLANs) diff(have []kernel.PortVLAN, pvid uint16) (del, add []kernel.PortVLAN) {
+	is, want := map[uint16]kernel.PortVLAN{}, map[uint16]bool{}
+	each(have, func(id uint16, one kernel.PortVLAN) { is[id] = one })
+	each(v.want(), func(id uint16, one kernel.PortVLAN) {
+		want[id] = true
+		if is[id] != one {
+			add = extend(add, one)
+		}
+	})
+	each(have, func(id uint16, one kernel.PortVLAN) {
+		if !want[id] && !(v.Default && id == pvid) {
+			del = extend(del, kernel.PortVLAN{First: id, Last: id})
+		}
+	})
+	return del, add
+}
+
+// extend appends one VLAN, to the last range where it fits.
+func extend(list []kernel.PortVLAN, one kernel.PortVLAN) []kernel.PortVLAN {
+	if n := len(list) - 1; n >= 0 && !one.PVID && !list[n].PVID && list[n].Untagged == one.Untagged && list[n].Last+1 == one.First {
+		list[n].Last = one.Last
+		return list
+	}
+	return append(list, one)
+}
+
+// ensure puts a port into its VLANs and into no other: the old ones go first, so that it is never in two at once.
+func (v VLANs) ensure(w *kernel.World, link string) (changed bool, err error) {
+	if v.none() {
+		return false, nil
+	}
+	l, err := w.Host.Link(link)
+	if err != nil {
+		return false, err
+	}
+	have, del, add, err := v.look(w, l)
+	if err != nil || len(del)+len(add) == 0 {
+		return false, err
+	}
+	if err = w.Host.DelPortVLANs(l.Index, del); err == nil {
+		err = w.Host.AddPortVLANs(l.Index, add)
+	}
+	if err != nil {
+		_ = w.Host.DelPortVLANs(l.Index, add) // some of them may not be there
+		return false, errors.Join(err, w.Host.AddPortVLANs(l.Index, have))
+	}
+	return true, nil
+}
+
+func (v VLANs) look(w *kernel.World, l *kernel.Link) (have, del, add []kernel.PortVLAN, err error) {
+	br, err := w.Host.LinkAt(l.Master)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if have, err = w.Host.PortVLANs(l.Index); err != nil {
+		return nil, nil, nil, err
+	}
+	del, add = v.diff(have, br.Data.PVID)
+	return have, del, add, nil
+}
+
+// wantVLANs compares the VLANs of a port.
+func wantVLANs(d *resource.Drift, w *kernel.World, l *kernel.Link, v VLANs) {
+	if v.none() || l.Port == nil {
+		return
+	}
+	have, del, add, err := v.look(w, l)
+	d.Add(err)
+	if len(del)+len(add) > 0 {
+		is := vlanText(have)
+		if is == "" {
+			is = "none"
+		}
+		d.Want("VLANs of "+l.Name, v, is)
+	}
+}
+
+// unfiltered is the error about a bridge that was made without VLANs.
+func unfiltered(w *kernel.World, name string) error {
+	if err := w.Host.NoBridgeVLANs(); err != nil {
+		return spec.Errorf(spec.CodeConfig, "bridge: %q: exists, and cannot keep VLANs apart: %w; leave out access, trunk, vlan and vlanTrunk, or use another kernel", name, err)
+	}
+	return spec.Errorf(spec.CodeConfig, "bridge: %q: exists, and does not keep VLANs apart: run `ip link set %s type bridge vlan_filtering 1`, or set vlanFiltering to true so that ADD does it, or name another bridge", name, name)
+}
+
+// Filtering is the fact that a bridge keeps VLANs apart, or is yet to be made.
+type Filtering struct{ Bridge string }
+
+func (f Filtering) String() string { return "link host/" + f.Bridge + " vlan_filtering on or none" }
+
+// Ensure makes nothing: the fact is there or not.
+func (f Filtering) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, f.Verify(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (f Filtering) Verify(ctx context.Context, w *kernel.World) error {
+	l, err := w.Host.Link(f.Bridge)
+	if err == nil && l.Kind == "bridge" && !l.Data.Filtering {
+		return unfiltered(w, f.Bridge)
+	}
+	return resource.ExceptNoLink(err)
+}
+
+// A VLANGateway is the link by which the host is in a VLAN of a bridge: a veth, whose other end is a port. Everybody in
+// the VLAN shares it. That of the reference is the same.
+type VLANGateway struct {
+	Bridge string
+	VLAN   uint16
+	MTU    resource.MTU
+}
+
+// Name is that of the host's link.
+func (g VLANGateway) Name() string { return fmt.Sprintf("%s.%d", g.Bridge, g.VLAN) }
+
+func (g VLANGateway) port() string { return GatewayPort(g.Name()) }
+
+// GatewayPort is the name of the port that leads to a gateway's link.
+func GatewayPort(link string) string { return kernel.LinkName("vlan", spec.Owner{IfName: link}) }
+
+func (g VLANGateway) vlans() VLANs { return VLANs{Native: g.VLAN} }
+
+func (g VLANGateway) String() string {
+	return resource.Line("link host/"+g.Name(), "type veth", resource.Opt("mtu", g.MTU), "peer master", g.Bridge, g.vlans().String())
+}
+
+// Ifaces implements Linker.
+func (g VLANGateway) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Host, Name: g.Name()}}
+}
+
+// Ensure implements plan.Resource. Under a lock: of two that come at once, the second must not find it half made.
+func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if g.Verify(ctx, w) == nil {
+		return false, nil
+	}
+	unlock, err := kernel.Lock(ctx, "vlan-gateway")
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	l, port, err := g.look(w)
+	if errors.Is(err, kernel.ErrNoLink) && l == nil {
+		if err := g.add(w); err != nil {
+			return false, err
+		}
+		changed = true
+		l, port, err = g.look(w)
+	}
+	if err == nil {
+		var c bool
+		c, err = g.settle(w, l, port)
+		if !changed || err == nil {
+			g.warn(w)
+			return changed || c, err
+		}
+	}
+	if changed && l != nil {
+		err = errors.Join(err, w.Host.DelLink(l.Index))
+	}
+	return false, err
+}
+
+// warn says what br_netfilter does to a VLAN: the packet filter sees its packets on the bridge before the host routes them,
+// takes what it should translate then for translated, and what it translates too early does not come in by the link.
+func (g VLANGateway) warn(w *kernel.World) {
+	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
+		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0` mends that", "link", g.Name())
+	}
+}
+
+func (g VLANGateway) add(w *kernel.World) error {
+	br, err := resource.Bridge(w, g.Bridge)
+	if err != nil {
+		return err
+	}
+	mtu, err := g.MTU.Resolve(w)
+	if err != nil {
+		return err
+	}
+	o := spec.Owner{IfName: g.Name()}
+	err = w.Host.AddVeth(kernel.VethPair{Host: g.port(), HostMAC: kernel.MAC("port", o), Name: g.Name(), MAC: kernel.MAC("bridge", o), NS: w.Host, MTU: mtu, Master: br.Index})
+	if err != nil {
+		return fmt.Errorf("add veth: %w", err)
+	}
+	return nil
+}
+
+// look finds both ends. The first is nil where there is none.
+func (g VLANGateway) look(w *kernel.World) (l, port *kernel.Link, err error) {
+	if l, err = w.Host.Link(g.Name()); err != nil {
+		return nil, nil, err
+	}
+	if l.Kind != "veth" || l.PeerAway {
+		return l, nil, spec.Errorf(spec.CodeConfig, "bridge: %q: %s, which would be its gateway's link, is %s of somebody else: rename or remove it (ip link delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
+	}
+	if port, err = w.Host.LinkAt(l.Peer); err != nil {
+		return l, nil, err
+	}
+	if m := masterName(w, port); m != g.Bridge && m != "none" {
+		return l, port, spec.Errorf(spec.CodeConfig, "bridge: %q: %s, which would be its gateway's link, leads to %s: remove it (ip link delete %s)", g.Bridge, l.Name, m, l.Name)
+	}
+	return l, port, nil
+}
+
+func (g VLANGateway) settle(w *kernel.World, l, port *kernel.Link) (changed bool, err error) {
+	if port.Master == 0 || !port.Up {
+		br, err := resource.Bridge(w, g.Bridge)
+		if err != nil {
+			return false, err
+		}
+		if err := w.Host.SetLink(port.Name, kernel.LinkChange{Master: br.Index, Up: true}); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	c, err := g.vlans().ensure(w, port.Name)
+	if changed = changed || c; err != nil {
+		return changed, err
+	}
+	for _, name := range []string{port.Name, l.Name} {
+		c, err := resource.IgnoreRA(w.Host, name)
+		if changed = changed || c; err != nil {
+			return changed, err
+		}
+	}
+	if !l.Up {
+		changed, err = true, w.Host.SetLink(l.Name, kernel.LinkChange{Up: true})
+	}
+	return changed, err
+}
+
+// Verify implements plan.Resource.
+func (g VLANGateway) Verify(ctx context.Context, w *kernel.World) error {
+	l, port, err := g.look(w)
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	d.Want("state", "up", resource.UpOrDown(l))
+	d.Want("port's state", "up", resource.UpOrDown(port))
+	d.Want("port's master", g.Bridge, masterName(w, port))
+	wantVLANs(&d, w, port, g.vlans())
+	d.Add(resource.IgnoresRA(w.Host, l.Name))
+	return d.Err()
+}
+
+// Ranges sorts VLANs and joins those that overlap or follow one another, without the one that is native.
+func Ranges(list []kernel.PortVLAN, native uint16) (joined []kernel.PortVLAN) {
+	var ids []uint16
+	each(list, func(id uint16, _ kernel.PortVLAN) {
+		if id != native {
+			ids = append(ids, id)
+		}
+	})
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		joined = extend(joined, kernel.PortVLAN{First: id, Last: id})
+	}
+	return joined
+}
+
+// Mend implements Mender.
+func (g VLANGateway) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return g.Ensure(ctx, w)
+}

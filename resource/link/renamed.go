@@ -1,0 +1,215 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/hostdev"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// linkRecord is the Memory of which link of the container an attachment's is.
+const linkRecord = "link"
+
+type madeLink struct {
+	NS     kernel.Identity // of the container's namespace
+	Index  int
+	Kind   string
+	Master *chosenMaster // that it stands on, where the configuration names none
+}
+
+// contained are the kinds of the links that we make in a container, and that no deletion on the host takes along.
+func contained() []string { return []string{"macvlan", "macvtap", "ipvlan", "vlan", "dummy", "tun"} }
+
+// rememberLink writes down which link in the container was made for the owner, or deletes it again.
+func rememberLink(w *kernel.World, o spec.Owner, name, kind string, master *chosenMaster) error {
+	index, err := w.Container.Index(name)
+	m := madeLink{Index: index, Kind: kind, Master: master}
+	if err == nil {
+		m.NS, err = w.Container.Identity()
+	}
+	if err == nil {
+		err = w.Memory.Remember(linkRecord, o, m)
+	}
+	if err != nil {
+		return errors.Join(err, removeOwn(w, o, name, kind))
+	}
+	return nil
+}
+
+// recallLink is what is remembered of the owner's link, if it is in this namespace.
+func recallLink(w *kernel.World, o spec.Owner, in *kernel.NS) (m madeLink, err error) {
+	known, err := w.Memory.Recall(linkRecord, o, &m)
+	if err == nil && known {
+		known, err = in.Is(m.NS)
+	}
+	if !known {
+		m = madeLink{}
+	}
+	return m, err
+}
+
+func (m madeLink) is(l *kernel.Link) bool {
+	return m.Index != 0 && l.Index == m.Index && l.Kind == m.Kind
+}
+
+// tagged reports whether a link carries an owner's own tag.
+func tagged(l *kernel.Link, owner [8]byte) bool {
+	_, h, _, ok := kernel.ParseTag(l.Alias)
+	return ok && h == owner
+}
+
+// ownLinks are an owner's links of some kinds in a container: the one that its record says, and else what its tag or like says
+// that is in no other attachment's record.
+func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like func(*kernel.Link) bool, kinds ...string) ([]*kernel.Link, error) {
+	links, err := in.Links()
+	if err != nil {
+		return nil, err
+	}
+	for _, is := range []func(*kernel.Link) bool{m.is, func(l *kernel.Link) bool { return tagged(l, owner) }, like} {
+		found := slices.DeleteFunc(slices.Clone(links), func(l *kernel.Link) bool { return !slices.Contains(kinds, l.Kind) || !is(l) })
+		if len(found) > 0 {
+			if found, err = unclaimed(w, in, links, found, owner); err != nil || len(found) > 0 {
+				return found, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// unclaimed are those of found that are not written down as another attachment's. Those of earlier versions wrote no link down:
+// theirs are what has their tag.
+func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owner [8]byte) ([]*kernel.Link, error) {
+	id, err := in.Identity()
+	if err != nil {
+		return nil, err
+	}
+	records, err := resource.DecodeRecords[madeLink](w.Memory.All(linkRecord))
+	made, merr := resource.DecodeRecords[resource.Made](w.Memory.All(resource.MadeRecord))
+	devices, derr := hostdev.DeviceRecords(w)
+	if err := errors.Join(err, merr, derr); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(found, func(l *kernel.Link) bool {
+		for other, m := range records {
+			if other != owner && m.NS.Same(id) && m.is(l) {
+				return true
+			}
+		}
+		for other, m := range made {
+			if _, known := records[other]; !known && other != owner && m.Owner == (spec.Owner{}) && m.Same(id) && tagged(l, other) {
+				return true
+			}
+		}
+		return slices.ContainsFunc(devices, func(r hostdev.DeviceRecord) bool { return r.NS.Same(id) && r.InContainer(links) == l })
+	}), nil
+}
+
+// CalledNow is err, that a link is not there, with the name that it has now if one of the namespace's is it.
+func CalledNow(ns *kernel.NS, err error, is func(*kernel.Link) bool) (said error, found bool) {
+	if !errors.Is(err, kernel.ErrNoLink) {
+		return err, false
+	}
+	links, lerr := ns.Links()
+	if i := slices.IndexFunc(links, is); lerr == nil && i >= 0 {
+		return fmt.Errorf("%w; it is called %s now", err, links[i].Name), true
+	}
+	return err, false
+}
+
+// Renamed is the name that the host's end of an owner's pair has now, if it is listed by another one that leads nowhere;
+// else it is empty.
+func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err error) {
+	v := Veth{Owner: o, Host: listed}
+	var chosen string
+	known, err := w.Memory.Recall(hostNameRecord, o, &chosen)
+	if err != nil || listed != kernel.LinkName("veth", o) && !(known && listed == chosen) {
+		return "", err
+	}
+	links, err := w.Host.Links()
+	if i := slices.IndexFunc(links, v.ours); i >= 0 {
+		now = links[i].Name
+	}
+	return now, err
+}
+
+// own is the owner's link in the container. Where it has another name by now, the error says which.
+func own(w *kernel.World, o spec.Owner, name, kind string) (*kernel.Link, error) {
+	ns, l, err := resource.Container.Link(w, name)
+	if errors.Is(err, kernel.ErrNoLink) {
+		m, merr := recallLink(w, o, ns)
+		if merr != nil {
+			return nil, merr
+		}
+		err, _ = CalledNow(ns, err, func(l *kernel.Link) bool { return l.Kind == kind && (m.is(l) || tagged(l, kernel.OwnerHash(o))) })
+	}
+	return l, err
+}
+
+// removeOwn deletes the owner's link in the container, and forgets it. Where nothing was written down of it, it is the one
+// of that name and kind, whatever is on it: the reference's plugin leaves no mark.
+func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
+	if w.Container != nil {
+		m, err := recallLink(w, o, w.Container)
+		if err != nil {
+			return err
+		}
+		links, err := ownLinks(w, w.Container, m, kernel.OwnerHash(o), func(l *kernel.Link) bool { return l.Name == name || derived(l, o) }, kind)
+		if err = errors.Join(err, deleteAll(w.Container, links)); err != nil {
+			return err
+		}
+	}
+	return w.Memory.Forget(linkRecord, o)
+}
+
+// derived reports whether a link has one of the addresses that only the owner's has.
+func derived(l *kernel.Link, o spec.Owner) bool {
+	return slices.ContainsFunc(contMACs(o), func(mac string) bool { return l.MAC.String() == mac })
+}
+
+// contMACs are the addresses that the owner's link in the container has where nobody asks for one: the first that is free.
+func contMACs(o spec.Owner) []string {
+	macs := []string{kernel.MAC("cont", o).String()}
+	for n := 2; n <= 9; n++ {
+		macs = append(macs, kernel.MAC(fmt.Sprint("cont", n), o).String())
+	}
+	return macs
+}
+
+func deleteAll(ns *kernel.NS, links []*kernel.Link) error {
+	var errs []error
+	for _, l := range links {
+		errs = append(errs, ns.DelLink(l.Index))
+	}
+	return errors.Join(errs...)
+}
+
+// TakenByAnother reports whether the interface of an owner's name in the container is known to be another attachment's: that of a network which
+// got there first, where the owner's own ADD was refused for it. What its DEL finds no record of is then not its own.
+func TakenByAnother(w *kernel.World, o spec.Owner) (bool, error) {
+	if w.Container == nil {
+		return false, nil
+	}
+	if _, err := w.Container.Index(o.IfName); err != nil {
+		return false, resource.ExceptNoLink(err)
+	}
+	var mine resource.Made
+	known, err := w.Memory.Recall(resource.MadeRecord, o, &mine)
+	if err != nil {
+		return false, err
+	}
+	id, err := w.Container.Identity()
+	if err != nil || known && mine.Same(id) {
+		return false, err
+	}
+	all, err := resource.DecodeRecords[resource.Made](w.Memory.All(resource.MadeRecord))
+	for owner, m := range all {
+		if owner != kernel.OwnerHash(o) && m.Owner.IfName == o.IfName && m.Same(id) {
+			return true, nil
+		}
+	}
+	return false, err
+}

@@ -1,0 +1,216 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Stacked is what the links that stand on a master have in common: macvlan, macvtap, ipvlan, vlan. It is in the
+// container and dies with it, so nothing of it is on the host but what Verify has to remember.
+type Stacked struct {
+	Owner  spec.Owner
+	Name   string
+	Master Master
+	Chosen bool   // the configuration names no master, so that Verify goes by the one that Ensure chose
+	MTU    int    // zero: the master's
+	MAC    string // empty: the kernel's
+	MACKey string // the key or variable that asks for it; empty where nobody does
+	Down   bool   // leave it down, for something that has to come before its first packet
+	index  int
+}
+
+// words are the part of a plan's line that all kinds share: "link cont/eth0 type KIND … on host/ens3".
+func (s Stacked) words(kind string, own ...string) string {
+	return resource.Line("link cont/"+s.Name, "type "+kind, resource.Line(own...), resource.Flag("on "+s.Master.Where.String()+MasterWords(s.Master.Link), s.Master.Kind != ""),
+		resource.Opt("mtu", s.MTU), resource.Opt("address", resource.MACText(s.MAC)), resource.Flag("down", s.Down))
+}
+
+// Ifaces implements Linker.
+func (s Stacked) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Container, Name: s.Name}}
+}
+
+// A chosenMaster is the one that was chosen where the configuration names none.
+type chosenMaster struct {
+	Where resource.Where
+	Index int
+}
+
+// make makes the link. One of its name is always an error, and stays as it was (P10).
+func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error {
+	if w.Container == nil {
+		return kernel.ErrNoNamespace
+	}
+	ns, master, err := s.Master.Find(w)
+	if err != nil {
+		return err
+	}
+	s.Master.warn(master)
+	l := kernel.NewLink{
+		Name: s.Name, Kind: kind, NS: w.Container, Index: s.index, Parent: master.Index, MTU: s.MTU, Up: !s.Down,
+		Group: kernel.LinkGroup(s.Owner.Network), Alias: kernel.Tag(s.Owner), Data: data,
+	}
+	if s.MAC != "" {
+		if l.MAC, err = resource.MAC(s.MAC, "cont", s.Owner); err != nil {
+			return err
+		}
+	}
+	err = ns.AddLink(l)
+	if errors.Is(err, kernel.ErrLinkExists) && l.Index == 0 {
+		// To older kernels (6.1) a link of that name in the namespace of the request counts too, and eth0 is a name of many
+		// hosts. Where an index is asked for, the kernel goes by that.
+		if _, lerr := w.Container.Link(s.Name); errors.Is(lerr, kernel.ErrNoLink) {
+			l.Index = s.spareIndex()
+			err = ns.AddLink(l)
+		}
+	}
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return spec.Errorf(spec.CodeConfig, "master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
+	case errors.Is(err, unix.EADDRINUSE):
+		return s.taken(w, kind, master, err)
+	case errors.Is(err, kernel.ErrLinkExists):
+		return kernel.NameTaken(s.Name)
+	case err != nil:
+		return err
+	}
+	var chosen *chosenMaster
+	if s.Chosen {
+		chosen = &chosenMaster{s.Master.Where, master.Index}
+	}
+	return rememberLink(w, s.Owner, s.Name, kind, chosen)
+}
+
+// spareIndex is an index for the link that is out of the way of those that the kernel counts up.
+func (s Stacked) spareIndex() int {
+	h := kernel.OwnerHash(s.Owner)
+	return 1<<30 | int(binary.BigEndian.Uint32(h[:]))&(1<<30-1)
+}
+
+// taken says who has the address that the link is to have.
+func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err error) error {
+	if m, rerr := recallLink(w, s.Owner, w.Container); rerr == nil {
+		links, lerr := ownLinks(w, w.Container, m, kernel.OwnerHash(s.Owner), func(l *kernel.Link) bool { return derived(l, s.Owner) }, kind)
+		if lerr == nil && len(links) > 0 {
+			return fmt.Errorf("%w: it is called %s now", kernel.NameTaken(s.Name), links[0].Name)
+		}
+	}
+	if slices.Contains(contMACs(s.Owner), s.MAC) { // nobody asked for it
+		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC, master.Name, err)
+	}
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s, or another link on it, has that address: %w", cmp.Or(s.MACKey, "mac"), s.MAC, master.Name, err)
+}
+
+// verify compares what all kinds have. The link is nil where there is none to compare the rest of.
+func (s Stacked) verify(w *kernel.World, kind string) (l *kernel.Link, d resource.Drift) {
+	l, err := own(w, s.Owner, s.Name, kind)
+	if err != nil {
+		return nil, resource.Drift{err}
+	}
+	if l.Kind != kind {
+		d.Want("type", kind, l.Kind)
+		return nil, d
+	}
+	if s.MAC != "" {
+		d.Want("address", resource.MACText(s.MAC), l.MAC)
+	}
+	d.MTU(w, s.Owner, s.MTU, l)
+	if !s.Down {
+		d.Want("state", "up", resource.UpOrDown(l))
+	}
+	d.Add(s.onMaster(w, l))
+	return l, d
+}
+
+// isMacvlan reports whether a link is one of the two kinds that are one to the kernel.
+func isMacvlan(l *kernel.Link) bool { return l.Kind == "macvlan" || l.Kind == "macvtap" }
+
+// onMaster is nil if a link stands on its master, and that is up.
+func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
+	chosen, known := chosenMaster{Where: s.Master.Where}, s.Chosen
+	if s.Chosen {
+		m, err := recallLink(w, s.Owner, w.Container)
+		if err != nil || m.Master == nil {
+			return err // of an ADD that was killed before it remembered, what is there has to do
+		}
+		chosen = *m.Master
+	}
+	ns, err := chosen.Where.Namespace(w)
+	if err != nil {
+		return err
+	}
+	var master *kernel.Link
+	if known {
+		master, err = ns.LinkAt(chosen.Index)
+	} else {
+		master, err = ns.Link(s.Master.Link)
+	}
+	if err != nil {
+		return fmt.Errorf("master: %w", err)
+	}
+	var d resource.Drift
+	if !master.Up && s.Master.Up {
+		d.Add(fmt.Errorf("master %s is down", master.Name))
+	}
+	s.Master.warn(master)
+	below, in := master.Index, ns
+	if isMacvlan(master) && isMacvlan(l) || master.Kind == "ipvlan" && l.Kind == "ipvlan" { // the kernel puts one above another on what that stands on
+		below, in = master.Peer, nil
+	}
+	away := l.PeerAway
+	if here, err := w.Container.ID(ns); in != nil && away && err == nil && here >= 0 {
+		away = here != l.PeerNS
+	} else if in == nil {
+		away = false
+	}
+	if l.Peer != below || away {
+		is := fmt.Sprintf("#%d", l.Peer)
+		if other, err := ns.LinkAt(l.Peer); err == nil && !away {
+			is = other.Name
+		}
+		d.Want("master", master.Name, is)
+	}
+	return d.Err()
+}
+
+// dyingLimit is how long is waited for what a namespace that is gone has yet: the kernel takes it apart later, and the container
+// that is started again wants its own at once.
+const dyingLimit = time.Second
+
+// withOwnMAC makes a link with the owner's address, if that is the one that nobody asked for. Where another link on the master, which is in on, has it, that
+// is the owner's former one: it goes with its namespace, or somebody keeps that. So its end is waited for, and then the owner has other addresses.
+func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, make func(mac string) error) error {
+	err := make(mac)
+	macs := contMACs(o)
+	if mac != macs[0] || !errors.Is(err, unix.EADDRINUSE) {
+		return err
+	}
+	ended := on.Await(ctx, dyingLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+		if err = make(mac); errors.Is(err, unix.EADDRINUSE) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+	if !errors.Is(ended, context.DeadlineExceeded) {
+		return ended
+	}
+	for _, other := range macs[1:] {
+		if err = make(other); !errors.Is(err, unix.EADDRINUSE) {
+			slog.Warn("a link in another namespace has the attachment's address, as of an earlier ADD without a DEL: it has another one", "owner", o, "address", other)
+			return err
+		}
+	}
+	return err
+}

@@ -1,0 +1,167 @@
+package link
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A Tap is a link of the container whose other end is a program that opens it, a hypervisor say. Until then it
+// carries nothing.
+type Tap struct {
+	Owner      spec.Owner
+	Name       string
+	MTU        int
+	MAC        string
+	MultiQueue bool    // the program may open it several times, for as many processors
+	User       *uint32 // the numbers of who may open it; nil: anybody
+	Group      *uint32
+	Bridge     string // in the container, that it is a port of
+	Label      string // SELinux context that it is made in
+	Down       bool   // leave it down, for something that has to come before its first packet
+}
+
+func (t Tap) String() string {
+	return resource.Line("link cont/"+t.Name, "type tap", resource.Flag("multi_queue", t.MultiQueue), number("user", t.User), number("group", t.Group),
+		resource.Opt("mtu", t.MTU), resource.Opt("address", resource.MACText(t.MAC)), resource.Flag("master cont/"+t.Bridge, t.Bridge != ""), resource.Flag("selinux "+t.Label, t.Label != ""), resource.Flag("down", t.Down))
+}
+
+// number is "name n", or nothing where there is none: zero is root.
+func number(name string, n *uint32) string {
+	if n == nil {
+		return ""
+	}
+	return name + " " + strconv.FormatUint(uint64(*n), 10)
+}
+
+// Ifaces implements Linker.
+func (t Tap) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Container, Name: t.Name}}
+}
+
+// Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
+func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	c := kernel.LinkChange{MTU: t.MTU, Group: kernel.LinkGroup(t.Owner.Network), Alias: kernel.Tag(t.Owner), Up: !t.Down}
+	var err error
+	if c.MAC, err = resource.MAC(t.MAC, "cont", t.Owner); err != nil {
+		return false, err
+	}
+	if t.Bridge != "" {
+		br, err := t.bridge(w)
+		if err != nil {
+			return false, err
+		}
+		c.Master = br.Index
+	}
+	err = w.Container.AddTap(kernel.Tap{Name: t.Name, MultiQueue: t.MultiQueue, Owner: t.User, Group: t.Group, Label: t.Label}, func() error {
+		return w.Container.SetLink(t.Name, c)
+	})
+	switch {
+	case errors.Is(err, kernel.ErrLinkExists):
+		return false, kernel.NameTaken(t.Name)
+	case errors.Is(err, kernel.ErrLabel):
+		return false, spec.Errorf(spec.CodeConfig, "selinuxContext: %q: %w; want one of this host's policy that this program may be executed in", t.Label, err)
+	case errors.Is(err, unix.EINVAL) && t.User != nil || errors.Is(err, unix.EINVAL) && t.Group != nil:
+		err = fmt.Errorf("%w (a user namespace knows only the users and groups that are mapped into it)", err)
+	case err == nil:
+		err = rememberLink(w, t.Owner, t.Name, "tun", nil)
+	}
+	return err == nil, err
+}
+
+// bridge is the bridge in the container that the tap is to be a port of.
+func (t Tap) bridge(w *kernel.World) (*kernel.Link, error) {
+	br, err := w.Container.Link(t.Bridge)
+	switch {
+	case errors.Is(err, kernel.ErrNoLink):
+		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
+	case err != nil:
+		return nil, err
+	case br.Kind != "bridge":
+		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: is %s in the container, not a bridge%s", t.Bridge, resource.KindOf(br), t.bridges(w))
+	}
+	return br, nil
+}
+
+// bridges names those that there are.
+func (t Tap) bridges(w *kernel.World) string {
+	links, err := w.Container.Links()
+	var names []string
+	for _, l := range links {
+		if err == nil && l.Kind == "bridge" {
+			names = append(names, l.Name)
+		}
+	}
+	if len(names) == 0 {
+		return ", which has no bridge"
+	}
+	there := "; there is " + resource.SomeOf(names)
+	if near, ok := spec.Nearest(t.Bridge, names); ok {
+		there += fmt.Sprintf("; did you mean %q?", near)
+	}
+	return there
+}
+
+// Verify implements plan.Resource.
+func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
+	l, err := own(w, t.Owner, t.Name, "tun")
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	if d.Want("type", "tun", l.Kind); l.Kind != "tun" {
+		return d.Err()
+	}
+	if t.MAC != "" {
+		d.Want("address", resource.MACText(t.MAC), l.MAC)
+	}
+	d.MTU(w, t.Owner, t.MTU, l)
+	if !t.Down {
+		d.Want("state", "up", resource.UpOrDown(l))
+	}
+	if t.Bridge != "" {
+		if br, err := t.bridge(w); err != nil {
+			d.Add(err)
+		} else if l.Master != br.Index {
+			d.Want("master", t.Bridge, MasterIn(w.Container, l))
+		}
+	}
+	if data := l.Data.Tun; data != nil {
+		d.Want("tap", true, data.Tap)
+		d.Want("multi_queue", t.MultiQueue, data.MultiQueue)
+		d.Want("persist", true, data.Persist)
+		if t.User != nil {
+			d.Want("owner", number("user", t.User), cmp.Or(number("user", data.Owner), "anybody"))
+		}
+		if t.Group != nil {
+			d.Want("group", number("group", t.Group), cmp.Or(number("group", data.Group), "anybody"))
+		}
+	}
+	return d.Err()
+}
+
+// MasterIn is the name of a link's master in a namespace.
+func MasterIn(ns *kernel.NS, l *kernel.Link) string {
+	if l.Master == 0 {
+		return "none"
+	}
+	if m, err := ns.LinkAt(l.Master); err == nil {
+		return m.Name
+	}
+	return fmt.Sprintf("#%d", l.Master)
+}
+
+// Remove implements plan.Remover.
+func (t Tap) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, t.Owner, t.Name, "tun")
+}

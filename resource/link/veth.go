@@ -1,0 +1,354 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Veth is a pair of links: one end in the container, one on the host, maybe a port of a bridge there.
+type Veth struct {
+	Owner    spec.Owner
+	Name     string // the container's end
+	Host     string // the host's end: kernel.LinkName("veth", Owner), or a name that somebody chose
+	MTU      resource.MTU
+	ContMTU  int    // to be verified of the container's end, which a later plugin may have changed; Ensure gives both ends MTU
+	MAC      string // of the container's end
+	HostMAC  string
+	Master   string // the bridge that the host's end is a port of
+	Switched bool   // the host's end is a port of a switch that is no link, as Open vSwitch's are: the host has no IPv6 there
+	Hairpin  bool
+	Isolated bool
+	VLANs    VLANs
+	Down     bool          // leave the container's end down
+	Anew     plan.Resource // makes Master again where it went since it was ensured; nil: it does not go
+}
+
+func (v Veth) String() string {
+	return resource.Line("link cont/"+v.Name, "type veth", resource.Opt("mtu", v.MTU), resource.Opt("address", v.MAC),
+		resource.Opt("verified mtu", v.ContMTU), resource.Flag("down", v.Down), "peer host/"+v.Host,
+		resource.Opt("address", v.HostMAC), resource.Opt("master", v.Master), resource.Flag("switched", v.Switched),
+		resource.Flag("hairpin on", v.Hairpin), resource.Flag("isolated on", v.Isolated), v.VLANs.String())
+}
+
+// Ifaces implements Linker.
+func (v Veth) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: resource.Host, Name: v.Host}, {Where: resource.Container, Name: v.Name}}
+}
+
+// Ensure implements plan.Resource. A link called Name in the container is always an error, even if it is
+// this very pair: ADD does not repeat itself (P10).
+func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if w.Container == nil {
+		return false, kernel.ErrNoNamespace
+	}
+	pair := kernel.VethPair{Host: v.Host, Name: v.Name, NS: w.Container, Group: kernel.LinkGroup(v.Owner.Network)}
+	var err error
+	if pair.MAC, err = resource.MAC(v.MAC, "cont", v.Owner); err != nil {
+		return false, err
+	}
+	if pair.HostMAC, err = resource.MAC(v.HostMAC, "host", v.Owner); err != nil {
+		return false, err
+	}
+	if pair.MTU, err = v.MTU.Resolve(w); err != nil {
+		return false, err
+	}
+	if v.Master == "" {
+		err = v.add(ctx, w, pair)
+	} else {
+		err = plug(ctx, w, v.Master, v.Anew, func(br *kernel.Link) error {
+			pair.Master = br.Index
+			return v.add(ctx, w, pair)
+		})
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := v.settle(w, pair.HostMAC); err != nil {
+		return false, errors.Join(err, v.Remove(ctx, w))
+	}
+	return true, nil
+}
+
+func (v Veth) add(ctx context.Context, w *kernel.World, pair kernel.VethPair) error {
+	if err := v.nameHost(w); err != nil {
+		return err
+	}
+	err := w.Host.AddVeth(pair)
+	if errors.Is(err, fs.ErrExist) {
+		if err = v.clear(ctx, w); err == nil {
+			err = w.Host.AddVeth(pair)
+		}
+	}
+	if err != nil {
+		if !errors.Is(err, kernel.ErrLinkExists) { // which every kind says alike
+			err = fmt.Errorf("add veth: %w", err)
+		}
+		if old, e := w.Host.Link(v.Host); e != nil || !v.ours(old) { // else it is what a living attachment goes by
+			err = errors.Join(err, v.forgetName(w))
+		}
+		return err
+	}
+	return nil
+}
+
+// clear makes room after "file exists", which does not say which of the two ends exists.
+func (v Veth) clear(ctx context.Context, w *kernel.World) error {
+	if err := v.free(w); err != nil {
+		return err
+	}
+	old, err := w.Host.Link(v.Host)
+	if err != nil {
+		return resource.ExceptNoLink(err)
+	}
+	if !v.ours(old) && v.chosen() {
+		return HostName{v.Owner, v.Host, "hostInterfaceName"}.taken(ctx, w)
+	}
+	if !v.ours(old) {
+		return fmt.Errorf("link %s already exists on the host and is not ours: %w", v.Host, fs.ErrExist)
+	}
+	return v.drop(w, old)
+}
+
+// free is nil if the container has no link of the name.
+func (v Veth) free(w *kernel.World) error {
+	_, err := w.Container.Link(v.Name)
+	if err == nil {
+		err = kernel.NameTaken(v.Name)
+	}
+	return resource.ExceptNoLink(err)
+}
+
+// drop deletes a pair that was made for this attachment: a leftover of another namespace, which the container had
+// before it was restarted, and no live one of this.
+func (v Veth) drop(w *kernel.World, old *kernel.Link) error {
+	if here, err := w.Host.ID(w.Container); err != nil {
+		return err
+	} else if old.PeerAway && old.PeerNS >= 0 && old.PeerNS == here {
+		return fmt.Errorf("link %s already leads into the container, under another name than %s: %w", old.Name, v.Name, fs.ErrExist)
+	}
+	return w.Host.DelLink(old.Index)
+}
+
+// settle does what the creating message cannot, and sets the container's end up at last.
+func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
+	// The host's end hears nothing until the container's end is up. Each change below is one that IPv6 would follow.
+	if _, err := v.deafen(w.Host); err != nil {
+		return err
+	}
+	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second of asking
+	// for it.
+	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner), NoLinkLocal: v.port()}
+	if v.Master != "" && (v.Hairpin || v.Isolated) {
+		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
+	}
+	if err := w.Host.SetLink(v.Host, c); err != nil {
+		return err
+	}
+	// For people only: `ip link show net:container:interface`. No link can be born with a colon in its name.
+	_ = w.Host.AddAltName(v.Host, resource.AltName(v.Owner))
+	if v.Master != "" {
+		if _, err := v.VLANs.ensure(w, v.Host); err != nil {
+			return err
+		}
+	} else if !v.Switched {
+		index, err := w.Host.Index(v.Host)
+		if err != nil {
+			return err
+		}
+		resource.LinkLocal(w.Host, index, hostMAC)
+	}
+	if v.Down {
+		return nil
+	}
+	return w.Container.SetLink(v.Name, kernel.LinkChange{Up: true})
+}
+
+// deafen keeps what the container sends from changing the host's IPv6. A port of a bridge has no IPv6 at all: the bridge takes
+// what comes in before IPv6 sees it, and with each port that has it the kernel walks longer at every change of a link
+// (fib6_clean_all). Where nobody may write that, or an attachment was made before, it has; neither is drift.
+func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
+	if v.port() {
+		settings := sysctl.IPv6Off{Link: v.Host}.Settings()
+		if v.Switched { // Open vSwitch's own datapath gets a copy of each packet, and the host the packet
+			settings = append(settings, kernel.Setting{Key: "net/ipv4/conf/" + v.Host + "/arp_ignore", Value: "8"},
+				kernel.Setting{Key: "net/ipv4/conf/" + v.Host + "/forwarding", Value: "0"})
+		}
+		if changed, err = ns.SetSysctls(settings...); err == nil {
+			return changed, nil
+		}
+	}
+	return resource.IgnoreRA(ns, v.Host)
+}
+
+// port reports whether a switch takes what the container sends before the host sees it.
+func (v Veth) port() bool { return v.Master != "" || v.Switched }
+
+// Verify implements plan.Resource. The container's MTU is compared with ContMTU alone: tuning may change it (P16).
+func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
+	var d, beyond resource.Drift // beyond is what Mend leaves
+	v.verify(w, &d, &beyond)
+	for i, err := range beyond {
+		beyond[i] = resource.Beyond{Err: err}
+	}
+	return append(beyond, d...).Err()
+}
+
+func (v Veth) verify(w *kernel.World, d, beyond *resource.Drift) {
+	_, c, err := resource.Container.Link(w, v.Name)
+	if err == nil {
+		beyond.Want("type", "veth", c.Kind)
+		if v.MAC != "" {
+			beyond.Want("address", resource.MACText(v.MAC), c.MAC)
+		}
+		if v.ContMTU != 0 {
+			beyond.Want("mtu", v.ContMTU, c.MTU)
+		}
+		if !v.Down {
+			beyond.Want("state", "up", resource.UpOrDown(c))
+		}
+	}
+	h, herr := w.Host.Link(v.Host)
+	if herr == nil {
+		err = v.renamed(w, h, err)
+	}
+	if beyond.Add(err); herr != nil {
+		beyond.Add(v.missing(w, c, herr))
+		return
+	}
+	beyond.Want("host type", "veth", h.Kind)
+	if c != nil && (c.Peer != h.Index || h.Peer != c.Index) {
+		beyond.Add(fmt.Errorf("%s and %s are not the two ends of one pair", v.Name, v.Host))
+	}
+	if v.MTU > 0 {
+		beyond.Want("host mtu", v.MTU, h.MTU)
+	}
+	d.Want("host state", "up", resource.UpOrDown(h))
+	if v.HostMAC != "" {
+		d.Want("host address", resource.MACText(v.HostMAC), h.MAC)
+	}
+	if h.Master == 0 { // else its bridge takes what comes in before IPv6 sees it
+		d.Add(resource.IgnoresRA(w.Host, v.Host))
+	}
+	wantPort(d, w, h, v.Master, v.Hairpin, v.Isolated)
+	wantVLANs(d, w, h, v.VLANs)
+}
+
+// missing is err, that the host's end is not there, with the name that it has now. The two ends go together, so without
+// the container's there is nothing more to say.
+func (v Veth) missing(w *kernel.World, cont *kernel.Link, err error) error {
+	if !errors.Is(err, kernel.ErrNoLink) {
+		return err
+	}
+	err, found := CalledNow(w.Host, err, v.ours)
+	if cont == nil && !found {
+		return nil
+	}
+	return err
+}
+
+// renamed is err, that the container's end is not there, with the name that it has now: the other end of the host's.
+func (v Veth) renamed(w *kernel.World, h *kernel.Link, err error) error {
+	if !errors.Is(err, kernel.ErrNoLink) || !v.ours(h) || !h.PeerAway || h.PeerNS < 0 {
+		return err
+	}
+	if here, ierr := w.Host.ID(w.Container); ierr != nil || here != h.PeerNS {
+		return err
+	}
+	err, _ = CalledNow(w.Container, err, func(l *kernel.Link) bool { return l.Index == h.Peer })
+	return err
+}
+
+// Remove implements plan.Remover. It finds the pair by the name of the host's end, whatever became of the
+// container; a pair that the reference plugin made is found from the container.
+func (v Veth) Remove(ctx context.Context, w *kernel.World) error {
+	l, err := v.find(w)
+	if err == nil && l != nil {
+		err = w.Host.DelLink(l.Index)
+	}
+	if err != nil {
+		return err
+	}
+	return v.forgetName(w)
+}
+
+// find is the host's end, or nil: under the name that it was given, which may be another than the configuration has
+// now, under the owner's own, or behind the container's end.
+func (v Veth) find(w *kernel.World) (*kernel.Link, error) {
+	if l, err := v.named(w); l != nil || err != nil {
+		return l, err
+	}
+	names := []string{v.Host}
+	if v.chosen() {
+		names = append(names, kernel.LinkName("veth", v.Owner))
+	}
+	for _, name := range names {
+		if l, err := w.Host.Link(name); resource.ExceptNoLink(err) != nil || err == nil && v.ours(l) {
+			return l, err
+		}
+	}
+	if l, err := v.foreign(w); l != nil || err != nil {
+		return l, err
+	}
+	return v.bothRenamed(w)
+}
+
+// bothRenamed is the host's end of a pair neither of whose ends has its name any more, or nil: it has its mark, and
+// leads into the container.
+func (v Veth) bothRenamed(w *kernel.World) (*kernel.Link, error) {
+	if w.Container == nil {
+		return nil, nil
+	}
+	links, err := w.Host.Links()
+	if err != nil {
+		return nil, err
+	}
+	here, err := w.Host.ID(w.Container)
+	for _, l := range links {
+		if here >= 0 && l.PeerAway && l.PeerNS == here && v.ours(l) {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// foreign is the host's end of a pair that this attachment has though it does not bear its name: renamed, or
+// made by the reference plugin, which leaves no mark. It is nil if there is none or it may be somebody else's.
+func (v Veth) foreign(w *kernel.World) (*kernel.Link, error) {
+	h, err := resource.HostEnd(w, v.Name)
+	if h == nil || err != nil {
+		return nil, err
+	}
+	if _, _, _, tagged := kernel.ParseTag(h.Alias); tagged {
+		if !resource.Owned(h, v.Owner) {
+			return nil, nil
+		}
+		return h, nil
+	}
+	if !referenceName(h.Name) || v.Master == "" && h.Master != 0 {
+		return nil, nil
+	}
+	if v.Master == "" {
+		return h, nil
+	}
+	br, err := resource.Bridge(w, v.Master)
+	if err != nil || h.Master != br.Index {
+		return nil, resource.ExceptNoLink(err)
+	}
+	return h, nil
+}
+
+// referenceName reports whether a name is veth and 8 hex digits, as the reference plugins have it.
+func referenceName(name string) bool {
+	digits, ok := strings.CutPrefix(name, "veth")
+	return ok && len(digits) == 8 && strings.Trim(digits, "0123456789abcdef") == ""
+}

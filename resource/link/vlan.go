@@ -1,0 +1,132 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A VLAN is a link of the container that sends and gets those packets of its master that carry a VLAN's tag, which it
+// takes off. A master has one link for a VLAN, in whichever namespace.
+type VLAN struct {
+	Stacked
+	ID       int    // 1 to 4094
+	Protocol string // of VLANProtocols; empty: 802.1q
+}
+
+// VLANProtocols are the kinds of tags, in the numbers of the wire.
+func VLANProtocols() map[string]uint16 {
+	return map[string]uint16{"802.1q": kernel.VLANTag, "802.1ad": kernel.VLANServiceTag}
+}
+
+func (v VLAN) protocol() string {
+	if v.Protocol == "" {
+		return "802.1q"
+	}
+	return v.Protocol
+}
+
+func (v VLAN) String() string {
+	return v.words("vlan", "protocol "+v.protocol(), resource.Opt("id", v.ID))
+}
+
+// Possible implements Prober.
+func (VLAN) Possible(w *kernel.World) error { return w.Host.NoKind("vlan") }
+
+// Ensure implements plan.Resource.
+func (v VLAN) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	err := v.add(w)
+	if errors.Is(err, kernel.ErrLinkExists) && !v.there(w) {
+		err = v.await(ctx, w)
+	}
+	switch {
+	case errors.Is(err, unix.EOPNOTSUPP) && w.Host.NoKind("vlan") == nil:
+		return false, fmt.Errorf("master: %s: takes no VLAN: %w", v.Master.Link, err)
+	case err != nil:
+		return false, err
+	}
+	return true, nil
+}
+
+func (v VLAN) add(w *kernel.World) error {
+	return v.make(w, "vlan", kernel.VLANData(uint16(v.ID), VLANProtocols()[v.protocol()]))
+}
+
+// there reports whether it is the name that is taken, and not the VLAN: the kernel's word for both is one.
+func (v VLAN) there(w *kernel.World) bool {
+	_, err := w.Container.Index(v.Name)
+	return err == nil
+}
+
+// await tries until the master is free of the VLAN. The kernel tells of a link's end on the master too.
+func (v VLAN) await(ctx context.Context, w *kernel.World) error {
+	ns, master, err := v.Master.Find(w)
+	if err != nil {
+		return err
+	}
+	who, err := v.holder(w, ns, master)
+	if err != nil {
+		return err
+	}
+	if who == "" {
+		err = ns.Await(ctx, dyingLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+			err := v.add(w)
+			if errors.Is(err, kernel.ErrLinkExists) && !v.there(w) {
+				return false, nil
+			}
+			return err == nil, err
+		})
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		who = "a link in another network namespace"
+	}
+	return spec.Errorf(spec.CodeConfig, "vlanId: %d: %s of %s has it (%s), and a link carries a VLAN once; to share it, put a bridge or macvlans on a VLAN of the host", v.ID, who, master.Name, v.protocol())
+}
+
+// holder is the link that has the VLAN, where it can be seen: in the namespace of the master or of the container.
+func (v VLAN) holder(w *kernel.World, ns *kernel.NS, master *kernel.Link) (string, error) {
+	for _, in := range []*kernel.NS{ns, w.Container} {
+		links, err := in.Links()
+		if err != nil {
+			return "", err
+		}
+		for _, l := range links {
+			if l.Kind == "vlan" && l.Peer == master.Index && l.PeerAway == (in.Path != ns.Path) && int(l.Data.VLAN) == v.ID && l.Data.Protocol == VLANProtocols()[v.protocol()] {
+				who := "link " + l.Name
+				if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
+					who += " of " + text
+				}
+				return who, nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// Verify implements plan.Resource.
+func (v VLAN) Verify(ctx context.Context, w *kernel.World) error {
+	l, d := v.verify(w, "vlan")
+	if l == nil {
+		return d.Err()
+	}
+	is := "unknown"
+	for word, n := range VLANProtocols() {
+		if n == l.Data.Protocol {
+			is = word
+		}
+	}
+	d.Want("protocol", v.protocol(), is)
+	d.Want("id", v.ID, l.Data.VLAN)
+	return d.Err()
+}
+
+// Remove implements plan.Remover.
+func (v VLAN) Remove(ctx context.Context, w *kernel.World) error {
+	return removeOwn(w, v.Owner, v.Name, "vlan")
+}

@@ -1,0 +1,214 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// TransientBridgeKind is the Kind of TransientBridge. A bridge that others use stays; GC also removes those that the network has marked.
+func TransientBridgeKind() plan.Kind {
+	remove := func(ctx context.Context, w *kernel.World, t plan.Tag, name string) error {
+		return TransientBridge{Bridge: link.Bridge{Name: name}, Network: t.Network}.Remove(ctx, w)
+	}
+	do := resource.RecordFuncs(transientRecord, func(
+		ctx context.Context, w *kernel.World, t plan.Tag,
+	) error {
+		name, known, err := resource.RecordOf[string](w, transientRecord, t)
+		if err != nil || !known {
+			return err
+		}
+		if err := remove(ctx, w, t, name); err != nil {
+			return err
+		}
+		return w.Memory.Forget(transientRecord, t.Owner)
+	}, remove)
+	do.Tidy = tidyBridges
+	return resource.NewKind("bridge that goes with its last port", do)
+}
+
+func tidyBridges(ctx context.Context, w *kernel.World, network string, _ bool) error {
+	links, err := w.Host.Links()
+	errs := []error{err}
+	for _, l := range links {
+		_, owner, _, ok := kernel.ParseTag(l.Alias)
+		if l.Kind == "bridge" && ok && owner == kernel.OwnerHash(filter.NetworkOwner(network, l.Name)) {
+			errs = append(errs, TransientBridge{Bridge: link.Bridge{Name: l.Name}, Network: network}.Remove(ctx, w))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A TransientBridge is a Bridge that goes with its last port, if it is one that we made. The kernel's list of its ports is
+// the count of who uses it: a port is there from the creating message on, and gone when its container's namespace is.
+//
+// Not seen is what another namespace has on the bridge, but for a macvlan.
+type TransientBridge struct {
+	link.Bridge
+	Network string     // on whose behalf it goes; its GC takes what DEL could not
+	Owner   spec.Owner // who wants it
+}
+
+// transientRecord is the Memory of which bridge an attachment wants to go with its last port.
+const transientRecord = "transient"
+
+func (t TransientBridge) String() string { return resource.Line(t.Bridge.String(), "until empty") }
+
+func (t TransientBridge) tag() string { return kernel.Tag(filter.NetworkOwner(t.Network, t.Name)) }
+
+// ours reports whether a bridge has the address that we make bridges with, and nobody else's words on it.
+func (t TransientBridge) ours(l *kernel.Link) bool {
+	_, _, _, tagged := kernel.ParseTag(l.Alias)
+	return bytes.Equal(l.MAC, t.MAC()) && (tagged || l.Alias == "")
+}
+
+// Ensure implements plan.Resource. The tag is for GC, which has no configuration to go by.
+func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if err := w.Memory.Remember(transientRecord, t.Owner, t.Name); err != nil {
+		return false, err
+	}
+	unlock, err := kernel.Share(ctx, link.BridgeLock(t.Name))
+	if err != nil {
+		return false, err
+	}
+	changed, err = t.EnsureUnlocked(w)
+	unlock()
+	if err != nil && changed {
+		return false, errors.Join(err, t.Remove(ctx, w))
+	}
+	return changed, err
+}
+
+// ensure leaves on an error what it has changed, and says so.
+// EnsureUnlocked implements link.BridgeMaker.
+func (t TransientBridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
+	if changed, err = t.Bridge.EnsureUnlocked(w); err != nil {
+		return changed, err
+	}
+	l, err := resource.Bridge(w, t.Name)
+	if err != nil || !t.ours(l) || l.Alias != "" {
+		return changed, err
+	}
+	return true, w.Host.SetLink(t.Name, kernel.LinkChange{Alias: t.tag()})
+}
+
+// Verify implements plan.Resource.
+func (t TransientBridge) Verify(ctx context.Context, w *kernel.World) error {
+	var d resource.Drift
+	d.Add(t.Bridge.Verify(ctx, w))
+	if l, err := resource.Bridge(w, t.Name); err == nil && t.ours(l) && l.Alias == "" {
+		d.Want("alias", t.tag(), "none")
+	}
+	return d.Err()
+}
+
+// Mend implements Mender.
+func (t TransientBridge) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return t.Ensure(ctx, w)
+}
+
+// Remove implements plan.Remover. Of several who remove their ports at once, the one who is last finds it empty.
+func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
+	if err := t.removeEmpty(ctx, w); err != nil || t.Owner == (spec.Owner{}) {
+		return err
+	}
+	return w.Memory.Forget(transientRecord, t.Owner)
+}
+
+func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error {
+	if _, doomed, err := t.empty(w); err != nil || !doomed {
+		return err
+	}
+	unlock, err := kernel.Lock(ctx, link.BridgeLock(t.Name))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	links, doomed, err := t.empty(w)
+	if err != nil || !doomed {
+		return err
+	}
+	var errs []error
+	for _, l := range links { // while nobody can come who wants the policy
+		errs = append(errs, filter.ReleaseBridge(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
+	}
+	for _, l := range links {
+		addrs, err := w.Host.Addrs(l.Index)
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+			continue
+		}
+		if err := resource.ExceptNoLink(w.Host.DelLink(l.Index)); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, a := range addrs {
+			errs = append(errs, addr.Gateway{Link: l.Name, Prefix: a.Prefix}.Forget(w))
+		}
+	}
+	return errors.Join(append(errs, filter.SweepStages(ctx, w))...)
+}
+
+// empty reports whether the bridge is to go, and with it the links by which the host is in its VLANs, which come first.
+func (t TransientBridge) empty(w *kernel.World) (links []*kernel.Link, doomed bool, err error) {
+	br, err := w.Host.Link(t.Name)
+	if err != nil {
+		return nil, false, resource.ExceptNoLink(err)
+	}
+	if br.Kind != "bridge" || !t.ours(br) || br.Master != 0 || br.Watchers() > 0 {
+		return nil, false, nil
+	}
+	ports, err := w.Host.Ports(br.Index)
+	if err != nil {
+		return nil, false, err
+	}
+	doomedAt := map[int]bool{br.Index: true}
+	for _, p := range ports {
+		l, err := t.gateway(w, p)
+		if l == nil || l.Master != 0 {
+			return nil, false, err
+		}
+		links, doomedAt[l.Index] = append(links, l), true
+	}
+	all, err := w.Host.Links()
+	for _, l := range all { // that stand on it, and would go too
+		if l.Kind != "veth" && !l.PeerAway && doomedAt[l.Peer] {
+			return nil, false, err
+		}
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	links = append(links, br)
+	for _, l := range links {
+		if foreign, err := addr.HasForeignAddr(w, l); err != nil || foreign {
+			return nil, false, err
+		}
+	}
+	return links, true, nil
+}
+
+// gateway is the host's end of a VLANGateway whose other end is a port, or nil.
+func (t TransientBridge) gateway(w *kernel.World, port *kernel.Link) (*kernel.Link, error) {
+	if port.Kind != "veth" || port.PeerAway {
+		return nil, nil
+	}
+	l, err := w.Host.LinkAt(port.Peer)
+	if err != nil {
+		return nil, resource.ExceptNoLink(err)
+	}
+	if !strings.HasPrefix(l.Name, t.Name+".") || port.Name != link.GatewayPort(l.Name) {
+		return nil, nil
+	}
+	return l, nil
+}

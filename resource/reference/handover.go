@@ -1,0 +1,186 @@
+package reference
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// Handover is what the reference plugins would have made in a resource's stead, by iptables or nftables, and what of it they know nothing
+// of. To go back to them, that is made, and then ours is removed, but where Theirs says that the rules are the reference's already. It is
+// not ok for a resource that they have no rules for.
+func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok bool) {
+	switch r := r.(type) {
+	case filter.Publish:
+		to, lost = handPublish(r, backend)
+	case filter.Masquerade:
+		to, lost = handMasquerade(r, backend)
+	case filter.PublishIPTables, filter.MasqueradeIPTables:
+	case filter.SpoofCheck:
+		to = plan.Plan{ReferenceSpoofCheck(r)}
+	case filter.Ingress:
+		if r.Policy == filter.PolicyOpen {
+			break
+		}
+		if r.Policy == filter.PolicyStrict {
+			lost = []string{"ingressPolicy strict: its rules stay in iptables"}
+		}
+		to = plan.Plan{filter.IPTIngress{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To, Stays: true}}
+	case filter.FailClosed: // the rules are the bridge's, and go with ReleaseNetwork
+		if r.Policy == filter.PolicyIsolated || r.Policy == filter.PolicyStrict {
+			lost = []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
+		}
+	case filter.IsolatedPort:
+		lost = []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables (br_netfilter)"}
+	case filter.Forward:
+		if len(r.Addrs) > 0 && r.Backend != filter.BackendFirewalld {
+			to = plan.Plan{ReferenceFirewall{Owner: r.Owner, Addrs: r.Addrs, Admin: r.AdminChain()}}
+		}
+	default:
+		return nil, nil, false
+	}
+	return to, lost, true
+}
+
+func handPublish(p filter.Publish, backend string) (to plan.Plan, lost []string) {
+	if len(p.Ports) == 0 {
+		return nil, nil
+	}
+	for _, m := range p.Ports {
+		if len(m.AllowFrom) > 0 {
+			lost = append(lost, fmt.Sprintf("allowFrom of %v: holds on, and the reference's CHECK does not know it", m))
+		}
+		if m.Len() > 1 {
+			lost = append(lost, fmt.Sprintf("the range of %v: stays published, and the reference's CHECK does not know it", m))
+		}
+	}
+	if backend == filter.BackendNFT {
+		return plan.Plan{ReferencePorts{Owner: p.Owner, Publish: &p}}, lost
+	}
+	return plan.Plan{filter.PublishIPTables{Publish: p, MarkBit: 13}}, lost
+}
+
+func handMasquerade(m filter.Masquerade, backend string) (to plan.Plan, lost []string) {
+	switch {
+	case len(m.From) == 0:
+		return nil, nil
+	case backend != filter.BackendNFT:
+		return plan.Plan{filter.MasqueradeIPTables{Masquerade: m}}, nil
+	case len(m.Except)+len(m.Force)+len(m.SNATTo) > 0:
+		lost = []string{"masqExcept, masqForce, snatTo: are not masqueraded by"}
+	}
+	return plan.Plan{ReferenceMasquerade{Owner: m.Owner, From: m.From}}, lost
+}
+
+// Theirs reports whether a resource's rules are the reference's already.
+func Theirs(r plan.Resource) bool {
+	switch r.(type) {
+	case filter.PublishIPTables, filter.MasqueradeIPTables:
+		return true
+	}
+	return false
+}
+
+// ReferenceInNFT reports whether the reference plugins have rules of any attachment in nf_tables.
+func ReferenceInNFT(w *kernel.World) (there bool, err error) {
+	n, err := w.Host.NFT()
+	if err != nil {
+		return false, err
+	}
+	for _, c := range []struct {
+		table *kernel.NFTTable
+		chain string
+	}{
+		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}, "masq_checks"},
+		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_hostport"}, "hostports"},
+		{filter.ReferencePortsTable(false), "hostports"},
+		{filter.ReferencePortsTable(true), "hostports"},
+	} {
+		if there, err := n.HasChain(c.table, c.chain); there || err != nil {
+			return there, err
+		}
+	}
+	return false, nil
+}
+
+// ForgetHandedOver forgets what is remembered of an attachment's rules, which are the reference's now.
+func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
+	return errors.Join(w.Memory.Forget(filter.IPTPublishedRecord, o), w.Memory.Forget(filter.IPTMasqueradeRecord, o))
+}
+
+// rules are the reference's in table filter, for addresses of a family.
+func (f ReferenceFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
+	for _, a := range filter.OfIP(f.Addrs, v6) {
+		ip := netip.PrefixFrom(a, a.BitLen()).String()
+		own = append(own,
+			kernel.NewIPTRule(filter.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"),
+			kernel.NewIPTRule(filter.ChainForward, "-s", ip, "-j", "ACCEPT"))
+	}
+	return filter.ForwardJumps(cmp.Or(f.Admin, filter.DefaultAdminChain)), own
+}
+
+// Ensure implements plan.Resource, for a handover.
+func (f ReferenceFirewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	for _, v6 := range []bool{false, true} {
+		shared, own := f.rules(v6)
+		if len(own) == 0 {
+			continue
+		}
+		x, err := filter.IPTWith(w, v6, "filter", filter.ChainForward)
+		if err != nil {
+			return changed, err
+		}
+		err = filter.WithIPTables(ctx, func() error {
+			saved, err := x.Save(ctx)
+			if err != nil {
+				return err
+			}
+			d := &filter.IPTDraft{Saved: saved, Made: map[string]bool{}}
+			d.Chain(filter.ChainForward)
+			d.Chain(shared[1].Jump)
+			for _, r := range shared {
+				d.Has(r, true)
+			}
+			for _, r := range own {
+				d.Has(r, false)
+			}
+			changed = changed || len(d.Lines) > 0
+			return x.Apply(ctx, d.Lines...)
+		})
+		if err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// Verify implements plan.Resource, for a handover.
+func (f ReferenceFirewall) Verify(ctx context.Context, w *kernel.World) error {
+	var d resource.Drift
+	for _, v6 := range []bool{false, true} {
+		shared, own := f.rules(v6)
+		if len(own) == 0 {
+			continue
+		}
+		x, err := filter.IPTWith(w, v6, "filter", filter.ChainForward)
+		if err != nil {
+			return err
+		}
+		missing, err := x.Missing(ctx, slices.Concat(shared, own)...)
+		if err != nil {
+			return err
+		}
+		d = append(d, filter.RuleDrifts(x, missing)...)
+	}
+	return d.Err()
+}

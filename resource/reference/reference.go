@@ -1,0 +1,195 @@
+package reference
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// What the reference plugins made carries no tag of ours. DEL asks for its names one by one, by netlink, and
+// removes what is there for the attachment, so that a host can change over with its containers alive. What the
+// reference made by iptables has the names of our own iptables backends, whose Remove finds it.
+
+// ReferencePorts is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
+// cni_hostport, by the container's ID alone.
+type ReferencePorts struct {
+	Owner   spec.Owner
+	Publish *filter.Publish // to make them, for a handover
+}
+
+func (f ReferencePorts) String() string {
+	if f.Publish != nil {
+		return "the reference's nft rules in cni_hostport: " + f.Publish.String()
+	}
+	return "no nft rules of the reference in ip and ip6 cni_hostport"
+}
+
+// Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
+func (f ReferencePorts) Remove(_ context.Context, w *kernel.World) error {
+	return filter.RemoveReferencePorts(w, f.Owner)
+}
+
+// ReferenceMasquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
+// cni_plugins_masquerade.
+type ReferenceMasquerade struct {
+	Owner spec.Owner
+	From  []netip.Prefix // to make them, for a handover
+}
+
+func (f ReferenceMasquerade) String() string {
+	if len(f.From) > 0 {
+		return "the reference's nft rules in cni_plugins_masquerade: " + resource.Prefixes("saddr", f.From)
+	}
+	return "no nft rules of the reference in inet cni_plugins_masquerade"
+}
+
+func referenceMarkHash(text string) string { return resource.HashDigits(text, 16) }
+
+// referenceMark is how the reference's comments on an attachment's masquerading begin.
+func referenceMark(o spec.Owner) string {
+	return referenceMarkHash(o.Network) + "-" + referenceMarkHash(o.IfName+":"+o.ContainerID)
+}
+
+// Remove implements plan.Remover.
+func (f ReferenceMasquerade) Remove(_ context.Context, w *kernel.World) error {
+	return eachReferenceMasquerade(w, func(mark string) bool { return mark == referenceMark(f.Owner) })
+}
+
+// eachReferenceMasquerade removes the rules whose mark is to go.
+func eachReferenceMasquerade(w *kernel.World, which func(mark string) bool) error {
+	return filter.ReferenceNFT(w, func(n *kernel.NFT) error {
+		t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
+		rules, err := n.ChainRules(t, "masq_checks", false)
+		if err != nil {
+			return err
+		}
+		var b kernel.NFTBatch
+		b.RemoveRules(t, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
+			mark, _, ok := strings.Cut(r.Comment, ",")
+			return !ok || !which(mark)
+		}))
+		return n.Commit(&b)
+	})
+}
+
+// ReferenceSpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
+// bridge nat, and the rules that lead there.
+type ReferenceSpoofCheck struct {
+	Owner     spec.Owner
+	Link, MAC string // to make them, for a handover
+}
+
+func (f ReferenceSpoofCheck) String() string {
+	if f.Link != "" {
+		return "the reference's nft chains in bridge nat: " + resource.Line(resource.Opt("iifname", f.Link), resource.Opt("ether saddr !=", f.MAC), "drop")
+	}
+	return "no nft chains of the reference in bridge nat"
+}
+
+// Remove implements plan.Remover.
+func (f ReferenceSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
+	return filter.ReferenceNFT(w, func(n *kernel.NFT) error {
+		t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "nat"}
+		chain := "cni-br-iface-" + f.Owner.ContainerID + "-" + f.Owner.IfName
+		there, err := n.HasChain(t, chain)
+		if err != nil || !there {
+			return err
+		}
+		rules, err := n.ChainRules(t, "PREROUTING", false)
+		if err != nil {
+			return err
+		}
+		var b kernel.NFTBatch
+		b.RemoveRules(t, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != chain }))
+		b.RemoveChain(t, chain)
+		if there, err := n.HasChain(t, chain+"-mac"); err != nil {
+			return err
+		} else if there {
+			b.RemoveChain(t, chain+"-mac")
+		}
+		return n.Commit(&b)
+	})
+}
+
+// ReferenceFirewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of
+// iptables: an accept for what comes from each, and one for the answers to it. It knows no owner.
+type ReferenceFirewall struct {
+	Owner spec.Owner
+	Addrs []netip.Addr // none: those of the container's interface, as long as it is there, or of its lease
+	Admin string       // the administrator's chain, to make them, for a handover
+}
+
+func (f ReferenceFirewall) String() string {
+	if f.Admin != "" {
+		return resource.Line("the reference's iptables rules in CNI-FORWARD", resource.Addrs("for", f.Addrs))
+	}
+	return resource.Line("no iptables rules of the reference in CNI-FORWARD", resource.Addrs("for", f.Addrs))
+}
+
+// Remove implements plan.Remover.
+func (f ReferenceFirewall) Remove(ctx context.Context, w *kernel.World) error {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		all, err := filter.IPTHaving(w, v6, "filter", filter.ChainForward)
+		errs = append(errs, err)
+		if len(all) == 0 {
+			continue
+		}
+		if f.Addrs == nil {
+			f.Addrs = f.lookUp(w)
+		}
+		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere) // a late DEL must not hit who has the address by now
+		for _, x := range all {
+			errs = append(errs, filter.WithIPTables(ctx, func() error {
+				rules, err := x.List(ctx, filter.ChainForward)
+				if err != nil {
+					return err
+				}
+				return x.Remove(ctx, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != "ACCEPT" || r.Comment != "" || !f.names(r) }), nil)
+			}))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// names reports whether a rule is for one address alone, and that is ours.
+func (f ReferenceFirewall) names(r kernel.IPTRule) bool {
+	for _, p := range []netip.Prefix{r.Src, r.Dst} {
+		if p.IsValid() && p.IsSingleIP() && slices.Contains(f.Addrs, p.Addr()) {
+			return !(r.Src.IsValid() && r.Dst.IsValid())
+		}
+	}
+	return false
+}
+
+// isElsewhere reports whether host-local has given an address to another container meanwhile.
+func (f ReferenceFirewall) isElsewhere(a netip.Addr) bool {
+	id, _, leased := lease(f.Owner.Network, a)
+	return leased && id != f.Owner.ContainerID
+}
+
+// lookUp finds the addresses where nobody said them.
+func (f ReferenceFirewall) lookUp(w *kernel.World) (all []netip.Addr) {
+	if w.Container == nil {
+		return leasedTo(f.Owner)
+	}
+	l, err := w.Container.Link(f.Owner.IfName)
+	if err != nil {
+		return leasedTo(f.Owner)
+	}
+	list, _ := w.Container.Addrs(l.Index)
+	for _, a := range list {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			all = append(all, a.Prefix.Addr())
+		}
+	}
+	return all
+}

@@ -1,0 +1,85 @@
+package reference
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func published(port filter.PortMapping) filter.PublishIPTables {
+	return filter.PublishIPTables{MarkBit: 13, Publish: filter.Publish{Owner: lawtest.Owner, SNAT: true, Ports: []filter.PortMapping{port}}}
+}
+
+// GC removes by what is remembered and, of the reference's, by the comments; what is valid stays.
+//
+// clause: P22
+func TestSweepIPTables(t *testing.T) {
+	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+		w := lawtest.NewWorld(t)
+		lawtest.SettleOn(t, w, v)
+		make := func(id, ifName string, n byte) []plan.Remover {
+			p := published(filter.PortMapping{Protocol: "tcp", HostPort: 8000 + uint16(n), ContainerPort: 80})
+			p.Owner.ContainerID, p.Owner.IfName = id, ifName
+			p.To4, p.To6 = lawtest.Prefix("10.1.2.10"+string('0'+rune(n))+"/24"), lawtest.Prefix("fd00::10"+string('0'+rune(n))+"/64")
+			m := filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: p.Owner, From: p.Addrs()}}
+			lawtest.Ensure(t, w, p)
+			lawtest.Ensure(t, w, m)
+			return []plan.Remover{p, m}
+		}
+		lives := make("lives", "eth0", 1)
+		make("lives", "eth1", 2) // of which a runtime says nothing
+		former := make("former", "eth0", 3)
+		make("dies", "eth0", 4)
+		other := published(filter.PortMapping{Protocol: "tcp", HostPort: 9000, ContainerPort: 80})
+		other.Owner = spec.Owner{Network: "other", ContainerID: "dies", IfName: "eth0"}
+		other.To4, other.To6 = lawtest.Prefix("10.9.9.105/24"), lawtest.Prefix("fd00:9::105/64")
+		lawtest.Ensure(t, w, other)
+		if err := w.Memory.Forget(filter.IPTPublishedRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Memory.Forget(filter.IPTMasqueradeRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
+			t.Fatal(err)
+		}
+		err := sweep(t.Context(), w, "net", []spec.Owner{{Network: "net", ContainerID: "lives", IfName: "eth0"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := lawtest.IPTablesState(t, w, v)
+		for _, gone := range []string{".102", "::102", ".103", "::103", ".104", "::104", `"former\"`} {
+			if strings.Contains(s, gone) {
+				t.Errorf("GC left %s:\n%s", gone, s)
+			}
+		}
+		for _, r := range lives {
+			lawtest.Verify(t, w, r)
+		}
+		lawtest.Verify(t, w, other)
+	})
+}
+
+// BenchmarkNothingOfTheReference is what DEL pays on a host that never had the reference: questions to the kernel.
+func BenchmarkNothingOfTheReference(b *testing.B) {
+	host, err := kernel.Open("") // of the test alone, and entered by nobody, as in a plugin
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer host.Close()
+	w := &kernel.World{Host: host, Memory: kernel.Memory{Dir: b.TempDir()}}
+	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: lawtest.Owner}}, ReferencePorts{Owner: lawtest.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: lawtest.Owner}},
+		ReferenceMasquerade{Owner: lawtest.Owner}, ReferenceSpoofCheck{Owner: lawtest.Owner}, ReferenceFirewall{Owner: lawtest.Owner}}
+	for _, r := range all {
+		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {
+			for b.Loop() {
+				if err := (plan.Plan{r}).Remove(b.Context(), w); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package reference
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ReferenceChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC finds them by their
+// comments. DEL finds them by their names, which are those of our own iptables backends.
+func ReferenceChainKind() plan.Kind {
+	return resource.NewKind("the reference's iptables chain", resource.KindFuncs{
+		Owners: referenceChains,
+		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			c, found := t.Found.(referenceChain)
+			if !found {
+				return nil
+			}
+			return filter.WithIPTables(ctx, func() error {
+				if !c.publishes {
+					return filter.RemoveMasquerade(ctx, w, c.v6, c.name, nil)
+				}
+				flows, err := filter.RemovePublished(ctx, w, c.v6, c.name, nil)
+				filter.FlushFlows(w, flows)
+				return err
+			})
+		}})
+}
+
+// A referenceChain is a chain of an attachment, and whether it publishes ports or masquerades.
+type referenceChain struct {
+	name          string
+	v6, publishes bool
+}
+
+// referenceChains lists them. A comment names the network and the container.
+func referenceChains(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+			x := w.Host.IPTables(v, v6, "nat")
+			there, err := x.HasChain("CNI-")
+			if err != nil || !there {
+				errs = append(errs, err)
+				continue
+			}
+			rules, err := x.List(ctx, filter.HostportDNAT, "POSTROUTING")
+			errs = append(errs, err)
+			seen := map[string]bool{}
+			for _, r := range rules {
+				published, pok := filter.ParseReferenceComment("dnat ", r.Comment)
+				masqueraded, mok := filter.ParseReferenceComment("", r.Comment)
+				var o spec.Owner
+				switch {
+				case pok && published.Network == network && r.Jump == filter.DNATChain(published):
+					o = published
+				case mok && masqueraded.Network == network && r.Jump == filter.MasqueradeChain(masqueraded):
+					o = masqueraded
+				}
+				if o.ContainerID != "" && !seen[r.Jump] {
+					seen[r.Jump] = true
+					tags = append(tags, plan.Tag{Network: network, Found: referenceChain{r.Jump, v6, pok},
+						Could: func(valid spec.Owner) bool { return valid.ContainerID == o.ContainerID }})
+				}
+			}
+		}
+	}
+	return tags, errors.Join(errs...)
+}
+
+// ReferenceMasqueradeKind is the Kind of what the reference's bridge and ptp have in table inet cni_plugins_masquerade.
+func ReferenceMasqueradeKind() plan.Kind {
+	return resource.NewKind("the reference's masquerade in nftables", resource.KindFuncs{
+		Owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+			err = eachReferenceMasquerade(w, func(mark string) bool {
+				if strings.HasPrefix(mark, referenceMarkHash(network)+"-") {
+					is := func(o spec.Owner) bool { return referenceMark(o) == mark }
+					tags = append(tags, plan.Tag{Network: network, Found: mark, Could: is})
+				}
+				return false
+			})
+			return tags, err
+		},
+		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			return ReferenceMasquerade{Owner: t.Owner}.Remove(ctx, w)
+		},
+		Found: func(_ context.Context, w *kernel.World, tags []plan.Tag) error {
+			marks := map[string]bool{}
+			for _, t := range tags {
+				marks[t.Found.(string)] = true
+			}
+			return eachReferenceMasquerade(w, func(mark string) bool { return marks[mark] })
+		}})
+}
+
+// ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no network's name.
+func ReferencePortKind() plan.Kind {
+	return resource.KindByRemover("the reference's ports in nftables", nil, func(o spec.Owner) plan.Remover { return ReferencePorts{Owner: o} })
+}
+
+// ReferenceSpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
+func ReferenceSpoofCheckKind() plan.Kind {
+	return resource.KindByRemover("the reference's MAC check", nil, func(o spec.Owner) plan.Remover { return ReferenceSpoofCheck{Owner: o} })
+}
+
+// ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's addresses.
+func ReferenceForwardKind() plan.Kind {
+	return resource.NewKind("the reference's accepts in iptables", resource.KindFuncs{Remove: func(
+		ctx context.Context, w *kernel.World, t plan.Tag,
+	) error {
+		f := ReferenceFirewall{Owner: t.Owner}
+		if t.Prev != nil {
+			for _, ip := range t.Prev.IPs {
+				f.Addrs = append(f.Addrs, ip.Address.Addr().Unmap())
+			}
+		}
+		return f.Remove(ctx, w)
+	}})
+}

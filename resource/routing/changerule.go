@@ -1,0 +1,190 @@
+package routing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"golang.org/x/sys/unix"
+)
+
+// A RuleEntry is a policy routing rule of the container, the Subject of a Change.
+type RuleEntry struct {
+	V4, V6   bool // of which families; both: a Flush
+	Priority int  // zero, to delete: any
+	From, To netip.Prefix
+	IIF, OIF string
+	Mark     uint32
+	Mask     uint32 // zero: any mark
+	Table    int
+	Action   addr.Action // without Table
+}
+
+func (r RuleEntry) kind() string { return "rule" }
+
+func (r RuleEntry) String() string {
+	family := ""
+	switch {
+	case r.From.IsValid() || r.To.IsValid() || r.V4 && r.V6:
+	case r.V6:
+		family = "-6"
+	default:
+		family = "-4"
+	}
+	words := []string{family, resource.Opt("priority", r.Priority)}
+	if r.From.IsValid() {
+		words = append(words, "from "+addr.Brief(r.From))
+	}
+	if r.To.IsValid() {
+		words = append(words, "to "+addr.Brief(r.To))
+	}
+	words = append(words, resource.Opt("iif", r.IIF), resource.Opt("oif", r.OIF))
+	if r.Mask != 0 {
+		words = append(words, fmt.Sprintf("fwmark %#x/%#x", r.Mark, r.Mask))
+	}
+	return resource.Line(append(words, resource.Opt("lookup", r.Table), string(r.Action))...)
+}
+
+func (r RuleEntry) kernel() kernel.Rule {
+	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF,
+		Mark: r.Mark, Mask: r.Mask, Table: r.Table, Action: r.Action.RuleAction(), Protocol: kernel.OurProtocol}
+	if r.V6 {
+		k.Family = kernel.IPv6
+	}
+	return k
+}
+
+func (r RuleEntry) list(at site) (list []kernel.Message, err error) {
+	for _, f := range resource.Families() {
+		if f == kernel.IPv4 && r.V4 || f == kernel.IPv6 && r.V6 {
+			all, err := at.ns.RuleMessages(f)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, all...)
+		}
+	}
+	return list, nil
+}
+
+func (r RuleEntry) message(at site) kernel.Message { return at.ns.NewRule(r.kernel()) }
+
+func (r RuleEntry) selected(_ site, m kernel.Message, flush bool) bool {
+	have, ok := m.Rule()
+	if !ok {
+		return false
+	}
+	if flush {
+		return have.Protocol != kernel.ByKernel && have.Priority != 0 && have.Priority < kernel.MainPriority
+	}
+	return (r.Priority == 0 || have.Priority == r.Priority) && (!r.From.IsValid() || have.From == r.From) &&
+		(!r.To.IsValid() || have.To == r.To) && (r.IIF == "" || have.IIF == r.IIF) && (r.OIF == "" || have.OIF == r.OIF) &&
+		(r.Mask == 0 || have.Mark == r.Mark && have.Mask == r.Mask) &&
+		(r.Table == 0 || have.Table == r.Table) && (r.Action == "" || have.Action == r.Action.RuleAction())
+}
+
+// occupies is never true: several rules may have one priority.
+func (r RuleEntry) occupies(site, kernel.Message) bool { return false }
+
+func (r RuleEntry) is(_ site, m kernel.Message) bool {
+	have, ok := m.Rule()
+	want := r.kernel()
+	want.Protocol = have.Protocol
+	return ok && have == want
+}
+
+func (r RuleEntry) verify(_ context.Context, _ *kernel.World, at site) error { return isThere(r, at) }
+
+func (r RuleEntry) said(_ site, m kernel.Message) string {
+	have, _ := m.Rule()
+	return "rule " + RuleEntry{V4: have.Family == kernel.IPv4, V6: have.Family == kernel.IPv6, Priority: have.Priority,
+		From: have.From, To: have.To, IIF: have.IIF, OIF: have.OIF, Mark: have.Mark, Mask: have.Mask, Table: have.Table}.String()
+}
+
+func isThere(s Subject, at site) error {
+	list, err := s.list(at)
+	if err == nil && !slices.ContainsFunc(list, func(m kernel.Message) bool { return s.is(at, m) }) {
+		err = errors.New("is missing")
+	}
+	return err
+}
+
+// A NeighbourEntry is an entry of the table of neighbours of the container's interface, the Subject of a Change.
+type NeighbourEntry struct {
+	Addr   netip.Addr // invalid: any, of a Flush
+	V4, V6 bool       // which families a Flush is about
+	MAC    string
+}
+
+func (n NeighbourEntry) kind() string { return "neighbour" }
+
+func (n NeighbourEntry) String() string {
+	if n.Addr.IsValid() {
+		return resource.Line(n.Addr.String(), resource.Opt("lladdr", n.MAC))
+	}
+	return map[[2]bool]string{{true, false}: "-4", {false, true}: "-6"}[[2]bool{n.V4, n.V6}]
+}
+
+func (n NeighbourEntry) list(at site) (list []kernel.Message, err error) {
+	for _, f := range resource.Families() {
+		if !hasFamily(f, n.Addr, n.V4, n.V6) {
+			continue
+		}
+		all, err := at.ns.NeighbourMessages(f, at.index)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, all...)
+	}
+	return list, nil
+}
+
+func (n NeighbourEntry) message(at site) kernel.Message {
+	mac, _ := net.ParseMAC(n.MAC)
+	return at.ns.NewNeighbour(kernel.Neighbour{Addr: n.Addr, MAC: mac, Link: at.index, State: kernel.Permanent})
+}
+
+// selected leaves alone what the kernel itself says of multicast groups, and what it has learnt and knows no more.
+func (n NeighbourEntry) selected(_ site, m kernel.Message, flush bool) bool {
+	have := m.Neighbour()
+	if flush {
+		return have.State&kernel.NoARP == 0 && have.State&^unix.NUD_FAILED != 0
+	}
+	return have.Addr == n.Addr && (n.MAC == "" || have.MAC.String() == resource.MACText(n.MAC)) && have.State&unix.NUD_FAILED == 0
+}
+
+// occupies is about what somebody has set; what the kernel has learnt gives way.
+func (n NeighbourEntry) occupies(_ site, m kernel.Message) bool {
+	have := m.Neighbour()
+	return have.Addr == n.Addr && have.State&kernel.Permanent != 0
+}
+
+func (n NeighbourEntry) is(at site, m kernel.Message) bool {
+	return n.occupies(at, m) && m.Neighbour().MAC.String() == resource.MACText(n.MAC)
+}
+
+func (n NeighbourEntry) verify(_ context.Context, _ *kernel.World, at site) error {
+	list, err := n.list(at)
+	if err != nil {
+		return err
+	}
+	for _, m := range list {
+		if have := m.Neighbour(); n.occupies(at, m) {
+			var d resource.Drift
+			d.Want("lladdr", resource.MACText(n.MAC), have.MAC)
+			return d.Err()
+		}
+	}
+	return errors.New("is missing")
+}
+
+func (n NeighbourEntry) said(_ site, m kernel.Message) string {
+	have := m.Neighbour()
+	return "neighbour " + have.Addr.String() + " lladdr " + have.MAC.String()
+}

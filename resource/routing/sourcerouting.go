@@ -1,0 +1,408 @@
+package routing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// SourceRoutingKind is the Kind of SourceRouting. Table is that of the configuration: the rules that the reference's plugin made are
+// found by it, and by the addresses of the result.
+func SourceRoutingKind(table int) plan.Kind {
+	return resource.RecordKind("source routing", sourceRecord, func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+		s := SourceRouting{Owner: t.Owner, Table: table}
+		if t.Prev != nil {
+			for _, ip := range t.Prev.IPs {
+				s.Sources = append(s.Sources, Source{Prefix: ip.Address, Via: ip.Gateway})
+			}
+		}
+		return s.Remove(ctx, w)
+	}, func(ctx context.Context, _ *kernel.World, _ plan.Tag, rec sources) error { return rec.sweep(ctx) })
+}
+
+// A SourceRouting sends what comes from the addresses of the owner's link out by that link, whatever the
+// container's other links have for routes. Each address has a rule that leads to a table: to a free one of its own,
+// with the routes that the link has, or to one that somebody else has filled. What is in a table of their own is not in the main
+// one any more, where it competes with the routes of the other links; that gets it back from Remove.
+type SourceRouting struct {
+	Owner   spec.Owner
+	Sources []Source
+	Table   int  // zero: the first free one from 100 on, for each address one; else nothing but rules is made
+	Hints   bool // the main table keeps the routes to the subnets, and they name the address to be used
+}
+
+// A Source is an address of the link.
+type Source struct {
+	Prefix netip.Prefix // the address with its subnet's length
+	Via    netip.Addr   // the router for what has no other route; invalid: whatever the link has
+	Always bool         // Via it is even if the link has a default route by another one
+}
+
+const (
+	sourcePriority = kernel.MainPriority - 1 // where the reference's first rule is
+	firstTable     = 100
+	sourceRecord   = "sources"
+)
+
+func (s SourceRouting) String() string {
+	words := []string{"source routing cont/" + s.Owner.IfName}
+	for _, src := range s.Sources {
+		words = append(words, "from "+src.Prefix.String(), resource.Opt("via", src.Via), resource.Flag("always", src.Always))
+	}
+	table := "lookup free table"
+	if s.Table != 0 {
+		table = "lookup " + strconv.Itoa(s.Table)
+	}
+	return resource.Line(append(words, table, resource.Flag("hints", s.Hints))...)
+}
+
+// sources is what is remembered of the owner's SourceRoutings: in which namespace they are, and what they made and
+// moved there. A chain may have two, one by its own tables and one by somebody else's.
+type sources struct {
+	NS   kernel.Identity
+	Path string
+	By   map[int]sourced // by SourceRouting.Table
+}
+
+type sourced struct {
+	Rules []sourceRule
+	Made  []kernel.Route
+	Moved []kernel.Route // taken out of the main table
+}
+
+type sourceRule struct {
+	From  netip.Addr
+	Table int
+}
+
+func (r sourceRule) rule() addr.Rule {
+	return addr.Rule{Priority: sourcePriority, From: netip.PrefixFrom(r.From, r.From.BitLen()), Table: r.Table}
+}
+
+// lockSources keeps other additions to the namespace from choosing the same table. A lock on the namespace's own file, as
+// the reference takes it, could be held for ever by who is inside; a file for each namespace would stay behind.
+func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) {
+	_, ino, err := ns.Inode()
+	if err != nil {
+		return nil, err
+	}
+	return kernel.Lock(ctx, "sbr-"+strconv.FormatUint(ino%16, 10))
+}
+
+// recall is what is remembered of the owner, if it is about this namespace.
+func (s SourceRouting) recall(w *kernel.World, ns *kernel.NS) (rec sources, known bool, err error) {
+	if known, err = w.Memory.Recall(sourceRecord, s.Owner, &rec); err != nil {
+		return rec, false, err
+	}
+	if known && rec.By != nil {
+		if same, err := ns.Is(rec.NS); err != nil || same {
+			return rec, same, err
+		}
+	}
+	id, err := ns.Identity()
+	return sources{NS: id, Path: ns.Path, By: map[int]sourced{}}, false, err
+}
+
+// Ensure implements plan.Resource.
+func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	ns, index, err := resource.Container.Index(w, s.Owner.IfName)
+	if err != nil {
+		return false, err
+	}
+	sure, err := s.ready(ctx, ns, index)
+	if err != nil {
+		return false, err
+	}
+	vrf, err := resource.VRFOf(ns, index)
+	if err != nil {
+		return false, err
+	}
+	unlock, err := lockSources(ctx, ns)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	rec, known, err := s.recall(w, ns)
+	if err != nil {
+		return false, err
+	}
+	if was, made := rec.By[s.Table]; made {
+		if s.verify(ctx, w, ns, index, was) == nil {
+			return false, nil
+		}
+		if err := was.takeBack(ctx, w, ns); err != nil { // of an ADD that was killed, or damaged since
+			return false, err
+		}
+	}
+	s.Hints = s.Hints && vrf == nil // nobody looks for the link in the main table then
+	now, err := s.compose(ns, index, sure)
+	if err != nil {
+		return false, err
+	}
+	if vrf != nil {
+		slog.Warn("source routing has no effect on what has a route in the VRF's table, which is asked first", "link", s.Owner.IfName, "vrf", vrf.Name)
+		now.Made = withoutSources(now.Made)
+	}
+	rec.By[s.Table] = now
+	if err := w.Memory.Remember(sourceRecord, s.Owner, rec); err != nil {
+		return false, err
+	}
+	if err := now.apply(ctx, w, ns); err != nil {
+		undone := now.takeBack(context.WithoutCancel(ctx), w, ns)
+		if delete(rec.By, s.Table); undone == nil && known {
+			undone = w.Memory.Remember(sourceRecord, s.Owner, rec)
+		} else if undone == nil {
+			undone = w.Memory.Forget(sourceRecord, s.Owner)
+		}
+		return false, errors.Join(err, undone)
+	}
+	return true, nil
+}
+
+// ready waits until the link has the addresses for good: the kernel takes no hint of one that it is not sure of. Of a
+// link without carrier, as a tap has before its virtual machine runs, it is not sure before somebody uses it.
+func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sure bool, err error) {
+	addrs, err := ns.Addrs(index)
+	if err != nil {
+		return false, err
+	}
+	l, err := ns.LinkAt(index)
+	if err != nil {
+		return false, err
+	}
+	for _, src := range s.Sources {
+		if !slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == src.Prefix.Addr() }) {
+			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it", s.Owner.IfName, src.Prefix)
+		}
+		if !l.Operational {
+			continue
+		}
+		if err := addr.Settled(ctx, ns, s.Owner.IfName, src.Prefix.Addr(), resource.KernelLimit); err != nil {
+			return false, err
+		}
+	}
+	return l.Operational, nil
+}
+
+// withoutSources is the routes as the kernel takes them of a link in a VRF: in no table but the VRF's may one name an
+// IPv4 address of the link for its packets, for that is where the address is.
+func withoutSources(list []kernel.Route) []kernel.Route {
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].Src.Is4() {
+			list[i].Src = netip.Addr{}
+		}
+	}
+	return list
+}
+
+// apply first makes the new way and then closes the old one, so that nothing is without a way.
+func (rec sourced) apply(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
+	for _, r := range rec.Made {
+		if err := ns.AddRoute(r, false); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("%s: %w", said(ns, r), err)
+		}
+	}
+	for _, r := range rec.Rules {
+		if _, err := r.rule().Ensure(ctx, w); err != nil {
+			return fmt.Errorf("%v: %w", r.rule(), err)
+		}
+	}
+	for _, r := range rec.Moved {
+		if err := ns.DelRoute(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeBack undoes apply, or as much of it as was done. Where the link is gone, its routes are.
+func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
+	var errs []error
+	for _, r := range rec.Moved {
+		errs = append(errs, giveBack(ns, r))
+	}
+	for _, r := range rec.Rules {
+		errs = append(errs, r.rule().Remove(ctx, w))
+	}
+	tables := map[kernel.RouteFilter]bool{}
+	for _, r := range rec.Made {
+		errs = append(errs, ns.DelRoute(r))
+		if r.Table != kernel.MainTable {
+			tables[kernel.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table, Link: r.Link}] = true
+		}
+	}
+	for table := range tables { // it was free when we chose it, so whatever the link has in it is to go
+		list, err := ns.Routes(table)
+		errs = append(errs, err)
+		for _, r := range list {
+			errs = append(errs, ns.DelRoute(r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// giveBack puts a route into the main table again. If another link has taken its place, the router cannot be
+// reached any more, or it came with an address that is gone, it stays away.
+func giveBack(ns *kernel.NS, r kernel.Route) error {
+	if r.Protocol == kernel.ByKernel {
+		addrs, err := ns.Addrs(r.Link)
+		if err != nil && !unreachable(err) {
+			return err
+		}
+		if !slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Masked() == r.Dst }) {
+			return nil
+		}
+	}
+	err := ns.AddRoute(r, true)
+	if errors.Is(err, fs.ErrExist) {
+		var list []kernel.Route
+		if list, err = ns.Routes(kernel.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table}); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(list, func(have kernel.Route) bool {
+			return have.Dst == r.Dst && have.Priority == r.Priority && (have.Link != r.Link || sameRoute(have, r))
+		}) {
+			return nil
+		}
+		err = ns.AddRoute(r, false) // beside another of this link
+	}
+	if unreachable(err) {
+		slog.Info("a route is not put back, for the link cannot have it any more", "route", said(ns, r), "err", err)
+		return nil
+	}
+	return err
+}
+
+// Verify implements plan.Resource. It does not wait: what is not there yet is not there.
+func (s SourceRouting) Verify(ctx context.Context, w *kernel.World) error {
+	ns, index, err := resource.Container.Index(w, s.Owner.IfName)
+	if err != nil {
+		return err
+	}
+	rec, _, err := s.recall(w, ns)
+	if err != nil {
+		return err
+	}
+	part := rec.By[s.Table]
+	if part.Made, err = unlessTaken(w, s.Owner, ns, part.Made); err != nil {
+		return err
+	}
+	return s.verify(ctx, w, ns, index, part)
+}
+
+func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.NS, index int, rec sourced) error {
+	var d resource.Drift
+	vrf, err := resource.VRFOf(ns, index)
+	if err != nil {
+		return err
+	}
+	for _, src := range s.Sources {
+		table, err := s.tableOf(ns, src, rec)
+		if err != nil {
+			return err
+		}
+		rule := sourceRule{src.Prefix.Addr(), table}.rule()
+		if table == 0 {
+			d.Add(fmt.Errorf("rule from %v: is missing", src.Prefix.Addr()))
+			continue
+		}
+		if err := rule.Verify(ctx, w); err != nil {
+			d.Add(fmt.Errorf("%v: %w", rule, err))
+		}
+		if s.Table == 0 {
+			d.Add(s.verifyTable(ns, index, src, table, rec, vrf != nil))
+		}
+	}
+	if s.Table == 0 {
+		d.Add(s.verifyMain(ns, index, rec, vrf != nil))
+	}
+	return d.Err()
+}
+
+// tableOf is the table that packets from the source are to be looked up in, or zero where nothing says it: neither
+// our memory nor, where that was lost, a rule.
+func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, error) {
+	if s.Table != 0 {
+		return s.Table, nil
+	}
+	for _, r := range rec.Rules {
+		if r.From == src.Prefix.Addr() {
+			return r.Table, nil
+		}
+	}
+	rules, err := ns.Rules(familyOf(src.Prefix.Addr()))
+	for _, r := range rules {
+		if addr.RuleFromAddr(r, src.Prefix.Addr()) && r.Priority == sourcePriority {
+			return r.Table, err
+		}
+	}
+	return 0, err
+}
+
+// Remove implements plan.Remover. What it removes is remembered; where nothing is, it is the rules and routes that
+// are ours by their protocol, and those that the reference made for one of the addresses.
+func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
+	ns, err := resource.Container.Namespace(w)
+	if err != nil { // gone, and all that was in it
+		return w.Memory.Forget(sourceRecord, s.Owner)
+	}
+	unlock, err := lockSources(ctx, ns)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var other sources
+	rec, known, err := s.recall(w, ns)
+	if err == nil && !known {
+		known, err = w.Memory.Recall(sourceRecord, s.Owner, &other)
+		if known { // of a namespace that is gone; this one has its path and is none of ours
+			return errors.Join(err, w.Memory.Forget(sourceRecord, s.Owner))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	index, err := ns.Index(s.Owner.IfName)
+	if err != nil && !errors.Is(err, kernel.ErrNoLink) {
+		return err
+	}
+	if !known {
+		if other, err := link.TakenByAnother(w, s.Owner); other || err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, part := range rec.By {
+		errs = append(errs, part.takeBack(ctx, w, ns))
+	}
+	if index != 0 {
+		errs = append(errs, s.removeOthers(ns, index, known))
+	}
+	if errors.Join(errs...) == nil {
+		errs = append(errs, w.Memory.Forget(sourceRecord, s.Owner))
+	}
+	return errors.Join(errs...)
+}
+
+func (rec sources) sweep(ctx context.Context) error {
+	return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {
+		var errs []error
+		for _, part := range rec.By {
+			errs = append(errs, part.takeBack(ctx, &kernel.World{Container: ns}, ns))
+		}
+		return errors.Join(errs...)
+	})
+}

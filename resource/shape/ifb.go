@@ -1,0 +1,119 @@
+package shape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An IFB is a link that packets are sent through on their way in, for only what a link sends can be limited. It
+// has the MTU of the link that they come in by.
+type IFB struct {
+	Owner spec.Owner
+	Where resource.Where
+	For   string // the link; empty: in DEL, where nobody knows
+}
+
+func (i IFB) String() string {
+	return resource.Line("link "+i.Where.String()+ifbName(i.Owner), "type ifb", resource.Opt("for", i.For))
+}
+
+// Ifaces implements Linker.
+func (i IFB) Ifaces() []resource.Iface {
+	return []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}
+}
+
+// ifbName is the name of an owner's ifb, so that two interfaces of one container have two.
+func ifbName(o spec.Owner) string { return kernel.LinkName("ifb", o) }
+
+// referenceIFB is the name that the reference plugin gives: of all interfaces of a container in a network.
+func referenceIFB(o spec.Owner) string { return "bwp" + resource.ReferenceHash(o, 12) }
+
+// ifb is the owner's ifb, or the one that the reference plugin made.
+func ifb(w *kernel.World, where resource.Where, o spec.Owner) (*kernel.NS, *kernel.Link, error) {
+	ns, l, err := where.Link(w, ifbName(o))
+	if where == resource.Host && errors.Is(err, kernel.ErrNoLink) {
+		if _, old, oldErr := where.Link(w, referenceIFB(o)); oldErr == nil {
+			return ns, old, nil
+		}
+	}
+	return ns, l, err
+}
+
+// Ensure implements plan.Resource.
+func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, l, err := i.Where.Link(w, i.For)
+	if err != nil {
+		return false, err
+	}
+	name := ifbName(i.Owner)
+	have, err := ns.Link(name)
+	switch {
+	case resource.ExceptNoLink(err) != nil:
+		return false, err
+	case err == nil && (have.Kind != "ifb" || !resource.Owned(have, i.Owner)):
+		return false, fmt.Errorf("link %s already exists and is not ours: %w", name, fs.ErrExist)
+	case err == nil && have.Up && have.MTU == l.MTU && have.Alias != "":
+		return false, nil
+	case err == nil: // as somebody left it, or a call that was killed
+		return true, ns.SetLink(name, kernel.LinkChange{Up: true, MTU: l.MTU, Alias: kernel.Tag(i.Owner)})
+	}
+	if err := ns.AddIFB(kernel.IFB{
+		Name: name, MAC: kernel.MAC("ifb", i.Owner), MTU: l.MTU,
+		Group: kernel.LinkGroup(i.Owner.Network), Alias: kernel.Tag(i.Owner),
+	}); err != nil {
+		return false, errors.Join(err, i.Remove(ctx, w))
+	}
+	if i.Where == resource.Host { // for people, as a veth has it; and two links cannot have one
+		_ = ns.AddAltName(name, resource.AltName(i.Owner)+":ifb")
+	}
+	return true, nil
+}
+
+// Mend implements Mender.
+func (i IFB) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return mendShaped(ctx, w, i.Where, i)
+}
+
+// Verify implements plan.Resource. The kernel lets nobody change the address. The MTU is not compared: what the link's
+// is may be changed later, and an ifb sends on longer packets too.
+func (i IFB) Verify(_ context.Context, w *kernel.World) error {
+	_, l, err := ifb(w, i.Where, i.Owner)
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	d.Want("type", "ifb", l.Kind)
+	d.Want("state", "up", resource.UpOrDown(l))
+	return d.Err()
+}
+
+// Remove implements plan.Remover. The reference plugin's goes too.
+func (i IFB) Remove(_ context.Context, w *kernel.World) error {
+	ns, err := i.Where.Namespace(w)
+	if err != nil {
+		return err
+	}
+	errs := []error{dropIFB(ns, ifbName(i.Owner), func(l *kernel.Link) bool { return resource.Owned(l, i.Owner) })}
+	if i.Where == resource.Host {
+		errs = append(errs, dropIFB(ns, referenceIFB(i.Owner), func(*kernel.Link) bool { return true }))
+	}
+	return errors.Join(errs...)
+}
+
+// dropIFB deletes an ifb of that name. Mostly there is none, so it is asked for in the cheapest way first.
+func dropIFB(ns *kernel.NS, name string, mine func(*kernel.Link) bool) error {
+	if _, err := ns.Index(name); err != nil {
+		return resource.ExceptNoLink(err)
+	}
+	l, err := ns.Link(name)
+	if err != nil || l.Kind != "ifb" || !mine(l) {
+		return resource.ExceptNoLink(err)
+	}
+	return ns.DelLink(l.Index)
+}

@@ -1,0 +1,25 @@
+package shape
+
+import (
+	"context"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+func TestMain(m *testing.M) {
+	lawtest.Main(m)
+}
+
+// kinds are the kinds of this package, in an order in which plugins may declare them.
+func kinds() []plan.Kind {
+	return []plan.Kind{IFBKind(), LimitKind()}
+}
+
+// sweep is GC of this package's kinds, with the records that go after them.
+func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
+	return lawtest.Sweep(ctx, w, kinds(), network, valid)
+}

@@ -1,0 +1,71 @@
+package shape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// NoLimit is a link that the owner does not limit in a direction: nothing is to be done, but where an ADD asks for
+// less than the one before it. A link that is not there is not limited.
+type NoLimit struct {
+	Owner    spec.Owner
+	Where    resource.Where
+	Link     string
+	Incoming bool // what comes in by the link; else what it sends
+}
+
+func (n NoLimit) String() string {
+	if n.Incoming {
+		return "filter dev " + n.Where.String() + n.Link + " ingress none of ours"
+	}
+	return "qdisc dev " + n.Where.String() + n.Link + " root none of ours"
+}
+
+// Clears implements Clearer.
+func (NoLimit) Clears() bool { return true }
+
+// Ensure implements plan.Resource.
+func (n NoLimit) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	what, err := n.limited(w)
+	if what == "" || err != nil {
+		return false, err
+	}
+	if !n.Incoming {
+		return true, Qdisc{Owner: n.Owner, Where: n.Where, Link: n.Link}.Remove(ctx, w)
+	}
+	return true, errors.Join(Redirect{Owner: n.Owner, Where: n.Where, Link: n.Link}.Remove(ctx, w), IFB{Owner: n.Owner, Where: n.Where}.Remove(ctx, w))
+}
+
+// Verify implements plan.Resource.
+func (n NoLimit) Verify(_ context.Context, w *kernel.World) error {
+	what, err := n.limited(w)
+	if err == nil && what != "" {
+		err = fmt.Errorf("%s is there, and no limit is configured", what)
+	}
+	return err
+}
+
+// limited is what limits the link all the same, or empty.
+func (n NoLimit) limited(w *kernel.World) (string, error) {
+	if n.Incoming {
+		_, l, err := ifb(w, n.Where, n.Owner)
+		if err != nil {
+			return "", resource.ExceptNoLink(err)
+		}
+		return l.Name, nil
+	}
+	ns, i, err := n.Where.Index(w, n.Link)
+	if err != nil {
+		return "", resource.ExceptNoLink(err)
+	}
+	q, err := ns.Qdisc(i, kernel.RootQdisc)
+	if err != nil || q == nil || !ours(q) {
+		return "", resource.ExceptNoLink(err)
+	}
+	return "qdisc " + q.Kind, nil
+}

@@ -1,0 +1,118 @@
+package shape
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Qdisc limits what a link sends. It is tbf, or, where only some addresses are limited, htb.
+type Qdisc struct {
+	Owner spec.Owner
+	Where resource.Where
+	Link  string // empty: whatever is remembered of the owner
+	Limit
+}
+
+// The marks of what is ours: the major number of a qdisc's handle and the preference of a filter that sends
+// what comes in to an ifb. It is the last one asked, for what it takes is not asked about again.
+const (
+	ourHandle = 0xFA1D << 16
+	ourPref   = 0xFA1D
+
+	referenceHandle = 1 << 16 // the major number that the reference plugin gives
+)
+
+func (q Qdisc) String() string {
+	if q.Link == "" {
+		return "qdisc dev " + q.Where.String() + "any root ours"
+	}
+	if q.Rate == 0 {
+		return "qdisc dev " + q.Where.String() + q.Link + " root ours"
+	}
+	return resource.Line("qdisc dev "+q.Where.String()+q.Link, "root", q.Limit.String())
+}
+
+// Ensure implements plan.Resource. A qdisc that somebody else gave the link is not replaced.
+func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, l, err := q.Where.Link(w, q.Link)
+	if err != nil {
+		return false, err
+	}
+	have, err := ns.Qdisc(l.Index, kernel.RootQdisc)
+	if err != nil {
+		return false, err
+	}
+	want := q.Limit.fitted(l)
+	switch {
+	case have == nil:
+	case !ours(have) && !references(l, have):
+		return false, spec.Errorf(spec.CodeConfig, "%s%s has a qdisc %s of somebody else's, with handle %x:, and a link has one; remove it (tc qdisc del dev %s root), or do not limit this link",
+			q.Where, q.Link, have.Kind, have.Handle>>16, q.Link)
+	case ours(have) && q.Limit.verify(ns, l, have) == nil:
+		return false, nil
+	default:
+		if err := ns.DelQdisc(l.Index, kernel.RootQdisc); err != nil {
+			return false, err
+		}
+	}
+	if err := remember(w, qdiscRecord, q.Owner, q.Where, l); err != nil {
+		return false, err
+	}
+	if err := want.add(ns, l.Index); err != nil {
+		return false, errors.Join(err, q.Remove(ctx, w))
+	}
+	return true, nil
+}
+
+// Mend implements Mender.
+func (q Qdisc) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return mendShaped(ctx, w, q.Where, q)
+}
+
+// Verify implements plan.Resource. What the reference plugin made of the same configuration is right too.
+func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
+	ns, l, err := q.Where.Link(w, q.Link)
+	if errors.Is(err, kernel.ErrNoLink) && q.Link == ifbName(q.Owner) {
+		ns, l, err = ifb(w, q.Where, q.Owner)
+	}
+	if err != nil {
+		return err
+	}
+	have, err := ns.Qdisc(l.Index, kernel.RootQdisc)
+	if err != nil {
+		return err
+	}
+	if have == nil {
+		return errors.New("there is none")
+	}
+	want := q.Limit
+	if references(l, have) && !q.some() && q.Reference > 0 {
+		want.Burst, want.Queue = q.Reference, uint32(min(q.Rate/40+uint64(q.Reference), 1<<32-1))
+	}
+	return want.verify(ns, l, have)
+}
+
+// Remove implements plan.Remover: the link gets the kernel's own qdisc again. It needs only the owner for links
+// on the host that outlive an attachment, and the name for others.
+func (q Qdisc) Remove(_ context.Context, w *kernel.World) error {
+	return forEachShaped(w, qdiscRecord, q.Owner, q.Where, q.Link, dropQdisc)
+}
+
+func dropQdisc(ns *kernel.NS, link int) error {
+	have, err := ns.Qdisc(link, kernel.RootQdisc)
+	if err != nil || have == nil || !ours(have) {
+		return resource.ExceptNoLink(err)
+	}
+	return ns.DelQdisc(link, kernel.RootQdisc)
+}
+
+func ours(q *kernel.Qdisc) bool { return q.Handle == ourHandle }
+
+// references reports whether the reference plugin can have made a qdisc. It knows veth pairs alone.
+func references(l *kernel.Link, q *kernel.Qdisc) bool {
+	return q.Handle == referenceHandle && q.Kind == "tbf" && (l.Kind == "veth" || l.Kind == "ifb")
+}

@@ -1,0 +1,176 @@
+package shape
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Redirect sends all that comes in by a link through the owner's ifb, from where it goes on as if nothing had
+// happened.
+type Redirect struct {
+	Owner spec.Owner
+	Where resource.Where
+	Link  string // empty: whatever is remembered of the owner
+}
+
+func (r Redirect) String() string {
+	if r.Link == "" {
+		return "filter dev " + r.Where.String() + "any ingress ours"
+	}
+	return resource.Line("filter dev "+r.Where.String()+r.Link, "ingress protocol all redirect dev", ifbName(r.Owner))
+}
+
+// clsactIngress is where packets come in, in both kinds of qdisc that are there for it.
+const clsactIngress = kernel.IngressHandle | 0xFFF2
+
+// Ensure implements plan.Resource. Filters that are there already stay, and are asked before; only the reference
+// plugin's is replaced.
+func (r Redirect) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, l, err := r.Where.Link(w, r.Link)
+	if err != nil {
+		return false, err
+	}
+	to, err := ns.Index(ifbName(r.Owner))
+	if err != nil {
+		return false, err
+	}
+	old, err := replaced(ns, r.Where, r.Owner)
+	if err != nil {
+		return false, err
+	}
+	filters, err := ns.Filters(l.Index, clsactIngress)
+	if err != nil {
+		return false, err
+	}
+	stale, there := false, false
+	for _, f := range filters {
+		if f.Redirect == old && old != 0 {
+			if err := ns.DelQdisc(l.Index, kernel.IngressQdisc); err != nil {
+				return false, err
+			}
+			stale, there = false, false
+			break
+		}
+		there = there || f.Pref == ourPref && f.Matches(redirection(to))
+		stale = stale || f.Pref == ourPref
+	}
+	if there {
+		return false, nil
+	}
+	if err := remember(w, redirectRecord, r.Owner, r.Where, l); err != nil {
+		return false, err
+	}
+	if err := redirect(ns, l.Index, to, stale); err != nil {
+		return false, errors.Join(err, r.Remove(ctx, w))
+	}
+	if old != 0 {
+		err = ns.DelLink(old)
+	}
+	return true, err
+}
+
+// replaced is the index of the ifb that the reference plugin made for the owner, or zero.
+func replaced(ns *kernel.NS, where resource.Where, o spec.Owner) (int, error) {
+	if where != resource.Host {
+		return 0, nil
+	}
+	i, err := ns.Index(referenceIFB(o))
+	return i, resource.ExceptNoLink(err)
+}
+
+func redirection(to int) kernel.Filter {
+	return kernel.Filter{Parent: clsactIngress, Pref: ourPref, Protocol: kernel.AnyProtocol, Sel: kernel.AnyPacket(), Redirect: to}
+}
+
+func redirect(ns *kernel.NS, link, to int, stale bool) error {
+	q, err := ns.Qdisc(link, kernel.IngressQdisc)
+	if err != nil {
+		return err
+	}
+	if q == nil {
+		err = ns.AddQdisc(link, kernel.Qdisc{Kind: "ingress", Handle: kernel.IngressHandle, Parent: kernel.IngressQdisc})
+	} else if stale {
+		err = ns.DelFilters(link, redirection(to))
+	}
+	if err != nil {
+		return err
+	}
+	return ns.AddFilter(link, redirection(to))
+}
+
+// Mend implements Mender.
+func (r Redirect) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	return mendShaped(ctx, w, r.Where, r)
+}
+
+// Verify implements plan.Resource.
+func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
+	ns, l, err := r.Where.Link(w, r.Link)
+	if err != nil {
+		return err
+	}
+	_, to, err := ifb(w, r.Where, r.Owner)
+	if err != nil {
+		return err
+	}
+	filters, err := ns.Filters(l.Index, clsactIngress)
+	if err != nil {
+		return err
+	}
+	for _, f := range filters {
+		want := redirection(to.Index)
+		want.ClassID = f.ClassID // which counts for nothing here
+		if f.Matches(want) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no filter sends what comes in to %s, so it is not limited", to.Name)
+}
+
+// Remove implements plan.Remover. A filter that leads to the reference plugin's ifb goes with that: what comes in would be lost.
+func (r Redirect) Remove(_ context.Context, w *kernel.World) error {
+	ns, err := r.Where.Namespace(w)
+	if err != nil {
+		return err
+	}
+	old, err := replaced(ns, r.Where, r.Owner)
+	return errors.Join(err, forEachShaped(w, redirectRecord, r.Owner, r.Where, r.Link, func(ns *kernel.NS, link int) error {
+		return dropRedirect(ns, link, old)
+	}))
+}
+
+// dropRedirect deletes our filter, and the qdisc that it is in where nobody else uses that. That of the reference plugin, to its
+// ifb old, goes with the qdisc.
+func dropRedirect(ns *kernel.NS, link, old int) error {
+	filters, err := ns.Filters(link, clsactIngress)
+	if err != nil {
+		return err
+	}
+	if old != 0 && slices.ContainsFunc(filters, func(f kernel.Filter) bool { return f.Redirect == old }) {
+		return ns.DelQdisc(link, kernel.IngressQdisc)
+	}
+	mine, others := 0, 0
+	for _, f := range filters {
+		if f.Pref == ourPref && f.Kind == "u32" {
+			mine++
+		} else {
+			others++
+		}
+	}
+	q, err := ns.Qdisc(link, kernel.IngressQdisc)
+	switch {
+	case err != nil || q == nil:
+		return resource.ExceptNoLink(err)
+	case q.Kind == "ingress" && others == 0 && mine > 0:
+		return ns.DelQdisc(link, kernel.IngressQdisc)
+	case mine > 0:
+		return ns.DelFilters(link, redirection(0))
+	}
+	return nil
+}

@@ -1,0 +1,87 @@
+package shape
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A shaped link on the host is remembered: a DEL may come without a result, and without the container's namespace. The index
+// tells it from one that got its name later.
+type shaped map[string]int
+
+const (
+	qdiscRecord    = "qdisc"
+	redirectRecord = "redirect"
+)
+
+// remember is called before the change: a call that is killed after it is undone by DEL.
+func remember(w *kernel.World, record string, o spec.Owner, where resource.Where, l *kernel.Link) error {
+	if where != resource.Host || l.Kind == "ifb" {
+		return nil
+	}
+	links := shaped{}
+	if _, err := w.Memory.Recall(record, o, &links); err != nil {
+		return err
+	}
+	if links == nil {
+		links = shaped{}
+	}
+	if links[l.Name] == l.Index {
+		return nil
+	}
+	links[l.Name] = l.Index
+	return w.Memory.Remember(record, o, links)
+}
+
+// forEachShaped calls drop for the link of that name, if there is one, and on the host for the links that are remembered, which
+// it forgets. Without a name, as in DEL, it calls it for the other end of the owner's link in the container, too.
+func forEachShaped(w *kernel.World, record string, o spec.Owner, where resource.Where, link string, drop func(*kernel.NS, int) error) error {
+	ns, err := where.Namespace(w)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	if link != "" {
+		i, err := ns.Index(link)
+		if errs = append(errs, resource.ExceptNoLink(err)); err == nil {
+			errs = append(errs, drop(ns, i))
+		}
+	} else if end, err := resource.HostEnd(w, o.IfName); err != nil || end != nil {
+		if errs = append(errs, err); err == nil {
+			errs = append(errs, drop(w.Host, end.Index))
+		}
+	}
+	if where == resource.Host && link != ifbName(o) {
+		var links shaped
+		_, err := w.Memory.Recall(record, o, &links)
+		if errs = append(errs, err, links.drop(w, drop)); errors.Join(errs...) == nil {
+			return w.Memory.Forget(record, o)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s shaped) drop(w *kernel.World, drop func(*kernel.NS, int) error) error {
+	var errs []error
+	for name, index := range s {
+		if i, err := w.Host.Index(name); err == nil && i == index {
+			errs = append(errs, drop(w.Host, i))
+		} else {
+			errs = append(errs, resource.ExceptNoLink(err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mendShaped ensures what is on the host and not as it should be. What the reference plugin made is as it should be.
+func mendShaped(ctx context.Context, w *kernel.World, where resource.Where, r plan.Resource) (bool, error) {
+	if where != resource.Host || r.Verify(ctx, w) == nil {
+		return false, nil
+	}
+	return r.Ensure(ctx, w)
+}

@@ -1,0 +1,86 @@
+package sysctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+)
+
+// A Forwarding is a host that forwards packets of one family. It is never taken back.
+type Forwarding struct{ V6 bool }
+
+func (f Forwarding) String() string {
+	if f.V6 {
+		return "forwarding ipv6"
+	}
+	return "forwarding ipv4"
+}
+
+func (f Forwarding) key() string {
+	if f.V6 {
+		return "net/ipv6/conf/all/forwarding"
+	}
+	return "net/ipv4/ip_forward"
+}
+
+// Ensure implements plan.Resource.
+func (f Forwarding) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	if f.Verify(ctx, w) == nil {
+		return false, nil
+	}
+	if f.V6 {
+		if err := keepRA(w.Host); err != nil {
+			return false, err
+		}
+	}
+	return w.Host.SetSysctls(kernel.Setting{Key: f.key(), Value: "1"})
+}
+
+// keepRA lets the links that live by router advertisements go on doing so. A host that begins to forward IPv6
+// stops to believe them, and drops the default route that one of them gave it at once.
+func keepRA(ns *kernel.NS) error {
+	routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Protocol: kernel.ByRA})
+	if err != nil {
+		return err
+	}
+	seen := map[int]bool{}
+	for _, r := range routes {
+		if r.Link == 0 || seen[r.Link] {
+			continue
+		}
+		seen[r.Link] = true
+		l, err := ns.LinkAt(r.Link)
+		if errors.Is(err, kernel.ErrNoLink) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		// 0 is a daemon's work (networkd's routes look the same): the kernel has not learnt them and will
+		// not drop them.
+		key := "net/ipv6/conf/" + l.Name + "/accept_ra"
+		if v, err := ns.Sysctl(key); err != nil || v != "1" {
+			continue
+		}
+		if _, err := ns.SetSysctls(kernel.Setting{Key: key, Value: "2"}); err != nil {
+			return fmt.Errorf("forwarding ipv6 would lose the routes that %s has by router advertisement: %w", l.Name, err)
+		}
+	}
+	return nil
+}
+
+// Verify implements plan.Resource.
+func (f Forwarding) Verify(ctx context.Context, w *kernel.World) error {
+	v, err := w.Host.Sysctl(f.key())
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	d.Want(f.key(), true, v != "0")
+	return d.Err()
+}
+
+// Mend implements Mender.
+func (f Forwarding) Mend(ctx context.Context, w *kernel.World) (bool, error) { return f.Ensure(ctx, w) }

@@ -1,0 +1,167 @@
+package sysctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+)
+
+// Mend implements Mender, for a setting of the host's.
+func (s Sysctl) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	if s.Where != resource.Host {
+		return false, nil
+	}
+	return s.Ensure(ctx, w)
+}
+
+// A Sysctl is a setting under /proc/sys. It is written only where it differs, for nodes have a read-only
+// /proc. In a container only those below net exist: the others are not its network namespace's.
+type Sysctl struct {
+	Where resource.Where
+	Key   string // net.ipv4.ip_forward or net/ipv4/ip_forward; the first separator decides, as sysctl(8) has it
+	Value string
+}
+
+func (s Sysctl) String() string { return "sysctl " + s.Where.String() + s.Key + "=" + s.Value }
+
+// Ensure implements plan.Resource.
+func (s Sysctl) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, err := s.ns(w)
+	if err != nil {
+		return false, err
+	}
+	return ns.SetSysctls(kernel.Setting{Key: s.Key, Value: s.Value})
+}
+
+// Verify implements plan.Resource.
+func (s Sysctl) Verify(ctx context.Context, w *kernel.World) error {
+	ns, err := s.ns(w)
+	if err != nil {
+		return err
+	}
+	v, err := ns.Sysctl(s.Key)
+	if err != nil {
+		return err
+	}
+	if !kernel.SameValue(v, s.Value) {
+		return fmt.Errorf("%s is %s, want %s", s.Key, v, s.Value)
+	}
+	return nil
+}
+
+func (s Sysctl) ns(w *kernel.World) (*kernel.NS, error) {
+	path, err := kernel.SysctlPath(s.Key)
+	if err != nil {
+		return nil, err
+	}
+	if s.Where == resource.Container && !strings.HasPrefix(path, "/proc/sys/net/") {
+		return nil, fmt.Errorf("sysctl %s is not of a network namespace, and setting it would change the host's", s.Key)
+	}
+	return s.Where.Namespace(w)
+}
+
+// An EnableIPv6 lets a link of the container have IPv6 addresses, which keep when it goes down.
+type EnableIPv6 struct {
+	Link  string
+	NoDAD bool // addresses are usable at once, without asking whether somebody else has them
+	DAD   bool // they are asked for even where the host's default is to ask no times
+}
+
+func (e EnableIPv6) String() string {
+	return resource.Line("ipv6 on cont/"+e.Link, resource.Flag("nodad", e.NoDAD), resource.Flag("dad", e.DAD))
+}
+
+// never is the setting that keeps the kernel from asking, if it is there.
+func (e EnableIPv6) never(ns *kernel.NS) (s kernel.Setting, is bool) {
+	s = kernel.Setting{Key: "net/ipv6/conf/" + e.Link + "/dad_transmits", Value: "1"}
+	if !e.DAD {
+		return s, false
+	}
+	v, err := ns.Sysctl(s.Key)
+	return s, err == nil && v == "0"
+}
+
+func (e EnableIPv6) settings() []kernel.Setting {
+	conf := "net/ipv6/conf/" + e.Link + "/"
+	list := []kernel.Setting{
+		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
+		{Key: conf + "disable_ipv6", Value: "0"},
+		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true},
+	}
+	if e.NoDAD {
+		return append(list, kernel.Setting{Key: conf + "accept_dad", Value: "0"})
+	}
+	return append(list, kernel.Setting{Key: conf + "accept_dad", Value: "1"},
+		kernel.Setting{Key: conf + "enhanced_dad", Value: "1", Optional: true})
+}
+
+// Ensure implements plan.Resource.
+func (e EnableIPv6) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, err := resource.Container.Namespace(w)
+	if err != nil {
+		return false, err
+	}
+	settings := e.settings()
+	if s, is := e.never(ns); is {
+		settings = append(settings, s)
+	}
+	changed, err := ns.SetSysctls(settings...)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", err)
+	}
+	return changed, err
+}
+
+// Verify implements plan.Resource.
+func (e EnableIPv6) Verify(ctx context.Context, w *kernel.World) error {
+	settings := e.settings()
+	if ns, err := resource.Container.Namespace(w); err == nil {
+		if s, is := e.never(ns); is {
+			settings = append(settings, s)
+		}
+	}
+	return verifySysctls(w, settings)
+}
+
+// An IPv6Off is a link of the container without IPv6, not even a link-local address. A kernel without IPv6
+// does as well.
+type IPv6Off struct{ Link string }
+
+func (i IPv6Off) String() string { return "ipv6 off cont/" + i.Link }
+
+func (i IPv6Off) Settings() []kernel.Setting {
+	return []kernel.Setting{{Key: "net/ipv6/conf/" + i.Link + "/disable_ipv6", Value: "1", Optional: true}}
+}
+
+// Ensure implements plan.Resource.
+func (i IPv6Off) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	ns, _, err := resource.Container.Link(w, i.Link)
+	if err != nil {
+		return false, err
+	}
+	return ns.SetSysctls(i.Settings()...)
+}
+
+// Verify implements plan.Resource.
+func (i IPv6Off) Verify(ctx context.Context, w *kernel.World) error {
+	if _, _, err := resource.Container.Link(w, i.Link); err != nil {
+		return err
+	}
+	return verifySysctls(w, i.Settings())
+}
+
+func verifySysctls(w *kernel.World, settings []kernel.Setting) error {
+	var d resource.Drift
+	for _, s := range settings {
+		err := Sysctl{Key: s.Key, Value: s.Value}.Verify(context.Background(), w)
+		if !s.Optional || !errors.Is(err, fs.ErrNotExist) {
+			d.Add(err)
+		}
+	}
+	return d.Err()
+}

@@ -1,0 +1,26 @@
+package tune
+
+import (
+	"context"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// SELinux is a host that is labelled by SELinux, because a key of the configuration names a context.
+type SELinux struct{ Key, Value string }
+
+func (s SELinux) String() string { return "selinux for " + s.Key + " " + s.Value }
+
+// Ensure makes nothing: it is there or not.
+func (s SELinux) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, s.Verify(ctx, w)
+}
+
+// Verify reports a host without it.
+func (s SELinux) Verify(context.Context, *kernel.World) error {
+	if kernel.HasSELinux() {
+		return nil
+	}
+	return spec.Errorf(spec.CodeUnsupported, "%s: %q: there is no SELinux on this host; remove the key", s.Key, s.Value)
+}
