@@ -134,8 +134,8 @@ func pages(t *testing.T, man, share string) {
 // starts fails for each unit that starts a program which is not installed.
 func starts(t *testing.T, dest, prefix string) {
 	units, err := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.*"))
-	if err != nil || len(units) != 6 {
-		t.Fatalf("units %q, want six: %v", units, err)
+	if err != nil || len(units) != 8 {
+		t.Fatalf("units %q, want eight: %v", units, err)
 	}
 	n := 0
 	for _, path := range units {
