@@ -27,7 +27,8 @@ const (
 	resolvConfSize = 1 << 20
 )
 
-// forward asks other servers, each a little after the one before, and takes the first good answer. M is the reply so far.
+// forward asks other servers, each a little after the one before, and takes the first good answer. M is the reply so
+// far.
 func (s *Server) forward(m, q *dns.Msg, upstream []netip.Addr, client netip.Addr) *dns.Msg {
 	m.Rcode = dns.RcodeServerFailure
 	if len(upstream) == 0 {

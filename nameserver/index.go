@@ -154,9 +154,9 @@ type scope struct {
 	upstream []netip.Addr
 }
 
-// scope is that of a client that asks a gateway's address: the network whose gateway it is, and the client must be in that
-// network, or be the host. The other networks of a known container are its own, too. Where two networks have one gateway
-// and one subnet, the address of a container tells them apart, unless both have that. Nobody else has a scope.
+// scope is that of a client that asks a gateway's address: the network whose gateway it is, and the client must be in
+// that network, or be the host. The other networks of a known container are its own, too. Where two networks have one
+// gateway and one subnet, the address of a container tells them apart, unless both have that. Nobody else has a scope.
 func (x *index) scope(gateway, client netip.Addr) (s scope, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -198,8 +198,8 @@ func (z *zone) holds(a netip.Addr) bool {
 	return false
 }
 
-// lookUp is the addresses of a name, which is in lower case and without a dot at its end. Mine says that nobody else knows
-// the name: a container has it, or it is in a domain of the network, or it is one label.
+// lookUp is the addresses of a name, which is in lower case and without a dot at its end. Mine says that nobody else
+// knows the name: a container has it, or it is in a domain of the network, or it is one label.
 func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// A limit bounds how much of something there may be at a time, in all and for one client: a client that takes all of its
-// part leaves the rest to the others.
+// A limit bounds how much of something there may be at a time, in all and for one client: a client that takes all of
+// its part leaves the rest to the others.
 type limit struct {
 	all, each int
 

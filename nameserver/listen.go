@@ -58,8 +58,8 @@ func (s *Server) listen(a netip.Addr) (*listener, error) {
 	}
 	l := &listener{
 		udp: &dns.Server{PacketConn: p, Handler: s, UDPSize: 4096},
-		tcp: &dns.Server{Listener: limited{t, &s.conns}, Handler: s, MaxTCPQueries: questionsOfConn, ReadTimeout: firstQuestion,
-			WriteTimeout: firstQuestion, IdleTimeout: func() time.Duration { return nextQuestion }},
+		tcp: &dns.Server{Listener: limited{t, &s.conns}, Handler: s, MaxTCPQueries: questionsOfConn,
+			ReadTimeout: firstQuestion, WriteTimeout: firstQuestion, IdleTimeout: func() time.Duration { return nextQuestion }},
 	}
 	go l.udp.ActivateAndServe() // both end when their socket is closed
 	go l.tcp.ActivateAndServe()

@@ -31,7 +31,6 @@ type Server struct {
 	resolvers resolvers
 	forwards  limit
 	conns     limit
-	questions limit
 
 	reading   sync.Mutex // who reads a record later has the newer one
 	mu        sync.Mutex
@@ -60,7 +59,6 @@ func Serve(ctx context.Context, set Settings, socket net.Listener, ready func())
 		resolvers: resolvers{path: set.ResolvConf},
 		forwards:  limit{all: mostForwards, each: mostOfAClient},
 		conns:     limit{all: mostConns, each: mostConnsOfOne},
-		questions: limit{all: mostQuestions, each: mostQuestions},
 		listeners: map[netip.Addr]*listener{}, failed: map[netip.Addr]error{}}
 	defer s.close()
 	w, err := watch(s.dir)
@@ -111,9 +109,12 @@ func (s *Server) follow(w *watcher) error {
 		for _, name := range changed {
 			if key, ok := recordKey(name); ok {
 				s.read(key)
+				lost = true
 			}
 		}
-		s.adjust()
+		if lost { // else it was another plugin's record
+			s.adjust()
+		}
 	}
 }
 
@@ -152,7 +153,8 @@ func (s *Server) read(key string) bool {
 	var r names.Record
 	if err == nil {
 		err = json.Unmarshal(b, &r)
-		if err == nil && names.RecordOf(r.Network, kernel.OwnerHash(spec.Owner{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName})) != key {
+		of := spec.Owner{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
+		if err == nil && names.RecordOf(r.Network, kernel.OwnerHash(of)) != key {
 			err = errors.New("it is not of the attachment that its name says")
 		}
 	}
@@ -168,13 +170,10 @@ func (s *Server) read(key string) bool {
 	return false
 }
 
-// mostQuestions is how many calls of plugins are answered at a time.
-const mostQuestions = 256
-
-// answerQuestions answers plugins.
+// answerQuestions answers plugins. Only root can ask, so there is no bound.
 func (s *Server) answerQuestions(socket net.Listener) {
 	for {
-		c, err := limited{socket, &s.questions}.Accept()
+		c, err := socket.Accept()
 		if err != nil {
 			return
 		}

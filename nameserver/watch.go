@@ -26,7 +26,8 @@ func watch(dir string) (*watcher, error) {
 	}
 	w := &watcher{dir, os.NewFile(uintptr(fd), "inotify")}
 	// A record is linked or renamed into its place, whole.
-	const events = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+	const events = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
+		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 	if _, err := unix.InotifyAddWatch(fd, dir, events); err != nil {
 		w.close()
 		return nil, fmt.Errorf("watch %s: %w", dir, err)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -372,4 +373,47 @@ func TestAliasBesideOthers(t *testing.T) {
 			r.must("check", r.check(client))
 		})
 	}
+}
+
+// Many containers that come and go at once are all found, and all forgotten.
+func TestAliasAtOnce(t *testing.T) {
+	startNameServer(t)
+	withoutBridges(t)
+	r := aliased(t, "crowd", "10.77.0.0/16", "fd00:77::/64", `,"runtimeConfig":{"aliases":["all"]}`)
+	const n = 32
+	var all [n]attachment
+	each := func(what string, do func(*attachment) error) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for i := range all {
+			wg.Go(func() {
+				if err := do(&all[i]); err != nil {
+					t.Errorf("%s %s: %v", what, all[i].id, err)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	for i := range all {
+		all[i] = attachment{id: fmt.Sprint("p", i), netns: nstest.NewNS(t)}
+	}
+	each("add", func(a *attachment) error { return r.add(a) })
+	each("ask", func(a *attachment) error {
+		if got, want := asked(t, a.netns, "10.77.0.1", "udp", a.id, dns.TypeA), a.text("IP4"); got != want {
+			return fmt.Errorf("is %s, want %s", got, want)
+		}
+		return nil
+	})
+	if got := strings.Fields(asked(t, "", "10.77.0.1", "tcp", "all", dns.TypeAAAA)); len(got) != n {
+		t.Errorf("all of them are %d", len(got))
+	}
+	keep := all[0]
+	each("del", func(a *attachment) error {
+		if a.id == keep.id {
+			return nil
+		}
+		return r.del(a)
+	})
+	until(t, "the others to go", func() bool { return asked(t, "", "10.77.0.1", "tcp", "all", dns.TypeA) == keep.text("IP4") })
+	r.must("del", r.del(&keep))
 }

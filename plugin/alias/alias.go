@@ -149,7 +149,8 @@ func (c conf) names(n *names.Names, r *sdk.Request) error {
 		add(s)
 	}
 	if len(n.Names) == 0 && r.ContainerID != "" {
-		r.Warn("%s: %q: is no DNS label, and there is no alias: the container is not found by name", "CNI_CONTAINERID", r.ContainerID)
+		r.Warn("CNI_CONTAINERID: %q: is no DNS label, and there is no alias: the container is not found by name",
+			r.ContainerID)
 	}
 	return nil
 }

@@ -70,8 +70,9 @@ func (n Names) servers(w *kernel.World) (all []netip.Addr, err error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "network %s has no gateway on this host (%s), so no name server can listen for it: "+
-			"have the plugin before give the host the gateway's address (bridge: isGateway), or leave out alias",
+		return nil, spec.Errorf(spec.CodeConfig,
+			"network %s has no gateway on this host (%s), so no name server can listen for it: "+
+				"have the plugin before give the host the gateway's address (bridge: isGateway), or leave out alias",
 			n.Owner.Network, cmp.Or(listed(n.Gateways), "prevResult names none"))
 	}
 	return all, nil
@@ -125,7 +126,8 @@ func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // ask has the server answer for the attachment.
 func (n Names) ask(ctx context.Context, w *kernel.World) error {
-	return Ask(ctx, Socket(w.Memory), Question{Network: n.Owner.Network, Record: RecordOf(n.Owner.Network, kernel.OwnerHash(n.Owner))})
+	record := RecordOf(n.Owner.Network, kernel.OwnerHash(n.Owner))
+	return Ask(ctx, Socket(w.Memory), Question{Network: n.Owner.Network, Record: record})
 }
 
 // Verify implements plan.Resource.
@@ -165,7 +167,8 @@ func (n Names) Remove(_ context.Context, w *kernel.World) error {
 	return w.Memory.Forget(Kept, n.Owner)
 }
 
-// Resolve implements resource.Resolver: the container asks the host's addresses, and completes names by the domain first.
+// Resolve implements resource.Resolver: the container asks the host's addresses, and completes names by the domain
+// first.
 func (n Names) Resolve(w *kernel.World, dns *spec.DNS) error {
 	servers, err := n.servers(w)
 	if err != nil {
