@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ import (
 // The script is a host of its own: the uplinks that the examples name, a DHCP server on one of them, and nothing of the
 // machine's podman. The container has a root directory instead of an image, so there is no registry, and no cgroup.
 //
-// clause: V10
+// clause: K9 V10
 func TestPodmanExamples(t *testing.T) {
 	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
 		t.Skip("podman with CNI plugins takes root of the machine")
@@ -79,6 +80,11 @@ network_config_dir = "`+dir+`/net.d"
 	if got := said("left"); got != "" {
 		t.Errorf("left of containers that are gone: %s", got)
 	}
+	for _, name := range []string{"pod-web.apps.internal", "www.apps.internal"} {
+		if got := said("resolving"); !regexp.MustCompile("Name:\\s+" + name + "\nAddress: 10\\.95\\.0\\.").MatchString(got) {
+			t.Errorf("a container does not find %s:\n%s%s", name, got, said("resolved"))
+		}
+	}
 	lists, problems := spec.LoadDir("../docs/examples")
 	if len(lists) < 20 || len(problems) > 0 {
 		t.Errorf("%d lists, %v", len(lists), problems)
@@ -127,6 +133,8 @@ for kind in dummy ipvlan vlan vrf; do
 done > out/lacking
 ip netns exec wire dnsmasq --conf-file=/dev/null --user=root --pid-file= --port=0 --interface=ens3 --bind-interfaces --no-ping --leasefile-ro --dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,10m
 $FAIRLEAD dhcp daemon 2>daemon.log &
+$FAIRLEAD dns 2>dns.log &
+timeout 30 sh -c 'until test -S /run/cni/fairlead/dns.sock; do :; done'
 timeout 30 sh -c 'until $FAIRLEAD dhcp ls >/dev/null 2>&1; do :; done'
 cat > one <<'END'
 timeout -k 1 90 podman run --rm --cgroups=disabled --network $1 --rootfs $PWD/root /bin/busybox sh -c 'busybox ip -o link; echo works' >out/$1 2>&1 || true
@@ -135,5 +143,14 @@ podman network ls >/dev/null # it makes its state once
 sed -n 's/^ *"name": "\(.*\)",$/\1/p' net.d/*.conflist | grep -vx card | xargs -P 4 -n 1 sh one
 sh one newest
 sh one card
+resolving() {
+	timeout -k 1 90 podman run --rm --cgroups=disabled --network apps "$@"
+}
+resolving --name pod-web --network-alias www --rootfs $PWD/root /bin/busybox sh -c 'echo ready; until [ -e /tmp/stop ]; do busybox sleep 0.1; done' >out/resolved 2>&1 &
+web=$!
+timeout 60 sh -c 'until grep -q ready out/resolved; do :; done' || true
+resolving --rootfs $PWD/root /bin/busybox sh -c 'cat /etc/resolv.conf; for n in pod-web www pod-web.apps.internal; do echo "== $n"; busybox nslookup $n; done' >out/resolving 2>&1 || true
+touch root/tmp/stop
+wait $web || true
 ls /var/lib/cni/results > out/left
 `
