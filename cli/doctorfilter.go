@@ -125,7 +125,7 @@ func (d *doctor) packets() (all []forwarded) {
 				forwarded{packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends", link, c},
 				forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to it", link, c})
 		}
-		for _, m := range mappings(c) {
+		for _, m := range mappings(c.Capabilities) {
 			if a := target4(c, m); a.IsValid() {
 				all = append(all, forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Proto: m.number(),
 					DstPort: uint16(m.ContainerPort), DNAT: true}, "its published port " + m.String(), link, c})

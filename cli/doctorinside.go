@@ -20,7 +20,7 @@ func (d *doctor) ofContainers() {
 		}
 		_, link := d.wayIn(c)
 		d.inside(c, func(ns *kernel.NS) {
-			for _, m := range mappings(c) {
+			for _, m := range mappings(c.Capabilities) {
 				d.served(ns, c, m)
 			}
 			if link != "" && hasDefaultRoute(c) {

@@ -17,9 +17,9 @@ import (
 // maxPorts bounds how many ports of a range are looked at.
 const maxPorts = 64
 
-// mappings are the ports that a container has published, a mapping for each port.
-func mappings(c attach.Cached) (all []portMapping) {
-	raw, err := json.Marshal(c.Capabilities["portMappings"])
+// mappings are the ports that a container with these capability arguments publishes, a mapping for each port.
+func mappings(capabilities map[string]any) (all []portMapping) {
+	raw, err := json.Marshal(capabilities["portMappings"])
 	if err != nil {
 		return nil
 	}
@@ -46,7 +46,7 @@ func (d *doctor) ofPorts() {
 		if isGone(c) || c.Result == nil {
 			continue
 		}
-		for _, m := range mappings(c) {
+		for _, m := range mappings(c.Capabilities) {
 			d.taken(c, m)
 		}
 	}

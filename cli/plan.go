@@ -40,8 +40,9 @@ func (a *app) planCommand() *cobra.Command {
 		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. NET is the name of a
 network, or the path of a file that defines one, wherever it lies. Addresses are examples, for the allocator is not
 asked. Plugins that are another program are opaque: nobody but they knows what they do. What is missing is said, with
-exit status 1, after what is known of the others. NETNS need not exist: the names and MAC addresses are those that an
-add of it would make.`,
+exit status 1, after what is known of the others. What this host lacks now, such as a master, and ports that are taken
+(CAP_ARGS) are warned of: the host of the add may be another. NETNS need not exist: the names and MAC addresses are
+those that an add of it would make.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.noteAbsent(args); err != nil {
 				return err
@@ -61,7 +62,7 @@ add of it would make.`,
 			for _, note := range t.notes {
 				a.note("warning: %s: %s", note.plugin, note.Text)
 			}
-			for _, note := range t.undeclared() {
+			for _, note := range append(t.undeclared(), t.lacks(a.interruptible())...) {
 				a.note("warning: %s", note)
 			}
 			if a.json() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -53,6 +54,24 @@ func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 func Clears(r plan.Resource) bool {
 	c, ok := plan.Unwrap(r).(resource.Clearer)
 	return ok && c.Clears()
+}
+
+// Unmet is what a configuration requires of the host and the host does not have; nothing of it is changed.
+func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) error {
+	if p.plan == nil {
+		return nil
+	}
+	r, err := p.NewRequest("STATUS", spec.Owner{Network: conf.Name}, "", conf, nil)
+	if err != nil {
+		return err
+	}
+	want, _, err := p.plan(conf, r)
+	if err != nil {
+		return nil // which a plan has said
+	}
+	w := newWorld()
+	w.Host = host
+	return want.Required().Verify(ctx, w)
 }
 
 // Sweep removes what the plugins have made on the host for attachments of the network that are not among valid, but

@@ -1,0 +1,81 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// lacks is what the host as it is now would not give an ADD of t: what our plugins require, and ports that are taken.
+// What the host does not let be seen is left out.
+func (t *target) lacks(ctx context.Context) (warnings []string) {
+	host, err := kernel.Open("")
+	if err != nil {
+		return nil
+	}
+	defer host.Close()
+	version, err := spec.Select(t.List)
+	if err != nil {
+		return nil
+	}
+	for _, conf := range t.WrittenOut().Plugins {
+		p := ofType(conf.Type)
+		raw, err := t.request(conf, version)
+		if p == nil || err != nil {
+			continue
+		}
+		if conf, err = spec.ParseConf(raw); err != nil {
+			continue
+		}
+		if err := p.Unmet(ctx, host, conf); err != nil && !denied(err) {
+			warnings = append(warnings, fmt.Sprintf("%s: %v", p.Name, err))
+		}
+	}
+	if t.publishes() {
+		warnings = append(warnings, t.taken(host)...)
+	}
+	return warnings
+}
+
+// taken is who has the ports that t would publish.
+func (t *target) taken(host *kernel.NS) (warnings []string) {
+	attached, _ := (&attach.Runtime{}).List("")
+	for _, m := range mappings(t.Capabilities) {
+		for _, c := range attached {
+			same := func(o portMapping) bool {
+				return o.HostPort == m.HostPort && o.Protocol == m.Protocol &&
+					(o.HostIP == m.HostIP || m.everywhere() || o.everywhere())
+			}
+			if c.ContainerID != t.ContainerID && !isGone(c) && slices.ContainsFunc(mappings(c.Capabilities), same) {
+				warnings = append(warnings, fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort, c.Owner()))
+			}
+		}
+		for _, l := range m.listeners(host) {
+			warnings = append(warnings, fmt.Sprintf("portmap: %s port %d: %s listens on %v, and hears only what is not for "+
+				"the host's addresses once the port is published", m.Protocol, m.HostPort, holder(l.Inode), l.At))
+		}
+	}
+	return warnings
+}
+
+// everywhere reports whether a port is published on all addresses of the host.
+func (m portMapping) everywhere() bool {
+	a, err := netip.ParseAddr(m.HostIP)
+	return err != nil || a.IsUnspecified()
+}
+
+// listeners are the sockets of the host that listen where m publishes a port.
+func (m portMapping) listeners(host *kernel.NS) []kernel.Listener {
+	all, err := host.Listeners(m.number(), uint16(m.HostPort))
+	if err != nil {
+		return nil
+	}
+	at, _ := netip.ParseAddr(m.HostIP)
+	return slices.DeleteFunc(all, func(l kernel.Listener) bool { return !m.everywhere() && !l.Takes(at) })
+}
+
