@@ -52,7 +52,8 @@ func (t *target) taken(host *kernel.NS) (warnings []string) {
 					(o.HostIP == m.HostIP || m.everywhere() || o.everywhere())
 			}
 			if c.ContainerID != t.ContainerID && !isGone(c) && slices.ContainsFunc(mappings(c.Capabilities), same) {
-				warnings = append(warnings, fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort, c.Owner()))
+				warnings = append(warnings,
+					fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort, c.Owner()))
 			}
 		}
 		for _, l := range m.listeners(host) {
@@ -78,4 +79,3 @@ func (m portMapping) listeners(host *kernel.NS) []kernel.Listener {
 	at, _ := netip.ParseAddr(m.HostIP)
 	return slices.DeleteFunc(all, func(l kernel.Listener) bool { return !m.everywhere() && !l.Takes(at) })
 }
-

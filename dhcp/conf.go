@@ -52,7 +52,7 @@ type Conf struct {
 // A Provide is an option to send.
 type Provide struct {
 	// a number, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier
-	Option string `json:"option"`
+	Option string `json:"option" want:"/^(0*([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])|dhcp-client-identifier|subnet-mask|routers|host-name|user-class|vendor-class-identifier)$/" says:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier" lacks:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier"`
 	// its bytes, as a text of at most 255; an empty one is not sent
 	Value string `json:"value"`
 	// a key of CNI_ARGS that has the value, where it is there
@@ -62,7 +62,7 @@ type Provide struct {
 // A Request is an option to ask for.
 type Request struct {
 	// a number, or a name as in provide
-	Option string `json:"option"`
+	Option string `json:"option" want:"/^(0*([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])|dhcp-client-identifier|subnet-mask|routers|host-name|user-class|vendor-class-identifier)$/" says:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier" lacks:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier"`
 	// do not ask for the options that are asked for by default
 	SkipDefault bool `json:"skipDefault"`
 }

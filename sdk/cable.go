@@ -11,28 +11,25 @@ import (
 
 // Cable are the keys of plugins that give a container a cable to the host, beside what kind of cable it is.
 type Cable struct {
-	HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host that leads to the container: up to 15 bytes, and for one container at a time, so a network of several is told it by runtimeConfig or args (STATUS is code 50 while a link has it that no container of the network has); default: veth and 11 characters that derive from the attachment. NetworkManager leaves names alone that begin with veth
+	HostInterfaceName string `json:"hostInterfaceName" want:"ifname"` // of the link on the host that leads to the container: up to 15 bytes, and for one container at a time, so a network of several is told it by runtimeConfig or args (STATUS is code 50 while a link has it that no container of the network has); default: veth and 11 characters that derive from the attachment. NetworkManager leaves names alone that begin with veth
 
-	MTU  resource.MTU `json:"mtu"`  // bytes, or "auto": the least of the links that default routes use
-	IPv6 string       `json:"ipv6"` // "off" closes IPv6 in the container's interface
+	MTU  resource.MTU `json:"mtu" want:"0|68..65535 bytes|auto"` // bytes, or "auto": the least of the links that default routes use
+	IPv6 string       `json:"ipv6" want:"off"`                   // "off" closes IPv6 in the container's interface
 
 	RuntimeConfig struct {
-		MAC               string `json:"mac"`               // of the container's interface (clause K6); wins over args and CNI_ARGS
-		HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host; wins over args, which win over the network's
+		MAC               string `json:"mac" want:"mac"`                  // of the container's interface (clause K6); wins over args and CNI_ARGS
+		HostInterfaceName string `json:"hostInterfaceName" want:"ifname"` // of the link on the host; wins over args, which win over the network's
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			MAC               string `json:"mac"`               // of the container's interface; wins over the MAC of CNI_ARGS
-			HostInterfaceName string `json:"hostInterfaceName"` // of the link on the host
+			MAC               string `json:"mac" want:"mac"`                  // of the container's interface; wins over the MAC of CNI_ARGS
+			HostInterfaceName string `json:"hostInterfaceName" want:"ifname"` // of the link on the host
 		} `json:"cni"`
 	} `json:"args"`
 }
 
 // Validate refuses what the kernel would not take, or would go without effect.
 func (c Cable) Validate(r *Request) error {
-	if c.MTU != resource.AutoMTU && (c.MTU < 0 || c.MTU != 0 && c.MTU < 68 || c.MTU > 65535) {
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to 65535 bytes, or \"auto\"", int(c.MTU))
-	}
 	if err := r.ValidIPv6(c.IPv6, max(0, int(c.MTU))); err != nil {
 		return err
 	}
@@ -44,8 +41,6 @@ func (r *Request) ValidIPv6(ipv6 string, mtu int) error {
 	switch {
 	case mtu != 0 && mtu < 1280 && r.Has6():
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", mtu)
-	case ipv6 != "" && ipv6 != "off":
-		return spec.Errorf(spec.CodeConfig, "ipv6: %q: want \"off\", or leave the key out", ipv6)
 	case ipv6 == "off" && r.Has6():
 		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
 	}

@@ -195,8 +195,20 @@ func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
 			d.unknown = append(d.unknown, unknownKey{top: d.top, path: join(path, k), key: k, value: raw, know: know})
 			continue
 		}
-		if err := d.value(join(path, k), raw, fields[i].Value); err != nil && !d.lax {
+		err := d.value(join(path, k), raw, fields[i].Value)
+		if err == nil && !d.lax {
+			err = WantOf(fields[i].tag).check(join(path, k), raw)
+		}
+		if err != nil && !d.lax {
 			return err
+		}
+		if text := string(raw); text != "null" && text != `""` {
+			fields[i].there = true
+		}
+	}
+	for _, f := range fields {
+		if lacks := f.tag.Get("lacks"); lacks != "" && !f.there && !d.lax {
+			return spec.Errorf(spec.CodeConfig, "%s: is missing: want %s", join(path, f.key), lacks)
 		}
 	}
 	return nil
@@ -204,7 +216,9 @@ func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
 
 // A field of a configuration struct, and its key.
 type field struct {
-	key string
+	key   string
+	tag   reflect.StructTag
+	there bool
 	reflect.Value
 }
 
@@ -219,7 +233,7 @@ func collect(v reflect.Value, fields []field) []field {
 			fields = collect(v.Field(i), fields)
 		case name != "" && name != "-":
 			fields = slices.DeleteFunc(fields, func(h field) bool { return h.key == name })
-			fields = append(fields, field{name, v.Field(i)})
+			fields = append(fields, field{key: name, tag: f.Tag, Value: v.Field(i)})
 		}
 	}
 	return fields

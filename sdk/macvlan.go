@@ -7,24 +7,21 @@ import (
 
 // Macvlan are the keys of a plugin whose interface has a MAC address of its own on another link.
 type Macvlan struct {
-	Master string `json:"master"` // the link below; default: that of the default route, IPv4's if there is one
-	Mode   string `json:"mode"`   // bridge, which is the default: the macvlans and macvtaps on one master reach each other; private: they do not; vepa: through a switch that sends frames back; passthru: one alone, with the master's MAC
+	Master string `json:"master" want:"ifname"`                     // the link below; default: that of the default route, IPv4's if there is one
+	Mode   string `json:"mode" want:"bridge|private|vepa|passthru"` // bridge, which is the default: the macvlans and macvtaps on one master reach each other; private: they do not; vepa: through a switch that sends frames back; passthru: one alone, with the master's MAC
 	MasterKeys
-	MAC        string `json:"mac"`        // of the interface; default: derived from the attachment. With passthru the default is the master's own, and another is the master's too, as long as the interface is there
-	BCQueueLen uint32 `json:"bcqueuelen"` // broadcast and multicast packets that may wait for those on the master, which gets the largest that any asks for; default: the kernel's (Linux 5.11)
+	MAC        string `json:"mac" want:"mac"` // of the interface; default: derived from the attachment. With passthru the default is the master's own, and another is the master's too, as long as the interface is there
+	BCQueueLen uint32 `json:"bcqueuelen"`     // broadcast and multicast packets that may wait for those on the master, which gets the largest that any asks for; default: the kernel's (Linux 5.11)
 
 	RequireMasterUp bool `json:"requireMasterUp"` // refuse a master that is down; else that is warned of, and the interface carries packets when somebody sets the master up
 
 	RuntimeConfig struct {
-		MAC string `json:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
 	} `json:"runtimeConfig"`
 }
 
 // Plan is a macvlan, or a macvtap, and what is around it.
 func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
-	if err := OneOf("mode", c.Mode, "bridge", "private", "vepa", "passthru"); err != nil {
-		return nil, err
-	}
 	on := OnMaster{
 		MasterKeys: c.MasterKeys, Kind: "macvlan", Master: c.Master, Taken: true, Up: c.RequireMasterUp,
 		MAC: Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, r.ArgMAC(), Ask{"mac", c.MAC}), OwnMAC: c.Mode != "passthru",

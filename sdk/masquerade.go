@@ -11,18 +11,16 @@ import (
 
 // Masquerade are the keys of a plugin that can give what leaves its network the host's address.
 type Masquerade struct {
-	IPMasq        bool           `json:"ipMasq"`        // masquerade what leaves the network
-	IPMasqBackend string         `json:"ipMasqBackend"` // nftables, which is the default, or iptables: in a chain of the reference's name, by the program that has table nat on this host
-	MasqExcept    []netip.Prefix `json:"masqExcept"`    // destinations that see the container's own address
-	MasqForce     []netip.Prefix `json:"masqForce"`     // destinations that never see it, not even inside the network or where masqExcept has them
-	SnatTo        []netip.Addr   `json:"snatTo"`        // source addresses to masquerade with, of this host, one of a family; default: that of the link that is left by
+	IPMasq        bool           `json:"ipMasq"`                                                                                                     // masquerade what leaves the network
+	IPMasqBackend string         `json:"ipMasqBackend" want:"nftables|iptables" says:"\"nftables\", which is the default, or \"iptables\"" code:"2"` // nftables, which is the default, or iptables: in a chain of the reference's name, by the program that has table nat on this host
+	MasqExcept    []netip.Prefix `json:"masqExcept"`                                                                                                 // destinations that see the container's own address
+	MasqForce     []netip.Prefix `json:"masqForce"`                                                                                                  // destinations that never see it, not even inside the network or where masqExcept has them
+	SnatTo        []netip.Addr   `json:"snatTo"`                                                                                                     // source addresses to masquerade with, of this host, one of a family; default: that of the link that is left by
 }
 
 // Validate refuses what would go without effect, so that nobody believes in it.
 func (m Masquerade) Validate() error {
 	switch {
-	case m.IPMasqBackend != "" && m.IPMasqBackend != "nftables" && m.IPMasqBackend != "iptables":
-		return spec.Errorf(spec.CodeUnsupported, "ipMasqBackend: %q: want \"nftables\", which is the default, or \"iptables\"", m.IPMasqBackend)
 	case !m.IPMasq && len(m.MasqForce) > 0:
 		return spec.Errorf(spec.CodeConfig, "masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.MasqForce)
 	case !m.IPMasq && len(m.SnatTo) > 0:

@@ -1,22 +1,17 @@
 package sdk
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // MasterKeys are the keys of all plugins that put a link on another one.
 type MasterKeys struct {
-	MTU             int    `json:"mtu"`             // 68 bytes to what the master has, which is the default
-	LinkInContainer bool   `json:"linkInContainer"` // the master is in the container's namespace, not on the host
-	IPv6            string `json:"ipv6"`            // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+	MTU             int    `json:"mtu" want:"0|68..65535" says:"68 bytes to what the master has, or none for that"` // 68 bytes to what the master has, which is the default
+	LinkInContainer bool   `json:"linkInContainer"`                                                                 // the master is in the container's namespace, not on the host
+	IPv6            string `json:"ipv6" want:"off"`                                                                 // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
 	Conflicts
 }
 
@@ -69,34 +64,13 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked link.Stacked, 
 }
 
 func (c OnMaster) validate(r *Request) error {
-	if c.Master != "" {
-		if err := spec.ValidIfName(c.Master); err != nil {
-			return spec.Errorf(spec.CodeConfig, "master: %q: %w", c.Master, err)
-		}
-	}
 	if err := c.MAC.ValidMAC(); err != nil {
 		return err
-	}
-	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes to what the master has, or none for that", c.MTU)
 	}
 	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
 		return err
 	}
 	return c.Conflicts.Validate(r)
-}
-
-// OneOf is nil for an empty value or one of the words, or an error that lists them.
-func OneOf(key, value string, words ...string) error {
-	if value == "" || slices.Contains(words, value) {
-		return nil
-	}
-	last := len(words) - 1
-	hint := ""
-	if near, ok := spec.Nearest(value, words); ok {
-		hint = fmt.Sprintf("; did you mean %q?", near)
-	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: want %s or %s%s", key, value, strings.Join(words[:last], ", "), words[last], hint)
 }
 
 // OnlyLink is the one interface that the plugins before made, where they made one: what stands on another may take

@@ -7,11 +7,14 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"math"
 	"path"
 	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // A shape is a type of a configuration as people and JSON see it.
@@ -21,6 +24,7 @@ type shape struct {
 	enum   []string // the only values
 	elem   *shape   // of an array, or of an object with keys of any name
 	fields []field  // of an object with keys of its own
+	most   uint64   // of a number that is not negative; zero: it has no such bound
 	schema map[string]any
 }
 
@@ -28,21 +32,22 @@ type shape struct {
 type field struct {
 	key, doc string
 	shape    shape
+	want     sdk.Want
 }
 
 // own are the types that read their JSON themselves, and so have to be told.
 func own() map[string]shape {
 	return map[string]shape{
-		"net/netip.Addr":   {words: "address", kind: "string"},
-		"net/netip.Prefix": {words: "subnet", kind: "string"},
+		"net/netip.Addr":   {words: "address", schema: matches(addressPattern)},
+		"net/netip.Prefix": {words: "subnet", schema: matches(prefixPattern)},
 		Module + "/resource.MTU": {words: `number, or "auto"`, schema: map[string]any{
 			"anyOf": []any{map[string]any{"type": "integer"}, map[string]any{"enum": []any{"auto", ""}}},
 		}},
 		Module + "/plugin/hostlocal.duration": {words: `duration such as "30s", or seconds`, schema: map[string]any{
-			"type": []any{"string", "number"},
+			"anyOf": []any{map[string]any{"type": "number", "minimum": 0}, matches("^(" + elapses + ")?$")},
 		}},
 		Module + "/plugin/bridge.vlanRange": {words: `number, or range such as "10-20"`, schema: map[string]any{
-			"anyOf": []any{map[string]any{"type": "integer", "minimum": 1, "maximum": 4094}, map[string]any{"type": "string", "pattern": "^[0-9]+(-[0-9]+)?$"}},
+			"anyOf": []any{map[string]any{"type": "integer", "minimum": 1, "maximum": 4094}, matches("^ *0*" + vlanID + " *(- *0*" + vlanID + " *)?$")},
 		}},
 		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
 		Module + "/plugin/alias.aliases": {words: "list of names, or object of lists by network", schema: map[string]any{
@@ -51,7 +56,10 @@ func own() map[string]shape {
 		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object", elem: &shape{words: "string", kind: "string"}},
 		Module + "/spec.Route":            {words: "object", kind: "object", fields: route()},
 		Module + "/sdk.Inner": {words: "object", kind: "object", fields: []field{
-			{"type", "name of the plugin; the other keys are those of its own page", shape{words: "string", kind: "string"}},
+			{"type", "name of the plugin; the other keys are those of its own page", shape{words: "string", kind: "string"}, sdk.Want{}},
+		}},
+		Module + "/plugin/debug.argv": {words: "list of string", schema: object{
+			"type": "array", "items": object{"type": "string"}, "prefixItems": []any{object{"type": "string", "minLength": 1}}, "minItems": 1,
 		}},
 		"encoding/json.RawMessage": {words: "anything"},
 	}
@@ -66,15 +74,18 @@ func aliases() map[string]any {
 
 // route is spec.Route as the specification writes it.
 func route() []field {
-	number := shape{words: "number", kind: "integer"}
+	number := shape{words: "number", kind: "integer", most: math.MaxUint32}
+	scope := shape{words: "number", kind: "integer", most: math.MaxUint8}
+	subnet := shape{words: "subnet", schema: object{"type": "string", "pattern": prefixPattern, "minLength": 1}}
+	address := shape{words: "address", schema: matches(addressPattern)}
 	return []field{
-		{"dst", "destination, as a subnet", shape{words: "subnet", kind: "string"}},
-		{"gw", "next hop; default: the gateway of the address of its family; 0.0.0.0 or ::, none: the destination is on the link", shape{words: "address", kind: "string"}},
-		{"mtu", "of the route, in bytes", number},
-		{"advmss", "TCP's maximum segment size to advertise", number},
-		{"priority", "the metric; default 0", number},
-		{"table", "number of the routing table; default main", number},
-		{"scope", "number of the scope: 0 universe, 253 link, 254 host; 253 without gw is a route on the link, and with gw it says that gw is on the link (onlink), whatever the addresses say", number},
+		{key: "dst", doc: "destination, as a subnet", shape: subnet, want: sdk.Want{Lacks: "a subnet"}},
+		{key: "gw", doc: "next hop; default: the gateway of the address of its family; 0.0.0.0 or ::, none: the destination is on the link", shape: address},
+		{key: "mtu", doc: "of the route, in bytes", shape: number},
+		{key: "advmss", doc: "TCP's maximum segment size to advertise", shape: number},
+		{key: "priority", doc: "the metric; default 0", shape: number},
+		{key: "table", doc: "number of the routing table; default main", shape: number},
+		{key: "scope", doc: "number of the scope: 0 universe, 253 link, 254 host; 253 without gw is a route on the link, and with gw it says that gw is on the link (onlink), whatever the addresses say", shape: scope},
 	}
 }
 
@@ -185,9 +196,10 @@ func (r *reader) shape(t reflect.Type, expr ast.Expr, pkg string) (shape, error)
 		return shape{words: "true or false", kind: "boolean"}, nil
 	case reflect.String:
 		return shape{words: "string", kind: "string", enum: consts}, nil
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
-		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		return shape{words: "number", kind: "integer"}, nil
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return shape{words: "number", kind: "integer", most: 1<<t.Bits() - 1}, nil
 	case reflect.Slice, reflect.Array, reflect.Map:
 		elem, err := r.shape(t.Elem(), unwrap(expr), pkg)
 		s := shape{words: "list of " + elem.words, kind: "array", elem: &elem}
@@ -240,7 +252,11 @@ func (r *reader) fields(t reflect.Type, st *ast.StructType, pkg string) (fields 
 				fields = append(fields, s.fields...)
 				continue
 			}
-			fields = append(fields, field{key, comment(f, rf.Name), s})
+			w := sdk.WantOf(rf.Tag)
+			if s.kind == "string" && s.enum == nil {
+				s.enum = w.Words
+			}
+			fields = append(fields, field{key, comment(f, rf.Name), s, w})
 		}
 	}
 	return fields, nil

@@ -118,6 +118,15 @@ type node struct {
 	AdditionalProperties *node
 }
 
+// UnmarshalJSON reads an object; false, which allows nothing, says nothing of keys.
+func (n *node) UnmarshalJSON(b []byte) error {
+	type plain node
+	if string(b) == "false" {
+		return nil
+	}
+	return json.Unmarshal(b, (*plain)(n))
+}
+
 // paths are the keys that have no others in them.
 func (n *node) paths(at string) (paths []string) {
 	for key, sub := range n.Properties {

@@ -12,10 +12,10 @@ import (
 
 // limits are the rates and bursts of both directions, as the container sees them.
 type limits struct {
-	IngressRate  *bits `json:"ingressRate"`  // to the container, in bits a second, at least 8; 0: no limit
-	IngressBurst *bits `json:"ingressBurst"` // bits that may come at once; default: what comes in 50 ms, at least 10 packets of 1514 bytes
-	EgressRate   *bits `json:"egressRate"`   // from the container, in bits a second, at least 8; 0: no limit
-	EgressBurst  *bits `json:"egressBurst"`  // bits that may be sent at once; default: what is sent in 50 ms, at least 10 packets of 1514 bytes
+	IngressRate  *bits `json:"ingressRate" want:"0|8..9223372036854775807" says:"bits a second, at least 8; 0 is no limit"` // to the container, in bits a second, at least 8; 0: no limit
+	IngressBurst *bits `json:"ingressBurst" want:"0..34359738359" says:"at most 34359738359 bits"`                          // bits that may come at once; default: what comes in 50 ms, at least 10 packets of 1514 bytes
+	EgressRate   *bits `json:"egressRate" want:"0|8..9223372036854775807" says:"bits a second, at least 8; 0 is no limit"`  // from the container, in bits a second, at least 8; 0: no limit
+	EgressBurst  *bits `json:"egressBurst" want:"0..34359738359" says:"at most 34359738359 bits"`                           // bits that may be sent at once; default: what is sent in 50 ms, at least 10 packets of 1514 bytes
 
 	ShapedSubnets   []netip.Prefix `json:"shapedSubnets"`   // limit only what goes to these subnets and comes from them
 	UnshapedSubnets []netip.Prefix `json:"unshapedSubnets"` // limit all but what goes to these subnets and comes from them
@@ -104,10 +104,6 @@ func (l limits) limit(path string, rate, burst uint64) (shape.Limit, error) {
 		return bad("Burst", burst, "a burst without a rate limits nothing; set %sRate too, or remove both", path)
 	case rate == 0:
 		return shape.Limit{}, nil
-	case rate < 8:
-		return bad("Rate", rate, "want bits a second, at least 8; 0 is no limit")
-	case burst > mostBits:
-		return bad("Burst", burst, "want at most %d bits", uint64(mostBits))
 	}
 	out := shape.Limit{Rate: rate / 8, Reference: uint32(burst / 8), Only: l.ShapedSubnets, Except: l.UnshapedSubnets}
 	usual := min(max(out.Rate/burstsPerSecond, leastBurst), mostBits/8)

@@ -40,10 +40,10 @@ var Plugin = sdk.Interface("bridge", "plugs containers into a switch on the host
 
 // conf is what the plugin reads beside "ipam" and "dns".
 type conf struct {
-	Bridge           string `json:"bridge"`           // name of the bridge, made when missing; default cni0
-	IsGateway        bool   `json:"isGateway"`        // give the bridge the gateway's address, and forward; an address that is the next hop of a route of the host is refused, which would be cut off
-	IsDefaultGateway bool   `json:"isDefaultGateway"` // isGateway, and a default route through it
-	ForceAddress     bool   `json:"forceAddress"`     // replace another address on the bridge instead of refusing
+	Bridge           string `json:"bridge" want:"ifname"` // name of the bridge, made when missing; default cni0
+	IsGateway        bool   `json:"isGateway"`            // give the bridge the gateway's address, and forward; an address that is the next hop of a route of the host is refused, which would be cut off
+	IsDefaultGateway bool   `json:"isDefaultGateway"`     // isGateway, and a default route through it
+	ForceAddress     bool   `json:"forceAddress"`         // replace another address on the bridge instead of refusing
 	sdk.Masquerade
 	sdk.Cable
 	HairpinMode   bool `json:"hairpinMode"`   // let the port send back what came from it
@@ -66,9 +66,6 @@ func (c conf) validate(r *sdk.Request) error {
 		return spec.Errorf(spec.CodeConfig, "hairpinMode and promiscMode: set one of them; with both, the host would see its own frames again")
 	case c.DisableContainerInterface && r.L3:
 		return spec.Errorf(spec.CodeConfig, "disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam gives; remove one of the two")
-	}
-	if err := spec.ValidIfName(c.Bridge); err != nil {
-		return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
 	}
 	if err := c.Cable.Validate(r); err != nil {
 		return err

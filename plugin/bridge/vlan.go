@@ -13,23 +13,23 @@ import (
 
 // vlanConf says which VLANs of the bridge a container is in.
 type vlanConf struct {
-	Access              *int         `json:"access"`              // the one VLAN of the container, 1 to 4094, which it sends and gets without a tag; it hears of no other
-	Trunk               *plainTrunk  `json:"trunk"`               // several VLANs, for a container that tags its packets itself; not with access
-	Vlan                int          `json:"vlan"`                // access as the reference plugin has it, or with vlanTrunk the VLAN of what has no tag; 0: none
-	VlanTrunk           *[]trunkItem `json:"vlanTrunk"`           // trunk as the reference plugin has it; without vlan, what has no tag is in VLAN 1
-	PreserveDefaultVlan bool         `json:"preserveDefaultVlan"` // leave the container in the bridge's default VLAN (1) too: it hears what goes round there
-	VlanFiltering       bool         `json:"vlanFiltering"`       // make a bridge that exists and does not keep VLANs apart do so, instead of refusing it
+	Access              *int         `json:"access" want:"1..4094"`                                               // the one VLAN of the container, 1 to 4094, which it sends and gets without a tag; it hears of no other
+	Trunk               *plainTrunk  `json:"trunk"`                                                               // several VLANs, for a container that tags its packets itself; not with access
+	Vlan                int          `json:"vlan" want:"0|1..4094" says:"a number from 1 to 4094, or 0 for none"` // access as the reference plugin has it, or with vlanTrunk the VLAN of what has no tag; 0: none
+	VlanTrunk           *[]trunkItem `json:"vlanTrunk"`                                                           // trunk as the reference plugin has it; without vlan, what has no tag is in VLAN 1
+	PreserveDefaultVlan bool         `json:"preserveDefaultVlan"`                                                 // leave the container in the bridge's default VLAN (1) too: it hears what goes round there
+	VlanFiltering       bool         `json:"vlanFiltering"`                                                       // make a bridge that exists and does not keep VLANs apart do so, instead of refusing it
 }
 
 type plainTrunk struct {
-	Native *int        `json:"native"` // the VLAN of what has no tag; default: none, and nothing without a tag passes
-	Tagged []vlanRange `json:"tagged"` // VLANs, 1 to 4094: 10, or "10-20"
+	Native *int        `json:"native" want:"1..4094"` // the VLAN of what has no tag; default: none, and nothing without a tag passes
+	Tagged []vlanRange `json:"tagged"`                // VLANs, 1 to 4094: 10, or "10-20"
 }
 
 type trunkItem struct {
-	MinID *int `json:"minID"` // first of a range
-	MaxID *int `json:"maxID"` // last of a range
-	ID    *int `json:"id"`    // a single one
+	MinID *int `json:"minID" want:"1..4094"` // first of a range
+	MaxID *int `json:"maxID" want:"1..4094"` // last of a range
+	ID    *int `json:"id" want:"1..4094"`    // a single one
 }
 
 // A vlanRange is a number, or two in a string.
@@ -74,10 +74,6 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 		return spec.Errorf(spec.CodeConfig, "access and trunk: set one of them; a trunk's VLAN without tags is trunk.native")
 	case (c.Access != nil || c.Trunk != nil) && (c.Vlan != 0 || c.VlanTrunk != nil):
 		return spec.Errorf(spec.CodeConfig, "access or trunk, and vlan or vlanTrunk: they say the same in two ways; set those of one way: vlan is access, or with vlanTrunk trunk.native, and vlanTrunk is trunk.tagged")
-	case c.Vlan != 0 && !valid(c.Vlan):
-		return spec.Errorf(spec.CodeConfig, "vlan: %d: %s, or 0 for none", c.Vlan, vlanNumbers)
-	case c.Access != nil && !valid(*c.Access):
-		return spec.Errorf(spec.CodeConfig, "access: %d: %s", *c.Access, vlanNumbers)
 	}
 	if c.VlanTrunk != nil {
 		for i, t := range *c.VlanTrunk {
@@ -105,14 +101,6 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 }
 
 func (t trunkItem) validate(path string) error {
-	for _, n := range []struct {
-		key string
-		id  *int
-	}{{"id", t.ID}, {"minID", t.MinID}, {"maxID", t.MaxID}} {
-		if n.id != nil && !valid(*n.id) {
-			return spec.Errorf(spec.CodeConfig, "%s.%s: %d: %s", path, n.key, *n.id, vlanNumbers)
-		}
-	}
 	switch {
 	case t.MinID == nil && t.MaxID != nil:
 		return spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID, *t.MaxID)
@@ -127,9 +115,6 @@ func (t trunkItem) validate(path string) error {
 }
 
 func (t plainTrunk) validate() error {
-	if t.Native != nil && !valid(*t.Native) {
-		return spec.Errorf(spec.CodeConfig, "trunk.native: %d: %s", *t.Native, vlanNumbers)
-	}
 	if len(t.Tagged) == 0 {
 		return spec.Errorf(spec.CodeConfig, `trunk.tagged: is missing or empty: want VLANs, such as [10, "20-29"]; for one without a tag there is access`)
 	}

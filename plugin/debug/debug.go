@@ -33,17 +33,20 @@ const (
 	JSON Format = "json"
 )
 
+// An argv is a program and its arguments.
+type argv []string
+
 type conf struct {
-	CNIOutput   string     `json:"cniOutput"`   // the file, an absolute path, that each call is appended to by one write
-	Format      Format     `json:"format"`      // text (default): lines as the reference's plugin writes them, and Time, Result or Error, Took; json: a document on one line, with time, took, env (the variables whose names begin with CNI_), stdin, and result or error
-	MaxSize     *int64     `json:"maxSize"`     // bytes of the file, at least 4096; when a call would make it longer, it is renamed to the same name with .1, whose earlier content goes; 0: no bound; default 10485760 (10 MiB)
-	Command     []string   `json:"command"`     // a program and its arguments, run on the host for each call, with the call as in the file on its standard input
-	AddHooks    [][]string `json:"addHooks"`    // commands, each a program and its arguments, run in the container's network namespace at ADD, after the plugins before this one, with the environment of the call
-	DelHooks    [][]string `json:"delHooks"`    // the same at DEL, before the plugins before this one; not where the namespace is gone
-	CheckHooks  [][]string `json:"checkHooks"`  // the same at CHECK
-	GCHooks     [][]string `json:"gcHooks"`     // commands run on the host at GC
-	StatusHooks [][]string `json:"statusHooks"` // commands run on the host at STATUS
-	Timeout     int        `json:"timeout"`     // seconds, 1 to 60, that all commands of one call may take together; then they are ended, and killed two seconds later; default 5
+	CNIOutput   string `json:"cniOutput" want:"/^/[^\\x00]*$/" says:"the absolute path of a file, such as /var/log/cni-calls"` // the file, an absolute path, that each call is appended to by one write
+	Format      Format `json:"format" want:"text|json" says:"\"text\" or \"json\""`                                            // text (default): lines as the reference's plugin writes them, and Time, Result or Error, Took; json: a document on one line, with time, took, env (the variables whose names begin with CNI_), stdin, and result or error
+	MaxSize     *int64 `json:"maxSize" want:"0|4096..9223372036854775807" says:"at least 4096 bytes, or 0 for no bound"`       // bytes of the file, at least 4096; when a call would make it longer, it is renamed to the same name with .1, whose earlier content goes; 0: no bound; default 10485760 (10 MiB)
+	Command     argv   `json:"command"`                                                                                        // a program and its arguments, run on the host for each call, with the call as in the file on its standard input
+	AddHooks    []argv `json:"addHooks"`                                                                                       // commands, each a program and its arguments, run in the container's network namespace at ADD, after the plugins before this one, with the environment of the call
+	DelHooks    []argv `json:"delHooks"`                                                                                       // the same at DEL, before the plugins before this one; not where the namespace is gone
+	CheckHooks  []argv `json:"checkHooks"`                                                                                     // the same at CHECK
+	GCHooks     []argv `json:"gcHooks"`                                                                                        // commands run on the host at GC
+	StatusHooks []argv `json:"statusHooks"`                                                                                    // commands run on the host at STATUS
+	Timeout     int    `json:"timeout" want:"0|1..60 seconds" says:"1 to 60 seconds, or 0 for the default, 5"`                 // seconds, 1 to 60, that all commands of one call may take together; then they are ended, and killed two seconds later; default 5
 }
 
 const (
@@ -51,30 +54,13 @@ const (
 	defaultTimeout = 5
 )
 
-func (c conf) hooks() map[string][][]string {
-	return map[string][][]string{
+func (c conf) hooks() map[string][]argv {
+	return map[string][]argv{
 		"ADD": c.AddHooks, "DEL": c.DelHooks, "CHECK": c.CheckHooks, "GC": c.GCHooks, "STATUS": c.StatusHooks,
 	}
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	bad := func(format string, args ...any) (plan.Plan, error) {
-		return nil, spec.Errorf(spec.CodeConfig, format, args...)
-	}
-	if c.CNIOutput != "" && (!filepath.IsAbs(c.CNIOutput) || strings.ContainsRune(c.CNIOutput, 0)) {
-		return bad("cniOutput: %q: want the absolute path of a file, such as /var/log/cni-calls", c.CNIOutput)
-	}
-	switch c.Format {
-	case "", Text, JSON:
-	default:
-		return bad("format: %q: want %q or %q", c.Format, Text, JSON)
-	}
-	if c.MaxSize != nil && *c.MaxSize != 0 && *c.MaxSize < 4096 {
-		return bad("maxSize: %d: want at least 4096 bytes, or 0 for no bound", *c.MaxSize)
-	}
-	if c.Timeout < 0 || c.Timeout > 60 {
-		return bad("timeout: %d: want 1 to 60 seconds, or 0 for the default, %d", c.Timeout, defaultTimeout)
-	}
 	if c.Command != nil {
 		if err := command("command", c.Command); err != nil {
 			return nil, err
@@ -95,7 +81,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	return nil, nil
 }
 
-func command(key string, argv []string) error {
+func command(key string, argv argv) error {
 	if len(argv) == 0 || argv[0] == "" || strings.ContainsRune(strings.Join(argv, ""), 0) {
 		return spec.Errorf(spec.CodeConfig,
 			"%s: %q: want a program and its arguments, such as [\"ip\", \"route\"]", key, argv)

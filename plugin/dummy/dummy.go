@@ -7,7 +7,6 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the dummy plugin.
@@ -16,21 +15,18 @@ var Plugin = sdk.Interface("dummy", "gives a container an interface that has add
 })
 
 type conf struct {
-	MTU  int    `json:"mtu"`  // 68 bytes and more; default: the kernel's, 1500
-	MAC  string `json:"mac"`  // of the interface; default: derived from the attachment
-	IPv6 string `json:"ipv6"` // "off" closes IPv6 in the interface
+	MTU  int    `json:"mtu" want:"0|68..2147483647" says:"68 bytes at least, or none for 1500"` // 68 bytes and more; default: the kernel's, 1500
+	MAC  string `json:"mac" want:"mac"`                                                         // of the interface; default: derived from the attachment
+	IPv6 string `json:"ipv6" want:"off"`                                                        // "off" closes IPv6 in the interface
 
 	RuntimeConfig struct {
-		MAC string `json:"mac"` // of the interface (clause K6); wins over mac
+		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over mac
 	} `json:"runtimeConfig"`
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	d := link.Dummy{Owner: r.Owner, Name: r.IfName}
 	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
-	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 1<<31-1) {
-		return nil, spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 bytes at least, or none for 1500", c.MTU)
-	}
 	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ package firewall
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -22,10 +21,10 @@ var Plugin = sdk.Chained("firewall", "lets a container's packets through the hos
 })
 
 type conf struct {
-	Backend       string `json:"backend"`                // where the host's packet filter is told to let the container's packets through: auto (default), nftables, iptables, firewalld; none touches nothing
-	AdminChain    string `json:"iptablesAdminChainName"` // the administrator's chain, asked before ours where iptables is used; default CNI-ADMIN
-	FirewalldZone string `json:"firewalldZone"`          // the zone that gets the container's addresses where firewalld is used; default trusted
-	IngressPolicy string `json:"ingressPolicy"`          // who may send to the network's containers: open (default), same-bridge, isolated, strict
+	Backend       string `json:"backend" want:"auto|nftables|iptables|firewalld|none" code:"2"`                                                                                                  // where the host's packet filter is told to let the container's packets through: auto (default), nftables, iptables, firewalld; none touches nothing
+	AdminChain    string `json:"iptablesAdminChainName" want:"/^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,27}$/" says:"the name of a chain of your own, of at most 28 letters, digits and - _ . characters"` // the administrator's chain, asked before ours where iptables is used; default CNI-ADMIN
+	FirewalldZone string `json:"firewalldZone" want:"/^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,16}$/" says:"the name of a zone, of at most 17 letters, digits and - _ . characters"`                       // the zone that gets the container's addresses where firewalld is used; default trusted
+	IngressPolicy string `json:"ingressPolicy" want:"open|same-bridge|isolated|strict"`                                                                                                          // who may send to the network's containers: open (default), same-bridge, isolated, strict
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -141,28 +140,11 @@ func links(r *sdk.Request) (link, port string) {
 }
 
 func (c conf) validate() error {
-	if !slices.Contains([]string{"", "auto", "nftables", "iptables", "firewalld", "none"}, c.Backend) {
-		return spec.Errorf(spec.CodeUnsupported, "backend: %q: want auto, nftables, iptables, firewalld or none", c.Backend)
-	}
-	if !slices.Contains([]string{filter.PolicyOpen, filter.PolicySameBridge, filter.PolicyIsolated, filter.PolicyStrict}, c.IngressPolicy) {
-		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: want open, same-bridge, isolated or strict", c.IngressPolicy)
-	}
-	if !word(c.AdminChain, 28) || slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "RETURN", "CNI-FORWARD"}, c.AdminChain) {
+	if slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "RETURN", "CNI-FORWARD"}, c.AdminChain) {
 		return spec.Errorf(spec.CodeConfig, "iptablesAdminChainName: %q: want the name of a chain of your own, of at most 28 letters, digits and - _ . characters", c.AdminChain)
-	}
-	if !word(c.FirewalldZone, 17) {
-		return spec.Errorf(spec.CodeConfig, "firewalldZone: %q: want the name of a zone, of at most 17 letters, digits and - _ . characters", c.FirewalldZone)
 	}
 	if c.Backend == "none" && c.IngressPolicy != filter.PolicyOpen {
 		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one of the two", c.IngressPolicy)
 	}
 	return nil
-}
-
-// word reports whether a name is one that other programs take, or empty, which is the default.
-func word(name string, most int) bool {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.'
-	}
-	return len(name) <= most && !strings.HasPrefix(name, "-") && strings.IndexFunc(name, func(r rune) bool { return !plain(r) }) < 0
 }

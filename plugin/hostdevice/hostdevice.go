@@ -29,10 +29,10 @@ var Plugin = sdk.Interface("host-device", "gives a container a network device of
 })
 
 type conf struct {
-	Device     string `json:"device"`     // the device's name on the host; several ways to say which device have to say the same one. STATUS is ready while a container of the network has the device, though no other would get it, for a runtime that asks takes a network that is not ready for a host that is not, and the device does what it is for; it is code 50 while a container of another network has it, and says which
-	HWAddr     string `json:"hwaddr"`     // its MAC; bridges, bonds and VLANs that share it do not count
-	KernelPath string `json:"kernelpath"` // its path below /sys/devices/, or that of its link, which /sys/class/net/NAME leads to
-	PCIBusID   string `json:"pciBusID"`   // its PCI address, such as 0000:00:1f.6; one that vfio-pci, uio_pci_generic or igb_uio drives stays where it is, for a program of the container
+	Device     string `json:"device" want:"ifname"` // the device's name on the host; several ways to say which device have to say the same one. STATUS is ready while a container of the network has the device, though no other would get it, for a runtime that asks takes a network that is not ready for a host that is not, and the device does what it is for; it is code 50 while a container of another network has it, and says which
+	HWAddr     string `json:"hwaddr" want:"mac"`    // its MAC; bridges, bonds and VLANs that share it do not count
+	KernelPath string `json:"kernelpath"`           // its path below /sys/devices/, or that of its link, which /sys/class/net/NAME leads to
+	PCIBusID   string `json:"pciBusID"`             // its PCI address, such as 0000:00:1f.6; one that vfio-pci, uio_pci_generic or igb_uio drives stays where it is, for a program of the container
 	sdk.Conflicts
 
 	RuntimeConfig struct {

@@ -35,13 +35,13 @@ type conf struct {
 	IPAM struct {
 		Type            string         `json:"type"` // host-local
 		ipam.Range                     // a lone range
-		Ranges          [][]ipam.Range `json:"ranges"`          // an address from each outer list; an inner one is a pool of ranges of one family
-		Routes          []spec.Route   `json:"routes"`          // put in the result
-		DataDir         string         `json:"dataDir"`         // where the leases are kept; default /var/lib/cni/networks
-		ResolvConf      string         `json:"resolvConf"`      // a resolv.conf to make the result's dns from
-		ReleaseCooldown duration       `json:"releaseCooldown"` // how long a released address rests while others are free: "30s", or a number of seconds; default 30s
-		Reserved        []string       `json:"reserved"`        // addresses, and subnets of them, that are given only to who asks for one by name
-		Sticky          *sticky        `json:"sticky"`          // containers that come under one key get the same addresses
+		Ranges          [][]ipam.Range `json:"ranges"`                                                                                           // an address from each outer list; an inner one is a pool of ranges of one family
+		Routes          []spec.Route   `json:"routes"`                                                                                           // put in the result
+		DataDir         string         `json:"dataDir"`                                                                                          // where the leases are kept; default /var/lib/cni/networks
+		ResolvConf      string         `json:"resolvConf"`                                                                                       // a resolv.conf to make the result's dns from
+		ReleaseCooldown duration       `json:"releaseCooldown"`                                                                                  // how long a released address rests while others are free: "30s", or a number of seconds; default 30s
+		Reserved        []string       `json:"reserved" want:"subnet|address" says:"an address or a subnet, such as 10.1.0.5 or 2001:db8::/120"` // addresses, and subnets of them, that are given only to who asks for one by name
+		Sticky          *sticky        `json:"sticky"`                                                                                           // containers that come under one key get the same addresses
 	} `json:"ipam"`
 	RuntimeConfig struct {
 		IPs      []string       `json:"ips"`      // addresses to give, with or without a prefix, of which the range's counts; at most one of each outer list

@@ -16,20 +16,14 @@ var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link o
 })
 
 type conf struct {
-	Master string `json:"master"` // the link below; default: the one interface of the previous result, where there is one, else that of the default route
-	Mode   string `json:"mode"`   // l2, which is the default: the container decides where packets go; l3: the master's host routes them, and there is no broadcast and no multicast; l3s: the same, and its packet filter sees them
-	Flag   string `json:"flag"`   // bridge, which is the default: the ipvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back
+	Master string `json:"master" want:"ifname"`            // the link below; default: the one interface of the previous result, where there is one, else that of the default route
+	Mode   string `json:"mode" want:"l2|l3|l3s"`           // l2, which is the default: the container decides where packets go; l3: the master's host routes them, and there is no broadcast and no multicast; l3s: the same, and its packet filter sees them
+	Flag   string `json:"flag" want:"bridge|private|vepa"` // bridge, which is the default: the ipvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back
 	sdk.MasterKeys
 	RequireMasterUp bool `json:"requireMasterUp"` // refuse a master that is down; else that is warned of, and the interface carries packets when somebody sets the master up
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	if err := sdk.OneOf("mode", c.Mode, "l2", "l3", "l3s"); err != nil {
-		return nil, err
-	}
-	if err := sdk.OneOf("flag", c.Flag, "bridge", "private", "vepa"); err != nil {
-		return nil, err
-	}
 	if c.Probe() && c.Mode != "" && c.Mode != "l2" {
 		return nil, spec.Errorf(spec.CodeConfig, "conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave the key out", c.ConflictDetection, c.Mode)
 	}

@@ -6,7 +6,6 @@ package portmap
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -24,13 +23,13 @@ var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host"
 })
 
 type conf struct {
-	Backend              string   `json:"backend"`              // nftables, which is the default, or iptables: in the reference's chains, by the program that has table nat on this host
-	SNAT                 *bool    `json:"snat"`                 // masquerade what would not come back by itself: from the container itself, its subnet and 127.0.0.1; default true
-	MasqAll              bool     `json:"masqAll"`              // masquerade everything that goes to a published port
-	MarkMasqBit          *int     `json:"markMasqBit"`          // 0 to 31, default 13: the bit of the packet mark by which iptables masquerades; nftables needs none
-	ExternalSetMarkChain string   `json:"externalSetMarkChain"` // with iptables: a chain of somebody else that marks what is to be masqueraded; not with markMasqBit
-	ConditionsV4         []string `json:"conditionsV4"`         // further matches for IPv4, in the words of nft(8) or iptables(8); for iptables, in its own
-	ConditionsV6         []string `json:"conditionsV6"`         // the same for IPv6
+	Backend              string   `json:"backend" want:"nftables|iptables" says:"\"nftables\", which is the default, or \"iptables\"" code:"2"`                                 // nftables, which is the default, or iptables: in the reference's chains, by the program that has table nat on this host
+	SNAT                 *bool    `json:"snat"`                                                                                                                                 // masquerade what would not come back by itself: from the container itself, its subnet and 127.0.0.1; default true
+	MasqAll              bool     `json:"masqAll"`                                                                                                                              // masquerade everything that goes to a published port
+	MarkMasqBit          *int     `json:"markMasqBit" want:"0..31" says:"0 to 31"`                                                                                              // 0 to 31, default 13: the bit of the packet mark by which iptables masquerades; nftables needs none
+	ExternalSetMarkChain string   `json:"externalSetMarkChain" want:"/^[a-zA-Z0-9_.:-]{1,28}$/" says:"the name of a chain of iptables, of at most 28 letters, digits, _ . : -"` // with iptables: a chain of somebody else that marks what is to be masqueraded; not with markMasqBit
+	ConditionsV4         []string `json:"conditionsV4"`                                                                                                                         // further matches for IPv4, in the words of nft(8) or iptables(8); for iptables, in its own
+	ConditionsV6         []string `json:"conditionsV6"`                                                                                                                         // the same for IPv6
 
 	RuntimeConfig struct {
 		PortMappings []mapping `json:"portMappings"`
@@ -94,16 +93,10 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 
 func (c conf) validate() error {
 	switch {
-	case c.Backend != "" && c.Backend != "nftables" && c.Backend != "iptables":
-		return spec.Errorf(spec.CodeUnsupported, "backend: %q: want \"nftables\", which is the default, or \"iptables\"", c.Backend)
 	case c.ExternalSetMarkChain != "" && c.Backend != "iptables":
 		return spec.Errorf(spec.CodeUnsupported, "externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key, or say \"backend\": \"iptables\"", c.ExternalSetMarkChain)
 	case c.ExternalSetMarkChain != "" && c.MarkMasqBit != nil:
 		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain and markMasqBit: set one of them; that chain decides what the mark is")
-	case len(c.ExternalSetMarkChain) > 28 || strings.Trim(c.ExternalSetMarkChain, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:-") != "":
-		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain: %q: want the name of a chain of iptables, of at most 28 letters, digits, _ . : -", c.ExternalSetMarkChain)
-	case c.MarkMasqBit != nil && (*c.MarkMasqBit < 0 || *c.MarkMasqBit > 31):
-		return spec.Errorf(spec.CodeConfig, "markMasqBit: %d: want 0 to 31", *c.MarkMasqBit)
 	}
 	return nil
 }

@@ -62,47 +62,47 @@ const Link Scope = "link"
 
 // route is a change of a route, in the words of ip-route(8).
 type route struct {
-	Action   Action    `json:"action"`   // add (default): an error where another route has the place, that is destination, metric and table; replace: that one goes, whichever interface it is by; del: the interface's routes that are as described, none too; flush: all of the interface's routes of family and table, but those that the kernel or a router advertisement made, and those to the subnets and gateways of its addresses
-	Dst      string    `json:"dst"`      // destination: a subnet, an address, or default
-	Via      string    `json:"via"`      // next hop
-	NextHops []hop     `json:"nexthops"` // several next hops, instead of via; which one a packet takes depends on its connection
-	OnLink   bool      `json:"onlink"`   // via is on the link, whatever the interface's addresses say
-	Scope    Scope     `json:"scope"`    // link: the destination is on the link itself, and has no next hop
-	Type     RouteType `json:"type"`     // a route that leads nowhere, instead of a next hop; its packets are dropped in silence (blackhole) or answered
-	Src      string    `json:"src"`      // the address that the container's own packets come from
-	Metric   int       `json:"metric"`   // of several routes to a destination the one of the lowest is taken; default 0, and for IPv6 1024; to delete: any
-	Table    int       `json:"table"`    // number of the routing table; default main, or that of the interface's VRF
-	MTU      int       `json:"mtu"`      // of the route, in bytes
-	AdvMSS   int       `json:"advmss"`   // TCP's maximum segment size to advertise
-	Family   Family    `json:"family"`   // of default without a next hop (default inet), or to flush (default both)
+	Action   Action    `json:"action"`                                                                                                  // add (default): an error where another route has the place, that is destination, metric and table; replace: that one goes, whichever interface it is by; del: the interface's routes that are as described, none too; flush: all of the interface's routes of family and table, but those that the kernel or a router advertisement made, and those to the subnets and gateways of its addresses
+	Dst      string    `json:"dst" want:"subnet|address|default" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"` // destination: a subnet, an address, or default
+	Via      string    `json:"via" want:"address" says:"the address of a router, such as 192.0.2.1 or 2001:db8::1"`                     // next hop
+	NextHops []hop     `json:"nexthops"`                                                                                                // several next hops, instead of via; which one a packet takes depends on its connection
+	OnLink   bool      `json:"onlink"`                                                                                                  // via is on the link, whatever the interface's addresses say
+	Scope    Scope     `json:"scope"`                                                                                                   // link: the destination is on the link itself, and has no next hop
+	Type     RouteType `json:"type"`                                                                                                    // a route that leads nowhere, instead of a next hop; its packets are dropped in silence (blackhole) or answered
+	Src      string    `json:"src" want:"address" says:"an address of the container, such as 192.0.2.1 or 2001:db8::1"`                 // the address that the container's own packets come from
+	Metric   int       `json:"metric" want:"0..4294967295" says:"0 to 4294967295"`                                                      // of several routes to a destination the one of the lowest is taken; default 0, and for IPv6 1024; to delete: any
+	Table    int       `json:"table" want:"0..254|256..4294967295" says:"1 to 4294967295, but not 255, which is the kernel's own"`      // number of the routing table; default main, or that of the interface's VRF
+	MTU      int       `json:"mtu" want:"0|68..65535 bytes"`                                                                            // of the route, in bytes
+	AdvMSS   int       `json:"advmss" want:"0..65535" says:"1 to 65535 bytes"`                                                          // TCP's maximum segment size to advertise
+	Family   Family    `json:"family"`                                                                                                  // of default without a next hop (default inet), or to flush (default both)
 }
 
 type hop struct {
-	Via    string `json:"via"`    // the next hop
-	Weight int    `json:"weight"` // share of the connections, 1 (default) to 256
-	OnLink bool   `json:"onlink"` // it is on the link, whatever the interface's addresses say
+	Via    string `json:"via" want:"address" says:"the address of a router, such as 192.0.2.1 or 2001:db8::1" lacks:"the address of a router, such as 192.0.2.1 or 2001:db8::1"` // the next hop
+	Weight int    `json:"weight" want:"0..256" says:"1 to 256"`                                                                                                                  // share of the connections, 1 (default) to 256
+	OnLink bool   `json:"onlink"`                                                                                                                                                // it is on the link, whatever the interface's addresses say
 }
 
 // rule is a change of a policy routing rule, in the words of ip-rule(8).
 type rule struct {
-	Action   RuleAction `json:"action"`   // add (default), del: all rules that are as described, none too; or flush: all rules of the family but the kernel's
-	Priority int        `json:"priority"` // 1 to 32765, to add; a rule of a lower one is asked first, and the one that leads to the main table is 32766
-	From     string     `json:"from"`     // source of the packets: a subnet or an address; default any
-	To       string     `json:"to"`       // destination: a subnet or an address; default any
-	IIF      string     `json:"iif"`      // interface that the packets come in by; lo: they are the container's own
-	OIF      string     `json:"oif"`      // interface that the sending socket is bound to
-	FwMark   string     `json:"fwmark"`   // mark of the packets, such as "0x10", or "0x10/0xff" with the bits that count
-	Table    int        `json:"table"`    // number of the routing table that is looked up; 254 is main
-	Type     RouteType  `json:"type"`     // what becomes of the packets, instead of table
-	Family   Family     `json:"family"`   // of a rule with neither from nor to (default inet), or to flush (default both)
+	Action   RuleAction `json:"action"`                                                                                                                                                                                                                                          // add (default), del: all rules that are as described, none too; or flush: all rules of the family but the kernel's
+	Priority int        `json:"priority" want:"0..32765" says:"1 to 32765"`                                                                                                                                                                                                      // 1 to 32765, to add; a rule of a lower one is asked first, and the one that leads to the main table is 32766
+	From     string     `json:"from" want:"subnet|address" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"`                                                                                                                                                // source of the packets: a subnet or an address; default any
+	To       string     `json:"to" want:"subnet|address" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"`                                                                                                                                                  // destination: a subnet or an address; default any
+	IIF      string     `json:"iif" want:"ifname"`                                                                                                                                                                                                                               // interface that the packets come in by; lo: they are the container's own
+	OIF      string     `json:"oif" want:"ifname"`                                                                                                                                                                                                                               // interface that the sending socket is bound to
+	FwMark   string     `json:"fwmark" want:"/^(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*|0)(/(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*|0))?$/" says:"a mark, such as \"0x10\", or a mark and a mask that has its bits, such as \"0x10/0xff\""` // mark of the packets, such as "0x10", or "0x10/0xff" with the bits that count
+	Table    int        `json:"table" want:"0..4294967295" says:"1 to 4294967295"`                                                                                                                                                                                               // number of the routing table that is looked up; 254 is main
+	Type     RouteType  `json:"type"`                                                                                                                                                                                                                                            // what becomes of the packets, instead of table
+	Family   Family     `json:"family"`                                                                                                                                                                                                                                          // of a rule with neither from nor to (default inet), or to flush (default both)
 }
 
 // neighbour is a change of the interface's neighbours, in the words of ip-neighbour(8).
 type neighbour struct {
-	Action Action `json:"action"` // add (default): an error where somebody has set another, while what the kernel has learnt gives way; replace; del; or flush: all of the family but what the kernel made itself
-	Dst    string `json:"dst"`    // address of the neighbour
-	LLAddr string `json:"lladdr"` // its MAC address, to add or replace; it stays as it is (state permanent)
-	Family Family `json:"family"` // to flush; default both
+	Action Action `json:"action"`                                                                                 // add (default): an error where somebody has set another, while what the kernel has learnt gives way; replace; del; or flush: all of the family but what the kernel made itself
+	Dst    string `json:"dst" want:"address" says:"the address of a neighbour, such as 192.0.2.1 or 2001:db8::1"` // address of the neighbour
+	LLAddr string `json:"lladdr" want:"mac"`                                                                      // its MAC address, to add or replace; it stays as it is (state permanent)
+	Family Family `json:"family"`                                                                                 // to flush; default both
 }
 
 func at(key string, i int) string { return key + "[" + strconv.Itoa(i) + "]" }
@@ -187,10 +187,10 @@ func router(key string, via netip.Addr, dst netip.Prefix) error {
 }
 
 // numbers refuses what the kernel has no room for.
-func numbers(key, metric string, e routing.RouteEntry) error {
+func numbers(key string, e routing.RouteEntry) error {
 	switch {
 	case e.Priority < 0 || e.Priority > mostNumber:
-		return bad("%s.%s: %d: want 0 to %d", key, metric, e.Priority, mostNumber)
+		return bad("%s.priority: %d: want 0 to %d", key, e.Priority, mostNumber)
 	case e.Table < 0 || e.Table > mostNumber || e.Table == 255:
 		return bad("%s.table: %d: want 1 to %d, but not 255, which is the kernel's own", key, e.Table, mostNumber)
 	case e.MTU != 0 && (e.MTU < 68 || e.MTU > 65535):
@@ -208,9 +208,6 @@ func (r route) change(key string, all *changes) error {
 	}
 	e := routing.RouteEntry{Link: all.r.IfName, Priority: r.Metric, Table: r.Table, MTU: r.MTU, AdvMSS: r.AdvMSS,
 		Type: addr.Action(r.Type)}
-	if err := numbers(key, "metric", e); err != nil {
-		return err
-	}
 	if types := []RouteType{Blackhole, Unreachable, Prohibit}; r.Type != "" && !slices.Contains(types, r.Type) {
 		return oneOf(key+".type", r.Type, types)
 	}
@@ -264,9 +261,6 @@ func (r route) hops(key string, e *routing.RouteEntry) error {
 		via, err := address(at+".via", h.Via, "the address of a router")
 		if err != nil {
 			return err
-		}
-		if h.Weight < 0 || h.Weight > 256 {
-			return bad("%s.weight: %d: want 1 to 256", at, h.Weight)
 		}
 		e.Hops = append(e.Hops, routing.Hop{Via: via, Weight: h.Weight, OnLink: h.OnLink})
 	}
@@ -360,11 +354,6 @@ func (r rule) change(key string, all *changes) error {
 	if e.From.IsValid() && e.To.IsValid() && e.From.Addr().Is4() != e.To.Addr().Is4() {
 		return bad("%s.to: %q: is not of the family of from, %v", key, r.To, e.From)
 	}
-	for name, link := range map[string]string{"iif": r.IIF, "oif": r.OIF} {
-		if err := spec.ValidIfName(link); link != "" && link != "lo" && err != nil {
-			return bad("%s.%s: %q: %w", key, name, link, err)
-		}
-	}
 	if e.Mark, e.Mask, err = mark(key, r.FwMark); err != nil {
 		return err
 	}
@@ -381,12 +370,8 @@ func (r rule) complete(key string, do routing.Verb) error {
 	switch {
 	case r.Type != "" && !slices.Contains(types, r.Type):
 		return oneOf(key+".type", r.Type, types)
-	case r.Table < 0 || r.Table > mostNumber:
-		return bad("%s.table: %d: want 1 to %d", key, r.Table, mostNumber)
 	case r.Table != 0 && r.Type != "":
 		return bad("%s: has table and type; want one of the two", key)
-	case r.Priority < 0 || r.Priority > 32765:
-		return bad("%s.priority: %d: want 1 to 32765", key, r.Priority)
 	case do == routing.Del && r == (rule{Action: r.Action, Family: r.Family}):
 		return bad("%s: del does not say which: want priority, from, to, iif, oif, fwmark, table or type; "+
 			"or \"action\": \"flush\"", key)

@@ -183,7 +183,7 @@ func (c *changes) entry(key string, rt spec.Route) (e routing.RouteEntry, err er
 	if rt.Table != nil {
 		e.Table = *rt.Table
 	}
-	if err := numbers(key, "priority", e); err != nil {
+	if err := numbers(key, e); err != nil {
 		return e, err
 	}
 	if rt.GW.IsValid() && !rt.GW.IsUnspecified() {

@@ -25,9 +25,9 @@ var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses 
 })
 
 type conf struct {
-	Table          *int     `json:"table"`          // a routing table that is filled already, by routes of IPAM with this table: rules lead to it, no route is made or moved, and the other keys have no effect; 1 to 4294967295 but not 253, 254 and 255; default: a free one from 100 on for each address, filled with the interface's routes
-	Gateways       []string `json:"gateways"`       // the routers of the tables' default routes, at most one of IPv4 and one of IPv6, whatever default routes the interface has; default: those, or the gateways that IPAM gave with the addresses
-	AddSourceHints bool     `json:"addSourceHints"` // keep the routes to the interface's subnets in the main table too, and let them name the address that packets are to come from
+	Table          *int     `json:"table" want:"1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)"` // a routing table that is filled already, by routes of IPAM with this table: rules lead to it, no route is made or moved, and the other keys have no effect; 1 to 4294967295 but not 253, 254 and 255; default: a free one from 100 on for each address, filled with the interface's routes
+	Gateways       []string `json:"gateways" want:"address" says:"the IP address of a router, such as 192.0.2.1"`                                  // the routers of the tables' default routes, at most one of IPv4 and one of IPv6, whatever default routes the interface has; default: those, or the gateways that IPAM gave with the addresses
+	AddSourceHints bool     `json:"addSourceHints"`                                                                                                // keep the routes to the interface's subnets in the main table too, and let them name the address that packets are to come from
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
@@ -42,9 +42,6 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	if c.Table != nil {
 		s.Table, s.Hints = *c.Table, false
-	}
-	if t := s.Table; c.Table != nil && (t < 1 || int64(t) > 1<<32-1 || t >= 253 && t <= 255) {
-		return nil, spec.Errorf(spec.CodeConfig, "table: %d: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)", t)
 	}
 	if r.Prev != nil && len(s.Sources) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from", r.IfName)

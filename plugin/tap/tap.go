@@ -3,8 +3,6 @@
 package tap
 
 import (
-	"math"
-
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
@@ -19,41 +17,27 @@ var Plugin = sdk.Interface("tap", "gives a container an interface that a program
 }).KnowsArgs("MAC")
 
 type conf struct {
-	MultiQueue     bool    `json:"multiQueue"`     // several queues, each opened on its own
-	MTU            int     `json:"mtu"`            // 68 to 65521 bytes; default: the kernel's 1500
-	MAC            string  `json:"mac"`            // of the interface; default: derived from the attachment
-	Owner          *uint32 `json:"owner"`          // number of the user who may open it; default: anybody
-	Group          *uint32 `json:"group"`          // number of the group whose members may open it; default: anybody
-	SELinuxContext string  `json:"selinuxContext"` // the context that it is made in, so that a program confined by SELinux may open it
-	Bridge         string  `json:"bridge"`         // a bridge in the container's own namespace that it becomes a port of
-	IPv6           string  `json:"ipv6"`           // "off" closes IPv6 in the interface
+	MultiQueue     bool    `json:"multiQueue"`                                                               // several queues, each opened on its own
+	MTU            int     `json:"mtu" want:"0|68..65521 bytes"`                                             // 68 to 65521 bytes; default: the kernel's 1500
+	MAC            string  `json:"mac" want:"mac"`                                                           // of the interface; default: derived from the attachment
+	Owner          *uint32 `json:"owner" want:"0..4294967294" says:"the number of a user, 0 to 4294967294"`  // number of the user who may open it; default: anybody
+	Group          *uint32 `json:"group" want:"0..4294967294" says:"the number of a group, 0 to 4294967294"` // number of the group whose members may open it; default: anybody
+	SELinuxContext string  `json:"selinuxContext"`                                                           // the context that it is made in, so that a program confined by SELinux may open it
+	Bridge         string  `json:"bridge" want:"ifname"`                                                     // a bridge in the container's own namespace that it becomes a port of
+	IPv6           string  `json:"ipv6" want:"off"`                                                          // "off" closes IPv6 in the interface
 
 	RuntimeConfig struct {
-		MAC string `json:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
 	} `json:"runtimeConfig"`
 }
 
-// maxMTU is what the kernel takes: 64 KiB less one byte and the Ethernet header.
-const maxMTU = 65521
-
 func (c conf) validate(r *sdk.Request) error {
 	switch {
-	case c.MTU != 0 && (c.MTU < 68 || c.MTU > maxMTU):
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: want 68 to %d bytes", c.MTU, maxMTU)
 	case c.Bridge == r.IfName && c.Bridge != "":
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: is the name of the interface itself", c.Bridge)
-	case c.Owner != nil && *c.Owner == math.MaxUint32:
-		return spec.Errorf(spec.CodeConfig, "owner: %d: is no user; want a number from 0 to %d", *c.Owner, uint32(math.MaxUint32-1))
-	case c.Group != nil && *c.Group == math.MaxUint32:
-		return spec.Errorf(spec.CodeConfig, "group: %d: is no group; want a number from 0 to %d", *c.Group, uint32(math.MaxUint32-1))
 	}
 	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
 		return err
-	}
-	if c.Bridge != "" {
-		if err := spec.ValidIfName(c.Bridge); err != nil {
-			return spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, err)
-		}
 	}
 	return c.mac(r).ValidMAC()
 }

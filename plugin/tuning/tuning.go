@@ -17,25 +17,25 @@ var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other 
 }).KnowsArgs("MAC")
 
 type conf struct {
-	Sysctl   sysctls `json:"sysctl"`   // settings below net of the container's network namespace; IFNAME stands for the interface's name; each has to match a line of /etc/cni/tuning/allowlist.conf, a regular expression, where that file exists
-	MAC      string  `json:"mac"`      // of the interface; not together with bridge's macspoofchk, unless bridge is told the same
-	MTU      int     `json:"mtu"`      // 68 to 65535 bytes; at least 1280 where the interface has IPv6 addresses
-	Promisc  bool    `json:"promisc"`  // receive every packet; false leaves it as it is
-	AllMulti *bool   `json:"allmulti"` // receive every multicast packet, or not; default: as it is
-	TxQLen   *int    `json:"txQLen"`   // packets that may wait to be sent; default: as it is
-	DataDir  string  `json:"dataDir"`  // where the reference plugin keeps what was before, and this one too for its sake; default /run/cni/tuning
+	Sysctl   sysctls `json:"sysctl"`                              // settings below net of the container's network namespace; IFNAME stands for the interface's name; each has to match a line of /etc/cni/tuning/allowlist.conf, a regular expression, where that file exists
+	MAC      string  `json:"mac" want:"mac"`                      // of the interface; not together with bridge's macspoofchk, unless bridge is told the same
+	MTU      int     `json:"mtu" want:"0|68..65535 bytes"`        // 68 to 65535 bytes; at least 1280 where the interface has IPv6 addresses
+	Promisc  bool    `json:"promisc"`                             // receive every packet; false leaves it as it is
+	AllMulti *bool   `json:"allmulti"`                            // receive every multicast packet, or not; default: as it is
+	TxQLen   *int    `json:"txQLen" want:"0..2147483647 packets"` // packets that may wait to be sent; default: as it is
+	DataDir  string  `json:"dataDir"`                             // where the reference plugin keeps what was before, and this one too for its sake; default /run/cni/tuning
 
 	RuntimeConfig struct {
-		MAC string `json:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			Sysctl   sysctls `json:"sysctl"`   // added to sysctl; wins where both name one
-			MAC      string  `json:"mac"`      // wins over all others
-			MTU      *int    `json:"mtu"`      // wins over mtu
-			Promisc  *bool   `json:"promisc"`  // wins over promisc
-			AllMulti *bool   `json:"allmulti"` // wins over allmulti
-			TxQLen   *int    `json:"txQLen"`   // wins over txQLen
+			Sysctl   sysctls `json:"sysctl"`                              // added to sysctl; wins where both name one
+			MAC      string  `json:"mac" want:"mac"`                      // wins over all others
+			MTU      *int    `json:"mtu" want:"0|68..65535 bytes"`        // wins over mtu
+			Promisc  *bool   `json:"promisc"`                             // wins over promisc
+			AllMulti *bool   `json:"allmulti"`                            // wins over allmulti
+			TxQLen   *int    `json:"txQLen" want:"0..2147483647 packets"` // wins over txQLen
 		} `json:"cni"`
 	} `json:"args"`
 }
@@ -92,12 +92,6 @@ func (c conf) link(t *tune.Tuning, r *sdk.Request) error {
 		return err
 	}
 	mtu := over("mtu", args.MTU != nil)
-	if t.MTU != 0 && (t.MTU < 68 || t.MTU > 65535) {
-		return spec.Errorf(spec.CodeConfig, "%s: %d: want 68 to 65535 bytes", mtu, t.MTU)
-	}
-	if t.TxQLen != nil && (*t.TxQLen < 0 || *t.TxQLen > 1<<31-1) {
-		return spec.Errorf(spec.CodeConfig, "%s: %d: want 0 to %d packets", over("txQLen", args.TxQLen != nil), *t.TxQLen, 1<<31-1)
-	}
 	for _, ip := range r.ContainerIPs() {
 		if t.MTU != 0 && t.MTU < 1280 && ip.Address.Addr().Is6() {
 			return spec.Errorf(spec.CodeConfig, "%s: %d: %s has %s, and below 1280 the kernel takes IPv6 off a link", mtu, t.MTU, r.IfName, ip.Address)

@@ -6,7 +6,6 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the vlan plugin.
@@ -15,31 +14,16 @@ var Plugin = sdk.Interface("vlan", "gives a container one VLAN of a link of the 
 })
 
 type conf struct {
-	Master   string `json:"master"`   // the link below, which has to be named; with a VLAN for its own part, the two tags are one in the other
-	VLAN     *int   `json:"vlanId"`   // the VLAN's number, 1 to 4094, which has to be given
-	Protocol string `json:"protocol"` // of the tag: 802.1q, which is the default; 802.1ad: a provider's tag, for VLANs with VLANs of 802.1q in them (QinQ)
+	Master   string `json:"master" want:"ifname" lacks:"the name of the link whose VLAN it is to be, such as \"ens3\""` // the link below, which has to be named; with a VLAN for its own part, the two tags are one in the other
+	VLAN     *int   `json:"vlanId" want:"1..4094" lacks:"a number from 1 to 4094"`                                      // the VLAN's number, 1 to 4094, which has to be given
+	Protocol string `json:"protocol" want:"802.1q|802.1ad"`                                                             // of the tag: 802.1q, which is the default; 802.1ad: a provider's tag, for VLANs with VLANs of 802.1q in them (QinQ)
 	sdk.MasterKeys
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	if err := c.validate(); err != nil {
-		return nil, err
-	}
 	before, stacked, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true, Up: true})
 	if err != nil {
 		return nil, err
 	}
 	return append(append(before, link.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}), after...), nil
-}
-
-func (c conf) validate() error {
-	switch {
-	case c.Master == "":
-		return spec.Errorf(spec.CodeConfig, "master: is missing: want the name of the link whose VLAN it is to be, such as \"ens3\"")
-	case c.VLAN == nil:
-		return spec.Errorf(spec.CodeConfig, "vlanId: is missing: want a number from 1 to 4094")
-	case *c.VLAN < 1 || *c.VLAN > 4094:
-		return spec.Errorf(spec.CodeConfig, "vlanId: %d: want a number from 1 to 4094", *c.VLAN)
-	}
-	return sdk.OneOf("protocol", c.Protocol, "802.1q", "802.1ad")
 }

@@ -17,26 +17,14 @@ var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table
 })
 
 type conf struct {
-	Name  string `json:"vrfname"` // of the VRF, which has to be given; it is made if the container has none of that name
-	Table int    `json:"table"`   // the VRF's routing table, 1 to 4294967295 but not 253, 254 and 255; 0, which is the default: that of the VRF if there is one already, else a free one
+	Name  string `json:"vrfname" want:"ifname" lacks:"the name of a VRF, such as \"blue\""`                                                                    // of the VRF, which has to be given; it is made if the container has none of that name
+	Table int    `json:"table" want:"0|1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one"` // the VRF's routing table, 1 to 4294967295 but not 253, 254 and 255; 0, which is the default: that of the VRF if there is one already, else a free one
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	v := routing.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
-	bad := func(format string, args ...any) (plan.Plan, error) {
-		return nil, spec.Errorf(spec.CodeConfig, format, args...)
-	}
-	if c.Name == "" {
-		return bad("vrfname: is missing: want the name of a VRF, such as \"blue\"")
-	}
-	if err := spec.ValidIfName(c.Name); err != nil {
-		return bad("vrfname: %q: %w", c.Name, err)
-	}
 	if c.Name == r.IfName {
-		return bad("vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, or a VRF's", c.Name)
-	}
-	if t := c.Table; t < 0 || int64(t) > 1<<32-1 || t >= 253 && t <= 255 {
-		return bad("table: %d: want 1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one", t)
+		return nil, spec.Errorf(spec.CodeConfig, "vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, or a VRF's", c.Name)
 	}
 	return plan.Plan{v}, nil
 }
