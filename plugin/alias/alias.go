@@ -35,7 +35,7 @@ var Plugin = sdk.Chained("alias", "lets the containers of a network find each ot
 type conf struct {
 	DomainName string `json:"domainName"` // the names are also in this domain, such as "dns.podman", which the result's search begins with; names in it that no container has do not exist; default: none
 	DNS        struct {
-		Nameservers []string `json:"nameservers"` // addresses of the servers to ask for all other names; default: those of the result so far, else those of the host's /etc/resolv.conf
+		Nameservers []string `json:"nameservers" want:"address" says:"an address, such as 192.0.2.53 or 2001:db8::53"` // addresses of the servers to ask for all other names; default: those of the result so far, else those of the host's /etc/resolv.conf
 	} `json:"dns"`
 
 	RuntimeConfig struct {

@@ -23,7 +23,6 @@ package ovs
 import (
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -41,27 +40,27 @@ import (
 var Plugin = sdk.Interface("ovs", "plugs containers into a bridge of Open vSwitch", want, kinds).KnowsArgs("MAC")
 
 type conf struct {
-	Bridge        string      `json:"bridge"`         // name of the bridge, made when missing
-	RequireBridge bool        `json:"requireBridge"`  // refuse, instead of making the bridge
-	DatapathType  string      `json:"datapath_type"`  // of the bridge: system, which is the kernel's, or netdev, which is ovs-vswitchd's own; default: that of a bridge that is there, else system
-	Vlan          int         `json:"vlan"`           // VLAN of the container, 1 to 4094; beside trunk that of packets without a tag; 0: none
-	Trunk         []trunkItem `json:"trunk"`          // VLANs that the container tags itself
-	VxlanID       *int        `json:"vxlanID"`        // number of the VXLAN, 0 to 16777215, that joins the bridges of the hosts that remotes names
-	Remotes       []string    `json:"remotes"`        // addresses of the hosts; this host's own are skipped
-	VxlanPort     int         `json:"vxlanPort"`      // UDP port of the tunnels; default 4789
-	OFPortRequest int         `json:"ofport_request"` // OpenFlow port, 1 to 65279, to ask for; default: any that is free
-	IngressRate   int64       `json:"ingressRate"`    // bits per second to the container, by linux-htb; 0: no limit
-	EgressRate    int64       `json:"egressRate"`     // bits per second from the container; Open vSwitch drops what is beyond (ingress_policing_rate); 0: no limit
-	EgressBurst   int64       `json:"egressBurst"`    // bits that may come at once from the container; default: a tenth of egressRate, 80000 at least
-	SocketFile    string      `json:"socket_file"`    // of ovsdb-server; default /var/run/openvswitch/db.sock
+	Bridge        string      `json:"bridge" want:"ifname" lacks:"the name of a bridge of Open vSwitch, such as \"ovs0\""`                               // name of the bridge, made when missing
+	RequireBridge bool        `json:"requireBridge"`                                                                                                     // refuse, instead of making the bridge
+	DatapathType  string      `json:"datapath_type" want:"system|netdev"`                                                                                // of the bridge: system, which is the kernel's, or netdev, which is ovs-vswitchd's own; default: that of a bridge that is there, else system
+	Vlan          int         `json:"vlan" want:"0|1..4094" says:"a number from 1 to 4094, or 0 for none"`                                               // VLAN of the container, 1 to 4094; beside trunk that of packets without a tag; 0: none
+	Trunk         []trunkItem `json:"trunk"`                                                                                                             // VLANs that the container tags itself
+	VxlanID       *int        `json:"vxlanID" want:"0..16777215" says:"a number from 0 to 16777215 (24 bits)"`                                           // number of the VXLAN, 0 to 16777215, that joins the bridges of the hosts that remotes names
+	Remotes       []string    `json:"remotes" want:"address" says:"the address of a host, such as 192.0.2.1"`                                            // addresses of the hosts; this host's own are skipped
+	VxlanPort     int         `json:"vxlanPort" want:"0..65535" says:"a number from 1 to 65535"`                                                         // UDP port of the tunnels; default 4789
+	OFPortRequest int         `json:"ofport_request" want:"0..65279" says:"a number from 1 to 65279"`                                                    // OpenFlow port, 1 to 65279, to ask for; default: any that is free
+	IngressRate   int64       `json:"ingressRate" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`                          // bits per second to the container, by linux-htb; 0: no limit
+	EgressRate    int64       `json:"egressRate" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`                           // bits per second from the container; Open vSwitch drops what is beyond (ingress_policing_rate); 0: no limit
+	EgressBurst   int64       `json:"egressBurst" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`                          // bits that may come at once from the container; default: a tenth of egressRate, 80000 at least
+	SocketFile    string      `json:"socket_file" want:"/^(unix:)?[/]/" says:"the absolute path of a Unix socket, such as /var/run/openvswitch/db.sock"` // of ovsdb-server; default /var/run/openvswitch/db.sock
 	sdk.Cable
 	sdk.Conflicts
 }
 
 type trunkItem struct {
-	MinID *int `json:"minID"` // first of a range
-	MaxID *int `json:"maxID"` // last of a range
-	ID    *int `json:"id"`    // a single one
+	MinID *int `json:"minID" want:"1..4094"` // first of a range
+	MaxID *int `json:"maxID" want:"1..4094"` // last of a range
+	ID    *int `json:"id" want:"1..4094"`    // a single one
 }
 
 // db is the socket of the database.
@@ -135,34 +134,13 @@ func (c conf) limits() ovs.Limits {
 	return l
 }
 
-const vlanNumbers = "want a number from 1 to 4094"
-
-func validVLAN(id int) bool { return id >= 1 && id <= 4094 }
-
 // validate refuses what Open vSwitch would not take, or would go without effect.
 func (c conf) validate(r *sdk.Request) (remotes []netip.Addr, trunks []int, err error) {
 	switch {
-	case c.Bridge == "":
-		err = spec.Errorf(spec.CodeConfig, `bridge: is missing: want the name of a bridge of Open vSwitch, such as "ovs0"`)
-	case spec.ValidIfName(c.Bridge) != nil:
-		err = spec.Errorf(spec.CodeConfig, "bridge: %q: %w", c.Bridge, spec.ValidIfName(c.Bridge))
-	case !filepath.IsAbs(string(c.db())):
-		err = spec.Errorf(spec.CodeConfig, "socket_file: %q: want the absolute path of a Unix socket, such as %s", c.SocketFile, ovs.DefaultDB)
-	case c.Vlan != 0 && !validVLAN(c.Vlan):
-		err = spec.Errorf(spec.CodeConfig, "vlan: %d: %s, or 0 for none", c.Vlan, vlanNumbers)
-	case c.VxlanID != nil && (*c.VxlanID < 0 || *c.VxlanID > 1<<24-1):
-		err = spec.Errorf(spec.CodeConfig, "vxlanID: %d: want a number from 0 to 16777215 (24 bits)", *c.VxlanID)
 	case c.VxlanID == nil && len(c.Remotes) > 0:
 		err = spec.Errorf(spec.CodeConfig, "vxlanID: is missing: remotes names hosts; want a number from 0 to 16777215 (24 bits)")
-	case c.VxlanPort < 0 || c.VxlanPort > 65535:
-		err = spec.Errorf(spec.CodeConfig, "vxlanPort: %d: want a number from 1 to 65535", c.VxlanPort)
-	case c.OFPortRequest < 0 || c.OFPortRequest > 65279:
-		err = spec.Errorf(spec.CodeConfig, "ofport_request: %d: want a number from 1 to 65279", c.OFPortRequest)
-	default:
-		err = c.validateRates()
-	}
-	if err == nil {
-		err = sdk.OneOf("datapath_type", c.DatapathType, "system", "netdev")
+	case c.EgressBurst != 0 && c.EgressRate == 0:
+		err = spec.Errorf(spec.CodeConfig, "egressBurst: %d: goes without effect: set egressRate, or leave the key out", c.EgressBurst)
 	}
 	if err == nil {
 		err = c.Cable.Validate(r)
@@ -177,23 +155,6 @@ func (c conf) validate(r *sdk.Request) (remotes []netip.Addr, trunks []int, err 
 		trunks, err = c.trunks()
 	}
 	return remotes, trunks, err
-}
-
-// validateRates is about limits, which Open vSwitch counts in kilobits.
-func (c conf) validateRates() error {
-	const most int64 = 4_000_000_000_000 // of 32 bits of kilobits
-	for _, n := range []struct {
-		key   string
-		value int64
-	}{{"ingressRate", c.IngressRate}, {"egressRate", c.EgressRate}, {"egressBurst", c.EgressBurst}} {
-		if n.value != 0 && (n.value < 1000 || n.value > most) {
-			return spec.Errorf(spec.CodeConfig, "%s: %d: want 1000 to %d, or 0 for no limit", n.key, n.value, most)
-		}
-	}
-	if c.EgressBurst != 0 && c.EgressRate == 0 {
-		return spec.Errorf(spec.CodeConfig, "egressBurst: %d: goes without effect: set egressRate, or leave the key out", c.EgressBurst)
-	}
-	return nil
 }
 
 // remotes are the hosts, each once.
@@ -230,14 +191,6 @@ func (c conf) trunks() (all []int, err error) {
 
 // span is a range, which is empty (first is above last) where only id is given.
 func (t trunkItem) span(path string) (first, last int, err error) {
-	for _, n := range []struct {
-		key string
-		id  *int
-	}{{"id", t.ID}, {"minID", t.MinID}, {"maxID", t.MaxID}} {
-		if n.id != nil && !validVLAN(*n.id) {
-			return 0, 0, spec.Errorf(spec.CodeConfig, "%s.%s: %d: %s", path, n.key, *n.id, vlanNumbers)
-		}
-	}
 	switch {
 	case t.MinID == nil && t.MaxID != nil:
 		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID, *t.MaxID)
