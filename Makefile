@@ -74,7 +74,7 @@ release: build ## archives, packages, an image, sums and an SBOM of VERSION for 
 	  for p in /usr /usr/local; do top=system; [ $$p = /usr ] || top=local; \
 	    $(MAKE) -s install BIN=$$tree/bin HERE=$(BIN)/fairlead PREFIX=$$p CNIDIR=$$p/lib/fairlead/cni UNITCNIDIR=/opt/cni/bin DESTDIR=$$tree/$$top >/dev/null; \
 	  done; done
-	$(BIN)/release/tool -version $(VERSION) -date $$(git log -1 --format=%ct) -trees $(BIN)/release -out $(OUT) $(ARCHS)
+	$(BIN)/release/tool -version $(VERSION) -date $${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} -trees $(BIN)/release -out $(OUT) $(ARCHS)
 	@cat $(OUT)/SHA256SUMS
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user

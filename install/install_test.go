@@ -304,6 +304,10 @@ func TestUnsafe(t *testing.T) {
 	if _, err := Install(v1, t.TempDir(), false); !errors.As(err, new(*UnsafeError)) {
 		t.Errorf("of a program that everybody may write to: %v", err)
 	}
+	must(t, errors.Join(os.Chmod(filepath.Join(v1, "bridge"), 0o755), os.Chmod(v1, 0o777)))
+	if _, err := Install(v1, t.TempDir(), false); !errors.As(err, new(*UnsafeError)) {
+		t.Errorf("from a directory that everybody may write to: %v", err)
+	}
 }
 
 // The errors of file systems that cannot be written to name the path; what is up to date needs no writing.

@@ -67,13 +67,16 @@ func shipped(from string) (names []string, program string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
+	if err := written(from); err != nil {
+		return nil, "", err
+	}
 	known, want := digests{}, digest{}
 	for _, name := range all {
 		path := filepath.Join(from, name)
 		if originOf(path) != ours || name == "fairlead" || name == "cni" {
 			continue
 		}
-		if err := readable(path); err != nil {
+		if err := written(path); err != nil {
 			return nil, "", err
 		}
 		have, err := known.of(path)
@@ -93,8 +96,8 @@ func shipped(from string) (names []string, program string, err error) {
 	return names, program, nil
 }
 
-// readable refuses a program that anybody may have written.
-func readable(path string) error {
+// written refuses a program, or a directory of programs, that anybody may have written.
+func written(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
 		return err
