@@ -342,6 +342,21 @@ var chains = withChains([]chain{
 	{"debug", []string{debugBridge, `"type":"debug","cniOutput":"/run/calls","addHooks":[["ip","route"]],"delHooks":[["ip","route"]]`}, []breaker{
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
 	}},
+	{"ovs", []string{`"type":"ovs","bridge":"ovs0","datapath_type":"netdev","vlan":100,"vxlanID":42,"remotes":["192.0.2.7","192.0.2.8"],"egressRate":20000000,"ingressRate":100000000,` + hostLocal}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
+		{"host's end down", onDev("veth", "ip link set $dev down"), `host state is down`},
+		{"port gone", onDev("veth", "ovs-vsctl del-port $dev"), `ovs port host/veth\w+ .*: is missing`},
+		{"on another bridge", onDev("veth", "ovs-vsctl del-port $dev -- add-br ovs1 -- set bridge ovs1 datapath_type=netdev -- add-port ovs1 $dev; ovs-vsctl del-port $dev -- del-br ovs1"), `is missing`},
+		{"another VLAN", onDev("veth", "ovs-vsctl set port $dev tag=200"), `tag is 200, want 100`},
+		{"a trunk", onDev("veth", "ovs-vsctl set port $dev vlan_mode=trunk"), `vlan_mode is trunk, want access`},
+		{"another limit", onDev("veth", "ovs-vsctl set interface $dev ingress_policing_rate=1000"), `ingress_policing_rate is 1000, want 20000`},
+		{"no limit", onDev("veth", "ovs-vsctl clear port $dev qos"), `qos is none, want linux-htb 100000000`},
+		{"not ours", onDev("veth", "ovs-vsctl remove port $dev external_ids fairlead; ovs-vsctl del-port $dev"), `is missing`},
+		{"a tunnel gone", onDev("veth", "ovs-vsctl del-port $(ovs-vsctl --bare --columns=name find port external_ids:fairlead-remote=192.0.2.8)"), `tunnel to 192.0.2.8 is missing`},
+		{"a tunnel elsewhere", onDev("veth", "ovs-vsctl set interface $(ovs-vsctl --bare --columns=name find port external_ids:fairlead-remote=192.0.2.7) options:remote_ip=192.0.2.9"), `remote_ip is 192.0.2.9, want 192.0.2.7`},
+		{"bridge gone", host("ovs-vsctl", "del-br", "ovs0"), `bridge: "ovs0": no such bridge in Open vSwitch; there is none`},
+		renamed,
+	}},
 	{"vrf", []string{`"type":"bridge","bridge":"br-vrf","isGateway":true,` + hostLocal, `"type":"vrf","vrfname":"blue"`}, []breaker{
 		{"no member", in("ip", "link", "set", "eth0", "nomaster"), `route default|master is none, want blue`},
 		{"VRF down", in("ip", "link", "set", "blue", "down"), `state of blue is down`},

@@ -34,6 +34,7 @@ var setups = map[string]func(*testing.T){
 	"alias":           nameServer,
 	"bad-alias":       nameServer,
 	"dhcp-bridge":     dhcpBridge,
+	"ovs":             ovs,
 	"dhcp-macvlan":    dhcpUplink,
 }
 

@@ -1,11 +1,14 @@
 package plugin_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // ovsConf is a configuration of plugin ovs for a test's Open vSwitch, with its own datapath: not every kernel has the module.
@@ -29,12 +32,15 @@ func pings(t *testing.T, from *attachment, to string) bool {
 	return strings.Contains(nstest.RunIn(t, from.netns, "sh", "-c", "ping -c2 -i1 -W2 "+to+" || true"), "bytes from")
 }
 
+// ovs runs the host's Open vSwitch.
+func ovs(t *testing.T) { nstest.NewOVS(t, "") }
+
 // TestOVS pings between containers of one bridge, apart where their VLANs are, and before, while and after ovs-vswitchd is started again.
 func TestOVS(t *testing.T) {
 	o := nstest.NewOVS(t, "")
 	add := func(n int, more string) *attachment {
 		t.Helper()
-		r := newRunner(t, chain{name: "ovs", plugins: []string{ovsConf(o, more+static4(fmt.Sprint("10.77.0.", n)))}})
+		r := newRunner(t, chain{name: "ovs-ping", plugins: []string{ovsConf(o, more+static4(fmt.Sprint("10.77.0.", n)))}})
 		a := &attachment{id: fmt.Sprint("c", n), netns: nstest.NewNS(t)}
 		r.must("add", r.add(a))
 		r.must("check", r.check(a))
@@ -66,7 +72,6 @@ func TestOVS(t *testing.T) {
 
 // TestOVSTunnels pings through VXLAN between the bridges of three hosts, each of which has tunnels to both others: nothing goes round.
 func TestOVSTunnels(t *testing.T) {
-	nstest.Need(t, "vxlan", "id", "1")
 	type host struct {
 		ns string
 		o  *nstest.OVS
@@ -121,4 +126,101 @@ func TestOVSTunnels(t *testing.T) {
 	if out := h.o.Ctl(t, "--bare", "--columns=name", "find", "interface", "type=vxlan"); strings.TrimSpace(out) != "" {
 		t.Errorf("the last DEL left tunnels %s", out)
 	}
+}
+
+// TestOVSAway says which daemon is not there: STATUS with code 50, ADD with code 11, which has changed nothing. DEL of what is in the
+// database waits for its server.
+//
+// clause: P8 P11
+func TestOVSAway(t *testing.T) {
+	o := nstest.NewOVS(t, "")
+	r := newRunner(t, chain{name: "ovs-away", plugins: []string{ovsConf(o, static4("10.77.0.2"))}})
+	a := &attachment{id: "a", netns: nstest.NewNS(t)}
+	r.must("status", r.status())
+	refused := func(when, say string) {
+		t.Helper()
+		before := nstest.Run(t, "sh", "-c", "ip -br link | sed 's/@.*//'; find /run/cni -type f | grep -v lock || true")
+		wantCode(t, when+": status", r.status(), spec.CodeUnavailable, say)
+		wantCode(t, when+": add", r.add(&attachment{id: "b", netns: a.netns}), spec.CodeTryAgain, say)
+		if after := nstest.Run(t, "sh", "-c", "ip -br link | sed 's/@.*//'; find /run/cni -type f | grep -v lock || true"); after != before {
+			t.Errorf("%s: is\n%s\nwas\n%s", when, after, before)
+		}
+		r.must(when+": del of nothing", r.del(&attachment{id: "b", netns: a.netns}))
+	}
+	const noSwitch = "Open vSwitch: ovs-vswitchd does not run: start it"
+	r.must("add", r.add(a))
+	o.Stop(t, "ovs-vswitchd")
+	refused("ovs-vswitchd has ended", noSwitch)
+	if err := r.check(a); err == nil || !strings.Contains(err.Error(), noSwitch) {
+		t.Errorf("check while ovs-vswitchd is away: %v", err)
+	}
+	o.StartSwitch(t)
+	r.must("status", r.status())
+	o.Kill(t, "ovs-vswitchd")
+	refused("ovs-vswitchd was killed", noSwitch)
+	o.StartSwitch(t)
+	r.must("status", r.status())
+	o.Stop(t, "ovsdb-server")
+	refused("ovsdb-server has ended", "ovsdb-server does not answer")
+	wantCode(t, "del while ovsdb-server is away", r.del(a), spec.CodeTryAgain, "start ovsdb-server")
+	wantCode(t, "gc while ovsdb-server is away", r.gc(), spec.CodeTryAgain, "start ovsdb-server")
+	o.StartServer(t)
+	r.must("status", r.status())
+	r.must("del", r.del(a))
+	if ports := o.Ctl(t, "list-ports", "ovs0"); ports != "" {
+		t.Errorf("del left %s", ports)
+	}
+	missing := strings.Replace(ovsConf(o, `,"requireBridge":true`+static4("10.77.0.2")), `"ovs0"`, `"ovs9"`, 1)
+	r.chain.plugins[0] = missing
+	wantCode(t, "status without the bridge", r.status(), spec.CodeUnavailable, `bridge: "ovs9": no such bridge in Open vSwitch; there is ovs0`)
+	wantCode(t, "add without the bridge", r.add(a), spec.CodeConfig, `bridge: "ovs9": no such bridge`)
+}
+
+// TestOVSParallel adds many containers of a bridge that is not there yet at once, and deletes them: the last one takes the tunnels away.
+func TestOVSParallel(t *testing.T) {
+	o := nstest.NewOVS(t, "")
+	r := newRunner(t, chain{name: "ovs-parallel", plugins: []string{ovsConf(o, `,"vxlanID":7,"remotes":["192.0.2.7"],"ipam":{"type":"host-local","subnet":"10.77.0.0/24"}`)}})
+	all := make([]attachment, 12)
+	errs := make([]error, len(all))
+	each := func(do func(*attachment) error) {
+		t.Helper()
+		var wg sync.WaitGroup
+		for i := range all {
+			wg.Go(func() { errs[i] = do(&all[i]) })
+		}
+		wg.Wait()
+		r.must("all at once", errors.Join(errs...))
+	}
+	for i := range all {
+		all[i] = attachment{id: fmt.Sprint("p", i), netns: nstest.NewNS(t)}
+	}
+	each(func(a *attachment) error { return r.add(a) })
+	each(r.check)
+	if n := strings.Count(o.Ctl(t, "list-ports", "ovs0"), "\n"); n != len(all)+1 {
+		t.Errorf("%d ports, want one each and a tunnel", n)
+	}
+	ping(t, &all[0], strings.TrimSpace(all[11].text("IP4")))
+	each(r.del)
+	if ports := o.Ctl(t, "list-ports", "ovs0"); ports != "" {
+		t.Errorf("left %s", ports)
+	}
+}
+
+// TestOVSSpecification attaches by the example of the specification: a server on the bridge gives the address.
+//
+// clause: C11 C12
+func TestOVSSpecification(t *testing.T) {
+	o := nstest.NewOVS(t, "")
+	o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev", "--", "add-port", "ovs0", "wire", "--", "set", "interface", "wire", "type=internal")
+	nstest.Run(t, "sh", "-ec", "ip link set wire up; ip addr add 10.77.0.1/24 dev wire")
+	dhcpServer(t, "/proc/self/ns/net", "wire", "10.77.0")
+	r := newRunner(t, chain{name: "pci", plugins: []string{`"type":"ovs","bridge":"ovs0","vxlanID":42,"ipam":{"type":"dhcp","routes":[{"dst":"10.3.0.0/16"},{"dst":"10.4.0.0/16"}]},"args":{"labels":{"appVersion":"1.0"}}`}})
+	a := &attachment{id: "a", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	r.must("check", r.check(a))
+	ping(t, a, "10.77.0.1")
+	if out := nstest.RunIn(t, a.netns, "ip", "route"); !strings.Contains(out, "10.3.0.0/16 via 10.77.0.1") || !strings.Contains(out, "10.4.0.0/16 via 10.77.0.1") {
+		t.Errorf("routes\n%s", out)
+	}
+	r.must("del", r.del(a))
 }

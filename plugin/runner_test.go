@@ -184,6 +184,7 @@ func state(t *testing.T) string {
 		for p in iptables ip6tables; do $p-save -t nat 2>/dev/null | grep -- 'CNI-[0-9a-f]\{8\}\|CNI-DN-' || true; done
 		nft -a list ruleset 2>/dev/null | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
 		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
+		[ ! -S /run/openvswitch/db.sock ] || { ovs-vsctl --format=csv --columns=name,external_ids list port; ovs-vsctl --format=csv list qos; }
 		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
 	var keep []string
 	for _, line := range strings.Split(s, "\n") {

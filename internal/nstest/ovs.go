@@ -18,11 +18,16 @@ type OVS struct {
 	NS  string // that the bridges are in; empty: the test's own
 }
 
-// NewOVS starts both daemons.
+// NewOVS starts both daemons. In the test's own namespace they are where programs look for them.
 func NewOVS(t testing.TB, ns string) *OVS {
 	t.Helper()
 	NeedProgram(t, "ovsdb-server", "ovsdb-tool", "ovs-vswitchd", "ovs-vsctl")
-	dir, err := os.MkdirTemp("", "ovs") // whose path is short enough for sockets
+	dir, err := "/run/openvswitch", error(nil)
+	if ns == "" {
+		err = os.MkdirAll(dir, 0o755)
+	} else {
+		dir, err = os.MkdirTemp("", "ovs") // whose path is short enough for sockets
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -127,23 +127,28 @@ func remove(ctx context.Context, c *ovsdb.Conn, marks []string) error {
 	}
 	var ops []ovsdb.Op
 	for _, m := range marks {
-		ops = append(ops, ovsdb.Select(portTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: m}), "_uuid", "external_ids"))
+		ops = append(ops, ovsdb.Select(portTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: m}), "_uuid", "external_ids"),
+			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: m}), "_uuid"))
 	}
 	answers, err := c.Transact(ctx, ops...)
 	if err != nil {
 		return err
 	}
-	var ports []ovsdb.UUID
+	var ports, qos []ovsdb.UUID
 	overlays := map[string]bool{}
-	for _, a := range answers {
+	for i, a := range answers {
 		for _, row := range a.Rows {
+			if i%2 == 1 {
+				qos = append(qos, row.UUID("_uuid"))
+				continue
+			}
 			ports = append(ports, row.UUID("_uuid"))
 			if o := row.Map("external_ids")[overlayKey]; o != "" {
 				overlays[o] = true
 			}
 		}
 	}
-	if _, err := c.Transact(ctx, removal(ports, marks...)...); err != nil {
+	if _, err := c.Transact(ctx, removal(ports, qos)...); err != nil {
 		return err
 	}
 	for _, overlay := range slices.Sorted(maps.Keys(overlays)) {
@@ -189,7 +194,7 @@ func sweep(ctx context.Context, c *ovsdb.Conn, overlay string) error {
 		// An ADD that needs them adds its port before it looks at them: then the ports are others.
 		b := answers[0].Rows[0]
 		wait := ovsdb.Wait(bridgeTable, ovsdb.Is("_uuid", b.UUID("_uuid")), map[string]any{"ports": ovsdb.SetOf(b.UUIDs("ports")...)})
-		_, err = c.Transact(ctx, append([]ovsdb.Op{wait}, removal(idle)...)...)
+		_, err = c.Transact(ctx, append([]ovsdb.Op{wait}, removal(idle, nil)...)...)
 		return err
 	})
 }

@@ -175,7 +175,7 @@ func (t Tunnels) make(ctx context.Context, c *ovsdb.Conn, bridge ovsdb.UUID, rem
 		}
 	}
 	if terr == nil {
-		_, terr = c.Transact(undo, removal(uuids)...)
+		_, terr = c.Transact(undo, removal(uuids, nil)...)
 	}
 	return errors.Join(err, terr)
 }

@@ -121,7 +121,7 @@ func (d *drift) want(column string, want, got any) {
 func (d drift) err() error { return errors.Join(d...) }
 
 func orNone(s string) string {
-	if s == "" || s == "[]" {
+	if s == "" || s == "0" {
 		return "none"
 	}
 	return s

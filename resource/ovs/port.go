@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -70,7 +69,7 @@ func (v VLANs) compare(row ovsdb.Row, d *drift) {
 	}
 	d.want("vlan_mode", v.mode(), row.Text("vlan_mode"))
 	tag, _ := row.Int("tag")
-	d.want("tag", opt("", v.Tag), opt("", tag))
+	d.want("tag", v.Tag, tag)
 	d.want("trunks", ranges(v.Trunks), ranges(row.Ints("trunks")))
 }
 
@@ -129,22 +128,20 @@ func (p Port) add(ctx context.Context, c *ovsdb.Conn) error {
 		return spec.Errorf(spec.CodeTryAgain, "bridge %s is not there any more", p.Bridge)
 	}
 	bridge := answers[0].Rows[0].UUID("_uuid")
-	var ops []ovsdb.Op
 	for _, old := range answers[1].Rows {
 		if tag := old.Map("external_ids")[ownerKey]; tag != kernel.Tag(p.Owner) {
-			return fmt.Errorf("port %s exists in Open vSwitch, and is %s's", p.Link, orNobody(tag))
+			return fmt.Errorf("port %s exists in Open vSwitch, and is %s", p.Link, ofWhom(tag))
 		}
-		ops = append(ops, removal([]ovsdb.UUID{old.UUID("_uuid")}, kernel.Tag(p.Owner))...)
-	}
-	if len(ops) > 0 { // a row of the name cannot come and go in one transaction
-		_, err := c.Transact(ctx, ops...)
-		return errors.Join(err, again(err))
+		if err := remove(ctx, c, []string{kernel.Tag(p.Owner)}); err != nil { // a name cannot go and come in one transaction
+			return err
+		}
 	}
 	iface := map[string]any{"name": p.Link, "external_ids": ovsdb.Map{ownerKey: kernel.Tag(p.Owner)}}
 	if p.OFPort != 0 {
 		iface["ofport_request"] = p.OFPort
 	}
 	p.Limits.police(iface)
+	var ops []ovsdb.Op
 	ids := ovsdb.Map{ownerKey: kernel.Tag(p.Owner), contIface: p.Owner.IfName, contNetns: p.Netns}
 	if m := p.Overlay.mark(p.Bridge); m != "" {
 		ids[overlayKey] = m
@@ -169,19 +166,11 @@ func (p Port) add(ctx context.Context, c *ovsdb.Conn) error {
 	return err
 }
 
-// again is what makes Ensure read once more, where nothing else failed.
-func again(err error) error {
-	if err != nil {
-		return nil
-	}
-	return &ovsdb.Error{Code: "timed out", Details: "a former row of the port goes first"}
-}
-
-func orNobody(tag string) string {
+func ofWhom(tag string) string {
 	if _, _, text, ok := kernel.ParseTag(tag); ok {
-		return text
+		return text + "'s"
 	}
-	return "no attachment"
+	return "no attachment's"
 }
 
 // Verify implements plan.Resource.
@@ -225,11 +214,11 @@ func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 	return PortKind(p.DB).Remove(ctx, w, plan.TagOf(p.Owner))
 }
 
-// removal deletes ports, and the limits of an owner.
-func removal(ports []ovsdb.UUID, tags ...string) []ovsdb.Op {
+// removal deletes ports and QoS, which a port of somebody else's may have come to use.
+func removal(ports, qos []ovsdb.UUID) []ovsdb.Op {
 	ops := []ovsdb.Op{ovsdb.Mutate(bridgeTable, nil, "ports", "delete", ovsdb.SetOf(ports...))}
-	for _, tag := range slices.Compact(tags) {
-		ops = append(ops, ovsdb.Delete(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: tag})))
+	for _, q := range qos {
+		ops = append(ops, ovsdb.Mutate(portTable, ovsdb.Includes("qos", q), "qos", "delete", q), ovsdb.Delete(qosTable, ovsdb.Is("_uuid", q)))
 	}
 	return ops
 }
