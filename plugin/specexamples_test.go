@@ -65,14 +65,16 @@ func specCases() map[string]specCase {
 	return map[string]specCase{
 		"bridge":  {"Example configurations: bridge", "bridge", specBridge, "nameserver 10.1.0.1\n", "{}", specHost.onBridge},
 		"ovs":     {"Example configurations: ovs", "ovs", specSwitch, "", "{}", specHost.onSwitch},
-		"macvlan": {"Example configurations: macvlan", "macvlan", specUplink, "nameserver 10.0.0.1\n", "{}", specHost.onUplink},
+		"macvlan": {"Example configurations: macvlan", "macvlan", specUplink, "nameserver 10.0.0.1\n", "{}",
+			specHost.onUplink},
 		"chain": {"chain list", "bridge", specBridge, "nameserver 10.1.0.1\n",
-			`{"mac":"00:11:22:33:44:66","portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`, specHost.inChain},
+			`{"mac":"00:11:22:33:44:66","portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]}`,
+			specHost.inChain},
 	}
 }
 
-// specBridge makes the bridge of the examples, with the MAC that they show and the gateway's address, and four leases in
-// its network: the examples are about the one that gets 10.1.0.5.
+// specBridge makes the bridge of the examples, with the MAC that they show and the gateway's address, and says that
+// 10.1.0.4 was allocated last: the examples are about the container that gets 10.1.0.5.
 func specBridge(t *testing.T) {
 	withoutBridges(t)
 	nstest.Run(t, "sh", "-ec", `ip link add cni0 address 00:11:22:33:44:55 type bridge; ip link set cni0 up
@@ -93,14 +95,19 @@ func specUplink(t *testing.T) {
 	dhcpServer(t, lan, "wire", "10.0.0")
 }
 
-// specSwitch makes the bridge of Open vSwitch, in userspace for kernels without its module, and a DHCP server on it. The
-// server is on the bridge's own link: one behind a veth pair would leave checksums to a card, which this datapath is not.
+// specSwitch makes the bridge of Open vSwitch, in userspace for kernels without its module, and a DHCP server on it.
+// The server is on the bridge's own link: one behind a veth pair would leave checksums to a card, which this datapath is
+// not.
 func specSwitch(t *testing.T) {
 	o := nstest.NewOVS(t, "")
 	nstest.Run(t, "ln", "-sfn", o.Dir, "/run/openvswitch")
-	t.Cleanup(func() { nstest.Run(t, "rm", "/run/openvswitch") })
+	t.Cleanup(func() {
+		o.Ctl(t, "del-br", "ovs0")
+		nstest.Run(t, "rm", "/run/openvswitch")
+	})
 	o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev")
-	nstest.Run(t, "sh", "-ec", "sysctl -qw net.ipv6.conf.ovs0.disable_ipv6=1; ip link set ovs0 up; ip addr add 10.5.0.1/24 dev ovs0")
+	nstest.Run(t, "sh", "-ec",
+		"sysctl -qw net.ipv6.conf.ovs0.disable_ipv6=1; ip link set ovs0 up; ip addr add 10.5.0.1/24 dev ovs0")
 	dhcpServer(t, "/proc/self/ns/net", "ovs0", "10.5.0")
 }
 
@@ -148,7 +155,8 @@ func (h specHost) run(env []string, stdin, name string, args ...string) (stdout 
 
 // plugin runs one verb of a plugin with a configuration as it stands.
 func (h specHost) plugin(verb, typ, conf string) ([]byte, error) {
-	return h.run([]string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=blue", "CNI_NETNS=" + blue, "CNI_IFNAME=eth0"}, conf, typ)
+	env := []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=blue", "CNI_NETNS=" + blue, "CNI_IFNAME=eth0"}
+	return h.run(env, conf, typ)
 }
 
 // sees compares what a command prints, on the host or in the container, with a regular expression.
@@ -306,8 +314,8 @@ func (h specHost) byCommand(c specCase, conf string) {
 	same(h.T, "run", before)
 }
 
-// byPlugin has the plugin's program carry the container through its life with a configuration as it stands; CHECK and DEL
-// get the result of ADD beside it, as from a runtime.
+// byPlugin has the plugin's program carry the container through its life with a configuration as it stands; CHECK and
+// DEL get the result of ADD beside it, as from a runtime.
 func (h specHost) byPlugin(c specCase, conf string) {
 	h.Helper()
 	parsed, err := spec.ParseConf([]byte(conf))
@@ -434,8 +442,8 @@ func (h specHost) onSwitch(r specResult) {
 	}
 }
 
-// TestSpecExamples attaches a container by each configuration of the specification's documents as it stands, but for its
-// comments, through the command and through the plugin's program, and asks ip(8) for all that the example says.
+// TestSpecExamples attaches a container by each configuration of the specification's documents as it stands, but for
+// its comments, through the command and through the plugin's program, and asks ip(8) for all that the example says.
 //
 // clause: V4 V8 C3 C4 C5 C11 C12 P7 R2 R3 R7
 func TestSpecExamples(t *testing.T) {
