@@ -174,7 +174,7 @@ func (r *runner) must(what string, err error) {
 }
 
 // volatile is what stays without being anybody's, and what is a network's rather than an attachment's.
-var volatile = regexp.MustCompile(`last_reserved_ip|\.fairlead-index/|fairlead/nft-ending$|/lock$|\.lock$|fairlead/ipam|fairlead/network-|memory/closed|memory/gateway|memory/pinned|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`)
+var volatile = regexp.MustCompile(`last_reserved_ip|\.fairlead-index/|fairlead/nft-ending$|/lock$|\.lock$|fairlead/ipam|fairlead/network-|memory/closed|memory/history/|memory/gateway|memory/pinned|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`)
 
 // state is what the host holds: links, addresses, routes, nft elements, leases, memory.
 func state(t *testing.T) string {

@@ -63,8 +63,8 @@ type specCase struct {
 // specCases are all of them, by the name of the test.
 func specCases() map[string]specCase {
 	return map[string]specCase{
-		"bridge":  {"Example configurations: bridge", "bridge", specBridge, "nameserver 10.1.0.1\n", "{}", specHost.onBridge},
-		"ovs":     {"Example configurations: ovs", "ovs", specSwitch, "", "{}", specHost.onSwitch},
+		"bridge": {"Example configurations: bridge", "bridge", specBridge, "nameserver 10.1.0.1\n", "{}", specHost.onBridge},
+		"ovs":    {"Example configurations: ovs", "ovs", specSwitch, "", "{}", specHost.onSwitch},
 		"macvlan": {"Example configurations: macvlan", "macvlan", specUplink, "nameserver 10.0.0.1\n", "{}",
 			specHost.onUplink},
 		"chain": {"chain list", "bridge", specBridge, "nameserver 10.1.0.1\n",
