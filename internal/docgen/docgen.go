@@ -22,7 +22,7 @@ type Files map[string][]byte
 // Generate makes every document from the tree at root.
 func Generate(root string) (Files, error) {
 	files := Files{}
-	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, doctor} {
+	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, doctor, explained} {
 		if err := generate(root, files); err != nil {
 			return nil, err
 		}
