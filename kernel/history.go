@@ -24,9 +24,9 @@ import (
 // leases whose addresses can be proven never to have been held, and ports the indexes of ports that were seen to be ours.
 type History struct{ dir string }
 
-// History is that of a bridge.
+// History is that of a bridge. It is beside the records, for it is no attachment's.
 func (m Memory) History(bridge string) History {
-	return History{filepath.Join(m.Dir, "history", bridge)}
+	return History{filepath.Join(filepath.Dir(m.Dir), "history", bridge)}
 }
 
 // opening is how long after its bridge was made a history is open to a ledger whose number is younger: the call that makes the bridge

@@ -182,7 +182,7 @@ cat >/dev/null; [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"
 			return a.list(elsewhere).attach()
 		}, true},
 		{"no index", sh(`rm -r DATA/.fairlead-index`), true},
-		{"no history", sh(`rm -r /run/cni/fairlead/memory/history`), true},
+		{"no history", sh(`rm -r /run/cni/fairlead/history`), true},
 		{"restored from a backup", func(t *testing.T, a *audience) *attachment {
 			copied := t.TempDir()
 			clone := func(from, to string) {

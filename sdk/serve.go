@@ -249,6 +249,9 @@ type site struct {
 	all   []Plugin // of the program
 	w     *kernel.World
 	swept bool // GC has been over the kinds of all plugins
+
+	// checked is what CHECK has seen of the links on the host: all plugins of a chain are given the same result, and change nothing.
+	checked *Links
 }
 
 // serve runs the verb, and has it written down where the plugin does that.

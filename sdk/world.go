@@ -140,6 +140,10 @@ func (r *Request) hostSide() []string {
 
 // lookUpHostLinks asks the kernel about the links that Prev lists on the host, and about the one that leads to the container.
 func (c *call) lookUpHostLinks() (err error) {
+	if c.checked != nil {
+		c.r.Links = *c.checked
+		return nil
+	}
 	c.r.Links = Links{}
 	if c.r.InContainer() {
 		if c.r.Peer, err = resource.LookBehind(c.w, c.r.IfName); err != nil {
@@ -169,6 +173,9 @@ func (c *call) lookUpHostLinks() (err error) {
 		default:
 			c.r.Missing = append(c.r.Missing, name)
 		}
+	}
+	if c.r.verb == "CHECK" {
+		c.checked = &c.r.Links
 	}
 	return nil
 }
