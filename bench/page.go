@@ -37,9 +37,13 @@ second one added.
 
 // growing explains the one cost that grows with the attachments on our side.
 const growing = `A bridge of 1,000 ports costs both sides in the kernel: plugging a port in (1.1 ms at few ports, 2.2 at 1,000: br_add_if,
-where br_port_state_selection and netdev_master_upper_dev_link walk all ports) and telling the neighbours of a new address,
-which is copied to every port, and there received, in the sender's time (0.3 ms and 2.8 ms: br_flood, arp_process). The ports'
-host-side ends have no IPv6 with us, or each change of a link would walk their routes (fib6_clean_all).
+where br_port_state_selection and netdev_master_upper_dev_link walk all ports), what IPv6 in the container sends by itself when its
+link comes up, and, with the reference, telling the neighbours of a new address, which is copied to every port, and there received, in
+the sender's time (0.3 ms and 2.8 ms: br_flood, arp_process). We tell only where somebody on the bridge may know another owner of the
+address: host-local's ledger and a record of each bridge (in /run/cni/fairlead/history) prove where nobody has held it since the boot.
+An address of another allocator, one that was asked for by name, one that was held before, a port that is not ours, a bridge that we did
+not make, and leases that another program may have changed: all these are told of as ever. The ports' host-side ends have no IPv6
+with us, or each change of a link would walk their routes (fib6_clean_all).
 
 `
 
