@@ -1,5 +1,5 @@
-// Package ovsdb is a client of the database that configures Open vSwitch: of RFC 7047 what a program needs that changes a few rows
-// in one transaction, and waits until ovs-vswitchd has acted on them.
+// Package ovsdb is a client of the database that configures Open vSwitch: of RFC 7047 what a program needs that
+// changes a few rows in one transaction, and waits until ovs-vswitchd has acted on them.
 package ovsdb
 
 import (
@@ -37,8 +37,8 @@ func (e *Error) Error() string {
 	return "ovsdb-server: " + e.Code + ": " + e.Details
 }
 
-// Changed reports whether err says that the rows are not as they were when the transaction was thought out: a Wait does not hold, or
-// another client made a row of the same name first. The caller reads again.
+// Changed reports whether err says that the rows are not as they were when the transaction was thought out: a Wait
+// does not hold, or another client made a row of the same name first. The caller reads again.
 func Changed(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && (e.Code == "timed out" || e.Code == "constraint violation")
@@ -178,16 +178,18 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// Apply does all operations as Transact does, and returns when ovs-vswitchd has acted on them, or an ErrNotApplied: what is in
-// the database stays there then.
+// Apply does all operations as Transact does, and returns when ovs-vswitchd has acted on them, or an ErrNotApplied:
+// what is in the database stays there then.
 func (c *Conn) Apply(ctx context.Context, within time.Duration, ops ...Op) ([]Answer, error) {
-	all, err := c.Transact(ctx, append(ops, Mutate(database, nil, "next_cfg", "+=", 1), Select(database, nil, "next_cfg"))...)
+	all, err := c.Transact(ctx, append(ops, Mutate(database, nil, "next_cfg", "+=", 1), Select(database, nil,
+		"next_cfg"))...)
 	if err != nil {
 		return nil, err
 	}
 	answers, rows := all[:len(ops)], all[len(ops)+1].Rows
 	if len(rows) != 1 {
-		return answers, fmt.Errorf("ovsdb-server: table %s has %d rows, want 1: the database is not initialized (ovs-vsctl init)", database, len(rows))
+		return answers, fmt.Errorf("ovsdb-server: table %s has %d rows, want 1: initialize the database (ovs-vsctl init)",
+			database, len(rows))
 	}
 	cfg, _ := rows[0].Int("next_cfg")
 	return answers, c.applied(ctx, within, cfg)
@@ -207,7 +209,8 @@ func (c *Conn) applied(ctx context.Context, within time.Duration, cfg int) error
 		}
 		return ended(ctx, err)
 	}
-	raw, err := c.call("monitor", []any{database, "cfg", map[string]any{database: map[string]any{"columns": []string{"cur_cfg"}}}})
+	raw, err := c.call("monitor",
+		[]any{database, "cfg", map[string]any{database: map[string]any{"columns": []string{"cur_cfg"}}}})
 	if err != nil {
 		return late(err)
 	}

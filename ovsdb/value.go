@@ -80,7 +80,8 @@ func (m Map) MarshalJSON() ([]byte, error) {
 	return json.Marshal([2]any{"map", pairs})
 }
 
-// A Row is columns of a row, as the server writes them. What a column does not have, or not of that type, is the zero value.
+// A Row is columns of a row, as the server writes them. What a column does not have, or not of that type, is the zero
+// value.
 type Row map[string]json.RawMessage
 
 // elements are the values of a column: of a set, which the server writes as the value alone where there is one.

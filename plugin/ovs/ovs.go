@@ -101,8 +101,10 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		overlay = ovs.Overlay{VNI: *c.VxlanID, Remotes: remotes, DstPort: c.VxlanPort}
 	}
 	p = append(p,
-		link.Veth{Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.mtu(remotes), MAC: c.MAC(r), HostMAC: r.HostMAC(), Switched: true, Down: c.IPv6 == "off"},
-		ovs.Port{DB: db, Owner: r.Owner, Bridge: c.Bridge, Link: host, Netns: r.Netns, VLANs: vlans, OFPort: c.OFPortRequest, Limits: c.limits(), Overlay: overlay})
+		link.Veth{Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.mtu(remotes), MAC: c.MAC(r), HostMAC: r.HostMAC(),
+			Switched: true, Down: c.IPv6 == "off"},
+		ovs.Port{DB: db, Owner: r.Owner, Bridge: c.Bridge, Link: host, Netns: r.Netns, VLANs: vlans,
+			OFPort: c.OFPortRequest, Limits: c.limits(), Overlay: overlay})
 	if len(remotes) > 0 {
 		p = append(p, plan.Shared(ovs.Tunnels{DB: db, Bridge: c.Bridge, Overlay: overlay, VLANs: vlans}))
 	}
@@ -138,9 +140,11 @@ func (c conf) limits() ovs.Limits {
 func (c conf) validate(r *sdk.Request) (remotes []netip.Addr, trunks []int, err error) {
 	switch {
 	case c.VxlanID == nil && len(c.Remotes) > 0:
-		err = spec.Errorf(spec.CodeConfig, "vxlanID: is missing: remotes names hosts; want a number from 0 to 16777215 (24 bits)")
+		err = spec.Errorf(spec.CodeConfig,
+			"vxlanID: is missing: remotes names hosts; want a number from 0 to 16777215 (24 bits)")
 	case c.EgressBurst != 0 && c.EgressRate == 0:
-		err = spec.Errorf(spec.CodeConfig, "egressBurst: %d: goes without effect: set egressRate, or leave the key out", c.EgressBurst)
+		err = spec.Errorf(spec.CodeConfig, "egressBurst: %d: goes without effect: set egressRate, or leave the key out",
+			c.EgressBurst)
 	}
 	if err == nil {
 		err = c.Cable.Validate(r)
@@ -193,11 +197,14 @@ func (c conf) trunks() (all []int, err error) {
 func (t trunkItem) span(path string) (first, last int, err error) {
 	switch {
 	case t.MinID == nil && t.MaxID != nil:
-		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID, *t.MaxID)
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path,
+			*t.MaxID, *t.MaxID)
 	case t.MinID != nil && t.MaxID == nil:
-		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path, *t.MinID, *t.MinID)
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path,
+			*t.MinID, *t.MinID)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
-		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path, *t.MinID, *t.MaxID, *t.MaxID)
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path,
+			*t.MinID, *t.MaxID, *t.MaxID)
 	case t.MinID == nil && t.ID == nil:
 		return 0, 0, spec.Errorf(spec.CodeConfig, "%s: is empty: want id, or minID and maxID", path)
 	case t.MinID == nil:

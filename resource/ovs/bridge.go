@@ -23,7 +23,8 @@ func (b Bridge) String() string {
 	return line("ovs bridge "+b.Name, opt("datapath_type", b.Datapath))
 }
 
-// Ensure implements plan.Resource. A bridge that is there is taken as it is, if its datapath is the one that is asked for.
+// Ensure implements plan.Resource. A bridge that is there is taken as it is, if its datapath is the one that is asked
+// for.
 func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	err = b.DB.do(ctx, func(c *ovsdb.Conn) error {
 		return settled(b.Name, func() error {
@@ -41,7 +42,8 @@ func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 
 // find is the bridge's row, or nil.
 func (b Bridge) find(ctx context.Context, c *ovsdb.Conn) (ovsdb.Row, error) {
-	answers, err := c.Transact(ctx, ovsdb.Select(bridgeTable, ovsdb.Is("name", b.Name), "_uuid", "name", "datapath_type", "ports"))
+	answers, err := c.Transact(ctx, ovsdb.Select(bridgeTable, ovsdb.Is("name", b.Name), "_uuid", "name",
+		"datapath_type", "ports"))
 	if err != nil || len(answers[0].Rows) == 0 {
 		return nil, err
 	}
@@ -54,7 +56,8 @@ func (b Bridge) compare(row ovsdb.Row) error {
 		return nil
 	}
 	if have := row.Text("datapath_type"); kindOfDatapath(have) != b.Datapath {
-		return spec.Errorf(spec.CodeConfig, "datapath_type: %q: bridge %s has %q; want that, or another bridge", b.Datapath, b.Name, kindOfDatapath(have))
+		return spec.Errorf(spec.CodeConfig, "datapath_type: %q: bridge %s has %q; want that, or another bridge",
+			b.Datapath, b.Name, kindOfDatapath(have))
 	}
 	return nil
 }
@@ -72,8 +75,9 @@ func (b Bridge) make(ctx context.Context, c *ovsdb.Conn) error {
 	_, err := c.Apply(ctx, applyLimit,
 		ovsdb.Insert(ifaceTable, "iface", map[string]any{"name": b.Name, "type": "internal"}),
 		ovsdb.Insert(portTable, "port", map[string]any{"name": b.Name, "interfaces": ovsdb.Named("iface")}),
-		ovsdb.Insert(bridgeTable, "bridge", map[string]any{"name": b.Name, "datapath_type": b.Datapath, "ports": ovsdb.Named("port"),
-			"external_ids": ovsdb.Map{ownerKey: "made by plugin ovs"}}),
+		ovsdb.Insert(bridgeTable, "bridge",
+			map[string]any{"name": b.Name, "datapath_type": b.Datapath, "ports": ovsdb.Named("port"),
+				"external_ids": ovsdb.Map{ownerKey: "made by plugin ovs"}}),
 		ovsdb.Mutate("Open_vSwitch", nil, "bridges", "insert", ovsdb.SetOf(ovsdb.Named("bridge"))))
 	if ovsdb.Changed(err) {
 		return err

@@ -13,9 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
-// PortKind is the Kind of Port, and of the tunnels that ports need. The rows say whose they are; where they are is the configuration's
-// word, the zero value being the usual place, or what the attachment has recorded. A server that is not there is an error where an
-// attachment has recorded rows in it: they would be there again with the server.
+// PortKind is the Kind of Port, and of the tunnels that ports need. The rows say whose they are; where they are is
+// the configuration's word, the zero value being the usual place, or what the attachment has recorded. A server that
+// is not there is an error where an attachment has recorded rows in it: they would be there again with the server.
 func PortKind(db DB) plan.Kind {
 	if db == "" {
 		db = DefaultDB
@@ -47,7 +47,8 @@ func (k portKind) Owners(ctx context.Context, w *kernel.World, network string) (
 	}
 	for db, needed := range dbs {
 		err := db.do(ctx, func(c *ovsdb.Conn) error {
-			answers, err := c.Transact(ctx, ovsdb.Select(portTable, nil, "external_ids"), ovsdb.Select(qosTable, nil, "external_ids"))
+			answers, err := c.Transact(ctx, ovsdb.Select(portTable, nil, "external_ids"),
+				ovsdb.Select(qosTable, nil, "external_ids"))
 			if err != nil {
 				return err
 			}
@@ -127,7 +128,8 @@ func remove(ctx context.Context, c *ovsdb.Conn, marks []string) error {
 	}
 	var ops []ovsdb.Op
 	for _, m := range marks {
-		ops = append(ops, ovsdb.Select(portTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: m}), "_uuid", "external_ids"),
+		ops = append(ops, ovsdb.Select(portTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: m}), "_uuid",
+			"external_ids"),
 			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: m}), "_uuid"))
 	}
 	answers, err := c.Transact(ctx, ops...)
@@ -193,13 +195,15 @@ func sweep(ctx context.Context, c *ovsdb.Conn, overlay string) error {
 		}
 		// An ADD that needs them adds its port before it looks at them: then the ports are others.
 		b := answers[0].Rows[0]
-		wait := ovsdb.Wait(bridgeTable, ovsdb.Is("_uuid", b.UUID("_uuid")), map[string]any{"ports": ovsdb.SetOf(b.UUIDs("ports")...)})
+		wait := ovsdb.Wait(bridgeTable, ovsdb.Is("_uuid", b.UUID("_uuid")),
+			map[string]any{"ports": ovsdb.SetOf(b.UUIDs("ports")...)})
 		_, err = c.Transact(ctx, append([]ovsdb.Op{wait}, removal(idle, nil)...)...)
 		return err
 	})
 }
 
-// recordedDB is the database of a record; empty where there is none, or a torn one of a call that was killed before it did anything.
+// recordedDB is the database of a record; empty where there is none, or a torn one of a call that was killed before
+// it did anything.
 func recordedDB(raw json.RawMessage) DB {
 	var r record
 	if json.Unmarshal(raw, &r) != nil {

@@ -13,7 +13,8 @@ type Limits struct {
 }
 
 func (l Limits) String() string {
-	return line(opt("ingress_policing_rate", l.Policing/1000), opt("ingress_policing_burst", l.PolicingBurst/1000), opt("qos linux-htb max-rate", l.Shaping))
+	return line(opt("ingress_policing_rate", l.Policing/1000), opt("ingress_policing_burst", l.PolicingBurst/1000),
+		opt("qos linux-htb max-rate", l.Shaping))
 }
 
 // police adds to a row of an interface, whose columns count kilobits.

@@ -14,17 +14,19 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An Overlay is a bridge's VXLAN tunnels to other hosts, one for each. The tunnels are shared by all ports that need them, which
-// say so in external_ids, and go with the last of them.
+// An Overlay is a bridge's VXLAN tunnels to other hosts, one for each. The tunnels are shared by all ports that need
+// them, which say so in external_ids, and go with the last of them.
 //
-// The bridges of all hosts may have tunnels to each other: what comes in by one tunnel goes out by no other (protected ports).
+// The bridges of all hosts may have tunnels to each other: what comes in by one tunnel goes out by no other
+// (protected ports).
 type Overlay struct {
 	VNI     int
 	Remotes []netip.Addr // the other hosts; of this host's own addresses there is no tunnel
 	DstPort int          // UDP port; 0 is 4789
 }
 
-// mark is what a port's external_ids say of the overlay that it needs: "bridge/VNI/port remote remote". Empty is none.
+// mark is what a port's external_ids say of the overlay that it needs: "bridge/VNI/port remote remote". Empty is
+// none.
 func (o Overlay) mark(bridge string) string {
 	if len(o.Remotes) == 0 {
 		return ""
@@ -61,7 +63,8 @@ func (t Tunnels) String() string {
 	for i, r := range t.Remotes {
 		s[i] = r.String()
 	}
-	return line("ovs tunnels bridge", t.Bridge, "type vxlan key", strconv.Itoa(t.VNI), opt("dst_port", t.DstPort), "remote_ip", strings.Join(s, ","), t.VLANs.String())
+	return line("ovs tunnels bridge", t.Bridge, "type vxlan key", strconv.Itoa(t.VNI), opt("dst_port", t.DstPort),
+		"remote_ip", strings.Join(s, ","), t.VLANs.String())
 }
 
 func (t Tunnels) name(remote netip.Addr) string {
@@ -134,7 +137,9 @@ func (t Tunnels) alone(rows []ovsdb.Row) error {
 		VLANs.compare(t.VLANs, row, &d)
 		if tag, _ := row.Int("tag"); len(d) == 0 && tag == t.VLANs.Tag && len(row.Ints("trunks")) == len(t.VLANs.Trunks) {
 			vni, _, _ = strings.Cut(vni, "/")
-			return spec.Errorf(spec.CodeConfig, "vxlanID: %d: bridge %s carries VXLAN %s in the same VLAN, and would join the two: set another vlan, or another bridge", t.VNI, t.Bridge, vni)
+			return spec.Errorf(spec.CodeConfig,
+				"vxlanID: %d: bridge %s carries VXLAN %s in the same VLAN, "+
+					"and would join the two: set another vlan, or another bridge", t.VNI, t.Bridge, vni)
 		}
 	}
 	return nil
@@ -150,7 +155,8 @@ func (t Tunnels) make(ctx context.Context, c *ovsdb.Conn, bridge ovsdb.UUID, rem
 		row := map[string]any{"name": t.name(r), "interfaces": iface, "protected": true,
 			"external_ids": ovsdb.Map{tunnelKey: t.on(t.Bridge), remoteKey: r.String()}}
 		t.VLANs.row(row)
-		ops = append(ops, ovsdb.Insert(ifaceTable, string(iface), map[string]any{"name": t.name(r), "type": "vxlan", "options": t.options(r)}),
+		ops = append(ops, ovsdb.Insert(ifaceTable, string(iface), map[string]any{"name": t.name(r), "type": "vxlan",
+			"options": t.options(r)}),
 			ovsdb.Insert(portTable, string(port), row))
 	}
 	ops = append(ops, ovsdb.Wait(bridgeTable, ovsdb.Is("_uuid", bridge), map[string]any{"name": t.Bridge}),

@@ -1,5 +1,5 @@
-// Package ovs holds what a plan can ask of Open vSwitch: a bridge, a port of it, its tunnels to other hosts. All of it is rows of
-// Open vSwitch's database, which carry the owner's mark in external_ids.
+// Package ovs holds what a plan can ask of Open vSwitch: a bridge, a port of it, its tunnels to other hosts. All of
+// it is rows of Open vSwitch's database, which carry the owner's mark in external_ids.
 package ovs
 
 import (
@@ -35,8 +35,8 @@ const (
 	qosTable    = "QoS"
 )
 
-// applyLimit is how long ADD waits until ovs-vswitchd has acted on a change. It is milliseconds as a rule, and seconds where it
-// starts or has thousands of ports to look at.
+// applyLimit is how long ADD waits until ovs-vswitchd has acted on a change. It is milliseconds as a rule, and
+// seconds where it starts or has thousands of ports to look at.
 const applyLimit = 10 * time.Second
 
 // do calls fn with a connection.
@@ -53,14 +53,16 @@ func (db DB) do(ctx context.Context, fn func(*ovsdb.Conn) error) error {
 func (db DB) tryAgain(err error) error {
 	switch {
 	case errors.Is(err, ovsdb.ErrUnavailable):
-		return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: %s: %w: start ovsdb-server, or name its socket in socket_file", string(db), err)
+		return spec.Errorf(spec.CodeTryAgain,
+			"Open vSwitch: %s: %w: start ovsdb-server, or name its socket in socket_file", string(db), err)
 	case errors.Is(err, ovsdb.ErrNotApplied):
 		return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: %w: ask systemctl status ovs-vswitchd, and its log", err)
 	}
 	return err
 }
 
-// settled calls fn, which reads, thinks out a transaction and does it, again where another client has changed what it rests on.
+// settled calls fn, which reads, thinks out a transaction and does it, again where another client has changed what it
+// rests on.
 func settled(bridge string, fn func() error) (err error) {
 	for range 20 {
 		if err = fn(); !ovsdb.Changed(err) {
@@ -82,9 +84,10 @@ func (s Service) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 //
-// ovs-vswitchd holds a lock of the database. To ask for that would tell whether it runs, but whoever has it when ovs-vswitchd connects
-// again makes it take all bridges down. So its control socket is asked, which is in the same directory wherever Open vSwitch's own
-// scripts start it; and where there is none, it has to answer a change that changes nothing.
+// ovs-vswitchd holds a lock of the database. To ask for that would tell whether it runs, but whoever has it when
+// ovs-vswitchd connects again makes it take all bridges down. So its control socket is asked, which is in the same
+// directory wherever Open vSwitch's own scripts start it; and where there is none, it has to answer a change that
+// changes nothing.
 func (s Service) Verify(ctx context.Context, w *kernel.World) error {
 	return s.DB.do(ctx, func(c *ovsdb.Conn) error {
 		// The server answers, which a connection to a server that is stopped does not prove.
@@ -103,7 +106,8 @@ func (s Service) Verify(ctx context.Context, w *kernel.World) error {
 		}
 		_, err = c.Apply(ctx, time.Second)
 		if errors.Is(err, ovsdb.ErrNotApplied) {
-			return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: ovs-vswitchd does not run: start it (systemctl start ovs-vswitchd)")
+			return spec.Errorf(spec.CodeTryAgain,
+				"Open vSwitch: ovs-vswitchd does not run: start it (systemctl start ovs-vswitchd)")
 		}
 		return err
 	})
@@ -154,7 +158,8 @@ func failed(row ovsdb.Row) error {
 		return fmt.Errorf("interface %s: ovs-vswitchd says: %s", row.Text("name"), why)
 	}
 	if port, ok := row.Int("ofport"); !ok || port < 0 {
-		return fmt.Errorf("interface %s has no OpenFlow port: ovs-vswitchd could not add it, and its log says why", row.Text("name"))
+		return fmt.Errorf("interface %s has no OpenFlow port: ovs-vswitchd could not add it, and its log says why",
+			row.Text("name"))
 	}
 	return nil
 }

@@ -26,7 +26,8 @@ type Port struct {
 	Overlay Overlay // that the port keeps alive
 }
 
-// VLANs are those of a port: a Tag alone is the VLAN of packets without a tag; Trunks are those of packets with one; zero is all.
+// VLANs are those of a port: a Tag alone is the VLAN of packets without a tag; Trunks are those of packets with one;
+// zero is all.
 type VLANs struct {
 	Tag    int
 	Trunks []int
@@ -92,7 +93,8 @@ func ranges(ids []int) string {
 }
 
 func (p Port) String() string {
-	return line("ovs port host/"+p.Link, "bridge", p.Bridge, p.VLANs.String(), opt("ofport_request", p.OFPort), p.Limits.String())
+	return line("ovs port host/"+p.Link, "bridge", p.Bridge, p.VLANs.String(), opt("ofport_request", p.OFPort),
+		p.Limits.String())
 }
 
 const portRecord = "ovs"
@@ -178,8 +180,10 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 	return p.DB.do(ctx, func(c *ovsdb.Conn) error {
 		answers, err := c.Transact(ctx,
 			ovsdb.Select(portTable, ovsdb.Is("name", p.Link), "_uuid", "tag", "trunks", "vlan_mode", "external_ids", "qos"),
-			ovsdb.Select(ifaceTable, ovsdb.Is("name", p.Link), "name", "ofport", "error", "ingress_policing_rate", "ingress_policing_burst"),
-			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: kernel.Tag(p.Owner)}), "_uuid", "type", "other_config"))
+			ovsdb.Select(ifaceTable, ovsdb.Is("name", p.Link), "name", "ofport", "error", "ingress_policing_rate",
+				"ingress_policing_burst"),
+			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: kernel.Tag(p.Owner)}), "_uuid", "type",
+				"other_config"))
 		if err != nil {
 			return err
 		}
@@ -218,7 +222,8 @@ func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 func removal(ports, qos []ovsdb.UUID) []ovsdb.Op {
 	ops := []ovsdb.Op{ovsdb.Mutate(bridgeTable, nil, "ports", "delete", ovsdb.SetOf(ports...))}
 	for _, q := range qos {
-		ops = append(ops, ovsdb.Mutate(portTable, ovsdb.Includes("qos", q), "qos", "delete", q), ovsdb.Delete(qosTable, ovsdb.Is("_uuid", q)))
+		ops = append(ops, ovsdb.Mutate(portTable, ovsdb.Includes("qos", q), "qos", "delete", q),
+			ovsdb.Delete(qosTable, ovsdb.Is("_uuid", q)))
 	}
 	return ops
 }
