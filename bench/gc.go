@@ -49,7 +49,7 @@ func (h host) collect(count int) (ans answer, err error) {
 		}
 		first, last := 1000, 1000+count-1
 		_, c, err := spawn(filepath.Join(h.dir, p["type"].(string)), []string{"CNI_COMMAND=GC", "CNI_PATH=" + h.dir,
-			fmt.Sprint("CNI_CONTAINERID=", first), fmt.Sprint("CNI_ARGS=", last, " ", h.parts)}, stdin)
+			fmt.Sprint("CNI_CONTAINERID=", first), fmt.Sprint("CNI_ARGS=", last, " ", h.parts)}, stdin, true)
 		if err != nil {
 			return ans, fmt.Errorf("GC: %w", err)
 		}
@@ -65,7 +65,7 @@ func measureGC(o options, c benchCase, count int) (l gcLine, err error) {
 	l = gcLine{c.Name, count, map[string]cost{}, map[string]int{}}
 	for _, name := range o.sides(c) {
 		if name == reference {
-			out, _, err := spawn(filepath.Join(o.reference, "bridge"), []string{"CNI_COMMAND=VERSION"}, nil)
+			out, _, err := spawn(filepath.Join(o.reference, "bridge"), []string{"CNI_COMMAND=VERSION"}, nil, false)
 			if err != nil {
 				return l, err
 			}

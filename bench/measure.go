@@ -165,7 +165,7 @@ const (
 )
 
 // rounds has the sides attach, check and detach a container in turn; the first container has that number. The first
-// round is not counted: the bridge, the chains and the indexes are made in it.
+// round's time is not counted: the bridge, the chains and the indexes are made in it, and processes are watched.
 func rounds(o options, c benchCase, sides []*side, number int) (lines []line, err error) {
 	took, fails := map[string]map[string][]cost{}, map[string][]string{}
 	started := time.Now()
@@ -175,18 +175,18 @@ func rounds(o options, c benchCase, sides []*side, number int) (lines []line, er
 		}
 		for turn := range sides {
 			s := sides[(turn+round)%len(sides)] // who went last goes first now: what one leaves behind hits all
-			a, err := s.ask(order{Case: c.number(), Measure: number + round})
+			a, err := s.ask(order{Case: c.number(), Measure: number + round, Watch: round == 0})
 			if err != nil {
 				return nil, err
-			}
-			if round == 0 {
-				continue
 			}
 			for verb, c := range a.Took {
 				if took[verb] == nil {
 					took[verb] = map[string][]cost{}
 				}
 				took[verb][s.name] = append(took[verb][s.name], c)
+			}
+			if round == 0 {
+				continue
 			}
 			for verb, f := range a.Fails {
 				said := fmt.Sprintf("%s of %s fails, %s: %s", verb, c.Name, s.name, strings.TrimRight(first(f), "; "))
@@ -253,10 +253,10 @@ func startUp(o options) ([]start, error) {
 	if out, err := exec.Command(filepath.Join(o.plugins, "../fairlead"), "warm", dir+"/warm/bridge").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("fairlead warm: %w\n%s", err, out)
 	}
-	took := make([][]cost, len(programs))
-	for range 8 * o.rounds {
+	took := make([][]cost, len(programs)) // the first of each is not counted
+	for range 8*o.rounds + 1 {
 		for i, p := range programs {
-			_, c, err := spawn(p.path, []string{"CNI_COMMAND=VERSION"}, nil)
+			_, c, err := spawn(p.path, []string{"CNI_COMMAND=VERSION"}, nil, false)
 			if err != nil {
 				return nil, err
 			}

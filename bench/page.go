@@ -58,7 +58,7 @@ of a connection that stands. A backend that this reference does not have is not 
 
 `
 
-const resident = `What the greatest process of an ADD had in memory at most, in MiB.
+const resident = `What the greatest plugin's process of an ADD had in memory at most, in MiB.
 
 `
 

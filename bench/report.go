@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A summary is what is kept of many costs.
+// A summary is what is kept of many costs: of the first the memory, of the others the time.
 type summary struct {
 	Median, Min, Max time.Duration
 	Memory           int64 // KiB, of the greatest process
@@ -20,13 +20,13 @@ type summary struct {
 }
 
 func summarise(all []cost) (s summary) {
-	if len(all) == 0 {
+	if len(all) < 2 {
 		return s
 	}
+	s.Memory = all[0].Memory
 	var ds []time.Duration
-	for _, c := range all {
+	for _, c := range all[1:] {
 		ds = append(ds, c.Time)
-		s.Memory = max(s.Memory, c.Memory)
 	}
 	slices.Sort(ds)
 	s.Median, s.Min, s.Max, s.N = ds[len(ds)/2], ds[0], ds[len(ds)-1], len(ds)
@@ -163,7 +163,7 @@ func (l line) overFloor(names []string) string {
 // memoryRows are what the greatest process of an ADD had in memory.
 func (r report) memoryRows() (head []string, rows [][]string) {
 	names := []string{ours, chained, reference, floored}
-	head = append([]string{"chain", "present"}, names...)
+	head = append([]string{"chain", "present"}, names...) // in MiB
 	for _, l := range r.Lines {
 		if l.Verb != "ADD" {
 			continue

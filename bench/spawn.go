@@ -14,12 +14,13 @@ import (
 // A cost is what a process took.
 type cost struct {
 	Time   time.Duration
-	Memory int64 // KiB that were resident at most
+	Memory int64 // KiB that were resident at most; 0: not watched
 }
 
 // spawn runs a program once, and measures from before its process is made until it has been waited for. What
-// goes in and out lies in memory: pipes and the goroutines that serve them would be measured too.
-func spawn(path string, env []string, stdin []byte) (stdout []byte, c cost, err error) {
+// goes in and out lies in memory: pipes and the goroutines that serve them would be measured too. One that is watched
+// takes a little longer; whoever watches has a thread for itself.
+func spawn(path string, env []string, stdin []byte, watched bool) (stdout []byte, c cost, err error) {
 	var files [3]*os.File
 	for i, name := range []string{"stdin", "stdout", "stderr"} {
 		fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
@@ -35,18 +36,15 @@ func spawn(path string, env []string, stdin []byte) (stdout []byte, c cost, err 
 	if _, err := files[0].Seek(0, io.SeekStart); err != nil {
 		return nil, c, err
 	}
-	attr := &syscall.ProcAttr{Env: append(os.Environ(), env...), Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd()}}
+	attr := &syscall.ProcAttr{Env: append(os.Environ(), env...),
+		Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd()},
+		Sys: &syscall.SysProcAttr{Ptrace: watched}}
 	var status syscall.WaitStatus
-	var used syscall.Rusage
 
 	start := time.Now()
 	pid, err := syscall.ForkExec(path, []string{path}, attr)
 	if err == nil {
-		for {
-			if _, err = syscall.Wait4(pid, &status, 0, &used); err != syscall.EINTR {
-				break
-			}
-		}
+		c.Memory, err = wait(pid, &status)
 	}
 	c.Time = time.Since(start)
 
@@ -59,8 +57,40 @@ func spawn(path string, env []string, stdin []byte) (stdout []byte, c cost, err 
 		stderr, err = content(files[2])
 		err = fmt.Errorf("%s: status %#x: %s %s (%v)", path, status, stdout, stderr, err)
 	}
-	c.Memory = int64(used.Maxrss)
 	return stdout, c, err
+}
+
+// wait returns when a process has ended, and where it is traced, what it had in memory at most: as it ends, for rusage
+// counts what the process had that made it, and afterwards nothing is left to ask.
+func wait(pid int, status *syscall.WaitStatus) (kibibytes int64, err error) {
+	for traced := false; ; {
+		if _, err := syscall.Wait4(pid, status, unix.WALL, nil); err == syscall.EINTR {
+			continue
+		} else if err != nil || !status.Stopped() {
+			return kibibytes, err
+		}
+		signal := int(status.StopSignal())
+		switch {
+		case !traced: // its program has just been loaded
+			if err := syscall.PtraceSetOptions(pid, unix.PTRACE_O_TRACEEXIT); err != nil {
+				return 0, fmt.Errorf("watch a process: %w", err)
+			}
+			traced, signal = true, 0
+		case status.TrapCause() == unix.PTRACE_EVENT_EXIT:
+			signal, kibibytes = 0, peak(pid)
+		}
+		if err := syscall.PtraceCont(pid, signal); err != nil {
+			return 0, fmt.Errorf("watch a process: %w", err)
+		}
+	}
+}
+
+// peak is what a process has had in memory at most, in KiB.
+func peak(pid int) (kibibytes int64) {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, after, _ := bytes.Cut(b, []byte("VmHWM:"))
+	_, _ = fmt.Sscan(string(after), &kibibytes)
+	return kibibytes
 }
 
 func content(f *os.File) ([]byte, error) {

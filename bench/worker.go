@@ -26,6 +26,7 @@ type order struct {
 	Populate *load
 	From     int       // of Populate: so many are there already; less than none: the host is new
 	Measure  int       // the number of the container to attach, check and detach; 0: none
+	Watch    bool      // see what the processes have in memory, too
 	Burst    *burst    // many of them
 	Collect  int       // remove that many by GC
 	Path     *dataPath // measure through a published port
@@ -64,7 +65,7 @@ func work(in io.Reader, out io.Writer) error {
 }
 
 func obey(o order) (a answer, err error) {
-	h := host{side: o.Side, dir: o.Dir, c: cases()[o.Case]}
+	h := host{side: o.Side, dir: o.Dir, watch: o.Watch, c: cases()[o.Case]}
 	if h.c.Extra {
 		h.c.Plugins = slices.DeleteFunc(h.c.Plugins, func(p map[string]any) bool {
 			_, err := os.Stat(filepath.Join(o.Dir, p["type"].(string)))
@@ -117,6 +118,7 @@ type host struct {
 	side, dir string
 	c         benchCase
 	parts     string // of the floor
+	watch     bool
 }
 
 // run runs one plugin of the chain, and says what its process cost.
@@ -132,7 +134,7 @@ func (h host) run(verb string, i int, a attachment, prev json.RawMessage) (json.
 	out, c, err := spawn(filepath.Join(h.dir, h.c.Plugins[i]["type"].(string)), []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=" + a.ifName,
 		"CNI_PATH=" + h.dir, "CNI_ARGS=" + args,
-	}, conf)
+	}, conf, h.watch)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", verb, err)
 	}
