@@ -189,9 +189,9 @@ func rounds(o options, c benchCase, sides []*side, number int) (lines []line, er
 				continue
 			}
 			for verb, f := range a.Fails {
-				said := fmt.Sprintf("%s of %s fails, %s: %s", verb, c.Name, s.name, strings.TrimRight(first(f), "; "))
-				if len(fails[verb]) == 0 || fails[verb][len(fails[verb])-1] != said {
-					fails[verb] = append(fails[verb], said)
+				said := fmt.Sprintf("%s of %s fails, %s: ", verb, c.Name, s.name)
+				if !slices.ContainsFunc(fails[verb], func(f string) bool { return strings.HasPrefix(f, said) }) {
+					fails[verb] = append(fails[verb], said+strings.TrimRight(first(f), "; "))
 				}
 			}
 		}

@@ -163,7 +163,7 @@ func (l line) overFloor(names []string) string {
 // memoryRows are what the greatest process of an ADD had in memory.
 func (r report) memoryRows() (head []string, rows [][]string) {
 	names := []string{ours, chained, reference, floored}
-	head = append([]string{"chain", "present"}, names...) // in MiB
+	head = append([]string{"chain", "present"}, names...)
 	for _, l := range r.Lines {
 		if l.Verb != "ADD" {
 			continue

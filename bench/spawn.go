@@ -38,7 +38,7 @@ func spawn(path string, env []string, stdin []byte, watched bool) (stdout []byte
 	}
 	attr := &syscall.ProcAttr{Env: append(os.Environ(), env...),
 		Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd()},
-		Sys: &syscall.SysProcAttr{Ptrace: watched}}
+		Sys:   &syscall.SysProcAttr{Ptrace: watched}}
 	var status syscall.WaitStatus
 
 	start := time.Now()
