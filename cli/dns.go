@@ -31,7 +31,7 @@ enabled; names are kept in files, so a restart loses none.`,
 func (a *app) serveNames(c *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	m := kernel.Memory{Dir: kernel.MemoryDir}
+	m := kernel.Store{Dir: kernel.StoreDir}
 	l, err := daemon.Listener(nameserver.Socket(m))
 	if err != nil {
 		return fail(exitFailure,

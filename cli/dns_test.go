@@ -17,7 +17,7 @@ import (
 // server ends.
 func TestNamesActivation(t *testing.T) {
 	fairlead := program(t)
-	socket := nameserver.Socket(kernel.Memory{Dir: kernel.MemoryDir})
+	socket := nameserver.Socket(kernel.Store{Dir: kernel.StoreDir})
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ import (
 type History struct{ dir string }
 
 // History is that of a bridge. It is beside the records, for it is no attachment's.
-func (m Memory) History(bridge string) History {
+func (m Store) History(bridge string) History {
 	return History{filepath.Join(filepath.Dir(m.Dir), "history", bridge)}
 }
 

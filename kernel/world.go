@@ -31,7 +31,7 @@ var (
 type World struct {
 	Host      *NS
 	Container *NS
-	Memory    Memory
+	Store     Store
 }
 
 // Close closes both namespaces.
@@ -139,13 +139,13 @@ func (ns *NS) Do(fn func() error) error {
 	}
 	if ns.Stranded != nil {
 		if home := wayBack(); home >= 0 {
-			return ns.visit(home, fn)
+			return ns.inNetns(home, fn)
 		}
 		ns.Stranded = nil
 	}
 	if ns.work == nil {
 		work, entered := make(chan func()), make(chan error)
-		thrownAway(func() {
+		onDisposableThread(func() {
 			if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
 				entered <- fmt.Errorf("enter netns %s: %w", ns.Path, err)
 				return
@@ -180,8 +180,8 @@ func wayBack() (home int) {
 	return -1
 }
 
-// visit runs fn on the caller's thread, which is at home and locked.
-func (ns *NS) visit(home int, fn func() error) error {
+// inNetns runs fn on the caller's thread, which is at home and locked.
+func (ns *NS) inNetns(home int, fn func() error) error {
 	defer runtime.UnlockOSThread()
 	defer unix.Close(home)
 	if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
@@ -196,9 +196,9 @@ func (ns *NS) visit(home int, fn func() error) error {
 	return fn()
 }
 
-// thrownAway runs fn on a thread that ends with it. The process's first thread never ends: in a daemon it would keep
+// onDisposableThread runs fn on a thread that ends with it. The process's first thread never ends: in a daemon it would keep
 // the namespace that it was in last, and all that is in there, for good.
-func thrownAway(fn func()) {
+func onDisposableThread(fn func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		if unix.Gettid() != unix.Getpid() {

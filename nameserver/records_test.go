@@ -27,7 +27,7 @@ func TestRecords(t *testing.T) {
 		return r.answer("udp", "renamed", dns.TypeA) == "10.1.0.2" && r.answer("udp", "c1", dns.TypeA) == "NXDOMAIN"
 	})
 	r.record(true, "c2", names.Record{Addrs: addrs("10.1.0.9/16")})
-	r.memory.Forget(names.Kept, spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"})
+	r.memory.Delete(names.Kept, spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"})
 	r.until("c2 to go", func() bool { return r.answer("udp", "c2", dns.TypeA) == "NXDOMAIN" })
 
 	files, _ := filepath.Glob(r.memory.Dir + "/names.*")

@@ -40,14 +40,14 @@ type Server struct {
 
 // Settings are what a Server is told.
 type Settings struct {
-	Memory     kernel.Memory             // where the records are
+	Memory     kernel.Store              // where the records are
 	ResolvConf string                    // of the host
 	Log        *slog.Logger              // which addresses it listens on, and which it cannot listen on
 	Holder     func(inode uint32) string // the program that has a socket, for errors
 }
 
-// Socket is where plugins look for the server that answers from the records of a Memory.
-func Socket(m kernel.Memory) string { return names.Socket(m) }
+// Socket is where plugins look for the server that answers from the records of a Store.
+func Socket(m kernel.Store) string { return names.Socket(m) }
 
 // retry is how long the server goes on without an address that another program has, before it tries again.
 const retry = 5 * time.Second

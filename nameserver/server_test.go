@@ -27,7 +27,7 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // A rig is a host with a gateway, 10.1.0.1 and fd00:1::1, a container behind it, 10.1.0.2 and fd00:1::2, and a server.
 type rig struct {
 	*testing.T
-	memory kernel.Memory
+	memory kernel.Store
 	netns  string
 	log    *logged
 	cancel func()
@@ -56,7 +56,7 @@ const gw4, gw6, resolvConf = "10.1.0.1", "fd00:1::1", "/run/resolv.conf"
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{T: t, memory: kernel.Memory{Dir: filepath.Join(t.TempDir(), "memory")}, netns: nstest.NewNS(t), log: &logged{}}
+	r := &rig{T: t, memory: kernel.Store{Dir: filepath.Join(t.TempDir(), "memory")}, netns: nstest.NewNS(t), log: &logged{}}
 	r.link()
 	t.Cleanup(func() { nstest.Run(t, "sh", "-c", "ip link del gw0") })
 	r.start()
@@ -117,7 +117,7 @@ func (r *rig) record(told bool, id string, rec names.Record) {
 	if rec.Gateways == nil {
 		rec.Gateways = []netip.Addr{netip.MustParseAddr(gw4), netip.MustParseAddr(gw6)}
 	}
-	if err := r.memory.Remember(names.Kept, o, rec); err != nil {
+	if err := r.memory.Put(names.Kept, o, rec); err != nil {
 		r.Fatal(err)
 	}
 	if told {

@@ -55,7 +55,7 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 		a.State, a.Left = Broken, c.Left
 		a.broken(fmt.Errorf("its DEL is not finished: %s failed, and its interface is gone", strings.Join(c.Left, ", ")))
 	default:
-		a.made, a.handed = sdk.Made(host, a.Owner), sdk.HandedOver(host, a.Owner)
+		a.made, a.handed = sdk.WasAttached(host, a.Owner), sdk.HandedOver(host, a.Owner)
 		if a.handed && r.backend == "" {
 			a.State = Handed
 			return a
@@ -196,7 +196,7 @@ func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
 		return "", err
 	}
 	defer host.Close()
-	a := &attached{host: host, cached: c, made: sdk.Made(host, c.Owner()), handed: sdk.HandedOver(host, c.Owner())}
+	a := &attached{host: host, cached: c, made: sdk.WasAttached(host, c.Owner()), handed: sdk.HandedOver(host, c.Owner())}
 	switch {
 	case a.handed:
 		return Handed, nil
@@ -304,10 +304,10 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 		a.broken(err)
 		return nil, nil
 	}
-	w, err = sdk.Inside(a.host, a.Owner, a.cached.Netns)
+	w, err = sdk.OpenContainer(a.host, a.Owner, a.cached.Netns)
 	switch {
 	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace): // of loopback, say, or of an old library's
-		return &kernel.World{Host: a.host.Host, Memory: a.host.Memory}, unlock
+		return &kernel.World{Host: a.host.Host, Store: a.host.Store}, unlock
 	case err == nil:
 		return w, func() { w.Container.Close(); unlock() }
 	case errors.Is(err, kernel.ErrNoNamespace):
@@ -341,7 +341,7 @@ func (a *attached) part(want resource.Effect) (part plan.Plan) {
 
 // alive says what of the container's is gone, as after a DEL by a program that knows nothing of our locks.
 func (a *attached) alive(w *kernel.World) error {
-	if a.made && !sdk.Made(w, a.Owner) {
+	if a.made && !sdk.WasAttached(w, a.Owner) {
 		return errors.New("it was deleted meanwhile")
 	}
 	return nil
@@ -419,7 +419,7 @@ func inContainer(r plan.Resource, line string) bool {
 // retract takes back the rules of an attachment whose DEL ran meanwhile, of a program that knows nothing of our
 // locks. One that is being attached again has a record of that from the first moment.
 func (a *attached) retract(ctx context.Context) {
-	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 || sdk.Made(a.host, a.Owner) {
+	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 || sdk.WasAttached(a.host, a.Owner) {
 		return
 	}
 	var mine plan.Plan

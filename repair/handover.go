@@ -65,7 +65,7 @@ func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
 		if !slices.Contains(networks, c.Network) {
 			networks = append(networks, c.Network)
 		}
-		if c.Result == nil || c.Gone() || !sdk.Made(host, c.Owner()) {
+		if c.Result == nil || c.Gone() || !sdk.WasAttached(host, c.Owner()) {
 			continue
 		}
 		for _, f := range c.Result.Interfaces {

@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// RecordedTags lists the attachments of a network that have a record of a name in the host's memory. Found is the record.
+// RecordedTags lists the attachments of a network that have a record of a name in the host's store. Found is the record.
 func RecordedTags[T any](w *kernel.World, record, network string) ([]plan.Tag, error) {
-	records, err := DecodeRecords[T](w.Memory.Records(record, network))
+	records, err := DecodeRecords[T](w.Store.Records(record, network))
 	tags := make([]plan.Tag, 0, len(records))
 	for hash, r := range records {
 		tags = append(tags, plan.Tag{Network: network, Hash: hash, Found: r})
@@ -32,7 +32,7 @@ func RecordOf[T any](w *kernel.World, record string, t plan.Tag) (r T, known boo
 	if r, known = t.Found.(T); known {
 		return r, true, nil
 	}
-	raw, err := w.Memory.Raw(record, t.Network, t.Hash)
+	raw, err := w.Store.Raw(record, t.Network, t.Hash)
 	if err != nil || raw == nil {
 		return r, false, err
 	}
@@ -53,7 +53,7 @@ func ForgetRecords(w *kernel.World, tags []plan.Tag, records ...string) error {
 	return forEach(tags, func(t plan.Tag) error {
 		var errs []error
 		for _, record := range records {
-			errs = append(errs, w.Memory.ForgetOf(record, t.Network, t.Hash))
+			errs = append(errs, w.Store.DeleteOf(record, t.Network, t.Hash))
 		}
 		return errors.Join(errs...)
 	})
@@ -155,7 +155,7 @@ func RecordFuncs[T any](
 			if err := gc(ctx, w, t, r); err != nil {
 				return err
 			}
-			return w.Memory.ForgetOf(record, t.Network, t.Hash)
+			return w.Store.DeleteOf(record, t.Network, t.Hash)
 		},
 	}
 }

@@ -130,7 +130,7 @@ type Prober interface {
 // not name it then.
 type Clearer interface{ Clears() bool }
 
-// DecodeRecords reads records of a Memory, by owner. What is torn counts as none.
+// DecodeRecords reads records of a Store, by owner. What is torn counts as none.
 func DecodeRecords[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]byte]T, error) {
 	all := make(map[[8]byte]T, len(raw))
 	for owner, b := range raw {

@@ -45,7 +45,7 @@ func RecallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r 
 	if l != nil {
 		index = l.Index
 	}
-	if known, err = w.Memory.Recall(TuningRecord, o, &r); err == nil && known {
+	if known, err = w.Store.Get(TuningRecord, o, &r); err == nil && known {
 		known, err = w.Container.Is(r.NS)
 	}
 	if known && r.Index != index {

@@ -20,9 +20,9 @@ func OpenHost() (*kernel.World, error) {
 	return c.w, c.openHost()
 }
 
-// Inside is host with the container of o at netns, for the caller to close w.Container alone. It is
+// OpenContainer is host with the container of o at netns, for the caller to close w.Container alone. It is
 // kernel.ErrNoNamespace where that is gone, or has become another than the one that ADD saw.
-func Inside(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, err error) {
+func OpenContainer(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, err error) {
 	cont, err := kernel.Open(netns)
 	if errors.Is(err, kernel.ErrNotNamespace) {
 		return nil, fmt.Errorf("%s: %w", netns, kernel.ErrNoNamespace)
@@ -34,13 +34,13 @@ func Inside(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, er
 		err = fmt.Errorf("%s: %w", netns, kernel.ErrHostNamespace)
 	}
 	if err == nil {
-		err = another(host.Memory, o, cont)
+		err = checkIdentity(host.Store, o, cont)
 	}
 	if err != nil {
 		cont.Close()
 		return nil, err
 	}
-	return &kernel.World{Host: host.Host, Container: cont, Memory: host.Memory}, nil
+	return &kernel.World{Host: host.Host, Container: cont, Store: host.Store}, nil
 }
 
 // Vanished is why the container of o has no namespace at netns any more: none is there, or another than the one that
@@ -58,16 +58,16 @@ func Vanished(o spec.Owner, netns string) error {
 		return nil
 	}
 	defer cont.Close()
-	if err := another(newWorld().Memory, o, cont); errors.Is(err, kernel.ErrNoNamespace) {
+	if err := checkIdentity(newWorld().Store, o, cont); errors.Is(err, kernel.ErrNoNamespace) {
 		return err
 	}
 	return nil
 }
 
-// another is kernel.ErrNoNamespace where cont is another than the one that ADD saw.
-func another(m kernel.Memory, o spec.Owner, cont *kernel.NS) error {
+// checkIdentity is kernel.ErrNoNamespace where cont is another than the one that ADD saw.
+func checkIdentity(m kernel.Store, o spec.Owner, cont *kernel.NS) error {
 	var was kernel.Identity
-	known, err := m.Recall(netnsRecord, o, &was)
+	known, err := m.Get(netnsRecord, o, &was)
 	if err != nil || !known {
 		return err
 	}
@@ -77,9 +77,9 @@ func another(m kernel.Memory, o spec.Owner, cont *kernel.NS) error {
 	return fmt.Errorf("%s is another one than the one that was attached: %w", cont.Path, kernel.ErrNoNamespace)
 }
 
-// Made reports whether an interface plugin of ours has made o's link in this boot, and no DEL has removed it.
-func Made(w *kernel.World, o spec.Owner) bool {
-	known, err := w.Memory.Recall(netnsRecord, o, new(kernel.Identity))
+// WasAttached reports whether an interface plugin of ours has made o's link in this boot, and no DEL has removed it.
+func WasAttached(w *kernel.World, o spec.Owner) bool {
+	known, err := w.Store.Get(netnsRecord, o, new(kernel.Identity))
 	return known && err == nil
 }
 
@@ -88,16 +88,16 @@ const handedRecord = resource.HandedRecord
 // HandOver remembers that o's link is another's from now on, although an interface plugin of ours has made it. The
 // next ADD takes it back.
 func HandOver(w *kernel.World, o spec.Owner) error {
-	if err := w.Memory.Remember(handedRecord, o, true); err != nil {
+	if err := w.Store.Put(handedRecord, o, true); err != nil {
 		return err
 	}
-	return w.Memory.Forget(netnsRecord, o)
+	return w.Store.Delete(netnsRecord, o)
 }
 
 // HandedOver reports whether o was handed over in this boot, and neither attached nor deleted by us since.
 func HandedOver(w *kernel.World, o spec.Owner) bool {
-	known, err := w.Memory.Recall(handedRecord, o, new(bool))
-	return known && err == nil && !Made(w, o)
+	known, err := w.Store.Get(handedRecord, o, new(bool))
+	return known && err == nil && !WasAttached(w, o)
 }
 
 // MakesLinks reports whether a plugin is one of those that begin a list: Made is for what they attached.
@@ -116,7 +116,7 @@ type Attached struct {
 // LookUp is what the kernel says of the links of o on the host, for all plugins of an attachment at netns.
 func LookUp(host *kernel.World, o spec.Owner, netns string, res *spec.Result) (Links, error) {
 	c := &call{r: &Request{verb: "CHECK", Owner: o, Prev: res}, site: &site{w: host}}
-	switch w, err := Inside(host, o, netns); {
+	switch w, err := OpenContainer(host, o, netns); {
 	case err == nil:
 		c.site = &site{w: w}
 		defer w.Container.Close()

@@ -290,7 +290,7 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.
 			c.ipam, err = lost{err}, nil
-			if known, rerr := c.w.Memory.Recall(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && c.r.Prev == nil && !known && rerr == nil {
+			if known, rerr := c.w.Store.Get(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && c.r.Prev == nil && !known && rerr == nil {
 				c.ipam = nil
 			}
 		}

@@ -379,7 +379,7 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	for _, o := range valid {
 		living[kernel.OwnerHash(o)] = true
 	}
-	return w.Memory.Sweep(network, func(record string, owner [8]byte) bool { return living[owner] || hostdev.Outlives(record) })
+	return w.Store.Sweep(network, func(record string, owner [8]byte) bool { return living[owner] || hostdev.Outlives(record) })
 }
 
 func (c *call) valid() []spec.Owner { return validOwners(c.conf) }
@@ -403,7 +403,7 @@ func (c *call) status(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	if err := c.w.Memory.Writable(); err != nil {
+	if err := c.w.Store.Writable(); err != nil {
 		errs = append(errs, withCode(spec.CodeUnavailable, err))
 	}
 	if err := want.Required().Verify(ctx, c.w); err != nil {

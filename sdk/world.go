@@ -66,7 +66,7 @@ const netnsRecord = resource.MadeRecord
 // because the attachment is there already must not forget the namespace that it is in.
 func (c *call) remember() (restore func() error, err error) {
 	var was resource.Made
-	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
+	known, err := c.w.Store.Get(netnsRecord, c.r.Owner, &was)
 	if err != nil {
 		return func() error { return nil }, err
 	}
@@ -75,16 +75,16 @@ func (c *call) remember() (restore func() error, err error) {
 		return func() error { return nil }, err
 	}
 	if restore = c.forget; known {
-		restore = func() error { return c.w.Memory.Remember(netnsRecord, c.r.Owner, was) }
+		restore = func() error { return c.w.Store.Put(netnsRecord, c.r.Owner, was) }
 	}
-	return restore, c.w.Memory.Remember(netnsRecord, c.r.Owner, resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner})
+	return restore, c.w.Store.Put(netnsRecord, c.r.Owner, resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner})
 }
 
 func (c *call) forget() error {
 	if c.p.role != makesLinks {
 		return nil
 	}
-	return errors.Join(c.w.Memory.Forget(netnsRecord, c.r.Owner), c.w.Memory.Forget(handedRecord, c.r.Owner))
+	return errors.Join(c.w.Store.Delete(netnsRecord, c.r.Owner), c.w.Store.Delete(handedRecord, c.r.Owner))
 }
 
 // openContainerForDel opens the container's namespace if it is still the one that ADD saw. A path that
@@ -107,7 +107,7 @@ func (c *call) openContainerForDel() error {
 	}
 	var was kernel.Identity
 	isHost, herr := kernel.Same(c.w.Host, cont)
-	known, err := c.w.Memory.Recall(netnsRecord, c.r.Owner, &was)
+	known, err := c.w.Store.Get(netnsRecord, c.r.Owner, &was)
 	same := true
 	if known && err == nil {
 		same, err = cont.Is(was)
@@ -150,7 +150,7 @@ func (c *call) lookUpHostLinks() (err error) {
 			return err
 		}
 		if c.r.Peer != nil && c.r.Peer.Master == "" && c.r.verb == "CHECK" {
-			if c.r.Policed, err = filter.PolicedBy(c.w, c.r.Owner); err != nil {
+			if c.r.Policed, err = filter.PolicyBridge(c.w, c.r.Owner); err != nil {
 				return err
 			}
 		}
@@ -182,5 +182,5 @@ func (c *call) lookUpHostLinks() (err error) {
 
 // newWorld is a world with nothing opened yet.
 func newWorld() *kernel.World {
-	return &kernel.World{Memory: kernel.Memory{Dir: kernel.MemoryDir}}
+	return &kernel.World{Store: kernel.Store{Dir: kernel.StoreDir}}
 }

@@ -145,7 +145,7 @@ func (d *Daemon) answer(ctx context.Context, asked rpc.Question) ([]byte, error)
 
 // status says whether a lease could be kept.
 func (d *Daemon) status() error {
-	if err := (kernel.Memory{Dir: d.store.dir}).Writable(); err != nil {
+	if err := (kernel.Store{Dir: d.store.dir}).Writable(); err != nil {
 		return spec.Errorf(spec.CodeUnavailable, "%w", err)
 	}
 	return nil

@@ -155,8 +155,8 @@ func rows() []row {
 		{"internal/nstest", []string{"internal/hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
-		{"internal/lawtest", []string{"internal/nstest", "resource", "plan", "kernel", "spec"}, map[string]string{
-			"*": "the laws are those of plan, and know no kind",
+		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "spec"}, map[string]string{
+			"*": "the contracts are those of plan, and know no kind",
 		}},
 		{"sdk/sdktest", []string{"sdk", "plan", "spec"}, map[string]string{
 			"*": "a golden is a configuration and a plan",
@@ -207,7 +207,7 @@ func outside() []restriction {
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
 		{"github.com/rogpeppe/go-internal", []string{"internal/**", "sdk/sdktest"}, "scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
-		{"testing", []string{"internal/nstest", "internal/lawtest", "resource/link/linktest", "sdk/sdktest", "conformance"}, "a product has no tests in it"},
+		{"testing", []string{"internal/nstest", "internal/contract", "resource/link/linktest", "sdk/sdktest", "conformance"}, "a product has no tests in it"},
 	}
 }
 

@@ -28,7 +28,7 @@ func answerable() map[uint32]string {
 // names is what the program gets, and the kernel does nothing. It stands on seccomp's notifications (Linux 5.5).
 func WithFaults(cmd *exec.Cmd, fault func(Syscall) unix.Errno) error {
 	done, stop, answered := make(chan error), make(chan struct{}), make(chan error, 1)
-	thrownAway(func() { // with its filter, which cannot be taken off
+	onDisposableThread(func() { // with its filter, which cannot be taken off
 		fd, err := filter()
 		if err != nil {
 			answered <- nil

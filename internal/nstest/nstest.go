@@ -161,7 +161,7 @@ func MakeNS(path string) error {
 	}
 	f.Close()
 	done := make(chan error)
-	thrownAway(func() {
+	onDisposableThread(func() {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			done <- fmt.Errorf("unshare: %w", err)
 			return
@@ -175,8 +175,8 @@ func MakeNS(path string) error {
 	return nil
 }
 
-// thrownAway runs fn on a thread that ends with it, which the process's first thread does not: it would keep a namespace.
-func thrownAway(fn func()) {
+// onDisposableThread runs fn on a thread that ends with it, which the process's first thread does not: it would keep a namespace.
+func onDisposableThread(fn func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
 		if unix.Gettid() != unix.Getpid() {
@@ -233,7 +233,7 @@ func In(path string, fn func() error) error {
 		return fn()
 	}
 	done := make(chan error)
-	thrownAway(func() {
+	onDisposableThread(func() {
 		done <- func() error {
 			f, err := os.Open(path)
 			if err != nil {

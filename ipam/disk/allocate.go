@@ -48,7 +48,7 @@ func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 	if err := c.remember(); err != nil {
 		return nil, errors.Join(err, c.undo())
 	}
-	c.settle()
+	c.adopt()
 	if s.since = d.x.since; len(s.Requested) > 0 {
 		s.since = 0
 	}
@@ -259,8 +259,8 @@ func (c *call) undo() error {
 	return errors.Join(errs...)
 }
 
-// settle writes down that the adopted leases are of this boot, and removes those that no set has room for.
-func (c *call) settle() {
+// adopt writes down that the adopted leases are of this boot, and removes those that no set has room for.
+func (c *call) adopt() {
 	for _, l := range c.former {
 		if !slices.Contains(c.adopted, l) {
 			if err := c.reclaim(l); err != nil {

@@ -64,7 +64,7 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 	if d.log == nil {
 		d.log = slog.Default()
 	}
-	if err := d.ready(); err != nil {
+	if err := d.openIndex(); err != nil {
 		d.close()
 		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 	}

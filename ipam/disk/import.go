@@ -61,13 +61,13 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 			}
 			done.Leases = append(done.Leases, l)
 		}
-		var list []kept
+		var list []persistent
 		for _, k := range added.Sticky {
 			r := record{Key: k.Key, IfName: k.IfName, TTL: k.Seconds, Since: min(k.Since.Unix(), d.wall)}
-			list = append(list, kept{k.Address, r})
+			list = append(list, persistent{k.Address, r})
 		}
 		done.Sticky = added.Sticky // some of which may be there where not all are
-		if err := d.keep(list...); err != nil || len(added.Reserved) == 0 {
+		if err := d.persist(list...); err != nil || len(added.Reserved) == 0 {
 			return err
 		}
 		have, err := d.reservations()

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ready opens the index and, unless it is true of the directory as it is, makes it anew.
-func (d *directory) ready() error {
+// openIndex opens the index and, unless it is true of the directory as it is, makes it anew.
+func (d *directory) openIndex() error {
 	d.x = openIndex(indexPath(d.path))
 	d.readLasts()
 	var st unix.Stat_t

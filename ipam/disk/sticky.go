@@ -92,7 +92,7 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 
 // bound are the addresses that a key had last, the latest first. What the index has and the records do not is
 // removed.
-func (d *directory) bound(stickyKey, ifName string) (found []kept) {
+func (d *directory) bound(stickyKey, ifName string) (found []persistent) {
 	want := record{Key: stickyKey, IfName: ifName}
 	for _, v := range d.x.get(want.keyName()) {
 		a, err := netip.ParseAddr(v)
@@ -106,11 +106,11 @@ func (d *directory) bound(stickyKey, ifName string) (found []kept) {
 		case err != nil || r.key() != want.key():
 			d.x.remove(want.keyName(), a)
 		default:
-			found = append(found, kept{a, r})
+			found = append(found, persistent{a, r})
 		}
 	}
 	// After a power cut there may be one that was removed.
-	slices.SortStableFunc(found, func(a, b kept) int { return cmp.Compare(b.Since, a.Since) })
+	slices.SortStableFunc(found, func(a, b persistent) int { return cmp.Compare(b.Since, a.Since) })
 	return found
 }
 
@@ -119,7 +119,7 @@ func (c *call) remember() error {
 	if c.Sticky == nil {
 		return nil
 	}
-	var write []kept
+	var write []persistent
 	given := map[netip.Addr]bool{}
 	mine := record{Key: c.key(), IfName: c.o.IfName, TTL: int64(c.Sticky.TTL / time.Second)}
 	for _, g := range c.given {
@@ -138,9 +138,9 @@ func (c *call) remember() error {
 		case err == nil && r.key() != mine.key():
 			c.d.x.remove(r.keyName(), g.addr)
 		}
-		write = append(write, kept{g.addr, mine.fresh(c.d)})
+		write = append(write, persistent{g.addr, mine.fresh(c.d)})
 	}
-	if err := c.d.keep(write...); err != nil {
+	if err := c.d.persist(write...); err != nil {
 		return spec.Errorf(spec.CodeIO, "remember the addresses of %q: %w", c.key(), err)
 	}
 	if len(write) == 0 {
@@ -167,13 +167,13 @@ func (d *directory) rested(addrs []netip.Addr) {
 	if unix.Access(keptPath(d.path), unix.F_OK) != nil {
 		return
 	}
-	var list []kept
+	var list []persistent
 	for _, a := range addrs {
 		if r, err := d.readRecord(a); err == nil {
-			list = append(list, kept{a, r.fresh(d)})
+			list = append(list, persistent{a, r.fresh(d)})
 		}
 	}
-	if err := d.keep(list...); err != nil { // a DEL goes on (clause P12); this boot's index knows all the same
+	if err := d.persist(list...); err != nil { // a DEL goes on (clause P12); this boot's index knows all the same
 		d.log.Warn("when a sticky address was given back is not on the disk", "cause", err)
 	}
 }
@@ -213,7 +213,7 @@ func (d *directory) scanRecord(a netip.Addr) bool {
 		return true
 	}
 	if err == nil && (d.x.word(a) == taken || r.left(d) > 0) {
-		d.hold(kept{a, r})
+		d.hold(persistent{a, r})
 		return true
 	}
 	if err != nil {

@@ -49,13 +49,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	isolated := c.IngressPolicy == filter.PolicyIsolated && (port != link || port == "")
 	var p plan.Plan
-	p = append(p, plan.Prerequisite(filter.Passage{Backend: forward.Backend}))
+	p = append(p, plan.Prerequisite(filter.ForwardProbe{Backend: forward.Backend}))
 	if c.Backend == filter.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
-		p = append(p, filter.IPTIngress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: subnets(r)})
+		p = append(p, filter.IPTIngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: subnets(r)})
 	} else {
-		p = append(p, plan.Required(filter.PacketFilter{}), filter.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
+		p = append(p, plan.Required(filter.PacketFilter{}), filter.IngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
 			filter.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -17,30 +17,30 @@ import (
 
 // clause: P14
 func TestAddr(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, linktest.Veth(lawtest.Owner, ""))
+	w := contract.NewWorld(t)
+	contract.Must(t, w, linktest.Veth(contract.Owner, ""))
 	for _, a := range []Addr{
 		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.5/24")},
 		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.6/32"), NoPrefixRoute: true},
 		{Link: "eth0", Prefix: netip.MustParsePrefix("fd00::5/64"), NoDAD: true},
-		{Where: resource.Host, Link: kernel.LinkName("veth", lawtest.Owner), Prefix: netip.MustParsePrefix("fd00::1/64"), NoPrefixRoute: true},
+		{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: netip.MustParsePrefix("fd00::1/64"), NoPrefixRoute: true},
 	} {
-		run := lawtest.In
+		run := contract.In
 		if a.Where == resource.Host {
-			run = lawtest.On
+			run = contract.On
 		}
-		breakers := []lawtest.Breaker{lawtest.Break("gone", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link), "is missing")}
+		breakers := []contract.Breakage{contract.Break("gone", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link), "is missing")}
 		if !a.NoPrefixRoute {
-			breakers = append(breakers, lawtest.Break("length", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link,
+			breakers = append(breakers, contract.Break("length", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link,
 				"ip addr add "+a.Prefix.Addr().String()+"/25 dev "+a.Link), "prefix length is 25"))
 		}
-		lawtest.Book{Repair: func(t *testing.T) {
+		contract.Terms{Repair: func(t *testing.T) {
 			run(w, "ip addr flush dev "+a.Link+" scope global")(t)
-			lawtest.Must(t, w, a)
-		}}.Hold(t, w, a, breakers...)
+			contract.Must(t, w, a)
+		}}.Test(t, w, a, breakers...)
 	}
 	t.Run("of another length", func(t *testing.T) {
-		lawtest.Must(t, w, Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:2::1/64"), NoDAD: true})
+		contract.Must(t, w, Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:2::1/64"), NoDAD: true})
 		changed, err := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:2::1/48")}.Ensure(t.Context(), w)
 		if changed || err == nil || !strings.Contains(err.Error(), "prefix length is 64") {
 			t.Errorf("changed %v, error %v", changed, err)
@@ -48,8 +48,8 @@ func TestAddr(t *testing.T) {
 	})
 	t.Run("somebody else has it", func(t *testing.T) {
 		a := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:1::1/64")}
-		lawtest.Must(t, w, Addr{Where: resource.Host, Link: kernel.LinkName("veth", lawtest.Owner), Prefix: a.Prefix, NoDAD: true}, a)
-		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix}, Port: kernel.LinkName("veth", lawtest.Owner)}.Ensure(t.Context(), w)
+		contract.Must(t, w, Addr{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: a.Prefix, NoDAD: true}, a)
+		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix}, Port: kernel.LinkName("veth", contract.Owner)}.Ensure(t.Context(), w)
 		refused(t, "announce", err, "address fd00:1::1: ", " on the link has it")
 		if err := a.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "dadfailed") {
 			t.Errorf("verify: %v", err)
@@ -58,11 +58,11 @@ func TestAddr(t *testing.T) {
 }
 
 func TestGateway(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, link.Bridge{Name: "cni0"})
+	w := contract.NewWorld(t)
+	contract.Must(t, w, link.Bridge{Name: "cni0"})
 	for _, p := range []string{"10.1.0.1/16", "fd00::1/64"} {
 		g := Gateway{Link: "cni0", Prefix: netip.MustParsePrefix(p)}
-		lawtest.Law(t, w, g, lawtest.Break("gone", lawtest.On(w, "ip addr del "+p+" dev cni0"), "is missing"))
+		contract.Test(t, w, g, contract.Break("gone", contract.On(w, "ip addr del "+p+" dev cni0"), "is missing"))
 	}
 	for _, c := range []struct {
 		have, want string
@@ -77,11 +77,11 @@ func TestGateway(t *testing.T) {
 		{"10.1.0.1/16", "fd00::1/64", false},
 	} {
 		t.Run(c.have+" "+c.want, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
-			lawtest.Host(t, w, "ip link add cni0 type bridge")
-			lawtest.Host(t, w, "ip link set cni0 up")
-			lawtest.Host(t, w, "ip addr add %s dev cni0", c.have)
-			before := lawtest.State(t, w)
+			w := contract.NewWorld(t)
+			contract.Host(t, w, "ip link add cni0 type bridge")
+			contract.Host(t, w, "ip link set cni0 up")
+			contract.Host(t, w, "ip addr add %s dev cni0", c.have)
+			before := contract.State(t, w)
 			g := Gateway{Link: "cni0", Prefix: netip.MustParsePrefix(c.want)}
 			_, err := g.Ensure(t.Context(), w)
 			if (err != nil) != c.conflict {
@@ -98,12 +98,12 @@ func TestGateway(t *testing.T) {
 			if err := g.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), c.have) {
 				t.Errorf("verify: %v", err)
 			}
-			if after := lawtest.State(t, w); after != before {
-				t.Errorf("changed: %s", lawtest.Difference(before, after))
+			if after := contract.State(t, w); after != before {
+				t.Errorf("changed: %s", contract.Difference(before, after))
 			}
 			g.Force = true
-			lawtest.Law(t, w, g)
-			if out := lawtest.Host(t, w, "ip -o addr show dev cni0 scope global"); strings.Contains(out, c.have+" ") || !strings.Contains(out, c.want+" ") {
+			contract.Test(t, w, g)
+			if out := contract.Host(t, w, "ip -o addr show dev cni0 scope global"); strings.Contains(out, c.have+" ") || !strings.Contains(out, c.want+" ") {
 				t.Errorf("forced: %s", out)
 			}
 		})
@@ -114,12 +114,12 @@ func TestGateway(t *testing.T) {
 // error where its route comes late, one that it still asks for is, and so is one that is gone. The host waits for none of its own.
 func TestAddrWaits(t *testing.T) {
 	const soon = 10 * time.Millisecond
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	lawtest.Container(t, w, "ip link add lonely type veth peer name lonely1") // the other end is down, so nobody can be asked
-	lawtest.Container(t, w, "ip link set lonely up")
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	contract.Container(t, w, "ip link add lonely type veth peer name lonely1") // the other end is down, so nobody can be asked
+	contract.Container(t, w, "ip link set lonely up")
 	for _, a := range []string{"fd00:5::1/64 dev eth0 nodad", "fd00:5::2/64 dev eth0 nodad", "fd00:6::1/64 dev lonely"} {
-		lawtest.Container(t, w, "ip addr add %s", a)
+		contract.Container(t, w, "ip addr add %s", a)
 	}
 	at := netip.MustParseAddr
 	for _, a := range []string{"fd00:5::1", "fd00:5::2"} {
@@ -127,7 +127,7 @@ func TestAddrWaits(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	lawtest.Container(t, w, "ip -6 route del local fd00:5::2 dev eth0 table local")
+	contract.Container(t, w, "ip -6 route del local fd00:5::2 dev eth0 table local")
 	for _, c := range []struct {
 		link, addr, usable, settled string
 	}{
@@ -151,7 +151,7 @@ func TestAddrWaits(t *testing.T) {
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	lawtest.Host(t, w, "ip link add cni0 up type bridge")
+	contract.Host(t, w, "ip link add cni0 up type bridge")
 	for _, r := range []plan.Resource{
 		Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00:7::1/64")},
 		Addr{Where: resource.Host, Link: "cni0", Prefix: netip.MustParsePrefix("fd00:8::1/128"), NoDAD: true},

@@ -32,7 +32,7 @@ func (h AddressHistory) String() string {
 
 // Ensure implements plan.Resource. What it writes ends with the boot, and is never taken back.
 func (h AddressHistory) Ensure(_ context.Context, w *kernel.World) (bool, error) {
-	history := w.Memory.History(h.Bridge)
+	history := w.Store.History(h.Bridge)
 	if len(h.Addrs) == 0 {
 		return false, history.Blur()
 	}
@@ -45,7 +45,7 @@ func (h AddressHistory) Verify(context.Context, *kernel.World) error { return ni
 // onlyOurPorts reports whether all ports of a bridge are host ends of ours. Each is looked at once, as long as it is there: its index is
 // not given to another link.
 func onlyOurPorts(w *kernel.World, bridge string) bool {
-	history := w.Memory.History(bridge)
+	history := w.Store.History(bridge)
 	ports, err := w.Host.PortIndexes(bridge)
 	if err != nil {
 		return false

@@ -70,7 +70,7 @@ func (a Announce) first(w *kernel.World) bool {
 	for _, p := range a.Addrs {
 		addrs = append(addrs, p.Addr())
 	}
-	return w.Memory.History(a.Bridge).First(a.Ledger, addrs...) && onlyOurPorts(w, a.Bridge)
+	return w.Store.History(a.Bridge).First(a.Ledger, addrs...) && onlyOurPorts(w, a.Bridge)
 }
 
 // Notify makes the kernel announce each address of the link when the link's own changes.

@@ -67,16 +67,16 @@ func (g Gateway) record() spec.Owner {
 
 // remember comes before the address, so that a kill in between leaves none of ours that is not known.
 func (g Gateway) remember(w *kernel.World) error {
-	return w.Memory.Remember(GatewayRecord, g.record(), g.Link)
+	return w.Store.Put(GatewayRecord, g.record(), g.Link)
 }
 
 // made reports whether a Gateway gave the link that address.
 func (g Gateway) made(w *kernel.World) (bool, error) {
 	var link string
-	return w.Memory.Recall(GatewayRecord, g.record(), &link)
+	return w.Store.Get(GatewayRecord, g.record(), &link)
 }
 
-func (g Gateway) Forget(w *kernel.World) error { return w.Memory.Forget(GatewayRecord, g.record()) }
+func (g Gateway) Forget(w *kernel.World) error { return w.Store.Delete(GatewayRecord, g.record()) }
 
 // HasForeignAddr reports whether a link has an address that no Gateway gave it, nor the kernel.
 func HasForeignAddr(w *kernel.World, l *kernel.Link) (bool, error) {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -21,11 +21,11 @@ func killPlan() plan.Plan {
 	return plan.Plan{
 		plan.Shared(link.Bridge{Name: "cni0"}),
 		plan.Shared(Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}),
-		link.Port{Owner: lawtest.Owner, Link: "tap0", Master: "cni0", Isolated: true},
-		link.Veth{Owner: lawtest.Owner, Name: "eth0", Host: kernel.LinkName("veth", lawtest.Owner), Master: "cni0", Hairpin: true},
+		link.Port{Owner: contract.Owner, Link: "tap0", Master: "cni0", Isolated: true},
+		link.Veth{Owner: contract.Owner, Name: "eth0", Host: kernel.LinkName("veth", contract.Owner), Master: "cni0", Hairpin: true},
 		Addr{Link: "eth0", Prefix: addr},
-		Route{Link: "eth0", Dst: lawtest.Default4, Via: netip.MustParseAddr("10.1.0.1")},
-		Announce{Link: "eth0", Addrs: []netip.Prefix{addr}, Port: kernel.LinkName("veth", lawtest.Owner)},
+		Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
+		Announce{Link: "eth0", Addrs: []netip.Prefix{addr}, Port: kernel.LinkName("veth", contract.Owner)},
 	}
 }
 
@@ -33,26 +33,26 @@ func killPlan() plan.Plan {
 //
 // clause: P11 P12 P22
 func TestKilledAddition(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip link add tap0 type veth peer name tap1")
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip link add tap0 type veth peer name tap1")
 	p := killPlan()
-	lawtest.Must(t, w, p[0], p[1])
-	before := lawtest.State(t, w)
-	shared, err := os.ReadDir(w.Memory.Dir) // of the bridge, which stays
+	contract.Must(t, w, p[0], p[1])
+	before := contract.State(t, w)
+	shared, err := os.ReadDir(w.Store.Dir) // of the bridge, which stays
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	run := func(after time.Duration) time.Duration { return lawtest.RunKilled(t, w, "links", after) }
+	run := func(after time.Duration) time.Duration { return contract.RunKilled(t, w, "links", after) }
 	remove := []func() error{
 		func() error { return p.Remove(t.Context(), w) },
-		func() error { return p.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}) },
+		func() error { return p.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}) },
 		func() error {
 			none, noName := func([8]byte) bool { return false }, func(*kernel.Link) bool { return false }
-			if err := lawtest.SweepKinds(t.Context(), w, []plan.Kind{link.PortKind(), link.VethKind("")}, lawtest.Owner.Network, none, noName); err != nil {
+			if err := contract.SweepKinds(t.Context(), w, []plan.Kind{link.PortKind(), link.VethKind("")}, contract.Owner.Network, none, noName); err != nil {
 				return err
 			}
-			return w.Memory.Sweep(lawtest.Owner.Network, func(string, [8]byte) bool { return false })
+			return w.Store.Sweep(contract.Owner.Network, func(string, [8]byte) bool { return false })
 		},
 	}
 	whole := run(-1)
@@ -63,16 +63,16 @@ func TestKilledAddition(t *testing.T) {
 	halfway := 0
 	for i := range n {
 		run(whole * time.Duration(i) / n)
-		if after := lawtest.State(t, w); after != before {
+		if after := contract.State(t, w); after != before {
 			halfway++
 		}
 		if err := remove[i%len(remove)](); err != nil {
 			t.Fatalf("removing what was killed after %d/%d: %v", i, n, err)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Fatalf("killed after %d/%d, and removed:%s", i, n, lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Fatalf("killed after %d/%d, and removed:%s", i, n, contract.Difference(before, after))
 		}
-		if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) != len(shared) {
+		if left, err := os.ReadDir(w.Store.Dir); err != nil || len(left) != len(shared) {
 			t.Fatalf("killed after %d/%d, and removed: records %v, error %v", i, n, left, err)
 		}
 	}
@@ -88,8 +88,8 @@ func TestKilledAddition(t *testing.T) {
 }
 
 func BenchmarkAttach(b *testing.B) {
-	w := lawtest.NewWorld(b)
-	lawtest.Must(b, w, link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")})
+	w := contract.NewWorld(b)
+	contract.Must(b, w, link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")})
 	addr := netip.MustParsePrefix("10.1.0.2/16")
 	for b.Loop() {
 		b.StopTimer()
@@ -103,8 +103,8 @@ func BenchmarkAttach(b *testing.B) {
 		}
 		x := *w
 		x.Container = c
-		lawtest.Must(b, &x, link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}, sysctl.Forwarding{}, v,
-			Addr{Link: "eth0", Prefix: addr}, Route{Link: "eth0", Dst: lawtest.Default4, Via: netip.MustParseAddr("10.1.0.1")},
+		contract.Must(b, &x, link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}, sysctl.Forwarding{}, v,
+			Addr{Link: "eth0", Prefix: addr}, Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
 			Announce{Link: "eth0", Addrs: []netip.Prefix{addr}, Port: v.Host})
 		b.StopTimer()
 		if err := v.Remove(b.Context(), &x); err != nil {

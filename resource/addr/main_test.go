@@ -3,11 +3,11 @@ package addr
 import (
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
 func TestMain(m *testing.M) {
-	lawtest.KillPlans = map[string]func() plan.Plan{"links": killPlan}
-	lawtest.Main(m)
+	contract.KillPlans = map[string]func() plan.Plan{"links": killPlan}
+	contract.Main(m)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -33,7 +33,7 @@ func advertise(t testing.TB, ns *kernel.NS, link string) {
 	net := netip.MustParseAddr("2001:db8:bad::").As16()
 	copy(prefix[16:], net[:])
 
-	fd := lawtest.RawSocket(t, ns, unix.AF_INET6, unix.IPPROTO_ICMPV6, lawtest.Patience)
+	fd := contract.RawSocket(t, ns, unix.AF_INET6, unix.IPPROTO_ICMPV6, contract.Patience)
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func advertise(t testing.TB, ns *kernel.NS, link string) {
 		t.Fatal(err)
 	}
 	// Routers speak from their link-local address, which the kernel makes in its own time.
-	if err := ns.Await(t.Context(), lawtest.Patience, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
+	if err := ns.Await(t.Context(), contract.Patience, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
 		list, err := ns.Addrs(l.Index)
 		for _, a := range list {
 			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
@@ -62,15 +62,15 @@ func advertise(t testing.TB, ns *kernel.NS, link string) {
 // hostRA is what ip(8) shows of advertised routes and addresses on the host.
 func hostRA(t testing.TB, w *kernel.World) string {
 	t.Helper()
-	return lawtest.Host(t, w, "ip -6 route show proto ra") + lawtest.Host(t, w, "ip -6 addr show to 2001:db8:bad::/64")
+	return contract.Host(t, w, "ip -6 route show proto ra") + contract.Host(t, w, "ip -6 addr show to 2001:db8:bad::/64")
 }
 
 // A router advertisement from the container gains the host neither a route nor an address.
 func TestContainerAsRouter(t *testing.T) {
-	o := lawtest.Owner
+	o := contract.Owner
 	believed := func(t *testing.T, w *kernel.World) {
 		t.Helper()
-		err := w.Host.Await(t.Context(), lawtest.Patience, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
+		err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
 			ra := hostRA(t, w)
 			return strings.Contains(ra, "default via fe80") && strings.Contains(ra, "2001:db8:bad:"), nil
 		})
@@ -79,18 +79,18 @@ func TestContainerAsRouter(t *testing.T) {
 		}
 	}
 	t.Run("the test's own advertisement counts", func(t *testing.T) {
-		w := lawtest.NewWorld(t)
+		w := contract.NewWorld(t)
 		v := linktest.Veth(o, "")
 		v.Down = true
-		lawtest.Must(t, w, v, sysctl.EnableIPv6{Link: "eth0", NoDAD: true})
-		lawtest.Host(t, w, "sysctl -qw net.ipv6.conf.%s.accept_ra=1", v.Host)
-		lawtest.Must(t, w, link.Up{Link: "eth0"}, Announce{Link: "eth0", Port: v.Host})
+		contract.Must(t, w, v, sysctl.EnableIPv6{Link: "eth0", NoDAD: true})
+		contract.Host(t, w, "sysctl -qw net.ipv6.conf.%s.accept_ra=1", v.Host)
+		contract.Must(t, w, link.Up{Link: "eth0"}, Announce{Link: "eth0", Port: v.Host})
 		advertise(t, w.Container, "eth0")
 		believed(t, w)
 	})
 	for name, master := range map[string]string{"bridge": "cni0", "point to point": ""} {
 		t.Run(name, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			v := linktest.Veth(o, master)
 			v.Down = true
 			gateway := v.Host
@@ -99,11 +99,11 @@ func TestContainerAsRouter(t *testing.T) {
 				gateway = master
 				p = append(plan.Plan{link.Bridge{Name: master}}, p...)
 			}
-			lawtest.Must(t, w, p...)
-			lawtest.Must(t, w, Gateway{Link: gateway, Prefix: netip.MustParsePrefix("fd00::1/64")}, Announce{Link: "eth0", Port: v.Host})
+			contract.Must(t, w, p...)
+			contract.Must(t, w, Gateway{Link: gateway, Prefix: netip.MustParsePrefix("fd00::1/64")}, Announce{Link: "eth0", Port: v.Host})
 			advertise(t, w.Container, "eth0")
 			// The answer comes after the advertisement was dealt with: both went the same way.
-			if err := lawtest.Ping(t, w.Container, "fd00::1"); err != nil {
+			if err := contract.Ping(t, w.Container, "fd00::1"); err != nil {
 				t.Fatal(err)
 			}
 			if ra := hostRA(t, w); ra != "" {
@@ -116,16 +116,16 @@ func TestContainerAsRouter(t *testing.T) {
 // A host that begins to forward IPv6 keeps the default route that its router advertised.
 func TestForwardingKeepsTheUplink(t *testing.T) {
 	uplink := func(t *testing.T) *kernel.World {
-		w := lawtest.NewWorld(t) // its container is the router
-		lawtest.Host(t, w, "ip link add up0 type veth peer name r0 netns %s", w.Container.Path)
-		lawtest.Must(t, w, sysctl.EnableIPv6{Link: "r0", NoDAD: true}, link.Up{Link: "r0"}, link.Up{Where: resource.Host, Link: "up0"})
-		lawtest.Host(t, w, "ip link add quiet0 up type bridge")
-		lawtest.Host(t, w, "ip link add daemon0 up type bridge")
-		lawtest.Host(t, w, "sysctl -qw net.ipv6.conf.daemon0.accept_ra=0")
-		lawtest.Host(t, w, "ip -6 route add 2001:db8:1::/48 dev daemon0 proto ra")
-		lawtest.Must(t, w, Announce{Link: "r0", Port: "up0"})
+		w := contract.NewWorld(t) // its container is the router
+		contract.Host(t, w, "ip link add up0 type veth peer name r0 netns %s", w.Container.Path)
+		contract.Must(t, w, sysctl.EnableIPv6{Link: "r0", NoDAD: true}, link.Up{Link: "r0"}, link.Up{Where: resource.Host, Link: "up0"})
+		contract.Host(t, w, "ip link add quiet0 up type bridge")
+		contract.Host(t, w, "ip link add daemon0 up type bridge")
+		contract.Host(t, w, "sysctl -qw net.ipv6.conf.daemon0.accept_ra=0")
+		contract.Host(t, w, "ip -6 route add 2001:db8:1::/48 dev daemon0 proto ra")
+		contract.Must(t, w, Announce{Link: "r0", Port: "up0"})
 		advertise(t, w.Container, "r0")
-		if err := w.Host.Await(t.Context(), lawtest.Patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
+		if err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
 			return strings.Contains(hostRA(t, w), "default"), nil
 		}); err != nil {
 			t.Fatalf("no default route to begin with: %v", err)
@@ -134,25 +134,25 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 	}
 	t.Run("the kernel alone would drop it", func(t *testing.T) {
 		w := uplink(t)
-		lawtest.Host(t, w, "sysctl -qw net.ipv6.conf.all.forwarding=1")
+		contract.Host(t, w, "sysctl -qw net.ipv6.conf.all.forwarding=1")
 		if ra := hostRA(t, w); strings.Contains(ra, "default") {
 			t.Errorf("it does not, so the test shows nothing: %s", ra)
 		}
 	})
 	w := uplink(t)
-	lawtest.Law(t, w, sysctl.Forwarding{V6: true})
+	contract.Test(t, w, sysctl.Forwarding{V6: true})
 	if ra := hostRA(t, w); !strings.Contains(ra, "default") {
 		t.Errorf("the default route is gone: %s", ra)
 	}
 	for link, want := range map[string]string{"up0": "2", "quiet0": "1", "daemon0": "0"} {
-		if v := lawtest.Sysctl(t, w.Host, "net/ipv6/conf/"+link+"/accept_ra"); v != want {
+		if v := contract.Sysctl(t, w.Host, "net/ipv6/conf/"+link+"/accept_ra"); v != want {
 			t.Errorf("%s: accept_ra is %s, want %s", link, v, want)
 		}
 	}
 	// And goes on to believe its router.
-	lawtest.Host(t, w, "ip -6 route del default")
+	contract.Host(t, w, "ip -6 route del default")
 	advertise(t, w.Container, "r0")
-	if err := w.Host.Await(t.Context(), lawtest.Patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
+	if err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
 		return strings.Contains(hostRA(t, w), "default"), nil
 	}); err != nil {
 		t.Errorf("does not come back: %v", err)
@@ -163,23 +163,23 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 //
 // clause: P17
 func TestFirstPacket(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	for i := range 10 {
 		c := *w
-		c.Container = lawtest.OpenNS(t)
+		c.Container = contract.OpenNS(t)
 		o := spec.Owner{Network: "net", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"}
 		v := linktest.Veth(o, "cni0")
 		four, six := fmt.Sprintf("10.1.0.%d", i+2), fmt.Sprintf("fd00::%d", i+2)
 		addrs := []netip.Prefix{netip.MustParsePrefix(four + "/16"), netip.MustParsePrefix(six + "/64")}
-		lawtest.Must(t, &c, link.Bridge{Name: "cni0"}, v, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")},
+		contract.Must(t, &c, link.Bridge{Name: "cni0"}, v, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")},
 			Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00::1/64")},
 			sysctl.EnableIPv6{Link: "eth0", NoDAD: true}, Addr{Link: "eth0", Prefix: addrs[0]}, Addr{Link: "eth0", Prefix: addrs[1], NoDAD: true},
 			Announce{Link: "eth0", Addrs: addrs, Port: v.Host})
 		var err error
 		if i%2 == 0 { // either may be the first one
-			err = lawtest.Ping(t, c.Host, four)
+			err = contract.Ping(t, c.Host, four)
 		} else {
-			err = lawtest.Ping(t, c.Container, "fd00::1")
+			err = contract.Ping(t, c.Container, "fd00::1")
 		}
 		if err != nil {
 			t.Error(err)
@@ -188,7 +188,7 @@ func TestFirstPacket(t *testing.T) {
 			from *kernel.NS
 			to   string
 		}{{c.Container, "10.1.0.1"}, {c.Container, "fd00::1"}, {c.Host, four}, {c.Host, six}} {
-			if err := lawtest.Ping(t, p.from, p.to); err != nil {
+			if err := contract.Ping(t, p.from, p.to); err != nil {
 				t.Error(err)
 			}
 		}
@@ -197,12 +197,12 @@ func TestFirstPacket(t *testing.T) {
 
 // A neighbour hears of the container's addresses without asking.
 func TestAnnounce(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, attached("eth0")...)
+	w := contract.NewWorld(t)
+	contract.Must(t, w, attached("eth0")...)
 	neighbour := *w
-	neighbour.Container = lawtest.OpenNS(t)
+	neighbour.Container = contract.OpenNS(t)
 	o := spec.Owner{Network: "net", ContainerID: "neighbour", IfName: "eth0"}
-	lawtest.Must(t, &neighbour, linktest.Veth(o, "cni0"), Announce{Link: "eth0", Port: kernel.LinkName("veth", o)})
+	contract.Must(t, &neighbour, linktest.Veth(o, "cni0"), Announce{Link: "eth0", Port: kernel.LinkName("veth", o)})
 
 	var fd int
 	if err := neighbour.Container.Do(func() (err error) {
@@ -213,18 +213,18 @@ func TestAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	timeout := unix.NsecToTimeval(lawtest.Patience.Nanoseconds())
+	timeout := unix.NsecToTimeval(contract.Patience.Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		t.Fatal(err)
 	}
 
-	a := Announce{Link: "eth0", Port: kernel.LinkName("veth", lawtest.Owner),
+	a := Announce{Link: "eth0", Port: kernel.LinkName("veth", contract.Owner),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")}}
 	changed, err := a.Ensure(t.Context(), w)
 	if err != nil || !changed {
 		t.Fatalf("changed %v, error %v", changed, err)
 	}
-	mac := kernel.MAC("cont", lawtest.Owner)
+	mac := kernel.MAC("cont", contract.Owner)
 	four, six := a.Addrs[0].Addr().AsSlice(), a.Addrs[1].Addr().AsSlice()
 	arp, na := false, false
 	for buf := make([]byte, 1600); !arp || !na; {

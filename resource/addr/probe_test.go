@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -32,13 +32,13 @@ type lan struct {
 
 func newLAN(t *testing.T) *lan {
 	t.Helper()
-	l := &lan{World: lawtest.NewWorld(t), neighbour: lawtest.OpenNS(t), mac: "02:00:00:00:00:77"}
-	lawtest.Host(t, l.World, "ip link add uplink type veth peer name eth0 address %s netns %s", l.mac, l.neighbour.Path)
-	v := linktest.Veth(lawtest.Owner, "lan")
-	lawtest.Must(t, l.World, link.Bridge{Name: "lan"}, v)
-	lawtest.Host(t, l.World, "ip link set uplink up master lan")
+	l := &lan{World: contract.NewWorld(t), neighbour: contract.OpenNS(t), mac: "02:00:00:00:00:77"}
+	contract.Host(t, l.World, "ip link add uplink type veth peer name eth0 address %s netns %s", l.mac, l.neighbour.Path)
+	v := linktest.Veth(contract.Owner, "lan")
+	contract.Must(t, l.World, link.Bridge{Name: "lan"}, v)
+	contract.Host(t, l.World, "ip link set uplink up master lan")
 	nstest.RunIn(t, l.neighbour.Path, "ip", "link", "set", "eth0", "up")
-	lawtest.Must(t, l.World, Announce{Link: "eth0", Port: v.Host})
+	contract.Must(t, l.World, Announce{Link: "eth0", Port: v.Host})
 	for ns, link := range map[*kernel.NS]string{l.Host: "uplink", l.neighbour: "eth0"} {
 		if err := resource.WaitCarrier(t.Context(), resource.Host, ns, link, resource.KernelLimit); err != nil {
 			t.Fatal(err)
@@ -113,7 +113,7 @@ func TestConflict(t *testing.T) {
 			l := newLAN(t)
 			who := l.mac
 			if tt.has == "" {
-				lawtest.Must(t, l.World, Gateway{Link: "lan", Prefix: netip.MustParsePrefix(tt.taken + "/24")})
+				contract.Must(t, l.World, Gateway{Link: "lan", Prefix: netip.MustParsePrefix(tt.taken + "/24")})
 				br, err := l.Host.Link("lan")
 				if err != nil {
 					t.Fatal(err)
@@ -123,7 +123,7 @@ func TestConflict(t *testing.T) {
 				l.has(t, tt.has)
 			}
 			refused(t, name, l.claim(t.Context(), strings.Fields(tt.want)...), "address "+tt.taken+": "+who+" on the link has it")
-			if out := lawtest.Container(t, l.World, "ip -4 addr show dev eth0"); strings.Contains(out, tt.taken) {
+			if out := contract.Container(t, l.World, "ip -4 addr show dev eth0"); strings.Contains(out, tt.taken) {
 				t.Errorf("it has it all the same: %s", out)
 			}
 		})
@@ -182,7 +182,7 @@ func TestProbe(t *testing.T) {
 	defer unix.Close(fd)
 	probes := func() (n int) {
 		t.Helper()
-		mac := kernel.MAC("cont", lawtest.Owner).String()
+		mac := kernel.MAC("cont", contract.Owner).String()
 		for buf := make([]byte, 100); ; {
 			size, _, err := unix.Recvfrom(fd, buf, 0)
 			if err != nil {
@@ -210,15 +210,15 @@ func TestProbe(t *testing.T) {
 	if n := probes(); n != 3 {
 		t.Errorf("%d probes", n)
 	}
-	before := lawtest.State(t, l.World)
+	before := contract.State(t, l.World)
 	if err := l.claim(t.Context(), "10.9.0.5/24", "fd09::5/64"); err != nil {
 		t.Error(err)
 	}
 	if n := probes(); n != 0 {
 		t.Errorf("%d probes for what it has", n)
 	}
-	if after := lawtest.State(t, l.World); after != before {
-		t.Errorf("again:%s", lawtest.Difference(before, after))
+	if after := contract.State(t, l.World); after != before {
+		t.Errorf("again:%s", contract.Difference(before, after))
 	}
 
 	// Who is told to stop stops.
@@ -234,13 +234,13 @@ func TestProbe(t *testing.T) {
 // clause: K13
 func TestProbeBelow(t *testing.T) {
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
-	other := lawtest.OpenNS(t)
-	lawtest.Host(t, w, "ip link add ens3 up type veth peer name eth0 netns %s", other.Path)
-	lawtest.Host(t, w, "ip addr add 10.9.0.1/24 dev ens3")
-	lawtest.Host(t, w, "ip addr add fd09::1/64 dev ens3 nodad")
-	m := link.Macvlan{Stacked: linktest.Stacked(lawtest.Owner, "macvlan", "ens3")}
-	lawtest.Must(t, w, m)
+	w := contract.NewWorld(t)
+	other := contract.OpenNS(t)
+	contract.Host(t, w, "ip link add ens3 up type veth peer name eth0 netns %s", other.Path)
+	contract.Host(t, w, "ip addr add 10.9.0.1/24 dev ens3")
+	contract.Host(t, w, "ip addr add fd09::1/64 dev ens3 nodad")
+	m := link.Macvlan{Stacked: linktest.Stacked(contract.Owner, "macvlan", "ens3")}
+	contract.Must(t, w, m)
 	p := Probe{Link: "eth0", On: m.Master, Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}}
 	_, err := p.Ensure(t.Context(), w)
 	refused(t, "the host's", err, "address 10.9.0.1: ens3 itself, on the host, has it")
@@ -257,7 +257,7 @@ func TestProbeBelow(t *testing.T) {
 	}
 	// By the link below, as an ipvlan does it.
 	nstest.RunIn(t, other.Path, "ip", "addr", "add", "10.9.0.3/24", "dev", "eth0")
-	lawtest.Container(t, w, "ip link set eth0 down")
+	contract.Container(t, w, "ip link set eth0 down")
 	p.ByOn, p.Addrs[0] = true, netip.MustParsePrefix("10.9.0.3/24")
 	_, err = p.Ensure(t.Context(), w)
 	refused(t, "by the link below", err, "address 10.9.0.3: ", " on the link has it")
@@ -266,8 +266,8 @@ func TestProbeBelow(t *testing.T) {
 		t.Errorf("changed %v, error %v", changed, err)
 	}
 
-	lawtest.Container(t, w, "ip tuntap add tun0 mode tun")
-	lawtest.Container(t, w, "ip link set tun0 up")
+	contract.Container(t, w, "ip tuntap add tun0 mode tun")
+	contract.Container(t, w, "ip link set tun0 up")
 	if l, err := w.Container.Link("tun0"); err != nil {
 		t.Error(err)
 	} else if _, err := w.Container.Neighbours(l, false); err == nil || !strings.Contains(err.Error(), "link tun0 is no Ethernet") {
@@ -279,15 +279,15 @@ func TestProbeBelow(t *testing.T) {
 func TestDAD(t *testing.T) {
 	l := newLAN(t)
 	l.has(t, "fd09::5/64")
-	none := lawtest.In(l.World, "sysctl -qw net.ipv6.conf.eth0.dad_transmits=0")
+	none := contract.In(l.World, "sysctl -qw net.ipv6.conf.eth0.dad_transmits=0")
 	none(t)
 	asked := func(t testing.TB) string {
 		conf := "net/ipv6/conf/eth0/"
-		return lawtest.State(t, l.World) + lawtest.Sysctl(t, l.Container, conf+"accept_dad") + lawtest.Sysctl(t, l.Container, conf+"dad_transmits")
+		return contract.State(t, l.World) + contract.Sysctl(t, l.Container, conf+"accept_dad") + contract.Sysctl(t, l.Container, conf+"dad_transmits")
 	}
-	lawtest.Book{State: asked}.Hold(t, l.World, sysctl.EnableIPv6{Link: "eth0", DAD: true},
-		lawtest.Break("never", none, "dad_transmits is 0, want 1"),
-		lawtest.Break("off", lawtest.In(l.World, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0, want 1"))
+	contract.Terms{State: asked}.Test(t, l.World, sysctl.EnableIPv6{Link: "eth0", DAD: true},
+		contract.Break("never", none, "dad_transmits is 0, want 1"),
+		contract.Break("off", contract.In(l.World, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0, want 1"))
 	none(t)
 	refused(t, "IPv6", l.claim(t.Context(), "fd09::5/64"), l.mac)
 }

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // A default route that a router advertised stays the kernel's, with its end, when the attachment has the same one.
 func TestRouteByRouterKeepsItsEnd(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	path := w.Container.Path
 	nstest.RunIn(t, path, "sh", "-ec", `ip link add eth0 type veth peer name eth1
 		echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad; ip link set eth0 up; ip link set eth1 up

@@ -7,60 +7,60 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
 // clause: P12 P15
 func TestRule(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, attached("eth0")...)
+	w := contract.NewWorld(t)
+	contract.Must(t, w, attached("eth0")...)
 	p := netip.MustParsePrefix
 	for _, c := range []struct {
 		rule     Rule
 		shown    string // what ip(8) says of it
-		breakers []lawtest.Breaker
+		breakers []contract.Breakage
 	}{
-		{Rule{Priority: 32765, From: p("10.1.0.2/32"), Table: 100}, "32765: from 10.1.0.2 lookup 100 proto 250", []lawtest.Breaker{
-			lawtest.Break("gone", lawtest.In(w, "ip rule del from 10.1.0.2"), "is missing"),
-			lawtest.Break("another table", lawtest.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 101"), "is missing"),
-			lawtest.Break("another address", lawtest.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.3 priority 32765 lookup 100"), "is missing"),
-			lawtest.Break("one more condition", lawtest.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 oif eth0 priority 32765 lookup 100"), "is missing"),
-			lawtest.Break("inverted", lawtest.In(w, "ip rule del from 10.1.0.2", "ip rule add not from 10.1.0.2 priority 32765 lookup 100"), "is missing"),
-			lawtest.Break("suppressed", lawtest.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 100 suppress_prefixlength 0"), "is missing"),
-			lawtest.Break("type of service", lawtest.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 tos 0x10 priority 32765 lookup 100"), "is missing"),
-			lawtest.Break("after the main table", lawtest.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32767 lookup 100"), "priority is 32767, want 32765"),
+		{Rule{Priority: 32765, From: p("10.1.0.2/32"), Table: 100}, "32765: from 10.1.0.2 lookup 100 proto 250", []contract.Breakage{
+			contract.Break("gone", contract.In(w, "ip rule del from 10.1.0.2"), "is missing"),
+			contract.Break("another table", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 101"), "is missing"),
+			contract.Break("another address", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.3 priority 32765 lookup 100"), "is missing"),
+			contract.Break("one more condition", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 oif eth0 priority 32765 lookup 100"), "is missing"),
+			contract.Break("inverted", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add not from 10.1.0.2 priority 32765 lookup 100"), "is missing"),
+			contract.Break("suppressed", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 100 suppress_prefixlength 0"), "is missing"),
+			contract.Break("type of service", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 tos 0x10 priority 32765 lookup 100"), "is missing"),
+			contract.Break("after the main table", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32767 lookup 100"), "priority is 32767, want 32765"),
 		}},
-		{Rule{Priority: 32765, From: p("fd00::2/128"), Table: 4294967295}, "32765: from fd00::2 lookup 4294967295 proto 250", []lawtest.Breaker{
-			lawtest.Break("gone", lawtest.In(w, "ip -6 rule del from fd00::2"), "is missing"),
+		{Rule{Priority: 32765, From: p("fd00::2/128"), Table: 4294967295}, "32765: from fd00::2 lookup 4294967295 proto 250", []contract.Breakage{
+			contract.Break("gone", contract.In(w, "ip -6 rule del from fd00::2"), "is missing"),
 		}},
-		{Rule{Where: resource.Host, Priority: 31000, To: p("10.1.0.0/16"), IIF: "cni0", Table: kernel.MainTable}, "31000: from all to 10.1.0.0/16 iif cni0 lookup main proto 250", []lawtest.Breaker{
-			lawtest.Break("gone", lawtest.On(w, "ip rule del priority 31000"), "is missing"),
+		{Rule{Where: resource.Host, Priority: 31000, To: p("10.1.0.0/16"), IIF: "cni0", Table: kernel.MainTable}, "31000: from all to 10.1.0.0/16 iif cni0 lookup main proto 250", []contract.Breakage{
+			contract.Break("gone", contract.On(w, "ip rule del priority 31000"), "is missing"),
 		}},
-		{Rule{Where: resource.Host, Priority: 31001, IIF: "cni0", Mask: 0x4000, Table: 7001}, "31001: from all fwmark 0/0x4000 iif cni0 lookup 7001 proto 250", []lawtest.Breaker{
-			lawtest.Break("mark", lawtest.On(w, "ip rule del priority 31001", "ip rule add iif cni0 fwmark 0/0x2000 priority 31001 lookup 7001"), "is missing"),
-			lawtest.Break("link", lawtest.On(w, "ip rule del priority 31001", "ip rule add iif cni1 fwmark 0/0x4000 priority 31001 lookup 7001"), "is missing"),
+		{Rule{Where: resource.Host, Priority: 31001, IIF: "cni0", Mask: 0x4000, Table: 7001}, "31001: from all fwmark 0/0x4000 iif cni0 lookup 7001 proto 250", []contract.Breakage{
+			contract.Break("mark", contract.On(w, "ip rule del priority 31001", "ip rule add iif cni0 fwmark 0/0x2000 priority 31001 lookup 7001"), "is missing"),
+			contract.Break("link", contract.On(w, "ip rule del priority 31001", "ip rule add iif cni1 fwmark 0/0x4000 priority 31001 lookup 7001"), "is missing"),
 		}},
 		{Rule{Where: resource.Host, V6: true, Priority: 31001, IIF: "cni0", Mark: 0x4000, Mask: 0x4000, Table: 7001}, "31001: from all fwmark 0x4000/0x4000 iif cni0 lookup 7001 proto 250", nil},
-		{Rule{Where: resource.Host, Priority: 31002, To: p("10.1.0.0/16"), Mask: 0x4000, Action: Prohibit}, "31002: from all to 10.1.0.0/16 fwmark 0/0x4000 prohibit proto 250", []lawtest.Breaker{
-			lawtest.Break("action", lawtest.On(w, "ip rule del priority 31002", "ip rule add to 10.1.0.0/16 fwmark 0/0x4000 priority 31002 unreachable"), "is missing"),
+		{Rule{Where: resource.Host, Priority: 31002, To: p("10.1.0.0/16"), Mask: 0x4000, Action: Prohibit}, "31002: from all to 10.1.0.0/16 fwmark 0/0x4000 prohibit proto 250", []contract.Breakage{
+			contract.Break("action", contract.On(w, "ip rule del priority 31002", "ip rule add to 10.1.0.0/16 fwmark 0/0x4000 priority 31002 unreachable"), "is missing"),
 		}},
 		{Rule{Where: resource.Host, Priority: 31002, To: p("fd00::/64"), Action: Unreachable}, "31002: from all to fd00::/64 unreachable proto 250", nil},
 	} {
 		t.Run(c.rule.String(), func(t *testing.T) {
-			state := lawtest.RuleState(w)
+			state := contract.RuleState(w)
 			before := state(t)
-			lawtest.Book{State: state, Repair: func(t *testing.T) {
+			contract.Terms{State: state, Repair: func(t *testing.T) {
 				foreign(t, w)
-				lawtest.Must(t, w, c.rule)
+				contract.Must(t, w, c.rule)
 				shown := strings.ReplaceAll(state(t), "\t", " ")
 				if !strings.Contains(strings.Join(strings.Fields(shown), " "), c.shown) {
 					t.Errorf("ip rule shows\n%s\nwant %s", shown, c.shown)
 				}
-			}}.Hold(t, w, c.rule, c.breakers...)
+			}}.Test(t, w, c.rule, c.breakers...)
 			if after := state(t); after != before {
-				t.Errorf("left behind:%s", lawtest.Difference(before, after))
+				t.Errorf("left behind:%s", contract.Difference(before, after))
 			}
 		})
 	}
@@ -88,9 +88,9 @@ func foreign(t *testing.T, w *kernel.World) {
 
 // A rule that somebody else made and that does the same will do, and stays where it is.
 func TestRuleOfSomebodyElse(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Container(t, w, "ip rule add from 10.1.0.2 priority 32765 lookup 100")
-	before := lawtest.RuleState(w)(t)
+	w := contract.NewWorld(t)
+	contract.Container(t, w, "ip rule add from 10.1.0.2 priority 32765 lookup 100")
+	before := contract.RuleState(w)(t)
 	r := Rule{Priority: 32765, From: netip.MustParsePrefix("10.1.0.2/32"), Table: 100}
 	if changed, err := r.Ensure(t.Context(), w); changed || err != nil {
 		t.Errorf("changed %v, error %v", changed, err)
@@ -101,8 +101,8 @@ func TestRuleOfSomebodyElse(t *testing.T) {
 	if err := r.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if after := lawtest.RuleState(w)(t); after != before {
-		t.Errorf("changed:%s", lawtest.Difference(before, after))
+	if after := contract.RuleState(w)(t); after != before {
+		t.Errorf("changed:%s", contract.Difference(before, after))
 	}
 }
 
@@ -110,7 +110,7 @@ func TestRuleOfSomebodyElse(t *testing.T) {
 //
 // clause: P20
 func TestRuleAtOnce(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	r := Rule{Where: resource.Host, Priority: 31000, IIF: "cni0", Table: 7001}
 	var made [8]bool
 	var wg sync.WaitGroup
@@ -139,13 +139,13 @@ func TestRuleAtOnce(t *testing.T) {
 
 // A route that answers "prohibited" leads to no link.
 func TestProhibitRoute(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	for _, c := range []struct{ dst, family string }{{"10.3.0.0/16", "-4"}, {"fd03::/64", "-6"}} {
 		r := kernel.Route{Dst: netip.MustParsePrefix(c.dst), Table: 7001, Type: kernel.ProhibitRoute, Protocol: kernel.OurProtocol}
 		if err := w.Host.AddRoute(r, true); err != nil {
 			t.Fatal(err)
 		}
-		if out := lawtest.Host(t, w, "ip %s route show table 7001", c.family); !strings.Contains(out, "prohibit "+c.dst) || !strings.Contains(out, "proto 250") {
+		if out := contract.Host(t, w, "ip %s route show table 7001", c.family); !strings.Contains(out, "prohibit "+c.dst) || !strings.Contains(out, "proto 250") {
 			t.Errorf("ip route shows %s", out)
 		}
 		list, err := w.Host.Routes(kernel.RouteFilter{Family: map[string]uint8{"-4": kernel.IPv4, "-6": kernel.IPv6}[c.family], Table: 7001})
@@ -157,7 +157,7 @@ func TestProhibitRoute(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if out := lawtest.Host(t, w, "ip %s route show table 7001", c.family); out != "" {
+		if out := contract.Host(t, w, "ip %s route show table 7001", c.family); out != "" {
 			t.Errorf("left: %s", out)
 		}
 	}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -17,12 +17,12 @@ import (
 
 // clause: P20
 func TestTogether(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	const n = 12
 	errs := make(chan error)
 	for i := range n {
 		c := *w
-		c.Container = lawtest.OpenNS(t)
+		c.Container = contract.OpenNS(t)
 		var err error
 		if c.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own
 			t.Fatal(err)

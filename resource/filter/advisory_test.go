@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 )
@@ -27,7 +27,7 @@ func eachPublisher(t *testing.T, fn func(t *testing.T, b publisher)) {
 		list = append(list, publisher{"iptables-" + fmt.Sprint(v),
 			func(t *testing.T) *lab {
 				l := newLab(t)
-				lawtest.SettleOn(t, l.w, v)
+				contract.SettleOn(t, l.w, v)
 				return l
 			},
 			func(l *lab, ports ...PortMapping) plan.Remover {
@@ -92,7 +92,7 @@ func TestAdvisoryCVE202567499(t *testing.T) {
 		l.in(l.w.Host, "conntrack -F")
 		through("b", "beyond")
 		l.expect(l.w.Host, "tcp", "198.51.100.2:53", "beyond 198.51.100.1")
-		lawtest.Remove(t, l.w, p)
+		contract.Remove(t, l.w, p)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:53", "")
 	})
 }
@@ -123,7 +123,7 @@ func TestAdvisoryCVE20199946(t *testing.T) {
 		p := b.of(l, tcp("", 8080))
 		l.ensure(p, l.w)
 		asked("a")
-		lawtest.Remove(t, l.w, p)
+		contract.Remove(t, l.w, p)
 		if !b.nft { // nothing of ours is left for all to stand before the service
 			b.both(l, "-F PREROUTING")
 		}
@@ -151,9 +151,9 @@ func TestAdvisoryCVE20199946(t *testing.T) {
 func TestAdvisoryCVE20208558(t *testing.T) {
 	eachPublisher(t, func(t *testing.T, b publisher) {
 		l := b.lab(t)
-		p := b.of(l, PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("127.0.0.1"), HostPort: 8080, ContainerPort: 80})
+		p := b.of(l, PortMapping{Protocol: "tcp", HostIP: contract.Addr("127.0.0.1"), HostPort: 8080, ContainerPort: 80})
 		l.ensure(p, l.w)
-		if got := lawtest.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
+		if got := contract.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
 			t.Fatalf("route_localnet is %s", got)
 		}
 		l.serve(l.a, "a", "tcp", ":80")

@@ -10,7 +10,7 @@ import (
 // allowed are the elements that hold ports of a family to those who may use them. Whoever shares a list of sources
 // shares a chain. The ports are those of the host, by which the container was asked for: the container's own port may
 // be published twice, once for all and once for some. What this host sends is not forwarded, and so not held up.
-func (p Publish) allowed(t *kernel.NFTTable, shared *part, to netip.Addr, list []span) (all []kernel.NFTElem) {
+func (p Publish) allowed(t *kernel.NFTTable, shared *chainSet, to netip.Addr, list []span) (all []kernel.NFTElem) {
 	v6 := to.Is6()
 	var lists []string
 	spans := map[string][]span{}

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -13,12 +13,12 @@ import (
 func TestAtOnceAgain(t *testing.T) {
 	for name, meddles := range map[string]int{"nobody": 0, "once": 1, "three times": 3, "always": 100} {
 		t.Run(name, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			m := func(i byte) Masquerade {
 				o := spec.Owner{Network: "net", ContainerID: string('a' + rune(i)), IfName: "eth0"}
 				return Masquerade{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, 2 + i}), 24)}}
 			}
-			lawtest.Ensure(t, w, m(9)) // the table stands
+			contract.Ensure(t, w, m(9)) // the table stands
 			ctx, times := Together(t.Context()), 0
 			err := AtOnce(ctx, w, func() {
 				for i := range byte(3) {
@@ -35,7 +35,7 @@ func TestAtOnceAgain(t *testing.T) {
 				t.Errorf("done %d times, %v", times, err)
 			}
 			for i := range byte(3) {
-				lawtest.Verify(t, w, m(i))
+				contract.Verify(t, w, m(i))
 			}
 		})
 	}

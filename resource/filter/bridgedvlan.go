@@ -17,7 +17,7 @@ const (
 // gateway's link. It has an entry in conntrack after the first time, whoever sent it and whatever becomes of it then. So that entry counts
 // for nothing until the connection has come by the link of its source's network, and nobody has dropped it: what
 // it begins is asked in whose name it is, and its replies are judged by the policies as what begins is.
-func bridgedVLANs(p *part) {
+func bridgedVLANs(p *chainSet) {
 	rule := kernel.NewNFTRule
 	c := &kernel.NFTChain{Name: "bridged", Rules: append([]*kernel.NFTRule{
 		rule("routed since").Label(false, labelRouted).Return(),
@@ -26,18 +26,18 @@ func bridgedVLANs(p *part) {
 	}, linkSets(&p.NFTTable).policies()...)}
 	// After the chain forward, where the administrator's rules may accept, too.
 	p.Chains = append(p.Chains, c, &kernel.NFTChain{Name: "begun", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter + 1, Open: true})
-	p.lines = append(p.lines, wayIn{chain: "onbridge", rule: rule("begun in a VLAN of a bridge").Jump(c.Name)})
+	p.jumps = append(p.jumps, jumpRule{chain: "onbridge", rule: rule("begun in a VLAN of a bridge").Jump(c.Name)})
 }
 
 // addBridged has p label connections from subnets of that length. A label that conntrack has no room for is not there
 // afterwards, so that the packet is asked as any other.
-func (s subnetSets) addBridged(p *part) {
+func (s subnetSets) addBridged(p *chainSet) {
 	const src, dst = kernel.Src, kernel.Dst
 	rule := func(comment string) *kernel.NFTRule { return kernel.NewNFTRule(comment).Family(s.v6) }
 	p.Sets = append(p.Sets, s.bridge)
-	p.lines = append(p.lines,
-		wayIn{chain: "sources", first: true, rule: rule("in a VLAN of the bridge").SubnetBy(s.v6, s.bits, src, src, false, s.bridge).
+	p.jumps = append(p.jumps,
+		jumpRule{chain: "sources", first: true, rule: rule("in a VLAN of the bridge").SubnetBy(s.v6, s.bits, src, src, false, s.bridge).
 			SubnetBy(s.v6, s.bits, src, dst, false, s.bridge).SetLabel(labelOnBridge).Label(false, labelOnBridge).Return()},
-		wayIn{chain: "begun", rule: rule("by its own link").New().SubnetBy(s.v6, s.bits, src, src, false, s.links).
+		jumpRule{chain: "begun", rule: rule("by its own link").New().SubnetBy(s.v6, s.bits, src, src, false, s.links).
 			Label(false, labelOnBridge).SetLabel(labelRouted)})
 }

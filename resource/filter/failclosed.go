@@ -171,7 +171,7 @@ func (p prohibitions) remove(w *kernel.World) error {
 
 // on is what has to stand, and what stands.
 func (c FailClosed) on(w *kernel.World) (want, have prohibitions, err error) {
-	i := Ingress{Owner: c.Owner, Link: c.Link, Policy: c.Policy, To: c.Subnets}
+	i := IngressPolicy{Owner: c.Owner, Link: c.Link, Policy: c.Policy, To: c.Subnets}
 	link, o, kind, err := i.on(w)
 	if err != nil || link == "" {
 		return want, have, err

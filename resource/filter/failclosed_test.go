@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -20,7 +20,7 @@ func closedState(t testing.TB, w *kernel.World) string {
 	t.Helper()
 	var s strings.Builder
 	for _, line := range []string{"ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all"} {
-		for l := range strings.Lines(lawtest.Host(t, w, "%s", line)) {
+		for l := range strings.Lines(contract.Host(t, w, "%s", line)) {
 			if strings.Contains(l, "proto 250") {
 				s.WriteString(l)
 			}
@@ -30,19 +30,19 @@ func closedState(t testing.TB, w *kernel.World) string {
 }
 
 func TestClosedLaw(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
 	for _, policy := range []string{PolicyIsolated, PolicyStrict} {
 		// The mark of a strict network's packets stays in the table, as all that is shared there.
-		c := FailClosed{Owner: lawtest.Owner, Policy: policy, Subnets: []netip.Prefix{lawtest.Prefix("10.1.2.5/24"), lawtest.Prefix("fd00::5/64")}}
-		lawtest.Book{State: func(t testing.TB) string { return closedState(t, w) }}.Hold(t, w, c,
-			lawtest.Break("rule gone", func(t *testing.T) { lawtest.Host(t, w, "ip rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
-			lawtest.Break("rule for IPv6 gone", func(t *testing.T) { lawtest.Host(t, w, "ip -6 rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
-			lawtest.Break("prohibition gone", func(t *testing.T) { lawtest.Host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.5/32"))
+		c := FailClosed{Owner: contract.Owner, Policy: policy, Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+		contract.Terms{State: func(t testing.TB) string { return closedState(t, w) }}.Test(t, w, c,
+			contract.Break("rule gone", func(t *testing.T) { contract.Host(t, w, "ip rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
+			contract.Break("rule for IPv6 gone", func(t *testing.T) { contract.Host(t, w, "ip -6 rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
+			contract.Break("prohibition gone", func(t *testing.T) { contract.Host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.5/32"))
 	}
-	strict := FailClosed{Owner: lawtest.Owner, Policy: PolicyStrict, Subnets: []netip.Prefix{lawtest.Prefix("10.1.2.5/24"), lawtest.Prefix("fd00::5/64")}}
-	lawtest.Ensure(t, w, strict)
-	lawtest.Host(t, w, "ip -6 rule del priority 31900 iif lo")
+	strict := FailClosed{Owner: contract.Owner, Policy: PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+	contract.Ensure(t, w, strict)
+	contract.Host(t, w, "ip -6 rule del priority 31900 iif lo")
 	if err := strict.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "31900: to fd00::5/128 iif lo lookup 254 is missing") {
 		t.Errorf("exemption gone: %v", err)
 	}
@@ -56,41 +56,41 @@ func TestClosedLaw(t *testing.T) {
 // reach has the host reach prefixes by a link.
 func reach(t testing.TB, w *kernel.World, link string, prefixes ...string) {
 	t.Helper()
-	lawtest.Host(t, w, "ip link set %s up", link)
+	contract.Host(t, w, "ip link set %s up", link)
 	for _, p := range prefixes {
-		lawtest.Host(t, w, "ip route add %s dev %s", p, link)
+		contract.Host(t, w, "ip route add %s dev %s", p, link)
 	}
 }
 
 // TestClosedTags has several links closed that have the same subnet, or the same link: each goes by itself.
 func TestClosedTags(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip link add br7 type bridge")
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip link add br7 type bridge")
 	reach(t, w, "br7", "10.7.0.0/24", "10.8.0.0/24")
 	of := func(network, subnet string) FailClosed {
 		o := spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}
-		return FailClosed{Owner: o, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{lawtest.Prefix(subnet)}}
+		return FailClosed{Owner: o, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{contract.Prefix(subnet)}}
 	}
 	a, b := of("a", "10.7.0.2/24"), of("b", "10.7.0.2/24")
-	lawtest.Ensure(t, w, a)
+	contract.Ensure(t, w, a)
 	before := closedState(t, w)
-	lawtest.Ensure(t, w, b)
-	lawtest.Verify(t, w, a)
+	contract.Ensure(t, w, b)
+	contract.Verify(t, w, a)
 	if err := removeProhibitions(w, failClosedTag(NetworkOwner("b", "br7"), kindNetwork)); err != nil {
 		t.Error(err)
 	}
 	if s := closedState(t, w); s != before {
-		t.Error(lawtest.Difference(before, s))
+		t.Error(contract.Difference(before, s))
 	}
 	// What nobody made any more, as an earlier version or a flush of the rules leaves it, goes with a sweep.
-	lawtest.Host(t, w, "ip rule add priority 31902 to 10.9.0.0/24 fwmark 0/0x1000 prohibit protocol 250")
-	lawtest.Host(t, w, "ip route add prohibit 10.9.0.0/24 table 64250 metric 7 proto 250")
-	lawtest.Host(t, w, "ip route add prohibit 10.10.0.0/24 table 64250 proto 250")
+	contract.Host(t, w, "ip rule add priority 31902 to 10.9.0.0/24 fwmark 0/0x1000 prohibit protocol 250")
+	contract.Host(t, w, "ip route add prohibit 10.9.0.0/24 table 64250 metric 7 proto 250")
+	contract.Host(t, w, "ip route add prohibit 10.10.0.0/24 table 64250 proto 250")
 	if err := sweep(t.Context(), w, "c", nil); err != nil {
 		t.Error(err)
 	}
 	if s := closedState(t, w); s != before {
-		t.Error(lawtest.Difference(before, s))
+		t.Error(contract.Difference(before, s))
 	}
 }
 
@@ -98,32 +98,32 @@ func TestClosedTags(t *testing.T) {
 //
 // clause: P22
 func TestClosedOfNetwork(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	lawtest.Host(t, w, "ip link add br7 type bridge")
-	lawtest.Host(t, w, "ip link set veth1 master br7")
-	lawtest.Host(t, w, "ip addr flush dev veth1")
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	contract.Host(t, w, "ip link add br7 type bridge")
+	contract.Host(t, w, "ip link set veth1 master br7")
+	contract.Host(t, w, "ip addr flush dev veth1")
 	reach(t, w, "br7", "10.1.2.0/24", "10.1.3.0/24")
 	c := func(policy, subnet string) FailClosed {
-		return FailClosed{Owner: lawtest.Owner, Link: "br7", Policy: policy, Subnets: []netip.Prefix{lawtest.Prefix(subnet)}}
+		return FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy, Subnets: []netip.Prefix{contract.Prefix(subnet)}}
 	}
-	lawtest.Ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
-	lawtest.Ensure(t, w, c(PolicyStrict, "10.1.3.5/24")) // another range of the same network
-	lawtest.Verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
-	lawtest.Remove(t, w, c(PolicyStrict, "10.1.2.5/24"))
-	lawtest.Verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	contract.Ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
+	contract.Ensure(t, w, c(PolicyStrict, "10.1.3.5/24")) // another range of the same network
+	contract.Verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	contract.Remove(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	contract.Verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
 	if err := c(PolicyOpen, "10.1.2.5/24").Verify(t.Context(), w); err == nil {
 		t.Error("no drift under another policy")
 	}
-	lawtest.Ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
+	contract.Ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
 	if s := closedState(t, w); strings.Contains(s, "iif lo") || strings.Contains(s, "31902") {
 		t.Errorf("left of strict:\n%s", s)
 	}
-	lawtest.Ensure(t, w, c(PolicyOpen, "10.1.2.5/24"))
+	contract.Ensure(t, w, c(PolicyOpen, "10.1.2.5/24"))
 	if s := closedState(t, w); s != "" {
 		t.Errorf("left of isolated:\n%s", s)
 	}
-	lawtest.Ensure(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	contract.Ensure(t, w, c(PolicyStrict, "10.1.2.5/24"))
 	sweep := func(used bool, want int) {
 		t.Helper()
 		err := SweepNetwork(t.Context(), w, "net", used)
@@ -132,9 +132,9 @@ func TestClosedOfNetwork(t *testing.T) {
 		}
 	}
 	sweep(false, 1) // somebody has a port there
-	lawtest.Host(t, w, "ip link set veth1 nomaster")
+	contract.Host(t, w, "ip link set veth1 nomaster")
 	sweep(true, 1)
-	lawtest.Verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
+	contract.Verify(t, w, c(PolicyStrict, "10.1.2.5/24"))
 	sweep(false, 0)
 	if s := closedState(t, w); s != "" {
 		t.Errorf("left by GC:\n%s", s)
@@ -144,12 +144,12 @@ func TestClosedOfNetwork(t *testing.T) {
 // TestClosedOrder: at no time is a link prohibited more than it will be. What exempts stands before what prohibits, and goes
 // after it.
 func TestClosedOrder(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	c := FailClosed{Owner: lawtest.Owner, Policy: PolicyStrict, Subnets: []netip.Prefix{lawtest.Prefix("10.1.2.5/24"), lawtest.Prefix("fd00::5/64")}}
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	c := FailClosed{Owner: contract.Owner, Policy: PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 	order := func(what string, do func()) (events []string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), lawtest.Patience)
+		ctx, cancel := context.WithTimeout(t.Context(), contract.Patience)
 		defer cancel()
 		monitor := exec.CommandContext(ctx, "nsenter", "--net="+w.Host.Path, "ip", "monitor", "rule")
 		out, err := monitor.StdoutPipe()
@@ -170,8 +170,8 @@ func TestClosedOrder(t *testing.T) {
 			}
 		}()
 		for heard := false; !heard; {
-			lawtest.Host(t, w, "ip rule add priority 7 lookup 7")
-			lawtest.Host(t, w, "ip rule del priority 7 lookup 7")
+			contract.Host(t, w, "ip rule add priority 7 lookup 7")
+			contract.Host(t, w, "ip rule del priority 7 lookup 7")
 			select {
 			case <-lines:
 				heard = true
@@ -182,8 +182,8 @@ func TestClosedOrder(t *testing.T) {
 			}
 		}
 		do()
-		lawtest.Host(t, w, "ip rule add priority 8 lookup 8")
-		lawtest.Host(t, w, "ip rule del priority 8 lookup 8")
+		contract.Host(t, w, "ip rule add priority 8 lookup 8")
+		contract.Host(t, w, "ip rule del priority 8 lookup 8")
 		for line := range lines {
 			if strings.Contains(line, "lookup 8") || strings.HasPrefix(line, "8:") {
 				break
@@ -201,11 +201,11 @@ func TestClosedOrder(t *testing.T) {
 			return len(of) != 2 || !strings.Contains(of[0], first)
 		})
 	}
-	made := order("Ensure", func() { lawtest.Ensure(t, w, c) })
+	made := order("Ensure", func() { contract.Ensure(t, w, c) })
 	if !in(made, "31900:") {
 		t.Errorf("made in this order:\n%s", strings.Join(made, "\n"))
 	}
-	gone := order("Remove", func() { lawtest.Remove(t, w, c) })
+	gone := order("Remove", func() { contract.Remove(t, w, c) })
 	if !in(gone, "31902:") || len(gone) != len(made) {
 		t.Errorf("removed in this order:\n%s", strings.Join(gone, "\n"))
 	}
@@ -216,13 +216,13 @@ func TestClosedOrder(t *testing.T) {
 //
 // clause: P20
 func TestClosedAtOnce(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip link add br7 type bridge")
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip link add br7 type bridge")
 	reach(t, w, "br7", "10.7.0.0/16")
 	const n = 16
 	errs := make(chan error)
 	for i := range n {
-		c := FailClosed{Owner: lawtest.Owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
+		c := FailClosed{Owner: contract.Owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
 		own := *w
 		var err error
 		if own.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own
@@ -242,7 +242,7 @@ func TestClosedAtOnce(t *testing.T) {
 	if s := closedState(t, w); strings.Count(s, "prohibit 10.7.") != n || strings.Count(s, "iif br7") != 2 {
 		t.Errorf("made:\n%s", s)
 	}
-	if err := removeProhibitions(w, failClosedTag(NetworkOwner(lawtest.Owner.Network, "br7"), kindNetwork)); err != nil {
+	if err := removeProhibitions(w, failClosedTag(NetworkOwner(contract.Owner.Network, "br7"), kindNetwork)); err != nil {
 		t.Error(err)
 	}
 	if s := closedState(t, w); s != "" {

@@ -65,7 +65,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		return false, err
 	}
 	var known forwarded
-	before, err := w.Memory.Recall(forwardRecord, f.Owner, &known)
+	before, err := w.Store.Get(forwardRecord, f.Owner, &known)
 	if err != nil {
 		return false, err
 	}
@@ -81,7 +81,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			now.Zone, now.Addrs = f.Zone, f.Addrs
 		}
 		// Before the change: DEL undoes what was killed.
-		if err := w.Memory.Remember(forwardRecord, f.Owner, now); err != nil {
+		if err := w.Store.Put(forwardRecord, f.Owner, now); err != nil {
 			return false, err
 		}
 	}
@@ -132,7 +132,7 @@ func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 // Remove implements plan.Remover. It needs only the owner.
 func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 	var known forwarded
-	there, err := w.Memory.Recall(forwardRecord, f.Owner, &known)
+	there, err := w.Store.Get(forwardRecord, f.Owner, &known)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return w.Memory.Forget(forwardRecord, f.Owner)
+	return w.Store.Delete(forwardRecord, f.Owner)
 }
 
 // Effect implements PacketRule.
@@ -204,7 +204,7 @@ func SweepForward(ctx context.Context, w *kernel.World, network string, keep fun
 
 // zoneUsers tells the addresses that attachments of any network have in a zone, of the owners that keep wants.
 func zoneUsers(w *kernel.World, keep func(owner [8]byte) bool) (uses func(netip.Addr) bool, err error) {
-	records, err := resource.DecodeRecords[forwarded](w.Memory.All(forwardRecord))
+	records, err := resource.DecodeRecords[forwarded](w.Store.All(forwardRecord))
 	used := map[netip.Addr]bool{}
 	for owner, known := range records {
 		for _, a := range known.Addrs {

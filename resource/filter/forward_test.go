@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -34,19 +34,19 @@ func TestForwardLaw(t *testing.T) {
 	for _, variant := range []string{"nft", "legacy"} {
 		for _, backend := range []string{BackendAuto, BackendIPTables} {
 			t.Run(variant+"/"+backend, func(t *testing.T) {
-				w := lawtest.NewWorld(t)
+				w := contract.NewWorld(t)
 				for _, p := range []string{"iptables-", "ip6tables-"} {
-					lawtest.Host(t, w, "%s%s -P FORWARD DROP", p, variant)
+					contract.Host(t, w, "%s%s -P FORWARD DROP", p, variant)
 				}
 				f := forwardOf("c1", backend, "10.1.2.5", "fd00::5")
-				lawtest.Ensure(t, w, f) // the chains, which stay
-				lawtest.Remove(t, w, f)
-				lawtest.Book{State: func(t testing.TB) string { return iptState(t, w) }}.Hold(t, w, f,
-					lawtest.Break("accepts gone", func(t *testing.T) { lawtest.Host(t, w, "iptables-%s -F CNI-FORWARD", variant) }, `-s 10.1.2.5/32`),
-					lawtest.Break("jump gone", func(t *testing.T) { lawtest.Host(t, w, "ip6tables-%s -F FORWARD", variant) }, `-A FORWARD`),
-					lawtest.Break("administrator's chain gone", func(t *testing.T) {
-						lawtest.Host(t, w, "ip6tables-%s -F CNI-FORWARD", variant)
-						lawtest.Host(t, w, "ip6tables-%s -X CNI-ADMIN", variant)
+				contract.Ensure(t, w, f) // the chains, which stay
+				contract.Remove(t, w, f)
+				contract.Terms{State: func(t testing.TB) string { return iptState(t, w) }}.Test(t, w, f,
+					contract.Break("accepts gone", func(t *testing.T) { contract.Host(t, w, "iptables-%s -F CNI-FORWARD", variant) }, `-s 10.1.2.5/32`),
+					contract.Break("jump gone", func(t *testing.T) { contract.Host(t, w, "ip6tables-%s -F FORWARD", variant) }, `-A FORWARD`),
+					contract.Break("administrator's chain gone", func(t *testing.T) {
+						contract.Host(t, w, "ip6tables-%s -F CNI-FORWARD", variant)
+						contract.Host(t, w, "ip6tables-%s -X CNI-ADMIN", variant)
 					}, `CNI-ADMIN`))
 			})
 		}
@@ -58,38 +58,38 @@ func TestForwardLaw(t *testing.T) {
 //
 // clause: P12 P22
 func TestForwardOwners(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "iptables-nft -P FORWARD DROP")
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "iptables-nft -P FORWARD DROP")
 	a, b := forwardOf("c1", BackendAuto, "10.1.2.5"), forwardOf("c2", BackendAuto, "10.1.2.5")
-	lawtest.Ensure(t, w, a)
-	lawtest.Ensure(t, w, b)
-	lawtest.Remove(t, w, a)
-	lawtest.Verify(t, w, b)
+	contract.Ensure(t, w, a)
+	contract.Ensure(t, w, b)
+	contract.Remove(t, w, a)
+	contract.Verify(t, w, b)
 
-	lawtest.Ensure(t, w, a)
-	if err := w.Memory.Forget(forwardRecord, a.Owner); err != nil {
+	contract.Ensure(t, w, a)
+	if err := w.Store.Delete(forwardRecord, a.Owner); err != nil {
 		t.Fatal(err)
 	}
-	lawtest.Remove(t, w, a)
+	contract.Remove(t, w, a)
 	if s := iptState(t, w); strings.Contains(s, tagOf(a.Owner)) || !strings.Contains(s, tagOf(b.Owner)) {
 		t.Errorf("after the DEL of one without a record:\n%s", s)
 	}
 
 	moved := forwardOf("c2", BackendAuto, "10.1.2.9")
-	lawtest.Ensure(t, w, moved)
+	contract.Ensure(t, w, moved)
 	if s := iptState(t, w); strings.Contains(s, "10.1.2.5") {
 		t.Errorf("after the address changed:\n%s", s)
 	}
-	lawtest.Ensure(t, w, a)
+	contract.Ensure(t, w, a)
 	keep := kernel.OwnerHash(a.Owner)
 	if err := SweepForward(t.Context(), w, "other", func([8]byte) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
-	lawtest.Verify(t, w, moved)
+	contract.Verify(t, w, moved)
 	if err := SweepForward(t.Context(), w, "net", func(o [8]byte) bool { return o == keep }); err != nil {
 		t.Fatal(err)
 	}
-	lawtest.Verify(t, w, a)
+	contract.Verify(t, w, a)
 	if s := iptState(t, w); strings.Contains(s, "10.1.2.9") {
 		t.Errorf("left by GC:\n%s", s)
 	}
@@ -97,40 +97,40 @@ func TestForwardOwners(t *testing.T) {
 
 // TestForwardDecidesAnew: what is cached is used until somebody changes the rules, and CHECK does not go by it.
 func TestForwardDecidesAnew(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	f := forwardOf("c1", BackendAuto, "10.1.2.5")
 	if changed, err := f.Ensure(t.Context(), w); err != nil || changed {
 		t.Fatalf("on a host without rules: changed %v, %v", changed, err)
 	}
-	lawtest.Verify(t, w, f)
-	lawtest.Host(t, w, "iptables-nft -A FORWARD -j REJECT")
+	contract.Verify(t, w, f)
+	contract.Host(t, w, "iptables-nft -A FORWARD -j REJECT")
 	if err := f.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "iptables-nft -t filter: rule") {
 		t.Errorf("check after somebody began to reject: %v", err)
 	}
-	lawtest.Ensure(t, w, f)
-	lawtest.Verify(t, w, f)
-	lawtest.Remove(t, w, f)
+	contract.Ensure(t, w, f)
+	contract.Verify(t, w, f)
+	contract.Remove(t, w, f)
 }
 
 func TestIPTIngressLaw(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	lawtest.Host(t, w, "ip link add br7 type bridge")
-	lawtest.Host(t, w, "ip link set veth1 master br7")
-	lawtest.Host(t, w, "ip link set br7 up")
-	lawtest.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
-	lawtest.Host(t, w, "ip addr add 10.8.0.1/16 dev br7")
-	lawtest.Host(t, w, "iptables-legacy -P FORWARD ACCEPT")
-	of := func(policy string, to ...netip.Prefix) IPTIngress {
-		return IPTIngress{Owner: lawtest.Owner, Policy: policy, V4: true, V6: true, To: to}
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	contract.Host(t, w, "ip link add br7 type bridge")
+	contract.Host(t, w, "ip link set veth1 master br7")
+	contract.Host(t, w, "ip link set br7 up")
+	contract.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
+	contract.Host(t, w, "ip addr add 10.8.0.1/16 dev br7")
+	contract.Host(t, w, "iptables-legacy -P FORWARD ACCEPT")
+	of := func(policy string, to ...netip.Prefix) IPTIngressPolicy {
+		return IPTIngressPolicy{Owner: contract.Owner, Policy: policy, V4: true, V6: true, To: to}
 	}
 	for _, policy := range []string{PolicyOpen, PolicyIsolated, PolicyStrict, PolicySameBridge} {
 		// It stays, so each policy takes the place of the one before.
-		lawtest.Book{State: func(t testing.TB) string { return iptState(t, w) }}.Hold(t, w, of(policy, lawtest.Prefix("10.7.0.2/24")),
-			lawtest.Break("rules gone", func(t *testing.T) { lawtest.Host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") }, "CNI-ISOLATION-STRICT"),
-			lawtest.Break("forged names pass", func(t *testing.T) { lawtest.Host(t, w, "iptables-legacy -F CNI-ISOLATION-SOURCE") }, "-s 10.7.0.0/24 ! -i br7"))
+		contract.Terms{State: func(t testing.TB) string { return iptState(t, w) }}.Test(t, w, of(policy, contract.Prefix("10.7.0.2/24")),
+			contract.Break("rules gone", func(t *testing.T) { contract.Host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") }, "CNI-ISOLATION-STRICT"),
+			contract.Break("forged names pass", func(t *testing.T) { contract.Host(t, w, "iptables-legacy -F CNI-ISOLATION-SOURCE") }, "-s 10.7.0.0/24 ! -i br7"))
 	}
-	lawtest.Ensure(t, w, of(PolicySameBridge, lawtest.Prefix("10.8.0.2/16"), lawtest.Prefix("10.9.0.2/16"))) // the host has no way to the last one
+	contract.Ensure(t, w, of(PolicySameBridge, contract.Prefix("10.8.0.2/16"), contract.Prefix("10.9.0.2/16"))) // the host has no way to the last one
 	if s := iptState(t, w); !strings.Contains(s, "-s 10.7.0.0/24 ! -i br7") || !strings.Contains(s, "-s 10.8.0.0/16 ! -i br7") || strings.Contains(s, "10.9.") {
 		t.Errorf("subnets behind br7:\n%s", s)
 	}
@@ -140,20 +140,20 @@ func TestIPTIngressLaw(t *testing.T) {
 	if err := SweepStages(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	lawtest.Verify(t, w, of(PolicySameBridge))
+	contract.Verify(t, w, of(PolicySameBridge))
 
 	// With the last attachment goes what the reference does not have; all of it where no container of its is there.
-	lawtest.Ensure(t, w, of(PolicyStrict))
-	lawtest.Remove(t, w, Policed{lawtest.Owner})
+	contract.Ensure(t, w, of(PolicyStrict))
+	contract.Remove(t, w, PolicyReference{contract.Owner})
 	if s := iptState(t, w); strings.Contains(s, "strict)") || !strings.Contains(s, "CNI-ISOLATION-STAGE-2 -o br7") {
 		t.Errorf("left beside a container of the reference:\n%s", s)
 	}
-	lawtest.Ensure(t, w, of(PolicyStrict, lawtest.Prefix("10.7.0.2/24")))
-	if err := w.Host.SetLink("veth1", kernel.LinkChange{Alias: kernel.Tag(lawtest.Owner)}); err != nil {
+	contract.Ensure(t, w, of(PolicyStrict, contract.Prefix("10.7.0.2/24")))
+	if err := w.Host.SetLink("veth1", kernel.LinkChange{Alias: kernel.Tag(contract.Owner)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, lift := range []func() error{
-		func() error { return Policed{lawtest.Owner}.Remove(t.Context(), w) },
+		func() error { return PolicyReference{contract.Owner}.Remove(t.Context(), w) },
 		func() error { return sweep(t.Context(), w, "net", nil) },
 	} {
 		if err := lift(); err != nil {
@@ -162,9 +162,9 @@ func TestIPTIngressLaw(t *testing.T) {
 		if s := iptState(t, w); strings.Contains(s, "br7") {
 			t.Errorf("left:\n%s", s)
 		}
-		lawtest.Ensure(t, w, of(PolicyStrict, lawtest.Prefix("10.7.0.2/24")))
+		contract.Ensure(t, w, of(PolicyStrict, contract.Prefix("10.7.0.2/24")))
 	}
-	lawtest.Host(t, w, "ip link del br7")
+	contract.Host(t, w, "ip link del br7")
 	if err := SweepStages(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}

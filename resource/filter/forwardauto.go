@@ -55,7 +55,7 @@ func (f Forward) backend(ctx context.Context, w *kernel.World) (forwardBackend, 
 		return forwardBackend{}, err
 	}
 	var c cached
-	if ok, err := w.Memory.Recall(backendRecord, spec.Owner{}, &c); err != nil {
+	if ok, err := w.Store.Get(backendRecord, spec.Owner{}, &c); err != nil {
 		return forwardBackend{}, err
 	} else if ok && c.Fingerprint == print {
 		return c.Backend, nil
@@ -64,7 +64,7 @@ func (f Forward) backend(ctx context.Context, w *kernel.World) (forwardBackend, 
 	if err != nil {
 		return forwardBackend{}, err
 	}
-	err = w.Memory.Remember(backendRecord, spec.Owner{}, cached{print, found})
+	err = w.Store.Put(backendRecord, spec.Owner{}, cached{print, found})
 	if errors.Is(err, fs.ErrNotExist) { // another call remembers the same at this moment
 		err = nil
 	}
@@ -145,5 +145,5 @@ func auto(ctx context.Context, w *kernel.World, foreign kernel.Foreign) (b forwa
 
 // forwardRecords are what is remembered of the network's attachments.
 func forwardRecords(w *kernel.World, network string) (map[[8]byte]forwarded, error) {
-	return resource.DecodeRecords[forwarded](w.Memory.Records(forwardRecord, network))
+	return resource.DecodeRecords[forwarded](w.Store.Records(forwardRecord, network))
 }

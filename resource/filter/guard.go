@@ -12,12 +12,12 @@ import (
 )
 
 // Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it.
-func Reconsider(w *kernel.World) error { return w.Memory.Forget(backendRecord, spec.Owner{}) }
+func Reconsider(w *kernel.World) error { return w.Store.Delete(backendRecord, spec.Owner{}) }
 
 // NeedsGuard reports whether a resource has something in our tables: others' are no concern of Guard's.
 func NeedsGuard(r plan.Resource) bool {
 	switch r := plan.Unwrap(r).(type) {
-	case Forward, IPTIngress:
+	case Forward, IPTIngressPolicy:
 		return false
 	case resource.Clearer:
 		_, rule := r.(resource.PacketRule)
@@ -117,7 +117,7 @@ func shutLocalnet(w *kernel.World) (shut []kernel.Setting, err error) {
 	behind := map[int]bool{}
 	for _, l := range links {
 		// What the reference's plugins have published since a handover, nobody would give back.
-		if network, owner, _, ok := kernel.ParseTag(l.Alias); ok && w.Memory.Has(resource.HandedRecord, network, owner) && !w.Memory.Has(resource.MadeRecord, network, owner) {
+		if network, owner, _, ok := kernel.ParseTag(l.Alias); ok && w.Store.Has(resource.HandedRecord, network, owner) && !w.Store.Has(resource.MadeRecord, network, owner) {
 			continue
 		}
 		if kernel.OfGroup(l.Group) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -18,7 +18,7 @@ func overlapping(n int) (all []plan.Plan) {
 	for i := range n {
 		p := publishOf("c1", fmt.Sprint("net", i), "10.1.2.5/24", tcp("", uint16(8080+i)))
 		p.Owner.ContainerID = fmt.Sprint("c", i)
-		p.Ports[0].AllowFrom = []netip.Prefix{lawtest.Prefix("192.0.2.0/24")}
+		p.Ports[0].AllowFrom = []netip.Prefix{contract.Prefix("192.0.2.0/24")}
 		all = append(all, plan.Plan{Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6}}, p})
 	}
 	return all
@@ -28,7 +28,7 @@ func overlapping(n int) (all []plan.Plan) {
 func TestHolders(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 0, 3, 2}, {2, 3, 0, 1}, {1, 3, 0, 2}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
-			w := lawtest.NewHost(t)
+			w := contract.NewHost(t)
 			skeleton(t, w)
 			all := overlapping(len(order))
 			must := func(p plan.Plan) {
@@ -44,7 +44,7 @@ func TestHolders(t *testing.T) {
 			}
 			for _, p := range all {
 				for _, r := range p {
-					lawtest.Ensure(t, w, r)
+					contract.Ensure(t, w, r)
 				}
 			}
 			for i, at := range order {
@@ -68,11 +68,11 @@ func TestHolders(t *testing.T) {
 // GC of one network leaves what another has at the same address.
 func TestSweepOfAHolder(t *testing.T) {
 	for _, gone := range []int{0, 1, 2} {
-		w := lawtest.NewHost(t)
+		w := contract.NewHost(t)
 		all := overlapping(3)
 		for _, p := range all {
 			for _, r := range p {
-				lawtest.Ensure(t, w, r)
+				contract.Ensure(t, w, r)
 			}
 		}
 		if err := sweepNFT(t.Context(), w, fmt.Sprint("net", gone), func([8]byte) bool { return false }); err != nil {
@@ -100,7 +100,7 @@ func TestHoldersMended(t *testing.T) {
 	for _, broken := range []string{"flush set inet fairlead holders", "flush set inet fairlead owners", "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }",
 		"flush set inet fairlead holders; flush set inet fairlead owners; flush set inet fairlead itself_ip", "delete table inet fairlead"} {
 		t.Run(broken, func(t *testing.T) {
-			w := lawtest.NewHost(t)
+			w := contract.NewHost(t)
 			skeleton(t, w)
 			all := overlapping(3)
 			each := func(do func(plan.Resource)) {
@@ -110,10 +110,10 @@ func TestHoldersMended(t *testing.T) {
 					}
 				}
 			}
-			each(func(r plan.Resource) { lawtest.Ensure(t, w, r) })
+			each(func(r plan.Resource) { contract.Ensure(t, w, r) })
 			nft(t, w, broken)
-			each(func(r plan.Resource) { lawtest.Ensure(t, w, r) })
-			each(func(r plan.Resource) { lawtest.Verify(t, w, r) })
+			each(func(r plan.Resource) { contract.Ensure(t, w, r) })
+			each(func(r plan.Resource) { contract.Verify(t, w, r) })
 			each(func(r plan.Resource) {
 				if changed, err := r.Ensure(t.Context(), w); changed || err != nil {
 					t.Errorf("%v again: changed %v, error %v", r, changed, err)
@@ -143,7 +143,7 @@ func TestHoldersPackets(t *testing.T) {
 		l.expect(l.a, "tcp", "192.0.2.2:80", "neighbour 192.0.2.1")
 		l.expect(l.a, "tcp", "[2001:db8::2]:80", "neighbour 2001:db8::1")
 	}
-	host := &kernel.World{Host: l.w.Host, Memory: l.w.Memory}
+	host := &kernel.World{Host: l.w.Host, Store: l.w.Store}
 	for _, first := range []bool{true, false} {
 		if first {
 			l.ensure(mine, l.w)
@@ -153,8 +153,8 @@ func TestHoldersPackets(t *testing.T) {
 		}
 		l.ensure(mine, l.w)
 		reaches()
-		lawtest.Remove(t, host, other)
+		contract.Remove(t, host, other)
 		reaches()
-		lawtest.Remove(t, l.w, mine)
+		contract.Remove(t, l.w, mine)
 	}
 }

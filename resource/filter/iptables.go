@@ -79,7 +79,7 @@ func rememberIPT(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefi
 	} else if l != nil {
 		r.Link = l.Index
 	}
-	return w.Memory.Remember(kind, o, r)
+	return w.Store.Put(kind, o, r)
 }
 
 // natRules are what an attachment has in the tables nat of both families, where it has addresses.
@@ -93,7 +93,7 @@ type natRules interface {
 func ensureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.Owner, addrs []netip.Prefix, rules natRules) (changed bool, err error) {
 	err = WithIPTables(ctx, func() error {
 		var known iptRecord
-		had, err := w.Memory.Recall(kind, o, &known)
+		had, err := w.Store.Get(kind, o, &known)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func ensureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.
 // removeNAT removes the rules of an attachment where something of them is remembered, or one of the chains is there. Most
 // of the time there is not.
 func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, rules natRules, chains ...string) error {
-	there, err := w.Memory.Recall(kind, o, &iptRecord{})
+	there, err := w.Store.Get(kind, o, &iptRecord{})
 	for _, v6 := range []bool{false, true} {
 		if !there && err == nil {
 			var all []*kernel.IPTables
@@ -189,7 +189,7 @@ func changeHaving(ctx context.Context, w *kernel.World, chain string, own bool, 
 
 // iptRecords are the records of a network's attachments.
 func iptRecords(w *kernel.World, kind, network string) (map[[8]byte]iptRecord, error) {
-	return resource.DecodeRecords[iptRecord](w.Memory.Records(kind, network))
+	return resource.DecodeRecords[iptRecord](w.Store.Records(kind, network))
 }
 
 // survivors are the addresses of the container that are not o's: rules for them stay when o goes.

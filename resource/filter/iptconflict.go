@@ -145,7 +145,7 @@ func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
 					return err
 				}))
 			} else {
-				errs = append(errs, RemoveReferencePorts(&kernel.World{Host: w.Host, Memory: w.Memory}, f.owner))
+				errs = append(errs, RemoveReferencePorts(&kernel.World{Host: w.Host, Store: w.Store}, f.owner))
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) 
 		if err != nil {
 			return err
 		}
-		claims, err := f.claims(near)
+		claims, err := f.readClaims(near)
 		if err != nil {
 			return err
 		}
@@ -246,7 +246,7 @@ func guardRules() []kernel.IPTRule {
 // guard keeps neighbours out of 127/8, which route_localnet would let them into: by our nft table, which other
 // attachments have it by too, else by iptables.
 func (p PublishIPTables) guard(ctx context.Context, w *kernel.World) error {
-	err := withFilter(ctx, w, inetTable(), func(f filter) error { return f.ready(newPart(f.t)) })
+	err := withFilter(ctx, w, inetTable(), func(f filter) error { return f.ensureBase(newChainSet(f.t)) })
 	if !unavailable(err) {
 		return err
 	}

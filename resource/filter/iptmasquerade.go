@@ -152,7 +152,7 @@ func (m MasqueradeIPTables) remove(ctx context.Context, w *kernel.World) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return w.Memory.Forget(IPTMasqueradeRecord, m.Owner)
+	return w.Store.Delete(IPTMasqueradeRecord, m.Owner)
 }
 
 // RemoveMasquerade removes a chain of addresses that masquerade, see removeChain.

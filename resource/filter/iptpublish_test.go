@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -16,65 +16,65 @@ import (
 )
 
 func iptPublish(ports ...PortMapping) PublishIPTables {
-	return PublishIPTables{MarkBit: 13, Publish: Publish{Owner: lawtest.Owner, To4: lawtest.Prefix("10.1.2.5/24"), To6: lawtest.Prefix("fd00::5/64"), SNAT: true, Ports: ports}}
+	return PublishIPTables{MarkBit: 13, Publish: Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: ports}}
 }
 
 // The chains that are for all stay when an attachment goes, as the reference leaves them; so the state before the
 // first Ensure has them.
 func TestPublishIPTablesLaw(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
-		w := lawtest.NewWorld(t)
-		lawtest.SettleOn(t, w, v)
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+		w := contract.NewWorld(t)
+		contract.SettleOn(t, w, v)
 		other := iptPublish(PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1})
-		other.Owner.ContainerID, other.To4, other.To6 = "other", lawtest.Prefix("10.1.2.77/24"), lawtest.Prefix("fd00::77/64")
-		lawtest.Ensure(t, w, other)
+		other.Owner.ContainerID, other.To4, other.To6 = "other", contract.Prefix("10.1.2.77/24"), contract.Prefix("fd00::77/64")
+		contract.Ensure(t, w, other)
 		p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
 			PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 5353},
 			PortMapping{Protocol: "sctp", HostPort: 132, ContainerPort: 5132},
 			PortMapping{Protocol: "sctp", HostPort: 2905, HostPortEnd: 2907, ContainerPort: 2905},
-			PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.1"), HostPort: 90, ContainerPort: 80},
+			PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.1"), HostPort: 90, ContainerPort: 80},
 			PortMapping{Protocol: "tcp", HostPort: 9000, HostPortEnd: 9010, ContainerPort: 9000},
 			PortMapping{Protocol: "tcp", HostPort: 9100, HostPortEnd: 9102, ContainerPort: 100},
-			PortMapping{Protocol: "tcp", HostPort: 9200, ContainerPort: 80, AllowFrom: []netip.Prefix{lawtest.Prefix("192.0.2.0/24"), lawtest.Prefix("2001:db8::/32")}})
+			PortMapping{Protocol: "tcp", HostPort: 9200, ContainerPort: 80, AllowFrom: []netip.Prefix{contract.Prefix("192.0.2.0/24"), contract.Prefix("2001:db8::/32")}})
 		p.Conditions4 = []string{"-s", "0.0.0.0/1", "! -i lo9"}
 		ipt := func(line string) func(*testing.T) {
-			return func(t *testing.T) { lawtest.Host(t, w, "iptables-%v -t nat %s", v, line) }
+			return func(t *testing.T) { contract.Host(t, w, "iptables-%v -t nat %s", v, line) }
 		}
 		ipt6 := func(line string) func(*testing.T) {
-			return func(t *testing.T) { lawtest.Host(t, w, "ip6tables-%v -t nat %s", v, line) }
+			return func(t *testing.T) { contract.Host(t, w, "ip6tables-%v -t nat %s", v, line) }
 		}
-		chain := DNATChain(lawtest.Owner)
-		state := func(t testing.TB) string { return lawtest.IPTablesState(t, w, v) + lawtest.State(t, w) }
-		lawtest.Book{State: state}.Hold(t, w, p,
-			lawtest.Break("dnat", ipt("-D "+chain+" -p tcp --dport 8080 -j DNAT --to-destination 10.1.2.5:80"), "--dport 8080 -j DNAT"),
-			lawtest.Break("dnat6", ipt6("-D "+chain+" -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"), "--dport 53 -j DNAT"),
-			lawtest.Break("dnat of sctp", ipt("-D "+chain+" -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"), "--dport 132 -j DNAT"),
-			lawtest.Break("mark", ipt("-F "+chain), "-j CNI-HOSTPORT-SETMARK"),
-			lawtest.Break("entry", ipt("-D "+HostportDNAT+" 2"), "-m multiport --dports "),
-			lawtest.Break("hook", ipt("-F PREROUTING"), "PREROUTING"),
-			lawtest.Break("hook6", ipt6("-F OUTPUT"), "OUTPUT"),
-			lawtest.Break("masquerade", ipt("-F POSTROUTING"), "POSTROUTING"),
-			lawtest.Break("too much", ipt("-A "+chain+" -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"), "nobody asked for"),
+		chain := DNATChain(contract.Owner)
+		state := func(t testing.TB) string { return contract.IPTablesState(t, w, v) + contract.State(t, w) }
+		contract.Terms{State: state}.Test(t, w, p,
+			contract.Break("dnat", ipt("-D "+chain+" -p tcp --dport 8080 -j DNAT --to-destination 10.1.2.5:80"), "--dport 8080 -j DNAT"),
+			contract.Break("dnat6", ipt6("-D "+chain+" -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"), "--dport 53 -j DNAT"),
+			contract.Break("dnat of sctp", ipt("-D "+chain+" -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"), "--dport 132 -j DNAT"),
+			contract.Break("mark", ipt("-F "+chain), "-j CNI-HOSTPORT-SETMARK"),
+			contract.Break("entry", ipt("-D "+HostportDNAT+" 2"), "-m multiport --dports "),
+			contract.Break("hook", ipt("-F PREROUTING"), "PREROUTING"),
+			contract.Break("hook6", ipt6("-F OUTPUT"), "OUTPUT"),
+			contract.Break("masquerade", ipt("-F POSTROUTING"), "POSTROUTING"),
+			contract.Break("too much", ipt("-A "+chain+" -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"), "nobody asked for"),
 		)
 	})
 }
 
 func TestPublishIPTablesPaths(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
 		for _, call := range []string{"0", "1"} {
 			t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
 				l := newLab(t)
-				lawtest.SettleOn(t, l.w, v)
+				contract.SettleOn(t, l.w, v)
 				if _, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call, Optional: true},
 					kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true}); err != nil {
 					t.Fatal(err)
 				}
 				p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
-					PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
-					PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
-					PortMapping{Protocol: "tcp", HostPort: 70, HostPortEnd: 90, ContainerPort: 70, HostIP: lawtest.Addr("192.0.2.1")},
+					PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
+					PortMapping{Protocol: "tcp", HostIP: contract.Addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
+					PortMapping{Protocol: "tcp", HostPort: 70, HostPortEnd: 90, ContainerPort: 70, HostIP: contract.Addr("192.0.2.1")},
 					PortMapping{Protocol: "tcp", HostPort: 700, HostPortEnd: 702, ContainerPort: 79},
-					PortMapping{Protocol: "tcp", HostPort: 800, ContainerPort: 80, AllowFrom: []netip.Prefix{lawtest.Prefix("192.0.2.3/32"), lawtest.Prefix("2001:db8::2/128")}})
+					PortMapping{Protocol: "tcp", HostPort: 800, ContainerPort: 80, AllowFrom: []netip.Prefix{contract.Prefix("192.0.2.3/32"), contract.Prefix("2001:db8::2/128")}})
 				l.ensure(p, l.w)
 				for _, network := range []string{"tcp", "udp"} {
 					l.serve(l.a, "a", network, ":80")
@@ -98,8 +98,8 @@ func TestPublishIPTablesPaths(t *testing.T) {
 				l.expect(l.neighbour, "tcp", "192.0.2.1:800", "")
 				l.expect(l.neighbour, "tcp", "[2001:db8::1]:800", "a 2001:db8::2")
 				l.expect(l.w.Host, "tcp", "192.0.2.1:800", "a 192.0.2.1")
-				lawtest.Verify(t, l.w, p)
-				lawtest.Remove(t, l.w, p)
+				contract.Verify(t, l.w, p)
+				contract.Remove(t, l.w, p)
 				l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
 				l.expect(l.w.Host, "tcp", "127.0.0.1:8080", "")
 				l.expect(l.neighbour, "udp", "192.0.2.1:8080", "") // a flow that conntrack knew
@@ -110,12 +110,12 @@ func TestPublishIPTablesPaths(t *testing.T) {
 
 // CVE-2020-8558 holds for this backend as well.
 func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
 		l := newLab(t)
-		lawtest.SettleOn(t, l.w, v)
+		contract.SettleOn(t, l.w, v)
 		p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
 		l.ensure(p, l.w)
-		if got := lawtest.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
+		if got := contract.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
 			t.Fatalf("route_localnet is %s", got)
 		}
 		l.serve(l.w.Host, "host", "tcp", "127.0.0.1:9999")
@@ -133,15 +133,15 @@ func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
 
 // A port that a living container has by either backend is refused to others; one that a dead one has is taken over.
 func TestPublishIPTablesConflicts(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
 		l := newLab(t)
-		lawtest.SettleOn(t, l.w, v)
+		contract.SettleOn(t, l.w, v)
 		port := PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
 		a := iptPublish(port)
 		l.ensure(a, l.w)
 		b := iptPublish(port)
 		b.Owner, b.To4, b.To6 = l.ownerB, l.toB, l.b6
-		before := lawtest.IPTablesState(t, l.w, v)
+		before := contract.IPTablesState(t, l.w, v)
 		refused := func(who string, err error) {
 			t.Helper()
 			if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeConfig || !strings.Contains(e.Msg, "8080") || !strings.Contains(e.Msg, who) {
@@ -152,22 +152,22 @@ func TestPublishIPTablesConflicts(t *testing.T) {
 		refused("net/c1", err)
 		_, err = b.Publish.Ensure(t.Context(), l.world(l.b))
 		refused("net/c1", err)
-		if after := lawtest.IPTablesState(t, l.w, v); after != before {
-			t.Errorf("a refused one has left %s", lawtest.Difference(before, after))
+		if after := contract.IPTablesState(t, l.w, v); after != before {
+			t.Errorf("a refused one has left %s", contract.Difference(before, after))
 		}
 		elsewhere := b
-		elsewhere.Ports = []PortMapping{{Protocol: "tcp", HostPort: 8080, ContainerPort: 80, HostIP: lawtest.Addr("192.0.2.9")}}
+		elsewhere.Ports = []PortMapping{{Protocol: "tcp", HostPort: 8080, ContainerPort: 80, HostIP: contract.Addr("192.0.2.9")}}
 		_, err = elsewhere.Ensure(t.Context(), l.world(l.b))
 		refused("net/c1", err)
 		elsewhere.Ports = []PortMapping{{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, {Protocol: "tcp", HostPort: 8081, ContainerPort: 80}}
 		l.ensure(elsewhere, l.world(l.b))
-		lawtest.Remove(t, l.w, elsewhere)
+		contract.Remove(t, l.w, elsewhere)
 
-		lawtest.Remove(t, l.w, a)
+		contract.Remove(t, l.w, a)
 		l.ensure(a.Publish, l.w)
 		_, err = b.Ensure(t.Context(), l.world(l.b))
 		refused("net/c1", err)
-		lawtest.Remove(t, l.w, a.Publish)
+		contract.Remove(t, l.w, a.Publish)
 
 		// The container dies, and nobody says so.
 		l.ensure(a, l.w)
@@ -175,55 +175,55 @@ func TestPublishIPTablesConflicts(t *testing.T) {
 		l.ensure(b, l.world(l.b))
 		l.serve(l.b, "b", "tcp", ":80")
 		l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
-		lawtest.Remove(t, l.w, a)
+		contract.Remove(t, l.w, a)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
-		lawtest.Verify(t, l.world(l.b), b)
+		contract.Verify(t, l.world(l.b), b)
 	})
 }
 
 // Two interfaces of a container on one network have their rules in one chain: what goes with one leaves the other.
 func TestPublishIPTablesTwice(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
 		for _, first := range []bool{true, false} {
-			w := lawtest.NewWorld(t)
-			lawtest.SettleOn(t, w, v)
+			w := contract.NewWorld(t)
+			contract.SettleOn(t, w, v)
 			clean := iptPublish(PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1})
 			clean.Owner.ContainerID = "shared"
-			lawtest.Ensure(t, w, clean)
-			lawtest.Remove(t, w, clean)
-			before := lawtest.IPTablesState(t, w, v)
+			contract.Ensure(t, w, clean)
+			contract.Remove(t, w, clean)
+			before := contract.IPTablesState(t, w, v)
 			one := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80})
 			two := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53})
-			two.Owner.IfName, two.To4, two.To6 = "eth1", lawtest.Prefix("10.1.2.9/24"), lawtest.Prefix("fd00::9/64")
-			lawtest.Ensure(t, w, one)
-			lawtest.Ensure(t, w, two)
-			lawtest.Verify(t, w, one)
-			lawtest.Verify(t, w, two)
+			two.Owner.IfName, two.To4, two.To6 = "eth1", contract.Prefix("10.1.2.9/24"), contract.Prefix("fd00::9/64")
+			contract.Ensure(t, w, one)
+			contract.Ensure(t, w, two)
+			contract.Verify(t, w, one)
+			contract.Verify(t, w, two)
 			if !first {
 				one, two = two, one
 			}
-			lawtest.Remove(t, w, one)
-			lawtest.Verify(t, w, two)
-			if s := lawtest.IPTablesState(t, w, v); strings.Contains(s, one.To4.Addr().String()) || strings.Contains(s, one.To6.Addr().String()) {
+			contract.Remove(t, w, one)
+			contract.Verify(t, w, two)
+			if s := contract.IPTablesState(t, w, v); strings.Contains(s, one.To4.Addr().String()) || strings.Contains(s, one.To6.Addr().String()) {
 				t.Errorf("left:\n%s", s)
 			}
-			lawtest.Remove(t, w, two)
-			if after := lawtest.IPTablesState(t, w, v); after != before {
-				t.Errorf("left: %s", lawtest.Difference(before, after))
+			contract.Remove(t, w, two)
+			if after := contract.IPTablesState(t, w, v); after != before {
+				t.Errorf("left: %s", contract.Difference(before, after))
 			}
 		}
 	})
 }
 
 func TestPublishIPTablesBadInput(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
-		w := lawtest.NewWorld(t)
-		lawtest.SettleOn(t, w, v)
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+		w := contract.NewWorld(t)
+		contract.SettleOn(t, w, v)
 		port := PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1}
 		p := iptPublish(port) // leaves the chains that are for all
-		lawtest.Ensure(t, w, p)
-		lawtest.Remove(t, w, p)
-		before := lawtest.IPTablesState(t, w, v)
+		contract.Ensure(t, w, p)
+		contract.Remove(t, w, p)
+		before := contract.IPTablesState(t, w, v)
 		for _, c := range []struct {
 			what string
 			p    func(*PublishIPTables)
@@ -243,30 +243,30 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 			} else {
 				t.Log(err)
 			}
-			if after := lawtest.IPTablesState(t, w, v); after != before {
-				t.Errorf("%s has left %s", c.what, lawtest.Difference(before, after))
+			if after := contract.IPTablesState(t, w, v); after != before {
+				t.Errorf("%s has left %s", c.what, contract.Difference(before, after))
 			}
 		}
-		w = lawtest.NewWorld(t)
-		lawtest.SettleOn(t, w, v)
-		lawtest.Host(t, w, "iptables-%v -t nat -N KUBE-MARK-MASQ", v)
+		w = contract.NewWorld(t)
+		contract.SettleOn(t, w, v)
+		contract.Host(t, w, "iptables-%v -t nat -N KUBE-MARK-MASQ", v)
 		p = iptPublish(port)
 		p.SetMarkChain, p.To6 = "KUBE-MARK-MASQ", netip.Prefix{}
-		lawtest.Ensure(t, w, p)
-		lawtest.Verify(t, w, p)
-		if s := lawtest.IPTablesState(t, w, v); !strings.Contains(s, "-j KUBE-MARK-MASQ") || strings.Contains(s, hostportSetMark) {
+		contract.Ensure(t, w, p)
+		contract.Verify(t, w, p)
+		if s := contract.IPTablesState(t, w, v); !strings.Contains(s, "-j KUBE-MARK-MASQ") || strings.Contains(s, hostportSetMark) {
 			t.Errorf("%s", s)
 		}
-		lawtest.Remove(t, w, p)
+		contract.Remove(t, w, p)
 	})
 }
 
 // What the reference published for a container that died, by the results cache, is nobody's; nor is what somebody
 // published for an address that IPAM has given away again. Either backend removes it.
 func TestPublishTakesOverFromTheDead(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
 		l := newLab(t)
-		lawtest.SettleOn(t, l.w, v)
+		contract.SettleOn(t, l.w, v)
 		l.serve(l.b, "b", "tcp", ":80")
 		port := PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
 		stale := iptPublish(port)
@@ -282,35 +282,35 @@ func TestPublishTakesOverFromTheDead(t *testing.T) {
 			os.Remove(cached)
 			link, _, _ := strings.Cut(strings.Trim(name, `"`), `"`)
 			l.ensure(stale, l.w)
-			if err := l.w.Memory.Forget(IPTPublishedRecord, stale.Owner); err != nil { // the reference remembers nothing
+			if err := l.w.Store.Delete(IPTPublishedRecord, stale.Owner); err != nil { // the reference remembers nothing
 				t.Fatal(err)
 			}
 			if _, err := r.Ensure(t.Context(), l.world(l.b)); err == nil || !strings.Contains(err.Error(), "net/c1") {
 				t.Errorf("%v, of whom the cache knows nothing: %v", r, err)
 			}
-			lawtest.Host(t, l.w, "ip link add %s type veth peer name veth1", link)
+			contract.Host(t, l.w, "ip link add %s type veth peer name veth1", link)
 			if err := os.WriteFile(cached, []byte(`{"containerId":"c1","networkName":"net","ifName":"eth0","result":{"interfaces":[{"name":"br0"},{"name":`+name+`},{"name":"eth0","sandbox":"/x"}]}}`), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := r.Ensure(t.Context(), l.world(l.b)); err == nil || !strings.Contains(err.Error(), "net/c1") {
 				t.Errorf("%v, of a living container: %v", r, err)
 			}
-			lawtest.Host(t, l.w, "ip link del %s", link)
+			contract.Host(t, l.w, "ip link del %s", link)
 			l.ensure(r, l.world(l.b))
 			l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
-			if s := lawtest.IPTablesState(t, l.w, v); strings.Contains(s, DNATChain(stale.Owner)) {
+			if s := contract.IPTablesState(t, l.w, v); strings.Contains(s, DNATChain(stale.Owner)) {
 				t.Errorf("left:\n%s", s)
 			}
-			lawtest.Remove(t, l.w, r)
+			contract.Remove(t, l.w, r)
 		}
 	})
 }
 
 // A host without the program says which package has it and which key asked.
 func TestIPTablesIsMissing(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	need := IPTables{Backend: "ipMasqBackend", Table: "nat"}
-	lawtest.Verify(t, w, need)
+	contract.Verify(t, w, need)
 	for _, dir := range []string{"/usr/sbin", "/sbin"} {
 		if err := unix.Mount("none", dir, "tmpfs", 0, ""); err != nil {
 			t.Fatal(err)

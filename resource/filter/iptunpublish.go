@@ -28,7 +28,7 @@ func (p PublishIPTables) remove(ctx context.Context, w *kernel.World) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return w.Memory.Forget(IPTPublishedRecord, p.Owner)
+	return w.Store.Delete(IPTPublishedRecord, p.Owner)
 }
 
 // RemovePublished removes a container's chain and what leads there, but for what leads to the addresses keep.

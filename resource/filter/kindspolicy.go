@@ -33,20 +33,20 @@ func ForwardKind() plan.Kind {
 func PolicyKind() plan.Kind {
 	return resource.NewKind("policy", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
-			nft, err := resource.RecordedTags[string](w, policedRecord, network)
-			ipt, ierr := resource.RecordedTags[string](w, iptPolicedRecord, network)
+			nft, err := resource.RecordedTags[string](w, policyRecord, network)
+			ipt, ierr := resource.RecordedTags[string](w, iptPolicyRecord, network)
 			return append(nft, ipt...), errors.Join(err, ierr)
 		},
 		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-			return Policed{Owner: t.Owner}.Remove(ctx, w)
+			return PolicyReference{Owner: t.Owner}.Remove(ctx, w)
 		},
 		Found: func(ctx context.Context, w *kernel.World, tags []plan.Tag) error {
 			network, keep := tags[0].Network, resource.NotOf(tags)
-			err := errors.Join(sweepPolicies(ctx, w, network, keep), sweepPoliced(ctx, w, network, keep))
+			err := errors.Join(sweepPolicies(ctx, w, network, keep), sweepPolicyReferences(ctx, w, network, keep))
 			if err != nil {
 				return err
 			}
-			return resource.ForgetRecords(w, tags, policedRecord, iptPolicedRecord)
+			return resource.ForgetRecords(w, tags, policyRecord, iptPolicyRecord)
 		},
 		Tidy: func(ctx context.Context, w *kernel.World, network string, used bool) error {
 			return errors.Join(SweepStages(ctx, w), SweepNetwork(ctx, w, network, used))

@@ -91,7 +91,7 @@ func (f filter) Get(keys ...kernel.NFTElem) ([]*kernel.NFTElem, error) {
 	defer f.known.mu.Unlock()
 	if d := f.known.later[f.t.String()]; d != nil {
 		for i, e := range keys {
-			if will, ok := d.at[place(e)]; ok {
+			if will, ok := d.at[elementKey(e)]; ok {
 				found[i] = will
 			}
 		}
@@ -108,7 +108,7 @@ func (f filter) List(set *kernel.NFTSet) ([]kernel.NFTElem, error) {
 	f.known.mu.Lock()
 	defer f.known.mu.Unlock()
 	if d := f.known.later[f.t.String()]; d != nil {
-		all = slices.DeleteFunc(all, func(e kernel.NFTElem) bool { _, ok := d.at[place(e)]; return ok })
+		all = slices.DeleteFunc(all, func(e kernel.NFTElem) bool { _, ok := d.at[elementKey(e)]; return ok })
 		for _, e := range d.at {
 			if e != nil && e.Set.Name == set.Name {
 				all = append(all, *e)
@@ -143,9 +143,9 @@ func (k *known) defers(t *kernel.NFTTable, b *kernel.NFTBatch) bool {
 	}
 	d.batch.Append(b)
 	b.Each(func(e kernel.NFTElem, added bool) {
-		d.at[place(e)] = nil
+		d.at[elementKey(e)] = nil
 		if added {
-			d.at[place(e)] = &e
+			d.at[elementKey(e)] = &e
 		}
 	})
 	return true
@@ -164,7 +164,7 @@ func (k *known) wrote(was, now uint32) {
 }
 
 // has reports whether a part, and what always stands in its table, have been seen to.
-func (k *known) has(p *part) bool {
+func (k *known) has(p *chainSet) bool {
 	if k == nil {
 		return false
 	}
@@ -173,7 +173,7 @@ func (k *known) has(p *part) bool {
 	return k.parts[p.ID()]
 }
 
-func (k *known) add(p *part) {
+func (k *known) add(p *chainSet) {
 	if k == nil {
 		return
 	}

@@ -4,18 +4,18 @@ import (
 	"context"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 func TestMain(m *testing.M) {
-	lawtest.KindOf = kindOf
-	lawtest.KillPlans = map[string]func() plan.Plan{
+	contract.KindOf = kindOf
+	contract.KillPlans = map[string]func() plan.Plan{
 		"filter": killFilterPlan, "record": func() plan.Plan { return plan.Plan{iptMasq()} }, "policy": func() plan.Plan { return policyPlan("c1") },
 	}
-	lawtest.Main(m)
+	contract.Main(m)
 }
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
@@ -46,11 +46,11 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 
 // sweep is GC of this package's kinds, with the records that go after them.
 func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
-	return lawtest.Sweep(ctx, w, kinds(), network, valid)
+	return contract.Sweep(ctx, w, kinds(), network, valid)
 }
 
 // sweepNFT removes what owners that keep does not want have in our tables.
 func sweepNFT(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool) error {
 	nft := []plan.Kind{SharedChainKind(), MasqueradeKind(), PublishKind(), IngressKind(), SpoofCheckKind(), IsolatedPortKind()}
-	return lawtest.SweepKinds(ctx, w, nft, network, keep, nil)
+	return contract.SweepKinds(ctx, w, nft, network, keep, nil)
 }

@@ -58,10 +58,10 @@ func (m Masquerade) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 	}
 	err = withFilter(ctx, w, inetTable(), func(f filter) error {
 		part, want := m.want(f.t)
-		if err := f.ready(part); err != nil {
+		if err := f.ensureBase(part); err != nil {
 			return err
 		}
-		changed, err = f.settle(m.Owner, kindMasquerade, want)
+		changed, err = f.applyElements(m.Owner, kindMasquerade, want)
 		return err
 	})
 	return changed && err == nil, err
@@ -84,8 +84,8 @@ func (m Masquerade) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 // want are the chain and the set of the network, one of each family, and its own elements.
-func (m Masquerade) want(t *kernel.NFTTable) (p *part, want []kernel.NFTElem) {
-	p = newPart(t)
+func (m Masquerade) want(t *kernel.NFTTable) (p *chainSet, want []kernel.NFTElem) {
+	p = newChainSet(t)
 	for _, v6 := range []bool{false, true} {
 		from := OfFamily(m.From, v6)
 		if len(from) == 0 {

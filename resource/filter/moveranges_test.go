@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
@@ -81,11 +81,11 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 		odd(publishOf("c3", "one", "10.1.0.7/24", portRange("", 8000, 65535))),
 	}
 	before := func(t *testing.T) (w *kernel.World, empty string) {
-		w = lawtest.NewHost(t)
+		w = contract.NewHost(t)
 		skeleton(t, w)
 		empty = elements(t, w)
 		for _, p := range old {
-			lawtest.Ensure(t, w, p)
+			contract.Ensure(t, w, p)
 		}
 		asBefore(t, w)
 		return w, empty
@@ -108,7 +108,7 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, w *kernel.World){
 		"CHECK": func(t *testing.T, w *kernel.World) {
 			for _, p := range old {
-				lawtest.Verify(t, w, p)
+				contract.Verify(t, w, p)
 			}
 		},
 		"ADD of a port in a range": func(t *testing.T, w *kernel.World) {
@@ -145,9 +145,9 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 		},
 		"ADD and DEL beside": func(t *testing.T, w *kernel.World) {
 			p := publishOf("c9", "one", "10.1.0.9/24", tcp("", 443), portRange("", 500, 501))
-			lawtest.Ensure(t, w, p)
-			lawtest.Verify(t, w, p)
-			lawtest.Remove(t, w, p)
+			contract.Ensure(t, w, p)
+			contract.Verify(t, w, p)
+			contract.Remove(t, w, p)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -155,26 +155,26 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 			state := leads(w)
 			use(t, w)
 			if got := leads(w); got != state {
-				t.Errorf("what leads changed:%s", lawtest.Difference(state, got))
+				t.Errorf("what leads changed:%s", contract.Difference(state, got))
 			}
 			for _, p := range old {
-				lawtest.Verify(t, w, p)
+				contract.Verify(t, w, p)
 			}
-			lawtest.Remove(t, w, old[0])
-			lawtest.Verify(t, w, old[1])
+			contract.Remove(t, w, old[0])
+			contract.Verify(t, w, old[1])
 			if s := nftState(t, w); !strings.Contains(s, `tcp . 8000-8010 comment "`+kernel.Tag(old[1].Owner)+`" : 10.2.0.5`) {
 				t.Errorf("nobody took over:\n%s", s)
 			}
 			for _, p := range old[1:] {
-				lawtest.Remove(t, w, p)
+				contract.Remove(t, w, p)
 			}
 			if got := elements(t, w); got != empty {
-				t.Errorf("left:%s", lawtest.Difference(empty, got))
+				t.Errorf("left:%s", contract.Difference(empty, got))
 			}
 		})
 	}
 	for name, remove := range map[string]func(t *testing.T, w *kernel.World, p Publish){
-		"DEL": func(t *testing.T, w *kernel.World, p Publish) { lawtest.Remove(t, w, p) },
+		"DEL": func(t *testing.T, w *kernel.World, p Publish) { contract.Remove(t, w, p) },
 		"GC": func(t *testing.T, w *kernel.World, p Publish) {
 			keep := func(owner [8]byte) bool { return owner != kernel.OwnerHash(p.Owner) }
 			if err := sweepNFT(t.Context(), w, p.Owner.Network, keep); err != nil {
@@ -187,11 +187,11 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 			for i, p := range old {
 				remove(t, w, p)
 				for _, rest := range old[i+1:] {
-					lawtest.Verify(t, w, rest)
+					contract.Verify(t, w, rest)
 				}
 			}
 			if got := elements(t, w); got != empty {
-				t.Errorf("left:%s", lawtest.Difference(empty, got))
+				t.Errorf("left:%s", contract.Difference(empty, got))
 			}
 		})
 	}

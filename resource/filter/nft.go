@@ -86,9 +86,9 @@ func (f filter) write(b *kernel.NFTBatch) error {
 	return nil
 }
 
-// ready makes what always stands in the table, and a part, where something of them is missing. What was read before that
+// ensureBase makes what always stands in the table, and a part, where something of them is missing. What was read before that
 // is of another generation: the error is ERESTART.
-func (f filter) ready(p *part) error {
+func (f filter) ensureBase(p *chainSet) error {
 	if !f.t.Ends && f.CanEnd() {
 		f.t.Ends = true
 		return unix.ERESTART
@@ -96,7 +96,7 @@ func (f filter) ready(p *part) error {
 	all := &kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Ends: f.t.Ends, Sets: f.t.Sets,
 		Chains: slices.Concat(f.t.Chains, p.Chains)}
 	var more []*kernel.NFTRule
-	for _, l := range p.lines {
+	for _, l := range p.jumps {
 		more = append(more, l.rule)
 	}
 	switch {
@@ -166,26 +166,26 @@ func (f filter) move() (moved bool, err error) {
 	return !b.Empty(), err
 }
 
-// A part is what some attachments share in a table: chains and sets that are named after a hash of what they
+// A chainSet is what some attachments share in a table: chains and sets that are named after a hash of what they
 // do, and the lines in chains of the skeleton that lead there. It is made once and stays.
-type part struct {
+type chainSet struct {
 	kernel.NFTTable
-	lines []wayIn
+	jumps []jumpRule
 }
 
-type wayIn struct {
+type jumpRule struct {
 	chain string
 	rule  *kernel.NFTRule
 	first bool // before all other lines
 }
 
-func newPart(t *kernel.NFTTable) *part {
-	return &part{NFTTable: kernel.NFTTable{Family: t.Family, Name: t.Name, Ends: t.Ends}}
+func newChainSet(t *kernel.NFTTable) *chainSet {
+	return &chainSet{NFTTable: kernel.NFTTable{Family: t.Family, Name: t.Name, Ends: t.Ends}}
 }
 
 // share adds a chain for those that a set of its name has, and returns the set. A line in the chain from leads
 // there; way is what it looks up.
-func (p *part) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRule, rules []*kernel.NFTRule) *kernel.NFTSet {
+func (p *chainSet) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRule, rules []*kernel.NFTRule) *kernel.NFTSet {
 	var all strings.Builder
 	for _, r := range rules {
 		all.WriteString(r.Code())
@@ -193,15 +193,15 @@ func (p *part) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRu
 	c := &kernel.NFTChain{Name: prefix + "_" + kernel.ShortHash(all.String()), Rules: rules}
 	s := sharedSet(&p.NFTTable, c.Name)
 	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s)
-	p.lines = append(p.lines, wayIn{chain: from, rule: way(s).Jump(c.Name)})
+	p.jumps = append(p.jumps, jumpRule{chain: from, rule: way(s).Jump(c.Name)})
 	return s
 }
 
 // missing are the lines of a part that the table lacks. The chains are as long as there are different networks
 // and conditions on this host.
-func (f filter) missing(p *part) (missing []wayIn, err error) {
+func (f filter) missing(p *chainSet) (missing []jumpRule, err error) {
 	got := map[string][]string{}
-	for _, l := range p.lines {
+	for _, l := range p.jumps {
 		if got[l.chain] == nil {
 			if got[l.chain], err = f.Rules(f.t, l.chain); err != nil {
 				return nil, err
@@ -238,7 +238,7 @@ func remove(ctx context.Context, w *kernel.World, t *kernel.NFTTable, owner [8]b
 }
 
 // standing says what of the table and of a shared part of it is missing or different.
-func (f filter) standing(p *part) (d resource.Drift, err error) {
+func (f filter) standing(p *chainSet) (d resource.Drift, err error) {
 	found, err := f.Drift(f.t, *f.gen)
 	if err != nil || len(found) > 0 {
 		return found, err // the part would say the same again where the table is missing
@@ -254,12 +254,12 @@ func (f filter) standing(p *part) (d resource.Drift, err error) {
 }
 
 // verify is Verify for kinds whose elements nobody else can want.
-func (f filter) verify(p *part, o spec.Owner, kind uint32, want []kernel.NFTElem) error {
+func (f filter) verify(p *chainSet, o spec.Owner, kind uint32, want []kernel.NFTElem) error {
 	d, err := f.standing(p)
 	if err != nil || d.All() {
 		return errors.Join(err, d.Err())
 	}
-	more, err := f.settled(o, kind, want)
+	more, err := f.verifyElements(o, kind, want)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -45,16 +45,16 @@ func elements(t testing.TB, w *kernel.World) string {
 func skeleton(t testing.TB, w *kernel.World) {
 	t.Helper()
 	for _, table := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
-		if err := withFilter(t.Context(), w, table, func(f filter) error { return f.ready(newPart(f.t)) }); err != nil {
+		if err := withFilter(t.Context(), w, table, func(f filter) error { return f.ensureBase(newChainSet(f.t)) }); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func nftLaw(t *testing.T, w *kernel.World, r plan.Resource, breakers ...lawtest.Breaker) {
+func nftLaw(t *testing.T, w *kernel.World, r plan.Resource, breakers ...contract.Breakage) {
 	t.Helper()
 	skeleton(t, w)
-	lawtest.Book{State: func(t testing.TB) string { return elements(t, w) }}.Hold(t, w, r, breakers...)
+	contract.Terms{State: func(t testing.TB) string { return elements(t, w) }}.Test(t, w, r, breakers...)
 }
 
 // nft runs one command of nft(8) on the host, once what was removed has ended.
@@ -67,49 +67,49 @@ func nft(t testing.TB, w *kernel.World, line string) string {
 }
 
 func TestMasqueradeLaw(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	m := Masquerade{Owner: lawtest.Owner, From: []netip.Prefix{lawtest.Prefix("10.1.2.5/24"), lawtest.Prefix("fd00::5/64")}, Except: []netip.Prefix{lawtest.Prefix("192.0.2.0/24"), lawtest.Prefix("2001:db8::/32")}}
+	w := contract.NewWorld(t)
+	m := Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}, Except: []netip.Prefix{contract.Prefix("192.0.2.0/24"), contract.Prefix("2001:db8::/32")}}
 	shared := func(t testing.TB, family string) string {
 		return regexp.MustCompile(`masquerade_` + family + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 	}
 	nftLaw(t, w, m,
-		lawtest.Break("element", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip")+" { 10.1.2.5 }") },
+		contract.Break("element", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip")+" { 10.1.2.5 }") },
 			"{ 10.1.2.5 } is missing"),
-		lawtest.Break("element6", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip6")+" { fd00::5 }") },
+		contract.Break("element6", func(t *testing.T) { nft(t, w, "delete element inet fairlead "+shared(t, "ip6")+" { fd00::5 }") },
 			"{ fd00::5 } is missing"),
-		lawtest.Break("tag", func(t *testing.T) {
+		contract.Break("tag", func(t *testing.T) {
 			s := shared(t, "ip")
 			nft(t, w, "delete element inet fairlead "+s+" { 10.1.2.5 }; add element inet fairlead "+s+" { 10.1.2.5 comment \"mine\" }")
 		}, `belongs to "mine"`),
-		lawtest.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`),
-		lawtest.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
-		lawtest.Break("chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`),
-		lawtest.Break("chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`),
-		lawtest.Break("foreign rule", func(t *testing.T) { nft(t, w, "insert rule inet fairlead postrouting accept") }, "that is not ours"),
-		lawtest.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`),
-		lawtest.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+		contract.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`),
+		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`),
+		contract.Break("chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`),
+		contract.Break("foreign rule", func(t *testing.T) { nft(t, w, "insert rule inet fairlead postrouting accept") }, "that is not ours"),
+		contract.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`),
+		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
 	)
 }
 
 func TestSpoofCheckLaw(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	s := SpoofCheck{Owner: lawtest.Owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
+	w := contract.NewWorld(t)
+	s := SpoofCheck{Owner: contract.Owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
 	nftLaw(t, w, s,
-		lawtest.Break("link", func(t *testing.T) { nft(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
+		contract.Break("link", func(t *testing.T) { nft(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
 			"nft element bridge fairlead spoofcheck { veth1 } is missing"),
-		lawtest.Break("address", func(t *testing.T) {
+		contract.Break("address", func(t *testing.T) {
 			nft(t, w, "delete element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 }")
 		}, "nft element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 } is missing"),
-		lawtest.Break("rule", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead prerouting") }, "source address of somebody else"),
-		lawtest.Break("owners", func(t *testing.T) { nft(t, w, "flush set bridge fairlead owners") }, "is not in owners"),
+		contract.Break("rule", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead prerouting") }, "source address of somebody else"),
+		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set bridge fairlead owners") }, "is not in owners"),
 	)
 }
 
 func TestPublishLaw(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	lawtest.Host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0")
-	p := Publish{Owner: lawtest.Owner, To4: lawtest.Prefix("10.1.2.5/24"), To6: lawtest.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	contract.Host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0")
+	p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
 		{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
 		{Protocol: "udp", HostIP: netip.MustParseAddr("192.0.2.1"), HostPort: 53, ContainerPort: 53},
 		{Protocol: "sctp", HostIP: netip.MustParseAddr("2001:db8::1"), HostPort: 9, ContainerPort: 9},
@@ -132,26 +132,26 @@ func TestPublishLaw(t *testing.T) {
 		}
 	}
 	nftLaw(t, w, p,
-		lawtest.Break("any", breakElem("publish_ip_any", "tcp . 8080"), "nft element inet fairlead publish_ip_any { tcp . 8080 : 10.1.2.5 . 80 } is missing"),
-		lawtest.Break("exact", breakElem("publish_ip", "192.0.2.1 . udp . 53"), "nft element inet fairlead publish_ip { 192.0.2.1 . udp . 53 : 10.1.2.5 . 53 } is missing"),
-		lawtest.Break("exact6", breakElem("publish_ip6_where*", "2001:db8::1 . sctp . 9"), "{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"),
-		lawtest.Break("any6", breakElem("publish_ip6_any_where*", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"),
-		lawtest.Break("address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"),
-		lawtest.Break("port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"),
-		lawtest.Break("somebody else's", func(t *testing.T) {
+		contract.Break("any", breakElem("publish_ip_any", "tcp . 8080"), "nft element inet fairlead publish_ip_any { tcp . 8080 : 10.1.2.5 . 80 } is missing"),
+		contract.Break("exact", breakElem("publish_ip", "192.0.2.1 . udp . 53"), "nft element inet fairlead publish_ip { 192.0.2.1 . udp . 53 : 10.1.2.5 . 53 } is missing"),
+		contract.Break("exact6", breakElem("publish_ip6_where*", "2001:db8::1 . sctp . 9"), "{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"),
+		contract.Break("any6", breakElem("publish_ip6_any_where*", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"),
+		contract.Break("address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"),
+		contract.Break("port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"),
+		contract.Break("somebody else's", func(t *testing.T) {
 			nft(t, w, "delete element inet fairlead publish_ip_any { tcp . 8080 }; add element inet fairlead publish_ip_any { tcp . 8080 comment \"mine\" : 1.2.3.4 . 5 }")
 		}, `belongs to "mine"`),
-		lawtest.Break("claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"),
-		lawtest.Break("hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"), "{ 10.1.2.5 . tcp . 80 } is missing"),
-		lawtest.Break("hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"), "{ fd00::5 . tcp . 80 } is missing"),
-		lawtest.Break("hairpin line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`),
-		lawtest.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
-		lawtest.Break("conditions", func(t *testing.T) { nft(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`),
-		lawtest.Break("where", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`),
-		lawtest.Break("publish", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"at any address`),
-		lawtest.Break("guard", func(t *testing.T) { nft(t, w, "flush chain inet fairlead guard") }, `"127/8 from outside`),
-		lawtest.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead output "published ports`),
-		lawtest.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
-		lawtest.Break("sysctl", func(t *testing.T) { lawtest.Host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0") }, "net/ipv4/conf/veth1/route_localnet is 0, want 1"),
+		contract.Break("claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"),
+		contract.Break("hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"), "{ 10.1.2.5 . tcp . 80 } is missing"),
+		contract.Break("hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"), "{ fd00::5 . tcp . 80 } is missing"),
+		contract.Break("hairpin line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`),
+		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("conditions", func(t *testing.T) { nft(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`),
+		contract.Break("where", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`),
+		contract.Break("publish", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"at any address`),
+		contract.Break("guard", func(t *testing.T) { nft(t, w, "flush chain inet fairlead guard") }, `"127/8 from outside`),
+		contract.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead output "published ports`),
+		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+		contract.Break("sysctl", func(t *testing.T) { contract.Host(t, w, "sysctl -qw net.ipv4.conf.veth1.route_localnet=0") }, "net/ipv4/conf/veth1/route_localnet is 0, want 1"),
 	)
 }

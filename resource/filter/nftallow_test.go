@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 )
 
 // onlyFrom lets only some use a mapping.
 func onlyFrom(m PortMapping, prefixes ...string) PortMapping {
 	for _, p := range prefixes {
-		m.AllowFrom = append(m.AllowFrom, lawtest.Prefix(p))
+		m.AllowFrom = append(m.AllowFrom, contract.Prefix(p))
 	}
 	return m
 }
@@ -33,7 +33,7 @@ func TestAllowFrom(t *testing.T) {
 			onlyFrom(portRange("", 9000, 9009), "198.51.100.0/24", "2001:db8:1::/64"),
 		)
 		l.ensure(p, l.w)
-		lawtest.Verify(t, l.w, p)
+		contract.Verify(t, l.w, p)
 		for _, network := range []string{"tcp", "udp"} {
 			l.serve(l.a, "a", network, ":80")
 			l.expect(l.neighbour, network, "192.0.2.1:8080", "a 192.0.2.2")
@@ -72,7 +72,7 @@ func TestAllowFrom(t *testing.T) {
 		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
 		l.expect(l.b, "tcp", "[fd00::1]:8080", "")
 
-		lawtest.Remove(t, l.w, p)
+		contract.Remove(t, l.w, p)
 		l.ensure(l.publishA(tcp("", 8080)), l.w)
 		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
 	})
@@ -81,20 +81,20 @@ func TestAllowFrom(t *testing.T) {
 // Answers to a container that lets only some in are no requests to it, though they come to its address.
 func TestAllowFromLetsAnswersBack(t *testing.T) {
 	l := newLab(t)
-	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.9"), HostPort: 80, ContainerPort: 80, AllowFrom: []netip.Prefix{lawtest.Prefix("203.0.113.0/24")}}), l.w)
-	b := Publish{Owner: l.ownerB, To4: l.toB, SNAT: false, Ports: []PortMapping{{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.1"), HostPort: 80, ContainerPort: 80}}}
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 80, ContainerPort: 80, AllowFrom: []netip.Prefix{contract.Prefix("203.0.113.0/24")}}), l.w)
+	b := Publish{Owner: l.ownerB, To4: l.toB, SNAT: false, Ports: []PortMapping{{Protocol: "tcp", HostIP: contract.Addr("192.0.2.1"), HostPort: 80, ContainerPort: 80}}}
 	l.in(l.w.Host, "ip addr add 10.3.0.1/24 dev br0")
 	l.in(l.b, "ip addr flush dev eth0 scope global", "ip addr add 10.3.0.6/24 dev eth0", "ip route replace default via 10.3.0.1")
-	b.To4 = lawtest.Prefix("10.3.0.6/24")
+	b.To4 = contract.Prefix("10.3.0.6/24")
 	l.ensure(b, l.world(l.b))
 	l.serve(l.b, "b", "tcp", ":80")
 	l.expect(l.a, "tcp", "192.0.2.1:80", "b 10.1.2.5")
 }
 
 func TestAllowFromLaw(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	p := Publish{Owner: lawtest.Owner, To4: lawtest.Prefix("10.1.2.5/24"), To6: lawtest.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
 		onlyFrom(tcp("", 8080), "192.0.2.0/24", "2001:db8::/32"),
 		onlyFrom(portRange("", 9000, 9009), "192.0.2.0/24"),
 	}}
@@ -105,26 +105,26 @@ func TestAllowFromLaw(t *testing.T) {
 		return func(t *testing.T) { nft(t, w, "delete element inet fairlead "+named(set)+" { "+key+" }") }
 	}
 	nftLaw(t, w, p,
-		lawtest.Break("port", del("allow_ip", "10.1.2.5 . tcp . 8080"), "{ 10.1.2.5 . tcp . 8080 } is missing"),
-		lawtest.Break("port6", del("allow_ip6", "fd00::5 . tcp . 8080"), "{ fd00::5 . tcp . 8080 } is missing"),
-		lawtest.Break("range", del("allow_ip_range", "10.1.2.5 . tcp . 9000-9009"), "{ 10.1.2.5 . tcp . 9000-9009 } is missing"),
-		lawtest.Break("range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"), "{ fd00::5 . tcp . 9000-9009 } is missing"),
-		lawtest.Break("itself", func(t *testing.T) { nft(t, w, "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }") }, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"),
-		lawtest.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
-		lawtest.Break("list", func(t *testing.T) {
+		contract.Break("port", del("allow_ip", "10.1.2.5 . tcp . 8080"), "{ 10.1.2.5 . tcp . 8080 } is missing"),
+		contract.Break("port6", del("allow_ip6", "fd00::5 . tcp . 8080"), "{ fd00::5 . tcp . 8080 } is missing"),
+		contract.Break("range", del("allow_ip_range", "10.1.2.5 . tcp . 9000-9009"), "{ 10.1.2.5 . tcp . 9000-9009 } is missing"),
+		contract.Break("range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"), "{ fd00::5 . tcp . 9000-9009 } is missing"),
+		contract.Break("itself", func(t *testing.T) { nft(t, w, "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }") }, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"),
+		contract.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
+		contract.Break("list", func(t *testing.T) {
 			nft(t, w, "insert rule inet fairlead "+named("allow_ip")+" ip saddr 198.51.100.0/24 return")
 		}, "that is not ours"),
-		lawtest.Break("shorter list", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
-		lawtest.Break("way", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
-		lawtest.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, "is missing"),
-		lawtest.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+		contract.Break("shorter list", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
+		contract.Break("way", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
+		contract.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, "is missing"),
+		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
 	)
 	// DEL by owner alone.
 	before := elements(t, w)
-	lawtest.Ensure(t, w, p)
-	lawtest.Remove(t, w, Publish{Owner: lawtest.Owner})
+	contract.Ensure(t, w, p)
+	contract.Remove(t, w, Publish{Owner: contract.Owner})
 	if after := elements(t, w); after != before {
-		t.Errorf("left %s", lawtest.Difference(before, after))
+		t.Errorf("left %s", contract.Difference(before, after))
 	}
 }
 
@@ -142,7 +142,7 @@ func TestAllowFromOnce(t *testing.T) {
 		{"other ports", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("192.0.2.1", 81)}, false},
 		{"other families", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("2001:db8::1", 80)}, false},
 	} {
-		w := lawtest.NewHost(t)
+		w := contract.NewHost(t)
 		_, err := publishOf("c1", "net", "10.1.2.5/24", c.ports...).Ensure(t.Context(), w)
 		if (err != nil) != c.bad || err != nil && !strings.Contains(err.Error(), "different lists") {
 			t.Errorf("%s: %v", c.name, err)

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -31,7 +31,7 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 				}
 				part, elems := m.want(f.t)
 				if i == 0 {
-					if err := errors.Join(f.ready(part), f.ready(pub.part)); err != nil {
+					if err := errors.Join(f.ensureBase(part), f.ensureBase(pub.chainSet)); err != nil {
 						return err
 					}
 				}
@@ -56,10 +56,10 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 func BenchmarkFilter(b *testing.B) {
 	for _, n := range []int{0, 1000, 10000} {
 		b.Run(fmt.Sprintf("present=%d", n), func(b *testing.B) {
-			w := lawtest.NewHost(b)
+			w := contract.NewHost(b)
 			crowd(b, w, n)
 			p := plan.Plan{
-				Masquerade{Owner: lawtest.Owner, From: []netip.Prefix{lawtest.Prefix("10.1.2.5/24")}},
+				Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}},
 				publishOf("c1", "net", "10.1.2.5/24", tcp("", 80), PortMapping{Protocol: "udp", HostPort: 81, ContainerPort: 53}),
 			}
 			remove := func(b *testing.B) {
@@ -70,7 +70,7 @@ func BenchmarkFilter(b *testing.B) {
 			for _, r := range p {
 				b.Run(fmt.Sprintf("%T/ensure", r), func(b *testing.B) {
 					for b.Loop() {
-						lawtest.Ensure(b, w, r)
+						contract.Ensure(b, w, r)
 						b.StopTimer()
 						remove(b)
 						b.StartTimer()
@@ -79,7 +79,7 @@ func BenchmarkFilter(b *testing.B) {
 			}
 			b.Run("verify", func(b *testing.B) {
 				for _, r := range p {
-					lawtest.Ensure(b, w, r)
+					contract.Ensure(b, w, r)
 				}
 				for b.Loop() {
 					if err := p.Verify(b.Context(), w); err != nil {
@@ -92,7 +92,7 @@ func BenchmarkFilter(b *testing.B) {
 				for b.Loop() {
 					b.StopTimer()
 					for _, r := range p {
-						lawtest.Ensure(b, w, r)
+						contract.Ensure(b, w, r)
 					}
 					b.StartTimer()
 					remove(b)
@@ -126,41 +126,41 @@ func BenchmarkRange(b *testing.B) {
 	}
 	for _, others := range []string{"nobody", "1000 ports", "1000 ranges"} {
 		b.Run("beside="+others, func(b *testing.B) {
-			w := lawtest.NewHost(b)
+			w := contract.NewHost(b)
 			skeleton(b, w)
 			switch others {
 			case "1000 ports":
 				crowd(b, w, 1000)
 			case "1000 ranges":
 				for i := range 1000 {
-					lawtest.Ensure(b, w, publishOf(strconv.Itoa(i), "crowd", fmt.Sprintf("10.200.%d.%d/16", i/200, i%200+1), portRange("", uint16(10000+i*20), uint16(10019+i*20))))
+					contract.Ensure(b, w, publishOf(strconv.Itoa(i), "crowd", fmt.Sprintf("10.200.%d.%d/16", i/200, i%200+1), portRange("", uint16(10000+i*20), uint16(10019+i*20))))
 				}
 			}
 			for _, s := range shapes {
 				p := publishOf("c1", "net", "10.1.2.5/24", s.ports...)
 				b.Run(s.name+"/ensure", func(b *testing.B) {
 					for b.Loop() {
-						lawtest.Ensure(b, w, p)
+						contract.Ensure(b, w, p)
 						b.StopTimer()
-						lawtest.Remove(b, w, p)
+						contract.Remove(b, w, p)
 						b.StartTimer()
 					}
 				})
 				b.Run(s.name+"/verify", func(b *testing.B) {
-					lawtest.Ensure(b, w, p)
+					contract.Ensure(b, w, p)
 					for b.Loop() {
 						if err := p.Verify(b.Context(), w); err != nil {
 							b.Fatal(err)
 						}
 					}
-					lawtest.Remove(b, w, p)
+					contract.Remove(b, w, p)
 				})
 				b.Run(s.name+"/remove", func(b *testing.B) {
 					for b.Loop() {
 						b.StopTimer()
-						lawtest.Ensure(b, w, p)
+						contract.Ensure(b, w, p)
 						b.StartTimer()
-						lawtest.Remove(b, w, p)
+						contract.Remove(b, w, p)
 					}
 				})
 			}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -76,14 +76,14 @@ func endingPlan() plan.Plan {
 // DEL deletes no element where they can end, and they are gone when it is done; where they cannot, it deletes them.
 func TestRemoveEnds(t *testing.T) {
 	for _, can := range []string{"1", "0"} {
-		w := lawtest.NewWorld(t)
+		w := contract.NewWorld(t)
 		needEnding(t, w)
 		endsSay(t, can)
 		skeleton(t, w)
 		before := elements(t, w)
 		p := endingPlan()
 		for _, r := range p {
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 		}
 		n := deleted(t, w, func() {
 			if err := p.Remove(t.Context(), w); err != nil {
@@ -101,14 +101,14 @@ func TestRemoveEnds(t *testing.T) {
 			t.Errorf("where elements can end (%s), %d were deleted", can, n)
 		}
 		if after := elements(t, w); after != before {
-			t.Errorf("state after remove: %s", lawtest.Difference(before, after))
+			t.Errorf("state after remove: %s", contract.Difference(before, after))
 		}
 	}
 }
 
 // What is added while its key is ending stands: the same again, and what another container has at its place.
 func TestAddedWhileEnding(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	needEnding(t, w)
 	skeleton(t, w)
 	mine, others := endingPlan(), plan.Plan{
@@ -122,13 +122,13 @@ func TestAddedWhileEnding(t *testing.T) {
 			p = mine
 		}
 		for _, r := range p {
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 		}
 		for _, r := range p {
-			lawtest.Verify(t, w, r)
+			contract.Verify(t, w, r)
 		}
 		for _, r := range slices.Backward(p) { // and not Plan.Remove, which waits
-			lawtest.Remove(t, w, r.(plan.Remover))
+			contract.Remove(t, w, r.(plan.Remover))
 		}
 	}
 	if s := nftState(t, w); strings.Contains(s, "elements") {
@@ -140,7 +140,7 @@ func TestAddedWhileEnding(t *testing.T) {
 //
 // clause: P11
 func TestKilledEnding(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	needEnding(t, w)
 	skeleton(t, w)
 	before := elements(t, w)
@@ -148,12 +148,12 @@ func TestKilledEnding(t *testing.T) {
 	points := 0
 	for n := 1; ; n++ {
 		for _, r := range p {
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 		}
 		killed := stopAt(t, n, w, "filter", "DEL", talks, func() bool { return true })
 		if n%2 == 0 {
 			for _, r := range p {
-				lawtest.Ensure(t, w, r)
+				contract.Ensure(t, w, r)
 			}
 			if err := p.Verify(t.Context(), w); err != nil {
 				t.Errorf("killed at point %d, and added: %v", n, err)
@@ -163,7 +163,7 @@ func TestKilledEnding(t *testing.T) {
 			t.Errorf("killed at point %d, and removed: %v", n, err)
 		}
 		if after := elements(t, w); after != before {
-			t.Fatalf("killed at point %d, and removed:%s", n, lawtest.Difference(before, after))
+			t.Fatalf("killed at point %d, and removed:%s", n, contract.Difference(before, after))
 		}
 		if !killed {
 			break
@@ -179,10 +179,10 @@ func TestKilledEnding(t *testing.T) {
 // A port that comes and goes as fast as can be, beside many others, always comes: the kernel sorts a set anew where one key
 // has ended too often in it.
 func TestEndingOften(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	needEnding(t, w)
 	p := publishOf("c1", "net", "10.1.2.5/24", tcp("", 8080))
-	lawtest.Ensure(t, w, p)
+	contract.Ensure(t, w, p)
 	for i := range 60 {
 		var b kernel.NFTBatch
 		for j := range 100 {
@@ -197,10 +197,10 @@ func TestEndingOften(t *testing.T) {
 		}
 	}
 	for range 150 {
-		lawtest.Remove(t, w, p)
-		lawtest.Ensure(t, w, p)
+		contract.Remove(t, w, p)
+		contract.Ensure(t, w, p)
 	}
-	lawtest.Verify(t, w, p)
+	contract.Verify(t, w, p)
 }
 
 // moved is a host as a version before this one left it, with what an administrator has there.
@@ -212,7 +212,7 @@ func moved(t *testing.T, w *kernel.World) (p plan.Plan, before string) {
 	conditional.Conditions4, conditional.To6 = []string{"ip saddr 192.0.2.0/24"}, p[0].(Publish).To6
 	p = append(p, conditional)
 	for _, r := range p {
-		lawtest.Ensure(t, w, r)
+		contract.Ensure(t, w, r)
 	}
 	nft(t, w, `add rule inet fairlead user ip saddr { 203.0.113.1, 203.0.113.2 } counter packets 7 bytes 8 drop`)
 	before = nftState(t, w)
@@ -240,7 +240,7 @@ func unflagged(state string) string {
 // The tables of an earlier version are made anew with the next ADD, in one step, whatever it is killed at; nothing else
 // changes there, and the administrator's chain not at all.
 func TestTablesOfEarlierVersion(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	needEnding(t, w)
 	for n := 1; ; n++ {
 		p, before := moved(t, w)
@@ -254,7 +254,7 @@ func TestTablesOfEarlierVersion(t *testing.T) {
 			}
 		}
 		if unflagged(state) != unflagged(before) {
-			t.Fatalf("killed at point %d:%s", n, lawtest.Difference(unflagged(before), unflagged(state)))
+			t.Fatalf("killed at point %d:%s", n, contract.Difference(unflagged(before), unflagged(state)))
 		}
 		if now := nstest.RunIn(t, w.Host.Path, "nft", "-a", "list", "chain", "inet", "fairlead", "user"); now != user {
 			t.Errorf("the administrator's chain was\n%s\nand is\n%s", user, now)
@@ -279,13 +279,13 @@ func TestTablesOfEarlierVersion(t *testing.T) {
 
 // A set that the administrator's chain looks something up in stays as it is, and is left as an earlier version would.
 func TestTablesThatAdministratorUses(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	needEnding(t, w)
 	p, _ := moved(t, w)
 	nft(t, w, "flush chain inet fairlead user")
 	nft(t, w, "add rule inet fairlead user iifname @known counter")
 	for _, r := range p {
-		lawtest.Ensure(t, w, r)
+		contract.Ensure(t, w, r)
 	}
 	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "set", "inet", "fairlead", "known"); strings.Contains(s, "timeout") {
 		t.Errorf("made anew: %s", s)
@@ -318,7 +318,7 @@ func TestTablesMoveUnderTraffic(t *testing.T) {
 					return
 				default:
 				}
-				if got, err := l.ask(l.neighbour, "tcp", "", "192.0.2.1:8080", lawtest.Patience); err != nil {
+				if got, err := l.ask(l.neighbour, "tcp", "", "192.0.2.1:8080", contract.Patience); err != nil {
 					failed <- fmt.Errorf("asked for the %dth time: %q, %w", asked, got, err)
 					return
 				}
@@ -370,7 +370,7 @@ func TestFlowsOfWhatEnds(t *testing.T) {
 		if led() == 0 {
 			t.Error("no flow led to the container")
 		}
-		lawtest.Remove(t, l.w, p)
+		contract.Remove(t, l.w, p)
 		close(stop)
 		<-done
 		if n := led(); n > 0 {

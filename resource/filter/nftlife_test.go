@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -20,27 +20,27 @@ import (
 
 // A late DEL where an element was replaced by hand: what does not carry the owner's tag stays.
 func TestRemoveLooksAtTags(t *testing.T) {
-	w := lawtest.NewHost(t)
-	s := SpoofCheck{Owner: lawtest.Owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
-	lawtest.Ensure(t, w, s)
+	w := contract.NewHost(t)
+	s := SpoofCheck{Owner: contract.Owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
+	contract.Ensure(t, w, s)
 	late := s
 	late.Owner.ContainerID = "c2" // the link's name was given away again
-	lawtest.Ensure(t, w, late)
-	lawtest.Verify(t, w, late)
+	contract.Ensure(t, w, late)
+	contract.Verify(t, w, late)
 	if err := s.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "net/c2/eth0") {
 		t.Errorf("the former owner is told %v", err)
 	}
-	lawtest.Remove(t, w, s)
-	lawtest.Verify(t, w, late)
+	contract.Remove(t, w, s)
+	contract.Verify(t, w, late)
 }
 
 // Removing where nothing was ever made makes nothing: no table, no transaction.
 //
 // clause: P12
 func TestRemoveNothing(t *testing.T) {
-	w := lawtest.NewHost(t)
-	for _, r := range []plan.Remover{Masquerade{Owner: lawtest.Owner}, Publish{Owner: lawtest.Owner}, SpoofCheck{Owner: lawtest.Owner}} {
-		lawtest.Remove(t, w, r)
+	w := contract.NewHost(t)
+	for _, r := range []plan.Remover{Masquerade{Owner: contract.Owner}, Publish{Owner: contract.Owner}, SpoofCheck{Owner: contract.Owner}} {
+		contract.Remove(t, w, r)
 	}
 	if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 		t.Error(err)
@@ -52,7 +52,7 @@ func TestRemoveNothing(t *testing.T) {
 
 // clause: P22
 func TestSweepNFT(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	skeleton(t, w)
 	all := func(container, network, to string, port uint16) []plan.Remover {
 		p := publishOf(container, network, to, tcp("", port), tcp("192.0.2.1", port+1))
@@ -60,14 +60,14 @@ func TestSweepNFT(t *testing.T) {
 	}
 	keep := append(all("c1", "net", "10.1.2.5/24", 80), all("c1", "other", "10.2.2.5/24", 90)...)
 	for _, r := range keep {
-		lawtest.Ensure(t, w, r)
+		contract.Ensure(t, w, r)
 	}
 	want := elements(t, w)
 	// One that stands by behind c1's mapping on another network, and two that are whole.
 	stale := append(all("c2", "net", "10.1.2.6/24", 100), all("c3", "net", "10.1.2.7/24", 200)...)
 	stale = append(stale, publishOf("c1", "net2", "10.3.2.5/24", tcp("", 80)))
 	for _, r := range stale {
-		lawtest.Ensure(t, w, r)
+		contract.Ensure(t, w, r)
 	}
 	valid := map[[8]byte]bool{kernel.OwnerHash(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}): true}
 	for _, network := range []string{"net", "net2"} {
@@ -79,40 +79,40 @@ func TestSweepNFT(t *testing.T) {
 		t.Errorf("left:\n%s\nwant\n%s", got, want)
 	}
 	for _, r := range keep {
-		lawtest.Verify(t, w, r)
+		contract.Verify(t, w, r)
 	}
 
 	// Who stood by takes over from whom the sweep removed.
 	next := publishOf("c1", "third", "10.4.2.5/24", tcp("", 80))
-	lawtest.Ensure(t, w, next)
+	contract.Ensure(t, w, next)
 	if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	if s := nftState(t, w); !strings.Contains(s, kernel.Tag(next.Owner)+"\" : 10.4.2.5 . 80") {
 		t.Errorf("nobody took over:\n%s", s)
 	}
-	lawtest.Verify(t, w, next)
+	contract.Verify(t, w, next)
 }
 
 // A container may have hundreds of ports, in one transaction.
 func TestPublishManyPorts(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	var ports []PortMapping
 	for i := range 250 {
 		ports = append(ports, tcp("", uint16(20000+i)))
 	}
 	p := publishOf("c1", "net", "10.1.2.5/24", ports...)
-	lawtest.Ensure(t, w, p)
-	lawtest.Verify(t, w, p)
-	lawtest.Remove(t, w, p)
+	contract.Ensure(t, w, p)
+	contract.Verify(t, w, p)
+	contract.Remove(t, w, p)
 	if s := nftState(t, w); strings.Contains(s, "elements") {
 		t.Errorf("left:\n%s", s)
 	}
 }
 
 func TestPacketFilter(t *testing.T) {
-	w := lawtest.NewHost(t)
-	lawtest.Verify(t, w, PacketFilter{})
+	w := contract.NewHost(t)
+	contract.Verify(t, w, PacketFilter{})
 	if s := nftState(t, w); s != "" {
 		t.Errorf("made:\n%s", s)
 	}
@@ -120,31 +120,31 @@ func TestPacketFilter(t *testing.T) {
 
 // Everything that is in our tables can be printed by nft(8) and loaded again, whatever people call things.
 func TestNFTReload(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	long := strings.Repeat("x", 200)
 	for n, line := range []string{"ip addr add 10.1.2.254/24 dev br%d", "ip addr add 2001:db8:1111:2222::fe/63 dev br%d nodad"} {
-		lawtest.Host(t, w, "ip link add br%d up type bridge", n)
-		lawtest.Host(t, w, line, n)
-		lawtest.Ensure(t, w, Ingress{Owner: lawtest.Owner, Link: fmt.Sprintf("br%d", n), Policy: PolicyStrict, To: []netip.Prefix{lawtest.Prefix("10.1.2.5/24"), lawtest.Prefix("2001:db8:1111:2222::5/63")}})
+		contract.Host(t, w, "ip link add br%d up type bridge", n)
+		contract.Host(t, w, line, n)
+		contract.Ensure(t, w, IngressPolicy{Owner: contract.Owner, Link: fmt.Sprintf("br%d", n), Policy: PolicyStrict, To: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("2001:db8:1111:2222::5/63")}})
 	}
-	for i, o := range []spec.Owner{lawtest.Owner, {Network: long, ContainerID: long, IfName: `a"b\c`}, {Network: "netö", ContainerID: "c$(reboot)", IfName: "é;"}} {
-		p := Publish{Owner: o, To4: lawtest.Prefix(fmt.Sprintf("10.1.2.%d/24", i+1)), To6: lawtest.Prefix(fmt.Sprintf("2001:db8:1111:2222:3333:4444:5555:%d/64", i+6666)), SNAT: true,
+	for i, o := range []spec.Owner{contract.Owner, {Network: long, ContainerID: long, IfName: `a"b\c`}, {Network: "netö", ContainerID: "c$(reboot)", IfName: "é;"}} {
+		p := Publish{Owner: o, To4: contract.Prefix(fmt.Sprintf("10.1.2.%d/24", i+1)), To6: contract.Prefix(fmt.Sprintf("2001:db8:1111:2222:3333:4444:5555:%d/64", i+6666)), SNAT: true,
 			Ports: []PortMapping{tcp("", uint16(i+1)), tcp("2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", uint16(65535-i))}, MasqAll: i == 2,
 			Conditions6: []string{"ip6 saddr { fd00::/7, ::1 } iifname eth* meta mark & 0xff 0x1 th sport != 1-1023"}}
-		lawtest.Ensure(t, w, p)
-		lawtest.Verify(t, w, p)
-		m := Masquerade{Owner: o, From: []netip.Prefix{p.To4, p.To6}, Except: []netip.Prefix{lawtest.Prefix("10.0.0.0/9"), lawtest.Prefix("192.0.2.1/32"), lawtest.Prefix("fc00::/7")}}
-		lawtest.Ensure(t, w, m)
-		lawtest.Verify(t, w, m)
-		lawtest.Ensure(t, w, SpoofCheck{Owner: o, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"})
-		defer func() { lawtest.Remove(t, w, p) }()
+		contract.Ensure(t, w, p)
+		contract.Verify(t, w, p)
+		m := Masquerade{Owner: o, From: []netip.Prefix{p.To4, p.To6}, Except: []netip.Prefix{contract.Prefix("10.0.0.0/9"), contract.Prefix("192.0.2.1/32"), contract.Prefix("fc00::/7")}}
+		contract.Ensure(t, w, m)
+		contract.Verify(t, w, m)
+		contract.Ensure(t, w, SpoofCheck{Owner: o, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"})
+		defer func() { contract.Remove(t, w, p) }()
 	}
 	before := nftState(t, w)
 	file := t.TempDir() + "/rules"
 	if err := os.WriteFile(file, []byte(before), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	again := lawtest.NewHost(t)
+	again := contract.NewHost(t)
 	nstest.RunIn(t, again.Host.Path, "nft", "-f", file)
 	if after := nftState(t, again); after != before {
 		t.Errorf("loaded again it is\n%s\nand was\n%s", after, before)
@@ -158,7 +158,7 @@ func TestNFTReload(t *testing.T) {
 //
 // clause: P20
 func TestNFTParallel(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	var wg sync.WaitGroup
 	errs := make([]error, 64)
 	rs := make([][]plan.Remover, 64)
@@ -198,17 +198,17 @@ func TestNFTParallel(t *testing.T) {
 //
 // clause: P11
 func TestKilledFilter(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	p := killFilterPlan()
 	all := func() string { return elements(t, w) }
 	skeleton(t, w)
 	before := all()
-	lawtest.RunKilled(t, w, "filter", -1)
+	contract.RunKilled(t, w, "filter", -1)
 	made := all()
 	if err := p.Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	whole := lawtest.RunKilled(t, w, "filter", -1)
+	whole := contract.RunKilled(t, w, "filter", -1)
 	const n = 60
 	halfway := 0
 	for i := range n {
@@ -218,7 +218,7 @@ func TestKilledFilter(t *testing.T) {
 		if i%4 == 0 { // the skeleton is made in between, too
 			nft(t, w, "flush ruleset")
 		}
-		lawtest.RunKilled(t, w, "filter", whole*time.Duration(i)/n)
+		contract.RunKilled(t, w, "filter", whole*time.Duration(i)/n)
 		if s := all(); s != before && s != made {
 			halfway++
 		}
@@ -237,7 +237,7 @@ func TestKilledFilter(t *testing.T) {
 		t.Error("none was killed halfway: the test shows nothing")
 	}
 	t.Logf("%d of %d had made something and not all; one takes %v", halfway, n, whole)
-	lawtest.RunKilled(t, w, "filter", -1)
+	contract.RunKilled(t, w, "filter", -1)
 	if err := p.Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -36,9 +36,9 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{T: t, w: lawtest.NewWorld(t), b: lawtest.OpenNS(t), neighbour: lawtest.OpenNS(t), beyond: lawtest.OpenNS(t),
-		ownerA: lawtest.Owner, ownerB: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"},
-		toA: lawtest.Prefix("10.1.2.5/24"), toA6: lawtest.Prefix("fd00::5/64"), toB: lawtest.Prefix("10.1.2.6/24"), b6: lawtest.Prefix("fd00::6/64")}
+	l := &lab{T: t, w: contract.NewWorld(t), b: contract.OpenNS(t), neighbour: contract.OpenNS(t), beyond: contract.OpenNS(t),
+		ownerA: contract.Owner, ownerB: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"},
+		toA: contract.Prefix("10.1.2.5/24"), toA6: contract.Prefix("fd00::5/64"), toB: contract.Prefix("10.1.2.6/24"), b6: contract.Prefix("fd00::6/64")}
 	l.a = l.w.Container
 	for _, ns := range []*kernel.NS{l.w.Host, l.a, l.b, l.neighbour, l.beyond} {
 		l.in(ns, "sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0")
@@ -54,7 +54,7 @@ func newLab(t *testing.T) *lab {
 	l.plug(l.beyond, "wan2", "198.51.100.2/24", "2001:db8:1::2/64", "198.51.100.1", "2001:db8:1::1")
 	l.in(l.w.Host, "ip addr add 198.51.100.1/24 dev wan2", "ip addr add 2001:db8:1::1/64 dev wan2 nodad")
 	for _, name := range []string{"va", "vb", "wan", "wan2", "br0"} {
-		err := l.w.Host.Await(t.Context(), lawtest.Patience, []uint{kernel.LinkEvents}, func() (bool, error) {
+		err := l.w.Host.Await(t.Context(), contract.Patience, []uint{kernel.LinkEvents}, func() (bool, error) {
 			k, err := l.w.Host.Link(name)
 			return err == nil && k.Operational, err
 		})
@@ -68,7 +68,7 @@ func newLab(t *testing.T) *lab {
 			// The kernel joins the group of an address, and so hears its neighbours ask for it, in its own time.
 			var err error
 			for begin := time.Now(); ; {
-				if err = lawtest.PingWithin(t, from, to, time.Second); err == nil || time.Since(begin) > lawtest.Patience {
+				if err = contract.PingWithin(t, from, to, time.Second); err == nil || time.Since(begin) > contract.Patience {
 					break
 				}
 			}
@@ -97,7 +97,7 @@ func (l *lab) plug(ns *kernel.NS, hostEnd, addr, addr6, gw, gw6 string) {
 
 // world is the host's, with another container in it.
 func (l *lab) world(ns *kernel.NS) *kernel.World {
-	return &kernel.World{Host: l.w.Host, Container: ns, Memory: l.w.Memory}
+	return &kernel.World{Host: l.w.Host, Container: ns, Store: l.w.Store}
 }
 
 func (l *lab) ensure(r plan.Resource, w *kernel.World) {
@@ -183,9 +183,9 @@ func (l *lab) ask(ns *kernel.NS, network, from, addr string, limit time.Duration
 // expect asks and compares; want is empty where no answer may come.
 func (l *lab) expect(ns *kernel.NS, network, addr, want string) {
 	l.Helper()
-	limit := lawtest.Patience
+	limit := contract.Patience
 	if want == "" {
-		limit = lawtest.Silence
+		limit = contract.Silence
 	}
 	got, err := l.ask(ns, network, "", addr, limit)
 	if got != want || err != nil && want != "" {

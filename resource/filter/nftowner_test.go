@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -16,14 +16,14 @@ import (
 func tcp(host string, port uint16) PortMapping {
 	m := PortMapping{Protocol: "tcp", HostPort: port, ContainerPort: 80}
 	if host != "" {
-		m.HostIP = lawtest.Addr(host)
+		m.HostIP = contract.Addr(host)
 	}
 	return m
 }
 
 func publishOf(container, network, to string, ports ...PortMapping) Publish {
 	to6 := "fd00::" + strings.NewReplacer(".", ":", "/24", "/64").Replace(to)
-	return Publish{Owner: spec.Owner{Network: network, ContainerID: container, IfName: "eth0"}, To4: lawtest.Prefix(to), To6: lawtest.Prefix(to6), SNAT: true, Ports: ports}
+	return Publish{Owner: spec.Owner{Network: network, ContainerID: container, IfName: "eth0"}, To4: contract.Prefix(to), To6: contract.Prefix(to6), SNAT: true, Ports: ports}
 }
 
 // Two containers cannot have one port at overlapping addresses. The error says who has it and changes
@@ -48,20 +48,20 @@ func TestPublishConflicts(t *testing.T) {
 		{"other protocol", tcp("", 8080), udp, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := lawtest.NewHost(t)
+			w := contract.NewHost(t)
 			a := publishOf("c1", "net", "10.1.2.5/24", c.a)
 			b := publishOf("c2", "net", "10.1.2.6/24", tcp("", 1), c.b)
-			lawtest.Ensure(t, w, a)
+			contract.Ensure(t, w, a)
 			before := nftState(t, w)
 			changed, err := b.Ensure(t.Context(), w)
 			if !c.conflict {
 				if err != nil {
 					t.Fatal(err)
 				}
-				lawtest.Verify(t, w, a)
-				lawtest.Verify(t, w, b)
-				lawtest.Remove(t, w, a)
-				lawtest.Verify(t, w, b)
+				contract.Verify(t, w, a)
+				contract.Verify(t, w, b)
+				contract.Remove(t, w, a)
+				contract.Verify(t, w, b)
 				return
 			}
 			if err == nil || changed {
@@ -75,9 +75,9 @@ func TestPublishConflicts(t *testing.T) {
 			if after := nftState(t, w); after != before {
 				t.Errorf("the failed one left:\n%s", after)
 			}
-			lawtest.Remove(t, w, a)
-			lawtest.Ensure(t, w, b)
-			lawtest.Verify(t, w, b)
+			contract.Remove(t, w, a)
+			contract.Ensure(t, w, b)
+			contract.Verify(t, w, b)
 		})
 	}
 }
@@ -85,14 +85,14 @@ func TestPublishConflicts(t *testing.T) {
 // A container's second attachment stands by with the same mapping, and takes over with its own address when
 // the first goes. podman sends one mapping to each network.
 func TestPublishStandsBy(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	var all []Publish
 	for i, network := range []string{"one", "two", "three"} {
 		all = append(all, publishOf("c1", network, fmt.Sprintf("10.%d.0.5/24", i+1), tcp("", 8080), tcp("192.0.2.1", 443)))
 	}
 	skeleton(t, w)
 	for _, p := range all {
-		lawtest.Ensure(t, w, p)
+		contract.Ensure(t, w, p)
 		if changed, err := p.Ensure(t.Context(), w); changed || err != nil {
 			t.Errorf("again: changed %v, error %v", changed, err)
 		}
@@ -116,21 +116,21 @@ func TestPublishStandsBy(t *testing.T) {
 	if _, err := publishOf("c2", "one", "10.1.0.6/24", tcp("", 8080)).Ensure(t.Context(), w); err == nil {
 		t.Error("another container got the port")
 	}
-	lawtest.Remove(t, w, all[1]) // who stands by leaves nothing, and takes nothing
+	contract.Remove(t, w, all[1]) // who stands by leaves nothing, and takes nothing
 	leads("10.1.0.5")
-	lawtest.Verify(t, w, all[0])
-	lawtest.Verify(t, w, all[2])
-	lawtest.Remove(t, w, all[0])
+	contract.Verify(t, w, all[0])
+	contract.Verify(t, w, all[2])
+	contract.Remove(t, w, all[0])
 	leads("10.3.0.5")
-	lawtest.Verify(t, w, all[2])
+	contract.Verify(t, w, all[2])
 	if _, err := publishOf("c2", "one", "10.1.0.6/24", tcp("", 8080)).Ensure(t.Context(), w); err == nil {
 		t.Error("another container got the port")
 	}
-	lawtest.Remove(t, w, all[2])
+	contract.Remove(t, w, all[2])
 	if s := nftState(t, w); strings.Contains(s, "elements") {
 		t.Errorf("left:\n%s", s)
 	}
-	lawtest.Ensure(t, w, publishOf("c2", "one", "10.1.0.6/24", tcp("", 8080)))
+	contract.Ensure(t, w, publishOf("c2", "one", "10.1.0.6/24", tcp("", 8080)))
 }
 
 // A port whose owner is gone without a DEL is taken over with all that the owner had, and the late DEL of
@@ -138,34 +138,34 @@ func TestPublishStandsBy(t *testing.T) {
 //
 // clause: P12
 func TestPublishOfTheDead(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
 	a := publishOf("c1", "net", "10.1.2.5/24", tcp("", 8080), tcp("192.0.2.1", 8081))
-	lawtest.Ensure(t, w, a)
+	contract.Ensure(t, w, a)
 	b := publishOf("c2", "net", "10.1.2.6/24", tcp("", 8080))
-	other := &kernel.World{Host: w.Host, Memory: w.Memory}
+	other := &kernel.World{Host: w.Host, Store: w.Store}
 	if _, err := b.Ensure(t.Context(), other); err == nil {
 		t.Fatal("the port of a living container was taken")
 	}
-	lawtest.Host(t, w, "ip link del veth1") // as it goes when the namespace does
-	lawtest.Ensure(t, other, b)
-	lawtest.Verify(t, other, b)
+	contract.Host(t, w, "ip link del veth1") // as it goes when the namespace does
+	contract.Ensure(t, other, b)
+	contract.Verify(t, other, b)
 	if s := nftState(t, w); strings.Contains(s, "10.1.2.5") || strings.Contains(s, "8081") {
 		t.Errorf("the dead still has:\n%s", s)
 	}
 	before := nftState(t, w)
-	lawtest.Remove(t, other, a)
+	contract.Remove(t, other, a)
 	if after := nftState(t, w); after != before {
 		t.Errorf("the late DEL changed\n%s\nto\n%s", before, after)
 	}
-	lawtest.Verify(t, other, b)
+	contract.Verify(t, other, b)
 
 	// IPAM gave its address to another container: then it is nobody's, too.
 	c := publishOf("c3", "net", "10.1.2.6/24", tcp("192.0.2.1", 8080))
 	c.To6 = netip.Prefix{}
-	lawtest.Ensure(t, other, c)
-	lawtest.Remove(t, other, b)
-	lawtest.Verify(t, other, c)
+	contract.Ensure(t, other, c)
+	contract.Remove(t, other, b)
+	contract.Verify(t, other, c)
 }
 
 // A process that listens on a port that is published is not an error, for podman itself does.

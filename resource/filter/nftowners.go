@@ -102,7 +102,7 @@ func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel
 		}
 		for i, e := range found {
 			if e != nil {
-				at[place(ask[i])] = e
+				at[elementKey(ask[i])] = e
 			}
 		}
 		var more []kernel.NFTElem // which have a further one
@@ -116,7 +116,7 @@ func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel
 	return at, nil
 }
 
-func place(e kernel.NFTElem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
+func elementKey(e kernel.NFTElem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
 // byAddress reports whether the elements of a set are for a container's address, which several may have: of networks
 // that overlap, or that one moves to another. Links' names are one attachment's.
@@ -126,13 +126,13 @@ func byAddress(s *kernel.NFTSet) bool {
 
 // holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
 func holder(e kernel.NFTElem, n uint32) kernel.NFTElem {
-	return kernel.NFTElem{Set: holdersSet(e.Set.Table), Key: ownerKey(kernel.PlaceHash(place(e)), n)}
+	return kernel.NFTElem{Set: holdersSet(e.Set.Table), Key: ownerKey(kernel.PlaceHash(elementKey(e)), n)}
 }
 
 // holders are those who have an element beside the owner that its comment names.
 func holders(e kernel.NFTElem, at map[string]*kernel.NFTElem) (all []kernel.NFTElem) {
 	for byAddress(e.Set) {
-		h := at[place(holder(e, uint32(len(all))))]
+		h := at[elementKey(holder(e, uint32(len(all))))]
 		if h == nil {
 			break
 		}
@@ -143,7 +143,7 @@ func holders(e kernel.NFTElem, at map[string]*kernel.NFTElem) (all []kernel.NFTE
 
 // holds reports whether an owner has the element at a place, alone or with others.
 func holds(e kernel.NFTElem, hash [8]byte, at map[string]*kernel.NFTElem) bool {
-	now := at[place(e)]
+	now := at[elementKey(e)]
 	return now != nil && (taggedBy(now, hash) ||
 		slices.ContainsFunc(holders(e, at), func(h kernel.NFTElem) bool { return taggedBy(&h, hash) }))
 }
@@ -156,17 +156,17 @@ type edit struct {
 
 func (e edit) delete(x kernel.NFTElem) {
 	e.b.Delete(x)
-	delete(e.at, place(x))
+	delete(e.at, elementKey(x))
 }
 
 func (e edit) add(x kernel.NFTElem) {
 	e.b.Add(x)
-	e.at[place(x)] = &x
+	e.at[elementKey(x)] = &x
 }
 
 // release takes an element from an owner: it goes with the last who holds it.
 func (e edit) release(x kernel.NFTElem, hash [8]byte) {
-	now, others := e.at[place(x)], holders(x, e.at)
+	now, others := e.at[elementKey(x)], holders(x, e.at)
 	mine := slices.IndexFunc(others, func(h kernel.NFTElem) bool { return taggedBy(&h, hash) })
 	leads := now != nil && taggedBy(now, hash)
 	if leads {
@@ -192,7 +192,7 @@ func (e edit) release(x kernel.NFTElem, hash [8]byte) {
 // claim gives an element to an owner. By its link's name it is nobody else's then; by address he holds it with those
 // who do.
 func (e edit) claim(x kernel.NFTElem, hash [8]byte) {
-	now := e.at[place(x)]
+	now := e.at[elementKey(x)]
 	if now == nil {
 		e.release(x, hash) // who held it with others before somebody deleted it by hand
 		e.add(x)
@@ -243,8 +243,8 @@ func (f filter) forget(b *kernel.NFTBatch, have []entry) {
 	}
 }
 
-// settle is Ensure for kinds whose elements nobody else can want.
-func (f filter) settle(o spec.Owner, kind uint32, want []kernel.NFTElem) (changed bool, err error) {
+// applyElements is Ensure for kinds whose elements nobody else can want.
+func (f filter) applyElements(o spec.Owner, kind uint32, want []kernel.NFTElem) (changed bool, err error) {
 	hash := kernel.OwnerHash(o)
 	have, err := f.entries(hash, kind)
 	if err != nil {
@@ -269,7 +269,7 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 	}
 	mapped, plain := split(have)
 	b := &kernel.NFTBatch{}
-	claims, err := f.claims(slotsOf(f.t, mapped))
+	claims, err := f.readClaims(slotsOf(f.t, mapped))
 	if err != nil {
 		return nil, err
 	}
@@ -280,7 +280,7 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 	}
 	f.replace(b, hash, plain, nil, at)
 	claims.remove(hash)
-	flows, err := f.lead(b, claims, map[[8]byte]bool{hash: true})
+	flows, err := f.applyClaims(b, claims, map[[8]byte]bool{hash: true})
 	if err != nil {
 		return nil, err
 	}
@@ -288,8 +288,8 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 	return flows, f.Commit(b)
 }
 
-// settled says what of an owner's elements is missing, different, or too much.
-func (f filter) settled(o spec.Owner, kind uint32, want []kernel.NFTElem) (d resource.Drift, err error) {
+// verifyElements says what of an owner's elements is missing, different, or too much.
+func (f filter) verifyElements(o spec.Owner, kind uint32, want []kernel.NFTElem) (d resource.Drift, err error) {
 	have, err := f.entries(kernel.OwnerHash(o), kind)
 	if err != nil {
 		return nil, err
@@ -308,10 +308,10 @@ func (f filter) settled(o spec.Owner, kind uint32, want []kernel.NFTElem) (d res
 // heldDrift compares a wanted element with what there is, which its owner may hold with others.
 func heldDrift(want kernel.NFTElem, at map[string]*kernel.NFTElem) error {
 	_, owner, _, _ := kernel.ParseTag(want.Comment)
-	if now := at[place(want)]; holds(want, owner, at) && sameData(*now, want) {
+	if now := at[elementKey(want)]; holds(want, owner, at) && sameData(*now, want) {
 		return nil
 	}
-	return elementDrift(at[place(want)], want)
+	return elementDrift(at[elementKey(want)], want)
 }
 
 // elementDrift compares the element at a place with the wanted one.
@@ -333,16 +333,16 @@ func recordDrift(have []entry, want []kernel.NFTElem) (d resource.Drift) {
 	recorded, wanted := map[string]bool{}, map[string]bool{}
 	for _, e := range have {
 		if e.place.Set != nil {
-			recorded[place(e.place)] = true
+			recorded[elementKey(e.place)] = true
 		}
 	}
 	for _, w := range want {
-		if wanted[place(w)] = true; !recorded[place(w)] {
+		if wanted[elementKey(w)] = true; !recorded[elementKey(w)] {
 			d.Add(fmt.Errorf("nft element %v is not in owners", w))
 		}
 	}
 	for _, e := range have {
-		if e.place.Set != nil && !wanted[place(e.place)] {
+		if e.place.Set != nil && !wanted[elementKey(e.place)] {
 			d.Add(fmt.Errorf("nft element %v is too much", e.place))
 		}
 	}

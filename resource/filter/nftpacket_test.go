@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -49,10 +49,10 @@ func (l *lab) publishedPaths() {
 		PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
 		PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
 		PortMapping{Protocol: "sctp", HostPort: 8080, ContainerPort: 80},
-		PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
-		PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
-		PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("127.0.0.1"), HostPort: 91, ContainerPort: 80},
-		PortMapping{Protocol: "udp", HostIP: lawtest.Addr("::ffff:192.0.2.9"), HostPort: 92, ContainerPort: 80},
+		PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
+		PortMapping{Protocol: "tcp", HostIP: contract.Addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
+		PortMapping{Protocol: "tcp", HostIP: contract.Addr("127.0.0.1"), HostPort: 91, ContainerPort: 80},
+		PortMapping{Protocol: "udp", HostIP: contract.Addr("::ffff:192.0.2.9"), HostPort: 92, ContainerPort: 80},
 	)
 	l.ensure(p, l.w)
 	for _, network := range []string{"tcp", "udp"} {
@@ -117,7 +117,7 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 		l.serve(l.b, "b", network, ":53")
 		l.serve(l.beyond, "beyond", network, ":53")
 	}
-	for name, hosts := range map[string][]netip.Addr{"any address": {{}}, "one address": {lawtest.Addr("192.0.2.1"), lawtest.Addr("2001:db8::1")}} {
+	for name, hosts := range map[string][]netip.Addr{"any address": {{}}, "one address": {contract.Addr("192.0.2.1"), contract.Addr("2001:db8::1")}} {
 		l.Run(name, func(t *testing.T) {
 			m := *l
 			m.T = t
@@ -160,8 +160,8 @@ func TestPublishComesAfterOthers(t *testing.T) {
 // CVE-2020-8558: route_localnet must not let neighbours in to what listens on 127.0.0.1.
 func TestLoopbackStaysInside(t *testing.T) {
 	l := newLab(t)
-	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: lawtest.Addr("127.0.0.1"), HostPort: 8080, ContainerPort: 80}), l.w)
-	if got := lawtest.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: contract.Addr("127.0.0.1"), HostPort: 8080, ContainerPort: 80}), l.w)
+	if got := contract.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
 		t.Fatalf("route_localnet is %s", got)
 	}
 	l.serve(l.a, "a", "tcp", ":80")
@@ -217,7 +217,7 @@ func TestLoopbackIsNotSpoofed(t *testing.T) {
 
 func TestMasqueradePaths(t *testing.T) {
 	l := newLab(t)
-	m := Masquerade{Owner: l.ownerA, From: []netip.Prefix{l.toA, l.toA6}, Except: []netip.Prefix{lawtest.Prefix("198.51.100.0/24"), lawtest.Prefix("2001:db8:1::/64")}}
+	m := Masquerade{Owner: l.ownerA, From: []netip.Prefix{l.toA, l.toA6}, Except: []netip.Prefix{contract.Prefix("198.51.100.0/24"), contract.Prefix("2001:db8:1::/64")}}
 	l.ensure(m, l.w)
 	for _, ns := range []*kernel.NS{l.neighbour, l.beyond, l.b} {
 		l.serve(ns, l.name(ns), "tcp", ":80")
@@ -348,7 +348,7 @@ func TestConditionsOnPackets(t *testing.T) {
 
 // clause: K13
 func TestConditionsNotUnderstood(t *testing.T) {
-	l := lawtest.NewWorld(t)
+	l := contract.NewWorld(t)
 	for _, c := range []struct {
 		conditions []string
 		token      string
@@ -366,7 +366,7 @@ func TestConditionsNotUnderstood(t *testing.T) {
 		{[]string{"-s"}, `""`},
 		{[]string{"ip saddr 10.0.0.1; drop"}, `"10.0.0.1;"`},
 	} {
-		p := Publish{Owner: lawtest.Owner, To4: lawtest.Prefix("10.1.2.5/24"), Ports: []PortMapping{{Protocol: "tcp", HostPort: 1, ContainerPort: 1}}, Conditions4: c.conditions}
+		p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), Ports: []PortMapping{{Protocol: "tcp", HostPort: 1, ContainerPort: 1}}, Conditions4: c.conditions}
 		_, err := p.Ensure(t.Context(), l)
 		if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeUnsupported || !strings.Contains(e.Msg, c.token) || !strings.Contains(e.Msg, "understood are") {
 			t.Errorf("%q: %v", c.conditions, err)

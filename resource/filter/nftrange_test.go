@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -18,15 +18,15 @@ import (
 func portRange(host string, first, last uint16) PortMapping {
 	m := PortMapping{Protocol: "tcp", HostPort: first, HostPortEnd: last, ContainerPort: first}
 	if host != "" {
-		m.HostIP = lawtest.Addr(host)
+		m.HostIP = contract.Addr(host)
 	}
 	return m
 }
 
 func TestPublishRangeLaw(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	p := Publish{Owner: lawtest.Owner, To4: lawtest.Prefix("10.1.2.5/24"), To6: lawtest.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
 		portRange("", 8000, 9999),
 		portRange("192.0.2.1", 100, 163),
 		portRange("2001:db8::1", 65000, 65535),
@@ -40,23 +40,23 @@ func TestPublishRangeLaw(t *testing.T) {
 	}
 	hash := `_[0-9a-f]{12}`
 	nftLaw(t, w, p,
-		lawtest.Break("any", del("publish_ip_any_range", "tcp . 8000-9999"), "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is missing"),
-		lawtest.Break("exact", del("publish_ip_range", "192.0.2.1 . tcp . 100-163"), "publish_ip_range { 192.0.2.1 . tcp . 100-163 : 10.1.2.5 } is missing"),
-		lawtest.Break("exact6", del("publish_ip6_range_where"+hash, "2001:db8::1 . tcp . 65000-65535"), "{ 2001:db8::1 . tcp . 65000-65535 : fd00::5 } is missing"),
-		lawtest.Break("shifted", del("publish_ip_any", "udp . 201"), "publish_ip_any { udp . 201 : 10.1.2.5 . 301 } is missing"),
-		lawtest.Break("hairpin", del("hairpin_ip_range"+hash, "10.1.2.5 . tcp . 8000-9999"), "{ 10.1.2.5 . tcp . 8000-9999 } is missing"),
-		lawtest.Break("hairpin6", del("hairpin_ip6_range"+hash, "fd00::5 . tcp . 65000-65535"), "{ fd00::5 . tcp . 65000-65535 } is missing"),
-		lawtest.Break("claims", func(t *testing.T) { nft(t, w, "flush map inet fairlead ranges_ip") }, "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"),
-		lawtest.Break("rule", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`),
-		lawtest.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
-		lawtest.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+		contract.Break("any", del("publish_ip_any_range", "tcp . 8000-9999"), "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is missing"),
+		contract.Break("exact", del("publish_ip_range", "192.0.2.1 . tcp . 100-163"), "publish_ip_range { 192.0.2.1 . tcp . 100-163 : 10.1.2.5 } is missing"),
+		contract.Break("exact6", del("publish_ip6_range_where"+hash, "2001:db8::1 . tcp . 65000-65535"), "{ 2001:db8::1 . tcp . 65000-65535 : fd00::5 } is missing"),
+		contract.Break("shifted", del("publish_ip_any", "udp . 201"), "publish_ip_any { udp . 201 : 10.1.2.5 . 301 } is missing"),
+		contract.Break("hairpin", del("hairpin_ip_range"+hash, "10.1.2.5 . tcp . 8000-9999"), "{ 10.1.2.5 . tcp . 8000-9999 } is missing"),
+		contract.Break("hairpin6", del("hairpin_ip6_range"+hash, "fd00::5 . tcp . 65000-65535"), "{ fd00::5 . tcp . 65000-65535 } is missing"),
+		contract.Break("claims", func(t *testing.T) { nft(t, w, "flush map inet fairlead ranges_ip") }, "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"),
+		contract.Break("rule", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`),
+		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
 	)
 }
 
 // A range is one element in each set, and what one costs is not counted in ports.
 func TestPublishRangeIsOneElement(t *testing.T) {
-	w := lawtest.NewHost(t)
-	lawtest.Ensure(t, w, publishOf("c1", "net", "10.1.2.5/24", portRange("", 8000, 9999)))
+	w := contract.NewHost(t)
+	contract.Ensure(t, w, publishOf("c1", "net", "10.1.2.5/24", portRange("", 8000, 9999)))
 	if n := strings.Count(nftState(t, w), "c1/eth0"); n != 10 { // map, claim, hairpin and their two entries; of both families
 		t.Errorf("%d elements, want 10:\n%s", n, nftState(t, w))
 	}
@@ -89,31 +89,31 @@ func TestPublishRangeConflicts(t *testing.T) {
 		{"families", portRange("192.0.2.1", 8000, 8010), portRange("2001:db8::1", 8000, 8010), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := lawtest.NewHost(t)
+			w := contract.NewHost(t)
 			a, b := publishOf("c1", "net", "10.1.2.5/24", c.a), publishOf("c2", "net", "10.1.2.6/24", c.b)
-			lawtest.Ensure(t, w, a)
+			contract.Ensure(t, w, a)
 			before := nftState(t, w)
 			changed, err := b.Ensure(t.Context(), w)
 			if c.want == "" {
 				if err != nil {
 					t.Fatal(err)
 				}
-				lawtest.Verify(t, w, a)
-				lawtest.Verify(t, w, b)
-				lawtest.Remove(t, w, a)
-				lawtest.Verify(t, w, b)
-				lawtest.Remove(t, w, b)
+				contract.Verify(t, w, a)
+				contract.Verify(t, w, b)
+				contract.Remove(t, w, a)
+				contract.Verify(t, w, b)
+				contract.Remove(t, w, b)
 			} else {
 				if err == nil || changed || !strings.Contains(err.Error(), c.want) {
 					t.Fatalf("changed %v, error %v, want %q", changed, err, c.want)
 				}
 				if after := nftState(t, w); after != before {
-					t.Errorf("the failed one left:\n%s", lawtest.Difference(before, after))
+					t.Errorf("the failed one left:\n%s", contract.Difference(before, after))
 				}
-				lawtest.Remove(t, w, a)
-				lawtest.Ensure(t, w, b)
-				lawtest.Verify(t, w, b)
-				lawtest.Remove(t, w, b)
+				contract.Remove(t, w, a)
+				contract.Ensure(t, w, b)
+				contract.Verify(t, w, b)
+				contract.Remove(t, w, b)
 			}
 			if s := nftState(t, w); strings.Contains(s, "elements") {
 				t.Errorf("left:\n%s", s)
@@ -124,7 +124,7 @@ func TestPublishRangeConflicts(t *testing.T) {
 
 // The same for whatever comes and goes, against a list of all.
 func TestPublishRangesAtRandom(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	skeleton(t, w)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	hosts := []string{"", "192.0.2.1", "192.0.2.2"}
@@ -140,7 +140,7 @@ func TestPublishRangesAtRandom(t *testing.T) {
 	for i := range 400 {
 		if len(all) > 0 && rnd.IntN(3) == 0 {
 			n := rnd.IntN(len(all))
-			lawtest.Remove(t, w, all[n])
+			contract.Remove(t, w, all[n])
 			all = slices.Delete(all, n, n+1)
 			continue
 		}
@@ -167,10 +167,10 @@ func TestPublishRangesAtRandom(t *testing.T) {
 		t.Errorf("%d are there and %d were refused: too few to tell", len(all), taken)
 	}
 	for _, o := range all {
-		lawtest.Verify(t, w, o)
+		contract.Verify(t, w, o)
 	}
 	for _, o := range all {
-		lawtest.Remove(t, w, o)
+		contract.Remove(t, w, o)
 	}
 	if s := nftState(t, w); strings.Contains(s, "elements") {
 		t.Errorf("left:\n%s", s)
@@ -179,21 +179,21 @@ func TestPublishRangesAtRandom(t *testing.T) {
 
 // Within one container a range stands by for the same range, and no other.
 func TestPublishRangeStandsBy(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	a := publishOf("c1", "one", "10.1.0.5/24", portRange("", 8000, 8010))
 	b := publishOf("c1", "two", "10.2.0.5/24", portRange("", 8000, 8010))
-	lawtest.Ensure(t, w, a)
-	lawtest.Ensure(t, w, b)
-	lawtest.Verify(t, w, b)
+	contract.Ensure(t, w, a)
+	contract.Ensure(t, w, b)
+	contract.Verify(t, w, b)
 	for _, m := range []PortMapping{portRange("", 8005, 8020), tcp("", 8005)} {
 		c := publishOf("c1", "three", "10.3.0.5/24", m)
 		if _, err := c.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "published in the range 8000-8010 by another attachment of this container, one/c1/eth0: ") {
 			t.Errorf("%v: %v", m, err)
 		}
 	}
-	lawtest.Ensure(t, w, publishOf("c1", "three", "10.3.0.5/24", portRange("192.0.2.1", 8005, 8020))) // which is asked first
-	lawtest.Remove(t, w, a)
-	lawtest.Verify(t, w, b)
+	contract.Ensure(t, w, publishOf("c1", "three", "10.3.0.5/24", portRange("192.0.2.1", 8005, 8020))) // which is asked first
+	contract.Remove(t, w, a)
+	contract.Verify(t, w, b)
 	if s := nftState(t, w); !strings.Contains(s, "tcp . 8000-8010 comment \""+kernel.Tag(b.Owner)+"\" : 10.2.0.5") {
 		t.Errorf("nobody took over:\n%s", s)
 	}
@@ -206,26 +206,26 @@ func TestPublishRangeStandsBy(t *testing.T) {
 //
 // clause: P12
 func TestPublishRangeOfTheDead(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
 	a := publishOf("c1", "net", "10.1.2.5/24", portRange("", 8000, 8010), portRange("192.0.2.1", 9000, 9010))
-	lawtest.Ensure(t, w, a)
-	lawtest.Host(t, w, "ip link del veth1")
-	other := &kernel.World{Host: w.Host, Memory: w.Memory}
+	contract.Ensure(t, w, a)
+	contract.Host(t, w, "ip link del veth1")
+	other := &kernel.World{Host: w.Host, Store: w.Store}
 	b := publishOf("c2", "net", "10.1.2.6/24", portRange("", 8005, 8020))
-	lawtest.Ensure(t, other, b)
+	contract.Ensure(t, other, b)
 	if s := nftState(t, w); strings.Contains(s, "10.1.2.5") || strings.Contains(s, "8000-8010") {
 		t.Errorf("the dead still has:\n%s", s)
 	}
 	before := nftState(t, w)
-	lawtest.Remove(t, other, a)
+	contract.Remove(t, other, a)
 	if after := nftState(t, w); after != before {
-		t.Errorf("the late DEL changed %s", lawtest.Difference(before, after))
+		t.Errorf("the late DEL changed %s", contract.Difference(before, after))
 	}
 	// Of whose address IPAM gave away, whatever address of the host he was asked for at.
 	c := publishOf("c3", "net", "10.1.2.6/24", portRange("192.0.2.1", 8020, 8030))
-	lawtest.Ensure(t, other, c)
-	lawtest.Verify(t, other, c)
+	contract.Ensure(t, other, c)
+	contract.Verify(t, other, c)
 	if s := nftState(t, w); strings.Contains(s, "c2/eth0") {
 		t.Errorf("the dead still has:\n%s", s)
 	}
@@ -265,20 +265,20 @@ func TestPublishSpans(t *testing.T) {
 
 // What owners says of the longest places there are is read again, tag and all.
 func TestOwnersSayAll(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	long := spec.Owner{Network: strings.Repeat("n", 60), ContainerID: strings.Repeat("c", 64), IfName: "eth0"}
 	m := portRange("2001:db8:1111:2222:3333:4444:5555:6666", 10000, 20000)
 	m.Protocol = "sctp"
-	p := Publish{Owner: long, To6: lawtest.Prefix("2001:db8:1111:2222:3333:4444:5555:7777/64"), SNAT: true, Ports: []PortMapping{m}, Conditions6: []string{"iifname eth0"}}
+	p := Publish{Owner: long, To6: contract.Prefix("2001:db8:1111:2222:3333:4444:5555:7777/64"), SNAT: true, Ports: []PortMapping{m}, Conditions6: []string{"iifname eth0"}}
 	skeleton(t, w)
 	before := elements(t, w)
-	lawtest.Ensure(t, w, p)
-	lawtest.Verify(t, w, p)
+	contract.Ensure(t, w, p)
+	contract.Verify(t, w, p)
 	if err := sweepNFT(t.Context(), w, long.Network, func([8]byte) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	if after := elements(t, w); after != before {
-		t.Errorf("left %s", lawtest.Difference(before, after))
+		t.Errorf("left %s", contract.Difference(before, after))
 	}
 }
 
@@ -315,8 +315,8 @@ func TestPublishedRangePaths(t *testing.T) {
 		l.expect(l.neighbour, "tcp", "192.0.2.9:7001", "a7001 192.0.2.2")
 		l.expect(l.neighbour, "tcp", "[2001:db8::9]:7001", "a7001 2001:db8::2")
 		l.expect(l.neighbour, "tcp", "192.0.2.1:7001", "")
-		lawtest.Verify(t, l.w, p)
-		lawtest.Remove(t, l.w, p)
+		contract.Verify(t, l.w, p)
+		contract.Remove(t, l.w, p)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:8002", "")
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -30,13 +30,13 @@ func TestUDPFlowsFollow(t *testing.T) {
 					m.HostPort, m.HostPortEnd, m.ContainerPort = 50, 60, 50
 				}
 				if strings.HasSuffix(at, "one") {
-					m.HostIP = lawtest.Addr(map[bool]string{true: "192.0.2.1", false: "2001:db8::1"}[c.name == "IPv4"])
+					m.HostIP = contract.Addr(map[bool]string{true: "192.0.2.1", false: "2001:db8::1"}[c.name == "IPv4"])
 				}
 				ask := func(want string) {
 					t.Helper()
-					limit := lawtest.Patience
+					limit := contract.Patience
 					if want == "" {
-						limit = lawtest.Silence
+						limit = contract.Silence
 					}
 					got, err := l.ask(l.neighbour, c.network, c.from, c.host, limit)
 					if got != want {
@@ -44,7 +44,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 					}
 				}
 				// Another flow to that port, which only passes through, stays in conntrack.
-				if _, err := l.ask(l.neighbour, c.network, "", c.bystander, lawtest.Patience); err != nil {
+				if _, err := l.ask(l.neighbour, c.network, "", c.bystander, contract.Patience); err != nil {
 					t.Fatal(err)
 				}
 				through := l.flows(c.bystander)

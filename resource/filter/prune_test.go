@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -17,14 +17,14 @@ import (
 func sharers(container, network, to string, port uint16) []plan.Remover {
 	p := publishOf(container, network, to, tcp("", port), portRange("", port+1, port+9), onlyFrom(tcp("", port+10), "192.0.2.0/24"), onlyFrom(portRange("", port+20, port+29), "192.0.2.0/24"))
 	p.Conditions4 = []string{"ip saddr != " + to}
-	return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6}, Except: []netip.Prefix{lawtest.Prefix("192.0.2.0/24")}}}
+	return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6}, Except: []netip.Prefix{contract.Prefix("192.0.2.0/24")}}}
 }
 
 // GC removes what no attachment has anything in any more, and nothing else.
 //
 // clause: P22
 func TestPrune(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	skeleton(t, w)
 	nobody := func([8]byte) bool { return false }
 	sweep := func(network string) {
@@ -36,36 +36,36 @@ func TestPrune(t *testing.T) {
 	bare := nftState(t, w)
 	keep := sharers("c1", "keep", "10.1.2.5/24", 100)
 	for _, r := range keep {
-		lawtest.Ensure(t, w, r)
+		contract.Ensure(t, w, r)
 	}
 	kept := nftState(t, w)
 	for i := range 3 {
 		for _, r := range sharers(fmt.Sprint("c", i), "net", fmt.Sprintf("10.%d.2.6/24", i+5), uint16(200+50*i)) {
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 		}
 	}
 	sweep("net")
 	if got := nftState(t, w); got != kept {
-		t.Errorf("the sweep left or took%s", lawtest.Difference(kept, got))
+		t.Errorf("the sweep left or took%s", contract.Difference(kept, got))
 	}
 	for _, r := range keep {
-		lawtest.Verify(t, w, r)
+		contract.Verify(t, w, r)
 	}
 	// What DEL leaves for the next one, the next GC takes, of whichever network.
 	for _, r := range keep {
-		lawtest.Remove(t, w, r)
+		contract.Remove(t, w, r)
 	}
 	if got := nftState(t, w); got == bare {
 		t.Error("DEL pruned")
 	}
 	sweep("other")
 	if got := nftState(t, w); got != bare {
-		t.Errorf("the sweep left%s", lawtest.Difference(bare, got))
+		t.Errorf("the sweep left%s", contract.Difference(bare, got))
 	}
 	sweep("other")
 	for _, r := range keep {
-		lawtest.Ensure(t, w, r)
-		lawtest.Verify(t, w, r)
+		contract.Ensure(t, w, r)
+		contract.Verify(t, w, r)
 	}
 }
 
@@ -77,18 +77,18 @@ func TestPruneLeavesOthers(t *testing.T) {
 		{"element", "add element inet fairlead %s { 203.0.113.1 }"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := lawtest.NewHost(t)
-			m := Masquerade{Owner: lawtest.Owner, From: []netip.Prefix{lawtest.Prefix("10.1.2.5/24")}}
-			lawtest.Ensure(t, w, m)
+			w := contract.NewHost(t)
+			m := Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}}
+			contract.Ensure(t, w, m)
 			part, _ := m.want(inetTable())
 			nft(t, w, fmt.Sprintf(c.line, part.Chains[0].Name))
-			lawtest.Remove(t, w, m)
+			contract.Remove(t, w, m)
 			before := nftState(t, w)
 			if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 				t.Error(err)
 			}
 			if after := nftState(t, w); after != before {
-				t.Errorf("the sweep changed%s", lawtest.Difference(before, after))
+				t.Errorf("the sweep changed%s", contract.Difference(before, after))
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func TestPruneLeavesOthers(t *testing.T) {
 
 // GC and ADD at once: whoever is added is whole.
 func TestPruneRace(t *testing.T) {
-	w := lawtest.NewHost(t)
+	w := contract.NewHost(t)
 	skeleton(t, w)
 	var wg sync.WaitGroup
 	for g := range 4 {
@@ -107,7 +107,7 @@ func TestPruneRace(t *testing.T) {
 				return
 			}
 			defer ns.Close()
-			mine := &kernel.World{Host: ns, Memory: w.Memory}
+			mine := &kernel.World{Host: ns, Store: w.Store}
 			if g == 0 {
 				for range 40 {
 					if err := sweepNFT(t.Context(), mine, "gone", func([8]byte) bool { return false }); err != nil {
@@ -138,7 +138,7 @@ func TestPruneRace(t *testing.T) {
 // no place for his verdicts: guard and input, which an accept must not open, and decided, which decides nothing.
 func TestUserIsAskedFirst(t *testing.T) {
 	for _, table := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
-		w := lawtest.NewHost(t)
+		w := contract.NewHost(t)
 		skeleton(t, w)
 		nft(t, w, "add rule "+table.String()+" user counter comment \"mine\"")
 		for _, c := range table.Chains {
@@ -151,13 +151,13 @@ func TestUserIsAskedFirst(t *testing.T) {
 				t.Errorf("%v %s does not ask user first:\n%s", table, c.Name, list)
 			}
 		}
-		o := lawtest.Owner
-		for _, r := range []plan.Remover{Masquerade{Owner: o, From: []netip.Prefix{lawtest.Prefix("10.1.2.5/24")}}, publishOf("c1", "net", "10.1.2.5/24", onlyFrom(tcp("", 80), "10.0.0.0/8")),
+		o := contract.Owner
+		for _, r := range []plan.Remover{Masquerade{Owner: o, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}}, publishOf("c1", "net", "10.1.2.5/24", onlyFrom(tcp("", 80), "10.0.0.0/8")),
 			SpoofCheck{Owner: o, Link: "veth1", MAC: "02:00:00:00:00:01"}} {
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 			nft(t, w, "flush chain inet fairlead postrouting")
-			lawtest.Ensure(t, w, r)
-			lawtest.Remove(t, w, r)
+			contract.Ensure(t, w, r)
+			contract.Remove(t, w, r)
 		}
 		if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 			t.Fatal(err)
@@ -182,17 +182,17 @@ func TestFlushIsHealed(t *testing.T) {
 		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
 		nft(t, l.w, flush)
 		l.ensure(next, l.world(l.b))
-		lawtest.Verify(t, l.world(l.b), next)
+		contract.Verify(t, l.world(l.b), next)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:90", "b 192.0.2.2")
 		l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "b 192.0.2.2")
 		l.expect(l.beyond, "tcp", "198.51.100.1:8081", "")
 		l.ensure(p, l.w) // the first one's elements come back with its own ADD
-		lawtest.Verify(t, l.w, p)
+		contract.Verify(t, l.w, p)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
 		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
-		lawtest.Verify(t, l.world(l.b), next)
-		lawtest.Remove(t, l.w, p)
-		lawtest.Remove(t, l.world(l.b), next)
+		contract.Verify(t, l.world(l.b), next)
+		contract.Remove(t, l.w, p)
+		contract.Remove(t, l.world(l.b), next)
 		if t.Failed() {
 			t.Fatalf("after nft %s", flush)
 		}

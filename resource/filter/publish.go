@@ -45,17 +45,17 @@ func (p Publish) Clears() bool { return len(p.Ports) == 0 }
 
 // published is what a Publish comes to in the table.
 type published struct {
-	part   *part
-	claims []wanted
-	plain  []kernel.NFTElem // what is masqueraded on its way to the container
-	back   bool             // there are such
-	local  bool             // 127.0.0.1 is to work
+	chainSet *chainSet
+	claims   []wanted
+	plain    []kernel.NFTElem // what is masqueraded on its way to the container
+	back     bool             // there are such
+	local    bool             // 127.0.0.1 is to work
 }
 
 // places are what owners has to name.
 func (p *published) places() (all []kernel.NFTElem) {
 	for _, c := range p.claims {
-		all = append(all, c.lead(c.claim))
+		all = append(all, c.mappingOf(c.portClaim))
 	}
 	return append(all, p.plain...)
 }
@@ -69,7 +69,7 @@ func (p Publish) Family(v6 bool) (to netip.Prefix, conditions []string) {
 }
 
 func (p Publish) want(t *kernel.NFTTable) (*published, error) {
-	pub := &published{part: newPart(t)}
+	pub := &published{chainSet: newChainSet(t)}
 	for _, v6 := range []bool{false, true} {
 		if err := p.wantFamily(t, v6, pub); err != nil {
 			return nil, err
@@ -89,10 +89,10 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	}
 	ports := portsOf(t, v6, where)
 	if where != "" {
-		pub.part.Sets = append(pub.part.Sets, ports.sets()...)
-		pub.part.Chains = append(pub.part.Chains, &kernel.NFTChain{Name: ports.chain(), Rules: ports.rules()})
+		pub.chainSet.Sets = append(pub.chainSet.Sets, ports.sets()...)
+		pub.chainSet.Chains = append(pub.chainSet.Chains, &kernel.NFTChain{Name: ports.chain(), Rules: ports.rules()})
 		for _, r := range alternatives {
-			pub.part.lines = append(pub.part.lines, wayIn{chain: "conditions", rule: r.Jump(ports.chain())})
+			pub.chainSet.jumps = append(pub.chainSet.jumps, jumpRule{chain: "conditions", rule: r.Jump(ports.chain())})
 		}
 	}
 	list, err := spans(p.Ports, v6)
@@ -101,7 +101,7 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	}
 	var hairpin []span
 	for _, s := range list {
-		c := claim{owner: kernel.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: s.host, to: to.Addr(),
+		c := portClaim{owner: kernel.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: s.host, to: to.Addr(),
 			first: s.first, last: s.last, toPort: s.to, container: kernel.ContainerHash(p.Owner.ContainerID)}
 		pub.claims = append(pub.claims, wanted{ports.slotOf(s.proto, s.first, s.last), c})
 		s.first, s.last = s.ends()
@@ -110,13 +110,13 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	if (p.SNAT || p.MasqAll) && len(hairpin) > 0 {
 		pub.back, pub.local = true, pub.local || !v6
 		share := func(name string) *kernel.NFTSet {
-			return pub.part.share("hairpin", name, func(s *kernel.NFTSet) *kernel.NFTRule {
+			return pub.chainSet.share("hairpin", name, func(s *kernel.NFTSet) *kernel.NFTRule {
 				return kernel.NewNFTRule("a network").To(v6, s)
 			}, p.hairpinRules(to, v6))
 		}
 		pub.plain = append(pub.plain, portElements("hairpin_"+ip(v6), share, to.Addr(), tagOf(p.Owner), hairpin)...)
 	}
-	pub.plain = append(pub.plain, p.allowed(t, pub.part, to.Addr(), list)...)
+	pub.plain = append(pub.plain, p.allowed(t, pub.chainSet, to.Addr(), list)...)
 	return nil
 }
 
@@ -152,7 +152,7 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
 			return err
 		}
-		if err := f.ready(pub.part); err != nil { // with what keeps neighbours out of 127/8, before they could come in
+		if err := f.ensureBase(pub.chainSet); err != nil { // with what keeps neighbours out of 127/8, before they could come in
 			return err
 		}
 		wrote, err := p.openPaths(w, pub)
@@ -189,7 +189,7 @@ func (p Publish) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		d, err := f.standing(pub.part)
+		d, err := f.standing(pub.chainSet)
 		if err != nil || d.All() {
 			return errors.Join(err, d.Err())
 		}

@@ -30,7 +30,7 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 	if err != nil {
 		return nil, nil, err
 	}
-	claims, err := f.claims(slices.Concat(slotsOf(f.t, mapped), near))
+	claims, err := f.readClaims(slices.Concat(slotsOf(f.t, mapped), near))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -49,7 +49,7 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 			return nil, nil, err
 		}
 		mapped, plain := split(theirs)
-		more, err := f.claims(slotsOf(f.t, mapped))
+		more, err := f.readClaims(slotsOf(f.t, mapped))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -67,21 +67,21 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 	}
 
 	// What was wanted before and is now stays where it is, so that nothing is written for it.
-	asked := map[string][]claim{}
+	asked := map[string][]portClaim{}
 	for _, c := range pub.claims {
-		asked[c.key()] = append(asked[c.key()], c.claim)
+		asked[c.key()] = append(asked[c.key()], c.portClaim)
 	}
 	for k, c := range claims {
-		c.remove(func(d claim) bool {
-			return d.owner == me && !slices.ContainsFunc(asked[k], func(want claim) bool {
+		c.remove(func(d portClaim) bool {
+			return d.owner == me && !slices.ContainsFunc(asked[k], func(want portClaim) bool {
 				return want.same(d) && (link == 0 || d.link == link)
 			})
 		})
 	}
 	for _, want := range pub.claims {
-		c, mine := claims[want.key()], want.claim
+		c, mine := claims[want.key()], want.portClaim
 		mine.link = link
-		if !slices.ContainsFunc(c.after, func(d claim) bool { return d.owner == me && d.same(mine) }) {
+		if !slices.ContainsFunc(c.after, func(d portClaim) bool { return d.owner == me && d.same(mine) }) {
 			c.after = append(c.after, mine)
 			fresh = append(fresh, want)
 		}
@@ -89,7 +89,7 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 	f.replace(b, me, plain, pub.plain, at)
 	changing := dead
 	changing[me] = true
-	if flows, err = f.lead(b, claims, changing); err != nil {
+	if flows, err = f.applyClaims(b, claims, changing); err != nil {
 		return nil, nil, err
 	}
 	f.record(b, o, kindPublish, have, pub.places())
@@ -97,11 +97,11 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *
 }
 
 // rivals are the dead who have what is wanted. The living are errors, as many as one can read.
-func (m claimants) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[[8]byte]bool, err error) {
+func (m slotClaims) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[[8]byte]bool, err error) {
 	dead = map[[8]byte]bool{}
 	var found []conflict
 	for _, want := range all {
-		mine := want.claim
+		mine := want.portClaim
 		for _, c := range m.near(want) {
 			for _, d := range c.before {
 				mate := d.container == mine.container
@@ -130,7 +130,7 @@ func (m claimants) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[[
 }
 
 // near are the slots where claims stand that may have a port in common with what is wanted.
-func (m claimants) near(want wanted) (all []*claimed) {
+func (m slotClaims) near(want wanted) (all []*claimedSlot) {
 	if want.first < want.last {
 		for _, c := range m {
 			if c.claims.Name == want.claims.Name && c.proto == want.proto {
@@ -139,7 +139,7 @@ func (m claimants) near(want wanted) (all []*claimed) {
 		}
 		return all
 	}
-	return []*claimed{m[want.key()], m[want.rangesOf(want.proto).key()]}
+	return []*claimedSlot{m[want.key()], m[want.rangesOf(want.proto).key()]}
 }
 
 // A conflict is a port that somebody else has published. He may lead it to an address of each family, and has it once.
@@ -172,7 +172,7 @@ func (c conflict) err() error {
 // mappingsKey is where the published ports are said.
 const mappingsKey = "runtimeConfig.portMappings"
 
-func conflictOf(c wanted, d claim) conflict {
+func conflictOf(c wanted, d portClaim) conflict {
 	_, _, who, _ := kernel.ParseTag(d.comment)
 	first, last := max(c.first, d.first), min(c.last, d.last)
 	what, is, part, to := "port", "is", "", netip.AddrPortFrom(d.to, d.toPort).String()
@@ -207,9 +207,9 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d resource.Drift, 
 	var places []kernel.NFTElem
 	for _, c := range pub.claims {
 		slots = append(slots, c.slot)
-		places = append(places, c.lead(c.claim))
+		places = append(places, c.mappingOf(c.portClaim))
 	}
-	claims, err := f.claims(slots)
+	claims, err := f.readClaims(slots)
 	if err != nil {
 		return nil, err
 	}
@@ -218,19 +218,19 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d resource.Drift, 
 		return nil, err
 	}
 	for i, want := range pub.claims {
-		c, mine := claims[want.key()], want.claim
-		if i := slices.IndexFunc(c.before, func(d claim) bool { return d.owner == me && d.at(mine) }); i < 0 {
-			d.Add(fmt.Errorf("nft element %v is not in %s", want.lead(mine), want.set().Name))
+		c, mine := claims[want.key()], want.portClaim
+		if i := slices.IndexFunc(c.before, func(d portClaim) bool { return d.owner == me && d.at(mine) }); i < 0 {
+			d.Add(fmt.Errorf("nft element %v is not in %s", want.mappingOf(mine), want.set().Name))
 		} else if !c.before[i].same(mine) {
 			d.Add(fmt.Errorf("nft element %v is %s", want.element(i, mine), c.element(i, c.before[i]).DataText()))
 		}
 		now := found[i]
-		if now != nil && slices.ContainsFunc(c.before, func(d claim) bool {
-			return d.owner != me && d.container == mine.container && taggedBy(now, d.owner) && sameData(*now, c.lead(d))
+		if now != nil && slices.ContainsFunc(c.before, func(d portClaim) bool {
+			return d.owner != me && d.container == mine.container && taggedBy(now, d.owner) && sameData(*now, c.mappingOf(d))
 		}) {
 			continue // another interface of the same container leads, and this one stands by
 		}
-		d.Add(elementDrift(now, want.lead(mine)))
+		d.Add(elementDrift(now, want.mappingOf(mine)))
 	}
 	for _, h := range pub.plain {
 		d.Add(heldDrift(h, at))

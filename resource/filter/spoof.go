@@ -38,10 +38,10 @@ func (s SpoofCheck) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 		if err != nil {
 			return err
 		}
-		if err := f.ready(newPart(f.t)); err != nil {
+		if err := f.ensureBase(newChainSet(f.t)); err != nil {
 			return err
 		}
-		changed, err = f.settle(s.Owner, kindSpoofCheck, want)
+		changed, err = f.applyElements(s.Owner, kindSpoofCheck, want)
 		return err
 	})
 	return changed && err == nil, err
@@ -64,7 +64,7 @@ func (s SpoofCheck) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		return f.verify(newPart(f.t), s.Owner, kindSpoofCheck, want)
+		return f.verify(newChainSet(f.t), s.Owner, kindSpoofCheck, want)
 	})
 }
 

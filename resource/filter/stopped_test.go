@@ -15,7 +15,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -54,20 +54,20 @@ func TestStoppedHolder(t *testing.T) {
 }
 
 func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	if n%2 == 0 { // else what attachments share is made by one of the two
 		skeleton(t, w)
 	}
 	mine := killFilterPlan()
 	if verb == "DEL" {
 		for _, r := range mine {
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 		}
 	}
 	next := publishOf("c2", "net", "10.1.2.5/24", tcp("", 8081)) // with the address of the one that is stopped
 	gone := publishOf("c3", "net", "10.1.2.5/24", tcp("", 8082))
 	others := plan.Plan{next, Masquerade{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
-	lawtest.Ensure(t, w, gone)
+	contract.Ensure(t, w, gone)
 	stopped = stopAt(t, n, w, "filter", verb, talks, func() (kill bool) {
 		ns, err := kernel.Open(w.Host.Path) // as another process: nobody has waited yet
 		if err != nil {
@@ -75,7 +75,7 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 			return false
 		}
 		defer ns.Close()
-		other := &kernel.World{Host: ns, Memory: w.Memory}
+		other := &kernel.World{Host: ns, Store: w.Store}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second) // the bound of other locks is 45 s
 		defer cancel()
 		for _, r := range others {
@@ -125,22 +125,22 @@ func TestStoppedPolicy(t *testing.T) {
 		t.Run(tt.stopped+" beside "+tt.other, func(t *testing.T) {
 			points := 0
 			for n := 1; ; n++ {
-				w := lawtest.NewWorld(t)
-				lawtest.Host(t, w, "ip link add br7 up type bridge")
-				lawtest.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
+				w := contract.NewWorld(t)
+				contract.Host(t, w, "ip link add br7 up type bridge")
+				contract.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
 				first, second := policyPlan("c1"), policyPlan("c2")
 				rules := func() string { return closedState(t, w) }
 				unruled := rules()
-				lawtest.Must(t, w, first...)
+				contract.Must(t, w, first...)
 				if err := first.Remove(t.Context(), w); err != nil { // what is shared stays
 					t.Fatal(err)
 				}
 				before := elements(t, w)
 				if tt.stopped == "DEL" {
-					lawtest.Must(t, w, first...)
+					contract.Must(t, w, first...)
 				}
 				if tt.other == "DEL" {
-					lawtest.Must(t, w, second...)
+					contract.Must(t, w, second...)
 				}
 				stopped := stopAt(t, n, w, "policy", tt.stopped, calls, func() bool {
 					ns, err := kernel.Open(w.Host.Path)
@@ -149,7 +149,7 @@ func TestStoppedPolicy(t *testing.T) {
 						return false
 					}
 					defer ns.Close()
-					other := &kernel.World{Host: ns, Memory: w.Memory}
+					other := &kernel.World{Host: ns, Store: w.Store}
 					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 					defer cancel()
 					if tt.other == "DEL" {
@@ -181,10 +181,10 @@ func TestStoppedPolicy(t *testing.T) {
 					t.Error(err)
 				}
 				if after := elements(t, w); after != before {
-					t.Errorf("stopped at point %d, and removed:%s", n, lawtest.Difference(before, after))
+					t.Errorf("stopped at point %d, and removed:%s", n, contract.Difference(before, after))
 				}
 				if after := rules(); after != unruled {
-					t.Errorf("stopped at point %d, and removed:%s", n, lawtest.Difference(unruled, after))
+					t.Errorf("stopped at point %d, and removed:%s", n, contract.Difference(unruled, after))
 				}
 				if t.Failed() {
 					return
@@ -203,14 +203,14 @@ func TestStoppedPolicy(t *testing.T) {
 func TestStoppedAccepts(t *testing.T) {
 	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
 		t.Run(v.String(), func(t *testing.T) {
-			w := lawtest.NewWorld(t)
-			lawtest.Host(t, w, "iptables-%v -P FORWARD DROP", v)
+			w := contract.NewWorld(t)
+			contract.Host(t, w, "iptables-%v -P FORWARD DROP", v)
 			of := func(id, addr string) Forward {
 				o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
 				return Forward{Owner: o, Backend: BackendIPTables, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
 			}
 			first, second := of("c1", "10.1.2.5"), of("c2", "10.1.2.6")
-			lawtest.Ensure(t, w, first)
+			contract.Ensure(t, w, first)
 			unlock, err := kernel.Lock(t.Context(), "iptables")
 			if err != nil {
 				t.Fatal(err)
@@ -221,13 +221,13 @@ func TestStoppedAccepts(t *testing.T) {
 			if _, err := second.Ensure(ctx, w); err != nil {
 				t.Error(err)
 			}
-			lawtest.Verify(t, w, first)
-			lawtest.Verify(t, w, second)
+			contract.Verify(t, w, first)
+			contract.Verify(t, w, second)
 			if err := first.Remove(ctx, w); err != nil {
 				t.Error(err)
 			}
-			lawtest.Verify(t, w, second)
-			if s := lawtest.Host(t, w, "iptables-%v -S", v); strings.Contains(s, "10.1.2.5") || strings.Count(s, "-s 10.1.2.6") != 1 {
+			contract.Verify(t, w, second)
+			if s := contract.Host(t, w, "iptables-%v -S", v); strings.Contains(s, "10.1.2.5") || strings.Count(s, "-s 10.1.2.6") != 1 {
 				t.Errorf("the rules are:\n%s", s)
 			}
 		})
@@ -243,23 +243,23 @@ func TestKilledRecord(t *testing.T) {
 	names := func(nr uint64) bool {
 		return nr == unix.SYS_WRITE || nr == unix.SYS_LINKAT || nr == unix.SYS_RENAMEAT || nr == unix.SYS_RENAMEAT2 || nr == unix.SYS_FTRUNCATE
 	}
-	lawtest.SettleOn(t, lawtest.NewWorld(t), kernel.IPTNFT) // or it skips
+	contract.SettleOn(t, contract.NewWorld(t), kernel.IPTNFT) // or it skips
 	for _, before := range []bool{false, true} {
 		points := 0
 		for n := 1; ; n++ {
-			w := lawtest.NewWorld(t)
-			lawtest.SettleOn(t, w, kernel.IPTNFT)
-			p := lawtest.KillPlans["record"]()
+			w := contract.NewWorld(t)
+			contract.SettleOn(t, w, kernel.IPTNFT)
+			p := contract.KillPlans["record"]()
 			if before {
 				m := iptMasq()
 				m.From = m.From[:1] // so that the record is written anew
-				lawtest.Ensure(t, w, m)
+				contract.Ensure(t, w, m)
 			}
 			killed := stopAt(t, n, w, "record", "ADD", names, func() bool { return true })
-			if err := p.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
+			if err := p.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}); err != nil {
 				t.Error(err)
 			}
-			if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) > 0 {
+			if left, err := os.ReadDir(w.Store.Dir); err != nil || len(left) > 0 {
 				t.Errorf("killed at point %d, and removed: %v, %v", n, left, err)
 			}
 			if !killed {
@@ -280,7 +280,7 @@ func stopAt(t *testing.T, n int, w *kernel.World, which, verb string, calls func
 	runtime.LockOSThread() // one thread is the tracer
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), lawtest.KillMe+"="+which, lawtest.KillMe+"_VERB="+verb, lawtest.KillMe+"_HOST="+w.Host.Path, lawtest.KillMe+"_CONT="+w.Container.Path, lawtest.KillMe+"_MEMORY="+w.Memory.Dir)
+	cmd.Env = append(os.Environ(), contract.KillMe+"="+which, contract.KillMe+"_VERB="+verb, contract.KillMe+"_HOST="+w.Host.Path, contract.KillMe+"_CONT="+w.Container.Path, contract.KillMe+"_MEMORY="+w.Store.Dir)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {

@@ -62,7 +62,7 @@ func subnetSetsNamed(t *kernel.NFTTable, name string) (s subnetSets, ok bool) {
 
 // add has p ask about new connections from subnets of that length. All lines that let packets pass come before those that
 // drop, for the subnet of one network may lie in that of another.
-func (s subnetSets) add(p *part) {
+func (s subnetSets) add(p *chainSet) {
 	const src, dst = kernel.Src, kernel.Dst
 	rule := func(comment string) *kernel.NFTRule { return kernel.NewNFTRule(comment).Family(s.v6) }
 	multicast := netip.MustParsePrefix("224.0.0.0/4")
@@ -88,10 +88,10 @@ func (s subnetSets) add(p *part) {
 			In(linkSets(&p.NFTTable).policed).Drop())
 	marks := s.marks(linkSets(&p.NFTTable).policed)
 	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.links, s.policed, s.open, s.strict)
-	p.lines = append(p.lines,
-		wayIn{chain: "marking", rule: rule("subnets").Jump(marks.Name)},
-		wayIn{chain: "sources", rule: rule("by its own link").SubnetBy(s.v6, s.bits, src, src, false, s.links).Return(), first: true},
-		wayIn{chain: "sources", rule: rule("subnets").Jump(c.Name)})
+	p.jumps = append(p.jumps,
+		jumpRule{chain: "marking", rule: rule("subnets").Jump(marks.Name)},
+		jumpRule{chain: "sources", rule: rule("by its own link").SubnetBy(s.v6, s.bits, src, src, false, s.links).Return(), first: true},
+		jumpRule{chain: "sources", rule: rule("subnets").Jump(c.Name)})
 }
 
 // marks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where the table knows
@@ -109,8 +109,8 @@ func (s subnetSets) marks(policed *kernel.NFTSet) *kernel.NFTChain {
 // subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
 // those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone. An
 // address that the host reaches by another link, or by none, is nobody's here.
-func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spec.Owner, kind uint32, have []entry) (
-	p *part, want []kernel.NFTElem, err error) {
+func (i IngressPolicy) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spec.Owner, kind uint32, have []entry) (
+	p *chainSet, want []kernel.NFTElem, err error) {
 	var list []netip.Prefix
 	below := "" // the bridge that the link stands on
 	for _, e := range have {
@@ -128,7 +128,7 @@ func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spe
 	if list, err = i.subnetsBehind(w, link, kind, list); err != nil {
 		return nil, nil, err
 	}
-	p = newPart(t)
+	p = newChainSet(t)
 	if len(list) == 0 {
 		return p, nil, nil
 	}
@@ -176,7 +176,7 @@ func (i Ingress) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spe
 }
 
 // subnetsBehind adds to a list the subnets of the container's addresses that the host reaches by the link.
-func (i Ingress) subnetsBehind(w *kernel.World, link string, kind uint32, list []netip.Prefix) ([]netip.Prefix, error) {
+func (i IngressPolicy) subnetsBehind(w *kernel.World, link string, kind uint32, list []netip.Prefix) ([]netip.Prefix, error) {
 	var l *kernel.Link
 	for _, to := range i.To {
 		a := to.Addr().Unmap()
@@ -225,9 +225,9 @@ func subnetKind(kind uint32) uint32 {
 }
 
 // fresh are the subnets with a policy that stand in no set yet. Without a policy there is nothing to bypass.
-func (i Ingress) fresh(want []kernel.NFTElem, at map[string]*kernel.NFTElem) (list []netip.Prefix) {
+func (i IngressPolicy) fresh(want []kernel.NFTElem, at map[string]*kernel.NFTElem) (list []netip.Prefix) {
 	for _, e := range want {
-		if s, ok := subnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.policed.Name && at[place(e)] == nil {
+		if s, ok := subnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.policed.Name && at[elementKey(e)] == nil {
 			a, _ := kernel.NFTFields(e.Set.Key, e.Key)[0].(netip.Addr)
 			list = append(list, netip.PrefixFrom(a, s.bits))
 		}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -16,19 +16,19 @@ import (
 // policy takes them along, networks that have the same subnet keep it for each other, and a table as the version
 // before made it gets them with the next ADD.
 func TestSubnets(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Wire(t, w)
-	lawtest.Host(t, w, "ip link add br7 up type bridge")
-	lawtest.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
-	lawtest.Host(t, w, "ip addr add 10.8.0.1/16 dev br7")
-	lawtest.Host(t, w, "ip addr add 192.0.2.1/24 dev veth1")
-	lawtest.Host(t, w, "ip link set veth1 up")
-	of := func(network, policy string, to ...netip.Prefix) Ingress {
-		return Ingress{Owner: spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}, Link: "br7", Policy: policy, To: to}
+	w := contract.NewWorld(t)
+	contract.Wire(t, w)
+	contract.Host(t, w, "ip link add br7 up type bridge")
+	contract.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
+	contract.Host(t, w, "ip addr add 10.8.0.1/16 dev br7")
+	contract.Host(t, w, "ip addr add 192.0.2.1/24 dev veth1")
+	contract.Host(t, w, "ip link set veth1 up")
+	of := func(network, policy string, to ...netip.Prefix) IngressPolicy {
+		return IngressPolicy{Owner: spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}, Link: "br7", Policy: policy, To: to}
 	}
-	first, second, third := lawtest.Prefix("10.7.0.2/24"), lawtest.Prefix("10.8.0.2/16"), lawtest.Prefix("10.9.0.2/24")
-	lawtest.Ensure(t, w, of("a", PolicyOpen, first, second))
-	lawtest.Remove(t, w, of("a", PolicyOpen))
+	first, second, third := contract.Prefix("10.7.0.2/24"), contract.Prefix("10.8.0.2/16"), contract.Prefix("10.9.0.2/24")
+	contract.Ensure(t, w, of("a", PolicyOpen, first, second))
+	contract.Remove(t, w, of("a", PolicyOpen))
 	before := elements(t, w) // with the sets, which stay
 
 	has := func(set, elem string, want bool) {
@@ -37,15 +37,15 @@ func TestSubnets(t *testing.T) {
 			t.Errorf("%s has %s is to be %v:\n%s", set, elem, want, text)
 		}
 	}
-	lawtest.Ensure(t, w, of("a", PolicyOpen, first, third)) // to the third the host has no way by the link
+	contract.Ensure(t, w, of("a", PolicyOpen, first, third)) // to the third the host has no way by the link
 	has("open_ip_24", "10.7.0.0 . 10.7.0.0", true)
 	has("subnet_ip_24", "10.9.0.0", false)
-	lawtest.Ensure(t, w, of("a", PolicyStrict, second))
+	contract.Ensure(t, w, of("a", PolicyStrict, second))
 	has("open_ip_24", "10.7.0.0", false)
 	has("policed_ip_24", "10.7.0.0 . 10.7.0.0", true)
 	has("policed_ip_16", "10.8.0.0 . 10.8.0.0", true)
 	has("subnet_ip_16", `10.8.0.0 . "br7"`, true)
-	lawtest.Verify(t, w, of("a", PolicyStrict, first))
+	contract.Verify(t, w, of("a", PolicyStrict, first))
 	if changed, err := of("a", PolicyStrict, first).Ensure(t.Context(), w); changed || err != nil {
 		t.Errorf("another container of the network: changed %v, %v", changed, err)
 	}
@@ -58,45 +58,45 @@ func TestSubnets(t *testing.T) {
 		if err := of("a", PolicyStrict, first).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.what, err)
 		}
-		lawtest.Ensure(t, w, of("a", PolicyStrict, first))
-		lawtest.Verify(t, w, of("a", PolicyStrict, first))
+		contract.Ensure(t, w, of("a", PolicyStrict, first))
+		contract.Verify(t, w, of("a", PolicyStrict, first))
 	}
 
-	lawtest.Ensure(t, w, of("b", PolicyStrict, first))
-	lawtest.Remove(t, w, of("a", PolicyStrict))
+	contract.Ensure(t, w, of("b", PolicyStrict, first))
+	contract.Remove(t, w, of("a", PolicyStrict))
 	has("policed_ip_24", "10.7.0.0", true)
 	has("policed_ip_16", "10.8.0.0", false)
-	lawtest.Verify(t, w, of("b", PolicyStrict, first))
-	lawtest.Ensure(t, w, of("a", PolicyStrict, first))
-	lawtest.Remove(t, w, of("b", PolicyStrict))
-	lawtest.Verify(t, w, of("a", PolicyStrict, first))
+	contract.Verify(t, w, of("b", PolicyStrict, first))
+	contract.Ensure(t, w, of("a", PolicyStrict, first))
+	contract.Remove(t, w, of("b", PolicyStrict))
+	contract.Verify(t, w, of("a", PolicyStrict, first))
 	if err := sweep(t.Context(), w, "a", nil); err != nil {
 		t.Error(err)
 	}
 	if got := elements(t, w); got != before {
-		t.Errorf("left:%s", lawtest.Difference(before, got))
+		t.Errorf("left:%s", contract.Difference(before, got))
 	}
 
 	// A link of the container's own has its addresses alone.
-	own := Ingress{Owner: lawtest.Owner, Link: "veth1", Policy: PolicyIsolated, To: []netip.Prefix{lawtest.Prefix("192.0.2.5/24")}}
-	lawtest.Ensure(t, w, own)
-	lawtest.Remove(t, w, own)
+	own := IngressPolicy{Owner: contract.Owner, Link: "veth1", Policy: PolicyIsolated, To: []netip.Prefix{contract.Prefix("192.0.2.5/24")}}
+	contract.Ensure(t, w, own)
+	contract.Remove(t, w, own)
 	before = elements(t, w)
-	lawtest.Ensure(t, w, own)
+	contract.Ensure(t, w, own)
 	has("policed_ip_32", "192.0.2.5 . 192.0.2.5", true)
-	lawtest.Verify(t, w, own)
-	if err := sweepNFT(t.Context(), w, lawtest.Owner.Network, func(owner [8]byte) bool { return true }); err != nil {
+	contract.Verify(t, w, own)
+	if err := sweepNFT(t.Context(), w, contract.Owner.Network, func(owner [8]byte) bool { return true }); err != nil {
 		t.Error(err)
 	}
-	lawtest.Verify(t, w, own)
-	lawtest.Remove(t, w, own)
+	contract.Verify(t, w, own)
+	contract.Remove(t, w, own)
 	if got := elements(t, w); got != before {
-		t.Errorf("left of an own link:%s", lawtest.Difference(before, got))
+		t.Errorf("left of an own link:%s", contract.Difference(before, got))
 	}
 
 	// As the version before left it.
 	nft(t, w, "delete table inet fairlead")
-	lawtest.Ensure(t, w, of("a", PolicyStrict, first))
+	contract.Ensure(t, w, of("a", PolicyStrict, first))
 	after := elements(t, w)
 	nft(t, w, `flush chain inet fairlead input; delete chain inet fairlead input; flush chain inet fairlead sources;
 		flush chain inet fairlead marking; flush chain inet fairlead marking_ip_24; delete chain inet fairlead marking_ip_24;
@@ -104,23 +104,23 @@ func TestSubnets(t *testing.T) {
 		delete set inet fairlead subnet_ip_24;
 		delete set inet fairlead policed_ip_24; delete set inet fairlead open_ip_24; delete set inet fairlead strict_ip_24; flush chain inet fairlead forward;
 		delete chain inet fairlead sources; flush set inet fairlead owners`)
-	lawtest.Ensure(t, w, of("a", PolicyStrict, first))
+	contract.Ensure(t, w, of("a", PolicyStrict, first))
 	if got := elements(t, w); got != after {
-		t.Errorf("upgraded:%s", lawtest.Difference(after, got))
+		t.Errorf("upgraded:%s", contract.Difference(after, got))
 	}
-	lawtest.Verify(t, w, of("a", PolicyStrict, first))
+	contract.Verify(t, w, of("a", PolicyStrict, first))
 }
 
 // TestForgedBeforePolicy: what was begun in the name of a network's address before the network had a policy is forgotten with
 // the first container, by both backends, so that its replies do not pass the policy. What was translated, or is of others,
 // goes on.
 func TestForgedBeforePolicy(t *testing.T) {
-	in := Ingress{Owner: spec.Owner{Network: "a", ContainerID: "c1", IfName: "eth0"}, Link: "br7", Policy: PolicyStrict, To: []netip.Prefix{lawtest.Prefix("10.7.0.2/24"), lawtest.Prefix("fd00:7::2/64")}}
-	for name, r := range map[string]plan.Resource{"nftables": in, "iptables": IPTIngress{Owner: in.Owner, Link: in.Link, Policy: in.Policy, To: in.To, V4: true, V6: true}} {
+	in := IngressPolicy{Owner: spec.Owner{Network: "a", ContainerID: "c1", IfName: "eth0"}, Link: "br7", Policy: PolicyStrict, To: []netip.Prefix{contract.Prefix("10.7.0.2/24"), contract.Prefix("fd00:7::2/64")}}
+	for name, r := range map[string]plan.Resource{"nftables": in, "iptables": IPTIngressPolicy{Owner: in.Owner, Link: in.Link, Policy: in.Policy, To: in.To, V4: true, V6: true}} {
 		t.Run(name, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			for _, line := range []string{"link add br7 up type bridge", "addr add 10.7.0.1/24 dev br7", "addr add fd00:7::1/64 dev br7 nodad"} {
-				lawtest.Host(t, w, "ip %s", line)
+				contract.Host(t, w, "ip %s", line)
 			}
 			begin := func(src, dst string, more ...string) {
 				t.Helper()
@@ -147,12 +147,12 @@ func TestForgedBeforePolicy(t *testing.T) {
 			if n := strings.Count(known(), ","); n != 7 {
 				t.Fatalf("conntrack has %s", known())
 			}
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 			if got := known(); got != "tcp 10.7.0.5, tcp 10.99.0.2, udp 10.7.0.5, udp 10.99.0.2" {
 				t.Errorf("conntrack has %s", got)
 			}
 			begin("10.7.0.9", "192.0.2.7") // by its own link, as has been asked
-			lawtest.Ensure(t, w, r)
+			contract.Ensure(t, w, r)
 			if got := known(); !strings.Contains(got, "10.7.0.9") {
 				t.Errorf("a second time: conntrack has %s", got)
 			}

@@ -164,7 +164,7 @@ func (r DeviceRecord) settle(w *kernel.World, from int) error {
 	}
 	for r.Is.Index = from; slices.ContainsFunc(links, func(l *kernel.Link) bool { return l.Index == r.Is.Index }); r.Is.Index++ {
 	}
-	return w.Memory.RememberForGood(deviceMemory, r.Owner, r)
+	return w.Store.PutSynced(deviceMemory, r.Owner, r)
 }
 
 // arrived writes down what only the container's namespace says of the device, right after the move. Before Linux 5.13
@@ -183,7 +183,7 @@ func (r DeviceRecord) arrived(w *kernel.World, name string) error {
 	} else if *r.Is.In != at {
 		err = fmt.Errorf("move %s: somebody in the container has put another link in its place", r.Link)
 	}
-	return errors.Join(err, w.Memory.Remember(deviceMemory, r.Owner, r))
+	return errors.Join(err, w.Store.Put(deviceMemory, r.Owner, r))
 }
 
 // hidden says that a container that lives has the device no more where anybody could tell that it is it.

@@ -55,7 +55,7 @@ func (h HostDevice) record(w *kernel.World, l *kernel.Link) (r DeviceRecord, err
 
 // DeviceRecords are those of this boot.
 func DeviceRecords(w *kernel.World) (records []DeviceRecord, err error) {
-	all, err := resource.DecodeRecords[DeviceRecord](w.Memory.All(deviceMemory))
+	all, err := resource.DecodeRecords[DeviceRecord](w.Store.All(deviceMemory))
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func DeviceRecords(w *kernel.World) (records []DeviceRecord, err error) {
 
 // recallDevice is an owner's record, if it is of this boot.
 func recallDevice(w *kernel.World, o spec.Owner) (r DeviceRecord, known bool, err error) {
-	if known, err = w.Memory.Recall(deviceMemory, o, &r); !known || err != nil {
+	if known, err = w.Store.Get(deviceMemory, o, &r); !known || err != nil {
 		return r, false, err
 	}
 	boot, err := kernel.BootID()
@@ -158,7 +158,7 @@ func (r DeviceRecord) returns() bool {
 // kept in mind: away.
 func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, err error) {
 	if r.Userspace {
-		return false, w.Memory.Forget(deviceMemory, r.Owner)
+		return false, w.Store.Delete(deviceMemory, r.Owner)
 	}
 	l := r.stayed(w)
 	if l != nil {
@@ -214,7 +214,7 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
 		return true, nil
 	}
-	return false, w.Memory.Forget(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
+	return false, w.Store.Delete(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
 }
 
 // unplugged reports whether no driver has a link for the device any more: there is a directory of such links while one
@@ -229,7 +229,7 @@ func (r DeviceRecord) returned(w *kernel.World, l *kernel.Link) (away bool, err 
 	if err := r.restore(w, l); err != nil {
 		return true, err
 	}
-	return false, w.Memory.Forget(deviceMemory, r.Owner)
+	return false, w.Store.Delete(deviceMemory, r.Owner)
 }
 
 // bring moves the device from a container to the host, and returns it as it is there. It gets its name and address

@@ -83,7 +83,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		err = r.settle(w, l.Index)
 	}
 	if err != nil {
-		return false, errors.Join(err, w.Memory.Forget(deviceMemory, h.Owner))
+		return false, errors.Join(err, w.Store.Delete(deviceMemory, h.Owner))
 	}
 	// For people only, and given here: before Linux 6.6 an altname that is given in there is left in a table of there.
 	_ = w.Host.AddAltName(l.Name, resource.AltName(h.Owner))
@@ -226,7 +226,7 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 		if _, in, _, err := h.byReference(w); err != nil {
 			return err
 		} else if in == nil {
-			return w.Memory.Forget(deviceMemory, h.Owner)
+			return w.Store.Delete(deviceMemory, h.Owner)
 		}
 	}
 	unlock, err := kernel.Lock(ctx, deviceLock)
@@ -318,7 +318,7 @@ func (u UserspaceDevice) Ensure(ctx context.Context, w *kernel.World) (bool, err
 	if err := errors.Join(errs[:]...); err != nil {
 		return false, err
 	}
-	return true, w.Memory.RememberForGood(deviceMemory, u.Owner, r)
+	return true, w.Store.PutSynced(deviceMemory, u.Owner, r)
 }
 
 func (u UserspaceDevice) bound() error {

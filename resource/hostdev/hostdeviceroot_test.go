@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -13,13 +13,13 @@ import (
 
 func hostState(t *testing.T, w *kernel.World) string {
 	t.Helper()
-	return lawtest.State(t, &kernel.World{Host: w.Host, Container: w.Host})
+	return contract.State(t, &kernel.World{Host: w.Host, Container: w.Host})
 }
 
 // hide is what whoever is root in the container does to what the device was known by.
 func hide(t *testing.T, w *kernel.World) {
 	for _, l := range []string{"ip link set eth0 down", "ip link set eth0 name mine", "ip link set mine alias x", "ip link property del dev mine altname net:c1:eth0"} {
-		lawtest.Container(t, w, "%s", l)
+		contract.Container(t, w, "%s", l)
 	}
 }
 
@@ -33,39 +33,39 @@ func TestHostDeviceHidden(t *testing.T) {
 		"renamed": hide,
 		"a forged tag": func(t *testing.T, w *kernel.World) {
 			nstest.RunIn(t, w.Container.Path, "ip", "link", "set", "eth0", "alias", tag)
-			lawtest.Container(t, w, "ip link property del dev eth0 altname net:c1:eth0")
+			contract.Container(t, w, "ip link property del dev eth0 altname net:c1:eth0")
 		},
 		"with a decoy": func(t *testing.T, w *kernel.World) {
 			hide(t, w)
-			lawtest.Container(t, w, "ip link add eth0 type veth peer name tap0")
-			lawtest.Container(t, w, "ip link set eth0 alias ens4")
-			lawtest.Container(t, w, "ip link property add dev eth0 altname net:c1:eth0")
+			contract.Container(t, w, "ip link add eth0 type veth peer name tap0")
+			contract.Container(t, w, "ip link set eth0 alias ens4")
+			contract.Container(t, w, "ip link property add dev eth0 altname net:c1:eth0")
 		},
 		"with an altname that the host has": func(t *testing.T, w *kernel.World) {
-			lawtest.Container(t, w, "ip link property add dev eth0 altname br0")
-			lawtest.Container(t, w, "ip link property add dev eth0 altname ens5")
+			contract.Container(t, w, "ip link property add dev eth0 altname br0")
+			contract.Container(t, w, "ip link property add dev eth0 altname ens5")
 		},
 		"with the device's name as an altname": func(t *testing.T, w *kernel.World) {
-			lawtest.Container(t, w, "ip link property add dev eth0 altname ens4")
+			contract.Container(t, w, "ip link property add dev eth0 altname ens4")
 		},
 	} {
 		for verb, finish := range finishes(t) {
 			t.Run(what+", "+verb, func(t *testing.T) {
-				w := lawtest.NewWorld(t)
+				w := contract.NewWorld(t)
 				cards(t, w)
 				before := hostState(t, w)
-				lawtest.Must(t, w, aDevice(lawtest.Owner, "ens4"))
+				contract.Must(t, w, aDevice(contract.Owner, "ens4"))
 				do(t, w)
 				if err := finish(w); err != nil {
 					t.Fatal(err)
 				}
 				if after := hostState(t, w); after != before {
-					t.Error(lawtest.Difference(before, after))
+					t.Error(contract.Difference(before, after))
 				}
-				if out := lawtest.Container(t, w, "ip -o link"); strings.Contains(out, "mine") || strings.Contains(what, "decoy") != strings.Contains(out, "eth0@tap0") {
+				if out := contract.Container(t, w, "ip -o link"); strings.Contains(out, "mine") || strings.Contains(what, "decoy") != strings.Contains(out, "eth0@tap0") {
 					t.Errorf("in the container: %s", out)
 				}
-				if left, err := w.Memory.All(deviceMemory); err != nil || len(left) != 0 {
+				if left, err := w.Store.All(deviceMemory); err != nil || len(left) != 0 {
 					t.Errorf("records %v, %v", left, err)
 				}
 			})
@@ -75,9 +75,9 @@ func TestHostDeviceHidden(t *testing.T) {
 
 func finishes(t *testing.T) map[string]func(*kernel.World) error {
 	return map[string]func(*kernel.World) error{
-		"DEL": func(w *kernel.World) error { return aDevice(lawtest.Owner, "ens4").Remove(t.Context(), w) },
+		"DEL": func(w *kernel.World) error { return aDevice(contract.Owner, "ens4").Remove(t.Context(), w) },
 		"GC": func(w *kernel.World) error {
-			return sweep(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, "net", nil)
+			return sweep(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, "net", nil)
 		},
 	}
 }
@@ -89,38 +89,38 @@ func finishes(t *testing.T) map[string]func(*kernel.World) error {
 func TestHostDeviceKept(t *testing.T) {
 	for verb, finish := range finishes(t) {
 		t.Run(verb, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			cards(t, w)
 			before := hostState(t, w)
-			lawtest.Must(t, w, aDevice(lawtest.Owner, "ens4"))
+			contract.Must(t, w, aDevice(contract.Owner, "ens4"))
 			l, err := w.Container.Link("eth0")
 			if err != nil {
 				t.Fatal(err)
 			}
 			hide(t, w)
-			elsewhere := lawtest.OpenNS(t)
-			lawtest.Container(t, w, "ip link set mine netns %s", strings.TrimPrefix(elsewhere.Path, "/run/netns/"))
-			lawtest.Container(t, w, "ip link add eth0 index %d type veth peer name tap0 index %d", l.Index, l.Peer)
-			lawtest.Container(t, w, "ip link set eth0 alias ens4")
+			elsewhere := contract.OpenNS(t)
+			contract.Container(t, w, "ip link set mine netns %s", strings.TrimPrefix(elsewhere.Path, "/run/netns/"))
+			contract.Container(t, w, "ip link add eth0 index %d type veth peer name tap0 index %d", l.Index, l.Peer)
+			contract.Container(t, w, "ip link set eth0 alias ens4")
 			if err := finish(w); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := w.Host.Link("ens4"); err == nil {
 				t.Fatal("the host has what the container made")
 			}
-			second := &kernel.World{Host: w.Host, Container: lawtest.OpenNS(t), Memory: w.Memory}
+			second := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
 			other := aDevice(spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, "ens4")
 			if _, err := other.Ensure(t.Context(), second); err == nil || !strings.Contains(err.Error(), "net/c1/eth0 had it") {
 				t.Errorf("another one asks for it: %v", err)
 			}
-			lawtest.Container(t, &kernel.World{Container: elsewhere}, "ip link set mine netns %s name back", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+			contract.Container(t, &kernel.World{Container: elsewhere}, "ip link set mine netns %s name back", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 			if err := finish(w); err != nil {
 				t.Fatal(err)
 			}
 			if after := hostState(t, w); strings.Contains(after, "tap0") || indexless(after) != indexless(before) {
-				t.Error(lawtest.Difference(before, after))
+				t.Error(contract.Difference(before, after))
 			}
-			if left, err := w.Memory.All(deviceMemory); err != nil || len(left) != 0 {
+			if left, err := w.Store.All(deviceMemory); err != nil || len(left) != 0 {
 				t.Errorf("records %v, %v", left, err)
 			}
 		})
@@ -145,37 +145,37 @@ func indexless(state string) string {
 //
 // clause: P12
 func TestHostDeviceForged(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	cards(t, w)
-	has := &kernel.World{Host: w.Host, Container: lawtest.OpenNS(t), Memory: w.Memory}
+	has := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
 	other := aDevice(spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, "ens4")
-	h := aDevice(lawtest.Owner, "ens4")
-	lawtest.Container(t, w, "ip link add eth0 type veth peer name p0")
-	lawtest.Container(t, w, "ip link set eth0 alias ens4 up")
-	mine := lawtest.State(t, w)
+	h := aDevice(contract.Owner, "ens4")
+	contract.Container(t, w, "ip link add eth0 type veth peer name p0")
+	contract.Container(t, w, "ip link set eth0 alias ens4 up")
+	mine := contract.State(t, w)
 	nothing := func(what string) {
 		t.Helper()
 		for _, attached := range []bool{false, true} {
 			h.Attached = attached
-			before := lawtest.State(t, w)
+			before := contract.State(t, w)
 			if err := h.Remove(t.Context(), w); err != nil {
 				t.Error(what, err)
 			}
-			if after := lawtest.State(t, w); after != before {
-				t.Errorf("%s, attached %v: %s", what, attached, lawtest.Difference(before, after))
+			if after := contract.State(t, w); after != before {
+				t.Errorf("%s, attached %v: %s", what, attached, contract.Difference(before, after))
 			}
 		}
 	}
 	nothing("the host has the device")
-	lawtest.Must(t, has, other)
+	contract.Must(t, has, other)
 	nothing("another container has it")
 	if err := other.Remove(t.Context(), has); err != nil {
 		t.Fatal(err)
 	}
-	if after := lawtest.State(t, w); after != mine {
-		t.Error(lawtest.Difference(mine, after))
+	if after := contract.State(t, w); after != mine {
+		t.Error(contract.Difference(mine, after))
 	}
-	lawtest.Host(t, w, "ip link del ens4")
+	contract.Host(t, w, "ip link del ens4")
 	h.Attached = false
 	if err := h.Remove(t.Context(), w); err != nil {
 		t.Error(err)
@@ -190,13 +190,13 @@ func TestHostDeviceForged(t *testing.T) {
 //
 // clause: P12
 func TestHostDeviceCutShort(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip tuntap add tap4 mode tap") // which nothing but its alias tells from others
-	before := lawtest.State(t, w)
-	lawtest.Must(t, w, aDevice(lawtest.Owner, "tap4"))
-	lawtest.Container(t, w, "ip link set eth0 alias zz group %d", kernel.LinkGroup("lan"))
-	lawtest.Container(t, w, "ip link property del dev eth0 altname net:c1:eth0")
-	r, _, err := recallDevice(w, lawtest.Owner)
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip tuntap add tap4 mode tap") // which nothing but its alias tells from others
+	before := contract.State(t, w)
+	contract.Must(t, w, aDevice(contract.Owner, "tap4"))
+	contract.Container(t, w, "ip link set eth0 alias zz group %d", kernel.LinkGroup("lan"))
+	contract.Container(t, w, "ip link property del dev eth0 altname net:c1:eth0")
+	r, _, err := recallDevice(w, contract.Owner)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,32 +207,32 @@ func TestHostDeviceCutShort(t *testing.T) {
 	if l, err = r.bring(w, w.Container, l); err != nil || l == nil || l.Group != 0 || l.Alias != "tap4" {
 		t.Fatalf("%+v, %v", l, err)
 	}
-	if err := aDevice(lawtest.Owner, "tap4").Remove(t.Context(), w); err != nil {
+	if err := aDevice(contract.Owner, "tap4").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Error(lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Error(contract.Difference(before, after))
 	}
 }
 
 // TestHostDeviceTraits: what hardly anybody changes is as it was, too.
 func TestHostDeviceTraits(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	cards(t, w)
-	lawtest.Host(t, w, "ip link set ens4 gso_max_segs 50 group 7")
+	contract.Host(t, w, "ip link set ens4 gso_max_segs 50 group 7")
 	show := func() string {
-		return strings.Join(steady(lawtest.Host(t, w, "ip -d -o link show ens4")), " ")
+		return strings.Join(steady(contract.Host(t, w, "ip -d -o link show ens4")), " ")
 	}
 	before := show()
-	lawtest.Must(t, w, aDevice(lawtest.Owner, "ens4"))
-	lawtest.Container(t, w, "ip link set eth0 group %d", kernel.LinkGroup("lan"))
+	contract.Must(t, w, aDevice(contract.Owner, "ens4"))
+	contract.Container(t, w, "ip link set eth0 group %d", kernel.LinkGroup("lan"))
 	for _, change := range []string{"arp off", "multicast off", "dynamic on", "trailers on", "broadcast 02:00:00:00:00:05", "mode dormant", "gso_max_size 3000", "gso_max_segs 3", "gro_max_size 3000", "protodown on"} {
 		nstest.RunIn(t, w.Container.Path, "sh", "-c", "ip link set dev eth0 "+change+" || true") // not every kernel and driver has all of them
 	}
-	if there := strings.Join(steady(lawtest.Container(t, w, "ip -d -o link show eth0")), " "); !strings.Contains(there, "NOARP") || !strings.Contains(there, "02:00:00:00:00:05") {
+	if there := strings.Join(steady(contract.Container(t, w, "ip -d -o link show eth0")), " "); !strings.Contains(there, "NOARP") || !strings.Contains(there, "02:00:00:00:00:05") {
 		t.Fatalf("nothing was changed: %s", there)
 	}
-	if err := aDevice(lawtest.Owner, "ens4").Remove(t.Context(), w); err != nil {
+	if err := aDevice(contract.Owner, "ens4").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	if after := show(); after != before {
@@ -258,47 +258,47 @@ func steady(out string) (words []string) {
 // clause: P12
 func TestHostDeviceOfEarlierVersion(t *testing.T) {
 	for verb, finish := range finishes(t) {
-		w := lawtest.NewWorld(t)
+		w := contract.NewWorld(t)
 		cards(t, w)
-		before := lawtest.State(t, w)
-		lawtest.Must(t, w, aDevice(lawtest.Owner, "ens4"))
-		r, _, err := recallDevice(w, lawtest.Owner)
+		before := contract.State(t, w)
+		contract.Must(t, w, aDevice(contract.Owner, "ens4"))
+		r, _, err := recallDevice(w, contract.Owner)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.Is, r.Traits = nil, nil
-		if err := w.Memory.Remember(deviceMemory, lawtest.Owner, r); err != nil {
+		if err := w.Store.Put(deviceMemory, contract.Owner, r); err != nil {
 			t.Fatal(err)
 		}
-		if err := aDevice(lawtest.Owner, "ens4").Verify(t.Context(), w); err != nil {
+		if err := aDevice(contract.Owner, "ens4").Verify(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		lawtest.Container(t, w, "ip link set eth0 group %d", kernel.LinkGroup("lan"))
+		contract.Container(t, w, "ip link set eth0 group %d", kernel.LinkGroup("lan"))
 		if err := finish(w); err != nil {
 			t.Fatal(err)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Errorf("%s: %s", verb, lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Errorf("%s: %s", verb, contract.Difference(before, after))
 		}
 	}
 }
 
 // TestHostDeviceNameTaken: the device's name is another link's in the container and on the host.
 func TestHostDeviceNameTaken(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip tuntap add tap4 mode tap")
-	lawtest.Must(t, w, aDevice(lawtest.Owner, "tap4"))
-	lawtest.Container(t, w, "ip link add tap4 type bridge")
-	lawtest.Container(t, w, "ip link property del dev eth0 altname net:c1:eth0")
-	lawtest.Container(t, w, "ip link set eth0 alias zz")
-	lawtest.Host(t, w, "ip link add tap4 type bridge")
-	if err := aDevice(lawtest.Owner, "tap4").Remove(t.Context(), w); err != nil {
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip tuntap add tap4 mode tap")
+	contract.Must(t, w, aDevice(contract.Owner, "tap4"))
+	contract.Container(t, w, "ip link add tap4 type bridge")
+	contract.Container(t, w, "ip link property del dev eth0 altname net:c1:eth0")
+	contract.Container(t, w, "ip link set eth0 alias zz")
+	contract.Host(t, w, "ip link add tap4 type bridge")
+	if err := aDevice(contract.Owner, "tap4").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if out := lawtest.Host(t, w, "ip -d -o link show type tun"); !strings.Contains(out, ": dev") || strings.Contains(out, "alias") {
+	if out := contract.Host(t, w, "ip -d -o link show type tun"); !strings.Contains(out, ": dev") || strings.Contains(out, "alias") {
 		t.Errorf("it is %s", out)
 	}
-	if left, err := w.Memory.All(deviceMemory); err != nil || len(left) != 0 {
+	if left, err := w.Store.All(deviceMemory); err != nil || len(left) != 0 {
 		t.Errorf("records %v, %v", left, err)
 	}
 }

@@ -4,16 +4,16 @@ import (
 	"context"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 func TestMain(m *testing.M) {
-	lawtest.KindOf = kindOf
-	lawtest.Outlives = Outlives
-	lawtest.Main(m)
+	contract.KindOf = kindOf
+	contract.Outlives = Outlives
+	contract.Main(m)
 }
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
@@ -32,5 +32,5 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 
 // sweep is GC of this package's kinds, with the records that go after them.
 func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
-	return lawtest.Sweep(ctx, w, kinds(), network, valid)
+	return contract.Sweep(ctx, w, kinds(), network, valid)
 }

@@ -58,7 +58,7 @@ func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *kernel.Link) err
 			return err
 		}
 	}
-	records, err := resource.DecodeRecords[resource.Made](w.Memory.All(resource.MadeRecord))
+	records, err := resource.DecodeRecords[resource.Made](w.Store.All(resource.MadeRecord))
 	if err != nil {
 		return err
 	}

@@ -62,13 +62,13 @@ func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		_ = w.Memory.History(b.Name).Begin() // without one, all is announced
+		_ = w.Store.History(b.Name).Begin() // without one, all is announced
 		// Somebody else may make it now, and may not be done with it.
 		switch err := w.Host.AddBridge(b.Name, b.MAC(), mtu, b.VLANs); {
 		case err == nil:
 			changed = true
 		case !errors.Is(err, fs.ErrExist):
-			return false, errors.Join(fmt.Errorf("add bridge: %w", err), w.Memory.History(b.Name).Blur())
+			return false, errors.Join(fmt.Errorf("add bridge: %w", err), w.Store.History(b.Name).Blur())
 		}
 		l, err = resource.Bridge(w, b.Name)
 		if err != nil {
@@ -102,13 +102,13 @@ func (b Bridge) pin(w *kernel.World, l *kernel.Link) error {
 	}
 	var index int
 	o := spec.Owner{IfName: b.Name}
-	if known, err := w.Memory.Recall(pinnedRecord, o, &index); err != nil || known && index == l.Index {
+	if known, err := w.Store.Get(pinnedRecord, o, &index); err != nil || known && index == l.Index {
 		return err
 	}
 	if err := w.Host.SetLink(b.Name, kernel.LinkChange{MAC: l.MAC}); err != nil {
 		return err
 	}
-	return w.Memory.Remember(pinnedRecord, o, l.Index)
+	return w.Store.Put(pinnedRecord, o, l.Index)
 }
 
 // settle finishes what AddBridge began, here or in a call that was killed before it could.

@@ -6,39 +6,39 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 func TestBridge(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	b := Bridge{Name: "cni0", MTU: 1400, Promisc: true}
-	lawtest.Law(t, w, b,
-		lawtest.Break("down", lawtest.On(w, "ip link set cni0 down"), "state is down"),
-		lawtest.Break("promisc", lawtest.On(w, "ip link set cni0 promisc off"), "promisc is false"),
-		lawtest.Break("gone", lawtest.On(w, "ip link del cni0"), "does not exist"),
-		lawtest.Break("accept_ra", lawtest.On(w, "ip link set cni0 down", "sysctl -qw net.ipv6.conf.cni0.accept_ra=1"), "accept_ra is 1"),
+	contract.Test(t, w, b,
+		contract.Break("down", contract.On(w, "ip link set cni0 down"), "state is down"),
+		contract.Break("promisc", contract.On(w, "ip link set cni0 promisc off"), "promisc is false"),
+		contract.Break("gone", contract.On(w, "ip link del cni0"), "does not exist"),
+		contract.Break("accept_ra", contract.On(w, "ip link set cni0 down", "sysctl -qw net.ipv6.conf.cni0.accept_ra=1"), "accept_ra is 1"),
 	)
-	if v := lawtest.Sysctl(t, w.Host, "net/ipv6/conf/cni0/accept_ra"); v != "0" {
+	if v := contract.Sysctl(t, w.Host, "net/ipv6/conf/cni0/accept_ra"); v != "0" {
 		t.Errorf("accept_ra is %s", v)
 	}
-	if out := lawtest.Host(t, w, "ip link show cni0"); !strings.Contains(out, "mtu 1400") {
+	if out := contract.Host(t, w, "ip link show cni0"); !strings.Contains(out, "mtu 1400") {
 		t.Errorf("mtu: %s", out)
 	}
 
 	t.Run("its address does not float", func(t *testing.T) {
 		before, _ := w.Host.Link("cni0")
-		lawtest.Host(t, w, "ip link add p0 master cni0 address 00:00:00:00:00:02 type veth peer name p1")
+		contract.Host(t, w, "ip link add p0 master cni0 address 00:00:00:00:00:02 type veth peer name p1")
 		after, _ := w.Host.Link("cni0")
 		if before.MAC.String() != after.MAC.String() {
 			t.Errorf("%v became %v", before.MAC, after.MAC)
 		}
 	})
 	t.Run("somebody else's keeps its accept_ra and its MTU", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link add br0 mtu 1300 type bridge")
-		lawtest.Must(t, w, Bridge{Name: "br0", MTU: 1500})
+		contract.Host(t, w, "ip link add br0 mtu 1300 type bridge")
+		contract.Must(t, w, Bridge{Name: "br0", MTU: 1500})
 		l, _ := w.Host.Link("br0")
-		if v := lawtest.Sysctl(t, w.Host, "net/ipv6/conf/br0/accept_ra"); v != "1" || l.MTU != 1300 || !l.Up {
+		if v := contract.Sysctl(t, w.Host, "net/ipv6/conf/br0/accept_ra"); v != "1" || l.MTU != 1300 || !l.Up {
 			t.Errorf("accept_ra %s, mtu %d, up %v", v, l.MTU, l.Up)
 		}
 		if err := (Bridge{Name: "br0", MTU: 1500}).Verify(t.Context(), w); err != nil {
@@ -47,21 +47,21 @@ func TestBridge(t *testing.T) {
 	})
 	t.Run("somebody else's keeps its address, and one that is made anew under its name keeps its own", func(t *testing.T) {
 		for _, mac := range []string{"52:54:00:00:00:01", "52:54:00:00:00:02"} {
-			lawtest.Host(t, w, "ip link add br1 type bridge")
-			lawtest.Host(t, w, "ip link add low master br1 address %s type veth peer name low1", mac)
+			contract.Host(t, w, "ip link add br1 type bridge")
+			contract.Host(t, w, "ip link add low master br1 address %s type veth peer name low1", mac)
 			if changed, err := (Bridge{Name: "br1", KeepMAC: true}).Ensure(t.Context(), w); !changed || err != nil {
 				t.Errorf("changed %v, %v", changed, err)
 			}
 			if changed, err := (Bridge{Name: "br1", KeepMAC: true}).Ensure(t.Context(), w); changed || err != nil {
 				t.Errorf("again: changed %v, %v", changed, err)
 			}
-			lawtest.Host(t, w, "ip link add lower master br1 address 00:00:00:00:00:02 type veth peer name lower1")
-			lawtest.Host(t, w, "ip link del low")
+			contract.Host(t, w, "ip link add lower master br1 address 00:00:00:00:00:02 type veth peer name lower1")
+			contract.Host(t, w, "ip link del low")
 			if l, _ := w.Host.Link("br1"); l.MAC.String() != mac {
 				t.Errorf("%s became %v", mac, l.MAC)
 			}
-			lawtest.Host(t, w, "ip link del lower")
-			lawtest.Host(t, w, "ip link del br1")
+			contract.Host(t, w, "ip link del lower")
+			contract.Host(t, w, "ip link del br1")
 		}
 	})
 	t.Run("another type", func(t *testing.T) {
@@ -73,15 +73,15 @@ func TestBridge(t *testing.T) {
 }
 
 func TestFullBridge(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0"})
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0"})
 	var batch strings.Builder
 	for i := range 511 {
 		batch.WriteString("link add a" + strconv.Itoa(i) + " master cni0 type veth peer name b" + strconv.Itoa(i) + "\nlink set b" + strconv.Itoa(i) + " master cni0\n")
 	}
 	batch.WriteString("link add last master cni0 type veth peer name last1\n")
-	lawtest.IPBatch(t, w.Host.Path, batch.String())
-	v := testVeth(lawtest.Owner, "cni0")
+	contract.IPBatch(t, w.Host.Path, batch.String())
+	v := testVeth(contract.Owner, "cni0")
 	_, err := v.Ensure(t.Context(), w)
 	if err == nil || !strings.Contains(err.Error(), "the bridge is full, it takes 1023 ports") {
 		t.Error(err)
@@ -89,7 +89,7 @@ func TestFullBridge(t *testing.T) {
 	if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
 		t.Errorf("left behind: %v", err)
 	}
-	lawtest.Host(t, w, "ip link add tap type veth peer name tap1")
+	contract.Host(t, w, "ip link add tap type veth peer name tap1")
 	if _, err := (Port{Link: "tap", Master: "cni0"}).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "the bridge is full") {
 		t.Error(err)
 	}
@@ -97,17 +97,17 @@ func TestFullBridge(t *testing.T) {
 
 // clause: P23 P22 P12
 func TestPort(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
-	lawtest.Host(t, w, "ip link add tap0 type veth peer name tap1")
-	p := Port{Owner: lawtest.Owner, Link: "tap0", Master: "cni0", Hairpin: true, Isolated: true}
-	lawtest.Law(t, w, p,
-		lawtest.Break("master", lawtest.On(w, "ip link set tap0 nomaster"), "master is none"),
-		lawtest.Break("hairpin", lawtest.On(w, "bridge link set dev tap0 hairpin off"), "hairpin is false"),
-		lawtest.Break("isolated", lawtest.On(w, "bridge link set dev tap0 isolated off"), "isolated is false"),
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
+	contract.Host(t, w, "ip link add tap0 type veth peer name tap1")
+	p := Port{Owner: contract.Owner, Link: "tap0", Master: "cni0", Hairpin: true, Isolated: true}
+	contract.Test(t, w, p,
+		contract.Break("master", contract.On(w, "ip link set tap0 nomaster"), "master is none"),
+		contract.Break("hairpin", contract.On(w, "bridge link set dev tap0 hairpin off"), "hairpin is false"),
+		contract.Break("isolated", contract.On(w, "bridge link set dev tap0 isolated off"), "isolated is false"),
 	)
 	t.Run("of another bridge", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link set tap0 master other")
+		contract.Host(t, w, "ip link set tap0 master other")
 		if _, err := p.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "tap0 is a port of other already") {
 			t.Error(err)
 		}
@@ -119,9 +119,9 @@ func TestPort(t *testing.T) {
 		}
 	})
 	t.Run("moved to another bridge since", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link set tap0 nomaster")
-		lawtest.Must(t, w, p)
-		lawtest.Host(t, w, "ip link set tap0 master other")
+		contract.Host(t, w, "ip link set tap0 nomaster")
+		contract.Must(t, w, p)
+		contract.Host(t, w, "ip link set tap0 master other")
 		if err := p.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
@@ -130,9 +130,9 @@ func TestPort(t *testing.T) {
 		}
 	})
 	t.Run("removed by the owner alone", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link set tap0 nomaster")
-		lawtest.Must(t, w, p)
-		bare := Port{Owner: lawtest.Owner, Master: "cni0"}
+		contract.Host(t, w, "ip link set tap0 nomaster")
+		contract.Must(t, w, p)
+		bare := Port{Owner: contract.Owner, Master: "cni0"}
 		for range 2 {
 			if err := bare.Remove(t.Context(), w); err != nil {
 				t.Error(err)
@@ -143,18 +143,18 @@ func TestPort(t *testing.T) {
 		}
 	})
 	t.Run("a port before, and after", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link set tap0 master cni0")
-		lawtest.Must(t, w, p)
+		contract.Host(t, w, "ip link set tap0 master cni0")
+		contract.Must(t, w, p)
 		if err := p.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
 		if l, err := w.Host.Link("tap0"); err != nil || l.Master == 0 {
 			t.Errorf("taken off: %v, %v", l, err)
 		}
-		lawtest.Host(t, w, "ip link set tap0 nomaster")
+		contract.Host(t, w, "ip link set tap0 nomaster")
 	})
 	t.Run("swept", func(t *testing.T) {
-		lawtest.Must(t, w, p)
+		contract.Must(t, w, p)
 		nobody := func([8]byte) bool { return false }
 		if err := sweepLinks(t.Context(), w, "net", nobody, func(*kernel.Link) bool { return false }); err != nil {
 			t.Error(err)
@@ -164,7 +164,7 @@ func TestPort(t *testing.T) {
 		}
 	})
 	t.Run("gone", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link del tap0")
+		contract.Host(t, w, "ip link del tap0")
 		if err := p.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}

@@ -3,7 +3,7 @@ package link
 import (
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -17,23 +17,23 @@ func TestSweepSparesDevices(t *testing.T) {
 	for what, alias := range map[string]string{
 		"without a tag":           "theirs",
 		"with a tag":              kernel.Tag(spec.Owner{Network: "lan", ContainerID: "zz", IfName: "eth0"}),
-		"with a tag that is kept": kernel.Tag(lawtest.Owner),
+		"with a tag that is kept": kernel.Tag(contract.Owner),
 	} {
 		for _, group := range []uint32{kernel.LinkGroup("lan"), doomedGroup("lan")} {
-			w := lawtest.NewWorld(t)
-			lawtest.Host(t, w, "ip tuntap add tap4 mode tap")
-			lawtest.Host(t, w, "ip link add ens4 type veth peer name wire")
+			w := contract.NewWorld(t)
+			contract.Host(t, w, "ip tuntap add tap4 mode tap")
+			contract.Host(t, w, "ip link add ens4 type veth peer name wire")
 			goes := spec.Owner{Network: "lan", ContainerID: "c7", IfName: "eth1"}
-			lawtest.Must(t, w, Bridge{Name: "cni0"})
+			contract.Must(t, w, Bridge{Name: "cni0"})
 			v := testVeth(goes, "cni0")
 			v.Name = goes.IfName
-			lawtest.Must(t, w, v)
+			contract.Must(t, w, v)
 			nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "tap4", "alias", alias)
-			lawtest.Host(t, w, "ip link set tap4 group %d", group)
+			contract.Host(t, w, "ip link set tap4 group %d", group)
 			if alias == "theirs" {
-				lawtest.Host(t, w, "ip link set ens4 group %d", group)
+				contract.Host(t, w, "ip link set ens4 group %d", group)
 			}
-			keep := func(o [8]byte) bool { return o == kernel.OwnerHash(lawtest.Owner) }
+			keep := func(o [8]byte) bool { return o == kernel.OwnerHash(contract.Owner) }
 			if err := sweepLinks(t.Context(), w, "lan", keep, func(*kernel.Link) bool { return false }); err != nil {
 				t.Error(what, err)
 			}

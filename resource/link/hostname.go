@@ -73,7 +73,7 @@ func markedFor(l *kernel.Link, network string) bool {
 	return l.Group == kernel.LinkGroup(network)
 }
 
-// hostNameRecord is the Memory of which name was chosen: DEL may not be told any more.
+// hostNameRecord is the record of which name was chosen: DEL may not be told any more.
 const hostNameRecord = "hostname"
 
 // chosen reports whether the name of the host's end is not the one that the owner has anyway.
@@ -106,13 +106,13 @@ func (v Veth) nameHost(w *kernel.World) error {
 	if !v.chosen() {
 		return nil
 	}
-	return w.Memory.Remember(hostNameRecord, v.Owner, v.Host)
+	return w.Store.Put(hostNameRecord, v.Owner, v.Host)
 }
 
 // named is the host's end under the name that was remembered, or nil.
 func (v Veth) named(w *kernel.World) (*kernel.Link, error) {
 	var name string
-	if known, err := w.Memory.Recall(hostNameRecord, v.Owner, &name); err != nil || !known {
+	if known, err := w.Store.Get(hostNameRecord, v.Owner, &name); err != nil || !known {
 		return nil, err
 	}
 	l, err := w.Host.Link(name)
@@ -123,4 +123,4 @@ func (v Veth) named(w *kernel.World) (*kernel.Link, error) {
 }
 
 // forgetName forgets a chosen name, of which there may be none.
-func (v Veth) forgetName(w *kernel.World) error { return w.Memory.Forget(hostNameRecord, v.Owner) }
+func (v Veth) forgetName(w *kernel.World) error { return w.Store.Delete(hostNameRecord, v.Owner) }

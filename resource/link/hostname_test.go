@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -14,22 +14,22 @@ import (
 //
 // clause: P10 P12 P14
 func TestChosenName(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	v := testVeth(lawtest.Owner, "")
+	w := contract.NewWorld(t)
+	v := testVeth(contract.Owner, "")
 	v.Host = "web0"
-	lawtest.Book{Once: true, Repair: func(t *testing.T) {
+	contract.Terms{Once: true, Repair: func(t *testing.T) {
 		if _, err := w.Container.Link("eth0"); err == nil {
-			lawtest.Container(t, w, "ip link del eth0")
+			contract.Container(t, w, "ip link del eth0")
 		}
-		lawtest.Must(t, w, v)
-	}}.Hold(t, w, v,
-		lawtest.Break("renamed", lawtest.On(w, "ip link set web0 down", "ip link set web0 name web1 up"), "link web0: link does not exist; it is called web1 now"),
-		lawtest.Break("host end down", lawtest.On(w, "ip link set web0 down"), "host state is down"),
+		contract.Must(t, w, v)
+	}}.Test(t, w, v,
+		contract.Break("renamed", contract.On(w, "ip link set web0 down", "ip link set web0 name web1 up"), "link web0: link does not exist; it is called web1 now"),
+		contract.Break("host end down", contract.On(w, "ip link set web0 down"), "host state is down"),
 	)
 
 	forgotten := func(t *testing.T) {
 		t.Helper()
-		if known, err := w.Memory.Recall(hostNameRecord, lawtest.Owner, new(string)); known || err != nil {
+		if known, err := w.Store.Get(hostNameRecord, contract.Owner, new(string)); known || err != nil {
 			t.Errorf("a name is remembered still (%v)", err)
 		}
 	}
@@ -40,11 +40,11 @@ func TestChosenName(t *testing.T) {
 		}
 	}
 	forgotten(t)
-	plain := testVeth(lawtest.Owner, "")
-	alone := &kernel.World{Host: w.Host, Memory: w.Memory}
+	plain := testVeth(contract.Owner, "")
+	alone := &kernel.World{Host: w.Host, Store: w.Store}
 
 	t.Run("removed by who knows neither name nor namespace", func(t *testing.T) {
-		lawtest.Must(t, w, v)
+		contract.Must(t, w, v)
 		if err := plain.Remove(t.Context(), alone); err != nil {
 			t.Fatal(err)
 		}
@@ -53,8 +53,8 @@ func TestChosenName(t *testing.T) {
 	})
 	t.Run("removed though nothing is remembered", func(t *testing.T) {
 		for _, by := range []Veth{v, plain} { // by its name, and by the container
-			lawtest.Must(t, w, v)
-			if err := w.Memory.Forget(hostNameRecord, lawtest.Owner); err != nil {
+			contract.Must(t, w, v)
+			if err := w.Store.Delete(hostNameRecord, contract.Owner); err != nil {
 				t.Fatal(err)
 			}
 			if err := by.Remove(t.Context(), w); err != nil {
@@ -66,11 +66,11 @@ func TestChosenName(t *testing.T) {
 	t.Run("named another way in the container's next life", func(t *testing.T) {
 		for _, next := range []string{"web1", plain.Host, "web2"} {
 			before := *w
-			before.Container = lawtest.OpenNS(t)
-			lawtest.Must(t, &before, v)
+			before.Container = contract.OpenNS(t)
+			contract.Must(t, &before, v)
 			n := v
 			n.Host = next
-			lawtest.Must(t, w, n)
+			contract.Must(t, w, n)
 			gone(t, "web0")
 			if err := n.Remove(t.Context(), alone); err != nil {
 				t.Fatal(err)
@@ -80,7 +80,7 @@ func TestChosenName(t *testing.T) {
 		}
 	})
 	t.Run("a living one stays", func(t *testing.T) {
-		lawtest.Must(t, w, v)
+		contract.Must(t, w, v)
 		n := v
 		n.Host = "web1"
 		if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "in the container: eth0: an interface of that name exists already") {
@@ -101,33 +101,33 @@ func TestChosenName(t *testing.T) {
 	t.Run("killed before it was marked", func(t *testing.T) {
 		half := func(o spec.Owner) {
 			t.Helper()
-			if err := w.Memory.Remember(hostNameRecord, o, "web0"); err != nil { // as it is before the pair is made
+			if err := w.Store.Put(hostNameRecord, o, "web0"); err != nil { // as it is before the pair is made
 				t.Fatal(err)
 			}
 			if err := w.Host.AddVeth(kernel.VethPair{Host: "web0", Name: "eth0", NS: w.Container, HostMAC: kernel.MAC("host", o), Group: kernel.LinkGroup(o.Network)}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		other := spec.Owner{Network: lawtest.Owner.Network, ContainerID: "c2", IfName: "eth0"}
+		other := spec.Owner{Network: contract.Owner.Network, ContainerID: "c2", IfName: "eth0"}
 		half(other) // of the same network, and made at the same time: the name says nothing
 		if err := v.Remove(t.Context(), alone); err != nil {
 			t.Fatal(err)
 		}
-		if err := (HostName{lawtest.Owner, "web0", "hostInterfaceName"}).Verify(t.Context(), w); err == nil {
+		if err := (HostName{contract.Owner, "web0", "hostInterfaceName"}).Verify(t.Context(), w); err == nil {
 			t.Error("another's is taken for our own")
 		}
 		valid := []spec.Owner{other}
-		if err := sweep(t.Context(), w, lawtest.Owner.Network, valid); err != nil {
+		if err := sweep(t.Context(), w, contract.Owner.Network, valid); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.Host.Link("web0"); err != nil {
 			t.Fatalf("a sweep that has to keep it: %v", err)
 		}
-		if err := sweep(t.Context(), w, lawtest.Owner.Network, nil); err != nil {
+		if err := sweep(t.Context(), w, contract.Owner.Network, nil); err != nil {
 			t.Fatal(err)
 		}
 		gone(t, "web0")
-		half(lawtest.Owner)
+		half(contract.Owner)
 		if err := v.Remove(t.Context(), alone); err != nil {
 			t.Fatal(err)
 		}
@@ -139,38 +139,38 @@ func TestChosenName(t *testing.T) {
 //
 // clause: K13
 func TestHostName(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip link add web0 type bridge")
-	lawtest.Host(t, w, "ip link property add dev web0 altname a-long-name-of-it")
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip link add web0 type bridge")
+	contract.Host(t, w, "ip link property add dev web0 altname a-long-name-of-it")
 	v := testVeth(spec.Owner{Network: "net", ContainerID: "c9", IfName: "eth0"}, "")
 	v.Host = "web9"
-	lawtest.Must(t, w, v)
+	contract.Must(t, w, v)
 	status := spec.Owner{Network: "net"}
 	for _, tt := range []struct {
 		h   HostName
 		say string
 	}{
-		{HostName{lawtest.Owner, "web1", "hostInterfaceName"}, ""},
+		{HostName{contract.Owner, "web1", "hostInterfaceName"}, ""},
 		{HostName{status, "web1", "hostInterfaceName"}, ""},
 		{HostName{v.Owner, "web9", "hostInterfaceName"}, ""},
 		{HostName{status, "web9", "hostInterfaceName"}, ""},
 		{HostName{spec.Owner{Network: "other"}, "web9", "hostInterfaceName"}, `hostInterfaceName: "web9": net/c9/eth0 has it; a name is for one link at a time`},
-		{HostName{lawtest.Owner, "web9", "args.cni.hostInterfaceName"}, `args.cni.hostInterfaceName: "web9": net/c9/eth0 has it; a name is for one link at a time`},
-		{HostName{lawtest.Owner, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
+		{HostName{contract.Owner, "web9", "args.cni.hostInterfaceName"}, `args.cni.hostInterfaceName: "web9": net/c9/eth0 has it; a name is for one link at a time`},
+		{HostName{contract.Owner, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
 		{HostName{status, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
-		{HostName{lawtest.Owner, "lo", "hostInterfaceName"}, `"lo": lo of the host's`},
+		{HostName{contract.Owner, "lo", "hostInterfaceName"}, `"lo": lo of the host's`},
 	} {
 		changed, err := tt.h.Ensure(t.Context(), w)
 		if changed || tt.say == "" && err != nil || tt.say != "" && (err == nil || !strings.Contains(err.Error(), tt.say)) {
 			t.Errorf("%v of %v: changed %v, error %v, want %q", tt.h, tt.h.Owner, changed, err, tt.say)
 		}
 	}
-	n := testVeth(lawtest.Owner, "")
+	n := testVeth(contract.Owner, "")
 	n.Name, n.Host = "eth7", "web0" // past the check: somebody was faster
 	if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), `hostInterfaceName: "web0": a bridge of the host's; a name is for one link at a time`) {
 		t.Error(err)
 	}
-	if known, err := w.Memory.Recall(hostNameRecord, lawtest.Owner, new(string)); known || err != nil {
+	if known, err := w.Store.Get(hostNameRecord, contract.Owner, new(string)); known || err != nil {
 		t.Errorf("a name that it did not get is remembered (%v)", err)
 	}
 }

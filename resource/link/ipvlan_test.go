@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
@@ -14,18 +14,18 @@ func TestIPvlan(t *testing.T) {
 		{"", "", "l3", "private"}, {"l3", "private", "l3s", "vepa"}, {"l3s", "vepa", "l2", "bridge"},
 	} {
 		t.Run(c.mode+c.flag, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			masters(t, w)
-			i := IPvlan{Stacked: stacked(lawtest.Owner, "ipvlan", "ens3"), Mode: c.mode, Flag: c.flag}
+			i := IPvlan{Stacked: stacked(contract.Owner, "ipvlan", "ens3"), Mode: c.mode, Flag: c.flag}
 			i.MTU = 1400
-			breakers := []lawtest.Breaker{
-				lawtest.Break("mode", lawtest.In(w, "ip link set eth0 type ipvlan mode "+c.otherMode), "mode is "+c.otherMode+", want "+i.mode()),
-				lawtest.Break("flag", lawtest.In(w, "ip link set eth0 type ipvlan mode "+i.mode()+" "+c.otherFlag), "flag is "+c.otherFlag+", want "+i.flag()),
+			breakers := []contract.Breakage{
+				contract.Break("mode", contract.In(w, "ip link set eth0 type ipvlan mode "+c.otherMode), "mode is "+c.otherMode+", want "+i.mode()),
+				contract.Break("flag", contract.In(w, "ip link set eth0 type ipvlan mode "+i.mode()+" "+c.otherFlag), "flag is "+c.otherFlag+", want "+i.flag()),
 			}
 			if c.mode == "" { // what the kinds share
 				breakers = append(breakers, sharedBreakers(w, i.Stacked, "ipvlan", "ipvlan mode l2")...)
 			}
-			lawtest.Book{Once: true, Repair: again(w, i)}.Hold(t, w, i, breakers...)
+			contract.Terms{Once: true, Repair: again(w, i)}.Test(t, w, i, breakers...)
 		})
 	}
 }
@@ -34,12 +34,12 @@ func TestIPvlan(t *testing.T) {
 func TestIPvlanBesideMacvlan(t *testing.T) {
 	nstest.Need(t, "ipvlan")
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	m := Macvlan{Stacked: stacked(lawtest.Owner, "macvlan", "ens3")}
+	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3")}
 	m.Name = "eth1"
-	lawtest.Must(t, w, m)
-	i := IPvlan{Stacked: stacked(lawtest.Owner, "ipvlan", "ens3")}
+	contract.Must(t, w, m)
+	i := IPvlan{Stacked: stacked(contract.Owner, "ipvlan", "ens3")}
 	if _, err := i.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), `master: "ens3": is in use`) {
 		t.Errorf("an ipvlan beside a macvlan: %v", err)
 	}

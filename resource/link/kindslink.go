@@ -45,7 +45,7 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 	if err != nil {
 		return nil, err
 	}
-	names, err := resource.DecodeRecords[string](w.Memory.Records(hostNameRecord, network))
+	names, err := resource.DecodeRecords[string](w.Store.Records(hostNameRecord, network))
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 			errs = append(errs, resource.ExceptNoLink(w.Host.MoveLink(l.Index, kernel.Move{Group: &doomed})))
 		}
 		if t.Could == nil {
-			errs = append(errs, w.Memory.ForgetOf(hostNameRecord, t.Network, t.Hash))
+			errs = append(errs, w.Store.DeleteOf(hostNameRecord, t.Network, t.Hash))
 		}
 	}
 	return errors.Join(append(errs, w.Host.DelGroup(doomed))...)
@@ -130,15 +130,15 @@ func ContainerLink(kind string) plan.Kind {
 			if err := removeContained(w, t, kind); err != nil {
 				return err
 			}
-			return w.Memory.ForgetOf(linkRecord, t.Network, t.Hash)
+			return w.Store.DeleteOf(linkRecord, t.Network, t.Hash)
 		}})
 }
 
 // containerLinks lists whose links of a type there may be in containers. An ADD that was killed has written no link down, and that the
 // namespace was entered.
 func containerLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
-	made, err := resource.DecodeRecords[resource.Made](w.Memory.Records(resource.MadeRecord, network))
-	links, lerr := resource.DecodeRecords[madeLink](w.Memory.Records(linkRecord, network))
+	made, err := resource.DecodeRecords[resource.Made](w.Store.Records(resource.MadeRecord, network))
+	links, lerr := resource.DecodeRecords[madeLink](w.Store.Records(linkRecord, network))
 	for hash, m := range made {
 		if l, known := links[hash]; m.Path != "" && (!known || l.Kind == kind) {
 			tags = append(tags, plan.Tag{Network: network, Hash: hash, Found: m})

@@ -4,18 +4,18 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 func TestUp(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Container(t, w, "ip link set lo down")
-	lawtest.Law(t, w, Up{Link: "lo"}, lawtest.Break("down", lawtest.In(w, "ip link set lo down"), "state is down"))
-	lawtest.Host(t, w, "ip link set lo down")
-	lawtest.Law(t, w, Up{Where: resource.Host, Link: "lo"}, lawtest.Break("down", lawtest.On(w, "ip link set lo down"), "state is down"))
+	w := contract.NewWorld(t)
+	contract.Container(t, w, "ip link set lo down")
+	contract.Test(t, w, Up{Link: "lo"}, contract.Break("down", contract.In(w, "ip link set lo down"), "state is down"))
+	contract.Host(t, w, "ip link set lo down")
+	contract.Test(t, w, Up{Where: resource.Host, Link: "lo"}, contract.Break("down", contract.On(w, "ip link set lo down"), "state is down"))
 	if _, err := (Up{Link: "none0"}).Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
 		t.Error(err)
 	}
@@ -25,30 +25,30 @@ func TestUp(t *testing.T) {
 }
 
 func TestAutoMTU(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	if mtu, err := resource.AutoMTU.Resolve(w); err != nil || mtu != 0 {
 		t.Errorf("without a way out: %d, %v", mtu, err)
 	}
-	lawtest.Host(t, w, "ip link add up0 mtu 1450 type bridge")
-	lawtest.Host(t, w, "ip link add up1 mtu 1420 type bridge")
-	lawtest.Host(t, w, "ip link add up2 mtu 1300 type bridge")
+	contract.Host(t, w, "ip link add up0 mtu 1450 type bridge")
+	contract.Host(t, w, "ip link add up1 mtu 1420 type bridge")
+	contract.Host(t, w, "ip link add up2 mtu 1300 type bridge")
 	for _, l := range []string{"up0", "up1", "up2"} {
-		lawtest.Host(t, w, "ip link set %s up", l)
+		contract.Host(t, w, "ip link set %s up", l)
 	}
-	lawtest.Host(t, w, "ip route add default dev up0")
-	lawtest.Host(t, w, "ip route add 192.0.2.0/24 dev up2")
-	lawtest.Must(t, w, Bridge{Name: "cni0", MTU: resource.AutoMTU}, testVeth(lawtest.Owner, "cni0"))
+	contract.Host(t, w, "ip route add default dev up0")
+	contract.Host(t, w, "ip route add 192.0.2.0/24 dev up2")
+	contract.Must(t, w, Bridge{Name: "cni0", MTU: resource.AutoMTU}, testVeth(contract.Owner, "cni0"))
 	v := testVeth(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"}, "")
 	v.MTU = resource.AutoMTU
-	lawtest.Must(t, w, v)
+	contract.Must(t, w, v)
 	if l, _ := w.Container.Link("eth1"); l.MTU != 1450 {
 		t.Errorf("mtu %d", l.MTU)
 	}
-	lawtest.Host(t, w, "ip -6 route add default dev up1")
+	contract.Host(t, w, "ip -6 route add default dev up1")
 	if mtu, err := resource.AutoMTU.Resolve(w); err != nil || mtu != 1420 {
 		t.Errorf("least of both families: %d, %v", mtu, err)
 	}
-	lawtest.Host(t, w, "ip route replace default dev up0 mtu 1400")
+	contract.Host(t, w, "ip route replace default dev up0 mtu 1400")
 	if mtu, err := resource.AutoMTU.Resolve(w); err != nil || mtu != 1400 {
 		t.Errorf("the route's own: %d, %v", mtu, err)
 	}
@@ -59,24 +59,24 @@ func TestAutoMTU(t *testing.T) {
 
 // clause: P22
 func TestSweepLinks(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0"})
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0"})
 	at := func(network, id, ifName string) spec.Owner {
 		return spec.Owner{Network: network, ContainerID: id, IfName: ifName}
 	}
 	owners := []spec.Owner{at("net", "stays", "eth0"), at("net", "goes", "eth1"), at("net", "goes", "eth2"), at("other", "goes", "eth3"),
 		at("net", "killed", "eth4"), at("net", "being-made", "eth5"), at("net", "stays", "eth6")}
 	for _, o := range owners {
-		lawtest.Must(t, w, testVeth(o, "cni0"))
+		contract.Must(t, w, testVeth(o, "cni0"))
 	}
 	name := func(i int) string { return kernel.LinkName("veth", owners[i]) }
-	lawtest.Host(t, w, "ip link set %s alias x", name(4)) // killed before the alias was written
-	lawtest.Host(t, w, "ip link set %s alias x", name(5))
+	contract.Host(t, w, "ip link set %s alias x", name(4)) // killed before the alias was written
+	contract.Host(t, w, "ip link set %s alias x", name(5))
 	// A sweep that was killed has left these two half-way.
 	doomed := doomedGroup("net")
-	lawtest.Host(t, w, "ip link set %s group %d", name(2), doomed)
-	lawtest.Host(t, w, "ip link set %s group %d", name(6), doomed)
-	lawtest.Host(t, w, "ip link add foreign0 type veth peer name foreign1")
+	contract.Host(t, w, "ip link set %s group %d", name(2), doomed)
+	contract.Host(t, w, "ip link set %s group %d", name(6), doomed)
+	contract.Host(t, w, "ip link add foreign0 type veth peer name foreign1")
 
 	keep := map[[8]byte]bool{kernel.OwnerHash(owners[0]): true, kernel.OwnerHash(owners[6]): true}
 	err := sweepLinks(t.Context(), w, "net", func(o [8]byte) bool { return keep[o] }, func(l *kernel.Link) bool { return l.Name == name(5) })

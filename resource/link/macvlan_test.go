@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -20,8 +20,8 @@ import (
 func masters(t testing.TB, w *kernel.World) {
 	t.Helper()
 	for _, n := range []string{"ens3", "ens4"} {
-		lawtest.Host(t, w, "ip link add %s mtu 1500 up type veth peer name %s-far mtu 1500", n, n)
-		lawtest.Host(t, w, "ip link set %s-far up", n)
+		contract.Host(t, w, "ip link add %s mtu 1500 up type veth peer name %s-far mtu 1500", n, n)
+		contract.Host(t, w, "ip link set %s-far up", n)
 	}
 }
 
@@ -31,33 +31,33 @@ func again(w *kernel.World, r plan.Remover) func(*testing.T) {
 		if err := r.Remove(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := w.Container.Link(lawtest.Owner.IfName); err == nil { // of another kind
+		if l, err := w.Container.Link(contract.Owner.IfName); err == nil { // of another kind
 			if err := w.Container.DelLink(l.Index); err != nil {
 				t.Fatal(err)
 			}
 		}
-		lawtest.Host(t, w, "ip link set ens3 up")
-		lawtest.Must(t, w, r)
+		contract.Host(t, w, "ip link set ens3 up")
+		contract.Must(t, w, r)
 	}
 }
 
 // sharedBreakers damage what links on masters have in common; like is how ip(8) makes another.
-func sharedBreakers(w *kernel.World, s Stacked, kind, like string) []lawtest.Breaker {
-	return []lawtest.Breaker{
-		lawtest.Break("mtu", lawtest.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
-		lawtest.Break("down", lawtest.In(w, "ip link set eth0 down"), "state is down, want up"),
-		lawtest.Break("gone", lawtest.In(w, "ip link del eth0"), "link eth0: link does not exist"),
-		lawtest.Break("master down", lawtest.On(w, "ip link set ens3 down"), "master ens3 is down"),
-		lawtest.Break("another master", func(t *testing.T) {
+func sharedBreakers(w *kernel.World, s Stacked, kind, like string) []contract.Breakage {
+	return []contract.Breakage{
+		contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
+		contract.Break("down", contract.In(w, "ip link set eth0 down"), "state is down, want up"),
+		contract.Break("gone", contract.In(w, "ip link del eth0"), "link eth0: link does not exist"),
+		contract.Break("master down", contract.On(w, "ip link set ens3 down"), "master ens3 is down"),
+		contract.Break("another master", func(t *testing.T) {
 			address := ""
 			if s.MAC != "" {
 				address = "address " + s.MAC
 			}
-			lawtest.Container(t, w, "ip link del eth0")
-			lawtest.Host(t, w, "ip link add link ens4 name eth0 %s mtu 1400 netns %s type %s", address, strings.TrimPrefix(w.Container.Path, "/run/netns/"), like)
-			lawtest.Container(t, w, "ip link set eth0 up")
+			contract.Container(t, w, "ip link del eth0")
+			contract.Host(t, w, "ip link add link ens4 name eth0 %s mtu 1400 netns %s type %s", address, strings.TrimPrefix(w.Container.Path, "/run/netns/"), like)
+			contract.Container(t, w, "ip link set eth0 up")
 		}, "master is ens4, want ens3"),
-		lawtest.Break("another kind", lawtest.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want "+kind),
+		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want "+kind),
 	}
 }
 
@@ -67,18 +67,18 @@ func TestMacvlan(t *testing.T) {
 	} {
 		t.Run(c.kind+c.mode, func(t *testing.T) {
 			nstest.Need(t, c.kind)
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			masters(t, w)
-			m := Macvlan{Stacked: stacked(lawtest.Owner, c.kind, "ens3"), Mode: c.mode, Tap: c.kind == "macvtap"}
+			m := Macvlan{Stacked: stacked(contract.Owner, c.kind, "ens3"), Mode: c.mode, Tap: c.kind == "macvtap"}
 			m.MTU, m.MAC = 1400, "02:00:00:00:00:0A"
-			breakers := []lawtest.Breaker{lawtest.Break("address", lawtest.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a")}
+			breakers := []contract.Breakage{contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a")}
 			if c.other != "" {
-				breakers = append(breakers, lawtest.Break("mode", lawtest.In(w, "ip link set eth0 type "+c.kind+" mode "+c.other), "mode is "+c.other+", want "+m.mode()))
+				breakers = append(breakers, contract.Break("mode", contract.In(w, "ip link set eth0 type "+c.kind+" mode "+c.other), "mode is "+c.other+", want "+m.mode()))
 			}
 			if c.kind+c.mode == "macvlan" { // what the kinds share
 				breakers = append(breakers, sharedBreakers(w, m.Stacked, c.kind, "macvlan mode bridge")...)
 			}
-			lawtest.Book{Once: true, Repair: again(w, m)}.Hold(t, w, m, breakers...)
+			contract.Terms{Once: true, Repair: again(w, m)}.Test(t, w, m, breakers...)
 		})
 	}
 }
@@ -86,55 +86,55 @@ func TestMacvlan(t *testing.T) {
 // TestMacvlanStaysAsItWas: what was there before is nobody's to change, and what DEL may take is ours alone.
 func TestMacvlanStaysAsItWas(t *testing.T) {
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	m := Macvlan{Stacked: stacked(lawtest.Owner, "macvlan", "ens3")}
+	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3")}
 	ctx := t.Context()
 	refused := func(what string) {
 		t.Helper()
-		before := lawtest.State(t, w)
+		before := contract.State(t, w)
 		if changed, err := m.Ensure(ctx, w); changed || !errors.Is(err, kernel.ErrLinkExists) {
 			t.Errorf("%s: changed %v, %v", what, changed, err)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Errorf("%s: %s", what, lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Errorf("%s: %s", what, contract.Difference(before, after))
 		}
 	}
 	stays := func(what string) {
 		t.Helper()
-		before := lawtest.State(t, w)
+		before := contract.State(t, w)
 		if err := m.Remove(ctx, w); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Errorf("%s: DEL took it: %s", what, lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Errorf("%s: DEL took it: %s", what, contract.Difference(before, after))
 		}
 	}
-	lawtest.Container(t, w, "ip link add eth0 type bridge")
+	contract.Container(t, w, "ip link add eth0 type bridge")
 	refused("a link of another kind")
 	stays("a link of another kind")
-	lawtest.Container(t, w, "ip link del eth0")
+	contract.Container(t, w, "ip link del eth0")
 
 	for what, o := range map[string]spec.Owner{"another container": {Network: "net", ContainerID: "c2", IfName: "eth0"}, "another network": {Network: "lan", ContainerID: "c1", IfName: "eth0"}} {
 		theirs := Macvlan{Stacked: stacked(o, "macvlan", "ens4")}
-		lawtest.Must(t, w, theirs)
+		contract.Must(t, w, theirs)
 		refused(what)
 		stays(what)
 		if o.Network != "net" { // killed before it was tagged
 			nstest.RunIn(t, w.Container.Path, "ip", "link", "set", "eth0", "alias", "")
 			stays(what + ", not tagged yet")
 		}
-		lawtest.Container(t, w, "ip link del eth0")
+		contract.Container(t, w, "ip link del eth0")
 	}
 
 	// Without any mark it is the reference's; with the group alone it is that of an ADD that was killed.
 	for _, group := range []uint32{0, kernel.LinkGroup("net")} {
-		lawtest.Host(t, w, "ip link add link ens4 name eth0 group %d netns %s type macvlan mode bridge", group, strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+		contract.Host(t, w, "ip link add link ens4 name eth0 group %d netns %s type macvlan mode bridge", group, strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 		refused(fmt.Sprint("group ", group))
 		if err := m.Remove(ctx, w); err != nil {
 			t.Error(err)
 		}
-		if out := lawtest.Container(t, w, "ip -br link"); strings.Contains(out, "eth0") {
+		if out := contract.Container(t, w, "ip -br link"); strings.Contains(out, "eth0") {
 			t.Errorf("group %d: %s", group, out)
 		}
 	}
@@ -143,9 +143,9 @@ func TestMacvlanStaysAsItWas(t *testing.T) {
 // TestMacvlanOfTheDefaultRoute: a master that nobody named is chosen once, and stays the one that CHECK compares with.
 func TestMacvlanOfTheDefaultRoute(t *testing.T) {
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	m := Macvlan{Stacked: stacked(lawtest.Owner, "macvlan", "")}
+	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "")}
 	ctx := t.Context()
 	if _, err := m.Ensure(ctx, w); err == nil || !strings.Contains(err.Error(), "no default route") || !strings.Contains(err.Error(), "ens3") {
 		t.Errorf("without a default route: %v", err)
@@ -158,45 +158,45 @@ func TestMacvlanOfTheDefaultRoute(t *testing.T) {
 		"no gateway":        {"ip route add default dev ens4"},
 	} {
 		for _, l := range routes {
-			lawtest.Host(t, w, "%s", l)
+			contract.Host(t, w, "%s", l)
 		}
-		lawtest.Must(t, w, m)
-		if out := lawtest.Host(t, w, "ip link show ens4"); !strings.Contains(lawtest.Container(t, w, "ip link show eth0"), "@if"+strings.SplitN(out, ":", 2)[0]+":") {
-			t.Errorf("%s: not on ens4: %s", what, lawtest.Container(t, w, "ip link show eth0"))
+		contract.Must(t, w, m)
+		if out := contract.Host(t, w, "ip link show ens4"); !strings.Contains(contract.Container(t, w, "ip link show eth0"), "@if"+strings.SplitN(out, ":", 2)[0]+":") {
+			t.Errorf("%s: not on ens4: %s", what, contract.Container(t, w, "ip link show eth0"))
 		}
-		lawtest.Host(t, w, "ip route flush table main")
-		lawtest.Host(t, w, "ip -6 route flush default")
-		lawtest.Host(t, w, "ip -6 route add default dev ens3")
+		contract.Host(t, w, "ip route flush table main")
+		contract.Host(t, w, "ip -6 route flush default")
+		contract.Host(t, w, "ip -6 route add default dev ens3")
 		if err := m.Verify(ctx, w); err != nil {
 			t.Errorf("%s: another default route is no drift: %v", what, err)
 		}
-		lawtest.Host(t, w, "ip link set ens4 down")
+		contract.Host(t, w, "ip link set ens4 down")
 		if err := m.Verify(ctx, w); err == nil || !strings.Contains(err.Error(), "master ens4 is down") {
 			t.Errorf("%s: %v", what, err)
 		}
-		lawtest.Host(t, w, "ip link set ens4 up")
-		lawtest.Host(t, w, "ip -6 route flush default")
+		contract.Host(t, w, "ip link set ens4 up")
+		contract.Host(t, w, "ip -6 route flush default")
 		if err := m.Remove(ctx, w); err != nil {
 			t.Error(err)
 		}
-		if records, err := w.Memory.Records(linkRecord, lawtest.Owner.Network); err != nil || len(records) > 0 {
+		if records, err := w.Store.Records(linkRecord, contract.Owner.Network); err != nil || len(records) > 0 {
 			t.Errorf("%s: still remembered: %v, %v", what, records, err)
 		}
 		for _, n := range []string{"ens3", "ens4"} {
-			lawtest.Host(t, w, "ip addr flush dev %s scope global", n)
+			contract.Host(t, w, "ip addr flush dev %s scope global", n)
 		}
 	}
 }
 
 // TestMaster: what is wrong with a master is said before anything is changed, with what there is instead.
 func TestMaster(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	lawtest.Host(t, w, "ip link add br0 up type bridge")
-	lawtest.Host(t, w, "ip link add port0 up master br0 type veth peer name port1")
-	lawtest.Host(t, w, "ip link add down0 type veth peer name down1")
-	lawtest.Container(t, w, "ip link add inner0 up type bridge")
-	before := lawtest.State(t, w)
+	contract.Host(t, w, "ip link add br0 up type bridge")
+	contract.Host(t, w, "ip link add port0 up master br0 type veth peer name port1")
+	contract.Host(t, w, "ip link add down0 type veth peer name down1")
+	contract.Container(t, w, "ip link add inner0 up type bridge")
+	before := contract.State(t, w)
 	for _, c := range []struct {
 		m   Master
 		say []string
@@ -225,24 +225,24 @@ func TestMaster(t *testing.T) {
 			}
 		}
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("looking changed something: %s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("looking changed something: %s", contract.Difference(before, after))
 	}
 }
 
 // TestPassthru: it shares the master's address, which the kernel gives back.
 func TestPassthru(t *testing.T) {
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
 	ctx := t.Context()
-	before := lawtest.State(t, w)
+	before := contract.State(t, w)
 	is, err := w.Host.Link("ens3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := Macvlan{Stacked: stacked(lawtest.Owner, "macvlan", "ens3"), Mode: "passthru"}
-	lawtest.Must(t, w, m)
+	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3"), Mode: "passthru"}
+	contract.Must(t, w, m)
 	if l, err := w.Container.Link("eth0"); err != nil || l.MAC.String() != is.MAC.String() {
 		t.Errorf("%+v, %v; the master has %v", l, err, is.MAC)
 	}
@@ -256,32 +256,32 @@ func TestPassthru(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.MAC = "02:00:00:00:00:0c"
-	lawtest.Must(t, w, m)
-	if out := lawtest.Host(t, w, "ip link show ens3"); !strings.Contains(out, m.MAC) {
+	contract.Must(t, w, m)
+	if out := contract.Host(t, w, "ip link show ens3"); !strings.Contains(out, m.MAC) {
 		t.Errorf("the master does not listen to the address: %s", out)
 	}
 	if err := m.Remove(ctx, w); err != nil {
 		t.Fatal(err)
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("afterwards: %s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("afterwards: %s", contract.Difference(before, after))
 	}
 	// What fails after the link was made takes it back.
 	m.MAC = "03:00:00:00:00:00"
 	if _, err := m.Ensure(ctx, w); err == nil {
 		t.Error("a group address was taken")
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("after a failure: %s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("after a failure: %s", contract.Difference(before, after))
 	}
 }
 
 // TestMacvlanBeside: what the kernel says of masters in use comes with a word of what it may mean.
 func TestMacvlanBeside(t *testing.T) {
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	m := Macvlan{Stacked: stacked(lawtest.Owner, "macvlan", "ens3")}
+	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3")}
 	l, err := w.Host.Link("ens3")
 	if err != nil {
 		t.Fatal(err)
@@ -294,7 +294,7 @@ func TestMacvlanBeside(t *testing.T) {
 		t.Errorf("left behind: %v", err)
 	}
 	m.Down = true
-	lawtest.Must(t, w, m)
+	contract.Must(t, w, m)
 	if _, err := (Up{Link: "eth0"}).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "has the address "+m.MAC) {
 		t.Errorf("the master's own address, later: %v", err)
 	}
@@ -303,12 +303,12 @@ func TestMacvlanBeside(t *testing.T) {
 // TestMacvlanQueue: the queue for broadcasts, where the kernel has one to set.
 func TestMacvlanQueue(t *testing.T) {
 	nstest.Need(t, "macvlan", "bcqueuelen", "7")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	m := Macvlan{Stacked: stacked(lawtest.Owner, "macvlan", "ens3"), BCQueueLen: 4711}
-	lawtest.Book{Once: true}.Hold(t, w, m, lawtest.Break("queue", lawtest.In(w, "ip link set eth0 type macvlan bcqueuelen 12"), "bcqueuelen is 12, want 4711"))
-	lawtest.Must(t, w, m)
-	if out := lawtest.Container(t, w, "ip -d link show eth0"); !strings.Contains(out, "bcqueuelen 4711") {
+	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3"), BCQueueLen: 4711}
+	contract.Terms{Once: true}.Test(t, w, m, contract.Break("queue", contract.In(w, "ip link set eth0 type macvlan bcqueuelen 12"), "bcqueuelen is 12, want 4711"))
+	contract.Must(t, w, m)
+	if out := contract.Container(t, w, "ip -d link show eth0"); !strings.Contains(out, "bcqueuelen 4711") {
 		t.Error(out)
 	}
 }
@@ -317,22 +317,22 @@ func TestMacvlanQueue(t *testing.T) {
 // kernel puts beside it.
 func TestMacvlanInContainer(t *testing.T) {
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	lawtest.Host(t, w, "ip link set ens3-far netns %s name inner0", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
-	lawtest.Container(t, w, "ip link set inner0 up")
-	m := Macvlan{Stacked: stacked(lawtest.Owner, "macvlan", "inner0")}
+	contract.Host(t, w, "ip link set ens3-far netns %s name inner0", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+	contract.Container(t, w, "ip link set inner0 up")
+	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "inner0")}
 	m.Master.Where = resource.Container
-	lawtest.Book{Once: true}.Hold(t, w, m, lawtest.Break("another master", func(t *testing.T) {
-		lawtest.Container(t, w, "ip link del eth0")
-		lawtest.Host(t, w, "ip link add link ens4 name eth0 netns %s type macvlan mode bridge", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
-		lawtest.Container(t, w, "ip link set eth0 up")
+	contract.Terms{Once: true}.Test(t, w, m, contract.Break("another master", func(t *testing.T) {
+		contract.Container(t, w, "ip link del eth0")
+		contract.Host(t, w, "ip link add link ens4 name eth0 netns %s type macvlan mode bridge", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+		contract.Container(t, w, "ip link set eth0 up")
 	}, "want inner0"))
 
 	under := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: "c1", IfName: "mv0"}, "macvlan", "ens3")}
-	lawtest.Must(t, w, under)
+	contract.Must(t, w, under)
 	m.Master.Link = "mv0"
-	lawtest.Must(t, w, m)
+	contract.Must(t, w, m)
 	if err := m.Verify(t.Context(), w); err != nil {
 		t.Errorf("on another macvlan: %v", err)
 	}
@@ -342,14 +342,14 @@ func TestMacvlanInContainer(t *testing.T) {
 // where the one of the container's former namespace, which the kernel is still to remove, stands in its place.
 func TestMacvtapFile(t *testing.T) {
 	nstest.Need(t, "macvtap")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
 	seen := map[string]bool{}
 	for _, id := range []string{"c1", "c1", "c2"} {
-		w := &kernel.World{Host: w.Host, Container: lawtest.OpenNS(t), Memory: w.Memory}
+		w := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
 		m := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, "macvtap", "ens3"), Tap: true}
 		m.MAC = fmt.Sprintf("02:00:00:00:00:%02x", len(seen)+1)
-		lawtest.Must(t, w, m)
+		contract.Must(t, w, m)
 		l, err := w.Container.Link("eth0")
 		if err != nil {
 			t.Fatal(err)

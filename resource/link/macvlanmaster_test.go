@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/resource"
 )
@@ -17,28 +17,28 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 	nstest.Need(t, "macvtap")
 	for _, below := range []string{"macvlan", "macvtap"} {
 		for _, tap := range []bool{false, true} {
-			w := lawtest.NewWorld(t)
-			lawtest.Host(t, w, "ip link add ens3 up type veth peer name wire")
-			lawtest.Host(t, w, "ip link set wire up")
-			lawtest.Host(t, w, "ip link add mv link ens3 up type %s", below)
-			m := Macvlan{Stacked: Stacked{Owner: lawtest.Owner, Name: "eth0", Master: Master{Where: resource.Host, Link: "mv"}}, Tap: tap}
-			if err := (Alone{Master: m.Master, Network: lawtest.Owner.Network}).Verify(t.Context(), w); err != nil {
+			w := contract.NewWorld(t)
+			contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
+			contract.Host(t, w, "ip link set wire up")
+			contract.Host(t, w, "ip link add mv link ens3 up type %s", below)
+			m := Macvlan{Stacked: Stacked{Owner: contract.Owner, Name: "eth0", Master: Master{Where: resource.Host, Link: "mv"}}, Tap: tap}
+			if err := (Alone{Master: m.Master, Network: contract.Owner.Network}).Verify(t.Context(), w); err != nil {
 				t.Errorf("on a %s: %v", below, err)
 			}
-			lawtest.Must(t, w, m)
+			contract.Must(t, w, m)
 			if err := m.Verify(t.Context(), w); err != nil {
 				t.Errorf("on a %s: %v", below, err)
 			}
 		}
 	}
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip link add ens3 up type veth peer name wire")
-	lawtest.Host(t, w, "ip link add pt link ens3 up type macvlan mode passthru")
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
+	contract.Host(t, w, "ip link add pt link ens3 up type macvlan mode passthru")
 	for link, want := range map[string]string{
 		"pt":   `master: "pt": is a passthru, which has to be alone on ens3`,
 		"ens3": `master: "ens3": has a passthru, pt, which has to be alone there`,
 	} {
-		if err := (Alone{Master: Master{Where: resource.Host, Link: link}, Network: lawtest.Owner.Network}).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), want) {
+		if err := (Alone{Master: Master{Where: resource.Host, Link: link}, Network: contract.Owner.Network}).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("on %s: %v, want %s", link, err, want)
 		}
 	}

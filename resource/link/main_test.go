@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -12,8 +12,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	lawtest.KindOf = kindOf
-	lawtest.Main(m)
+	contract.KindOf = kindOf
+	contract.Main(m)
 }
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
@@ -44,12 +44,12 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 
 // sweep is GC of this package's kinds, with the records that go after them.
 func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
-	return lawtest.Sweep(ctx, w, kinds(), network, valid)
+	return contract.Sweep(ctx, w, kinds(), network, valid)
 }
 
 // sweepLinks removes the links on the host that belong to owners that keep does not want.
 func sweepLinks(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool, keepUntagged func(*kernel.Link) bool) error {
-	return lawtest.SweepKinds(ctx, w, []plan.Kind{PortKind(), VethKind("")}, network, keep, keepUntagged)
+	return contract.SweepKinds(ctx, w, []plan.Kind{PortKind(), VethKind("")}, network, keep, keepUntagged)
 }
 
 // containedKinds are the kinds of links that are made in a container.

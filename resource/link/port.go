@@ -25,7 +25,7 @@ func PortKind() plan.Kind {
 		if err = errors.Join(err, detached(ctx, w, t, ours)); err != nil {
 			return err
 		}
-		return w.Memory.Forget(portRecord, t.Owner) // half a record, of a call that was killed, too
+		return w.Store.Delete(portRecord, t.Owner) // half a record, of a call that was killed, too
 	}, detached)
 }
 
@@ -119,7 +119,7 @@ func (p Port) spare(w *kernel.World, l *kernel.Link) error {
 
 func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) error {
 	var ours ports
-	if _, err := w.Memory.Recall(portRecord, p.Owner, &ours); err != nil {
+	if _, err := w.Store.Get(portRecord, p.Owner, &ours); err != nil {
 		return err
 	}
 	if ours == nil {
@@ -127,7 +127,7 @@ func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) erro
 	}
 	ours[p.Link] = p.Master
 	// Before the change: a call that is killed after it is undone by DEL.
-	if err := w.Memory.Remember(portRecord, p.Owner, ours); err != nil {
+	if err := w.Store.Put(portRecord, p.Owner, ours); err != nil {
 		return err
 	}
 	if err := w.Host.SetLink(p.Link, kernel.LinkChange{Master: br.Index}); err != nil {
@@ -152,10 +152,10 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 // the bridge.
 func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 	var ours ports
-	if ok, err := w.Memory.Recall(portRecord, p.Owner, &ours); err != nil {
+	if ok, err := w.Store.Get(portRecord, p.Owner, &ours); err != nil {
 		return err
 	} else if !ok {
-		return w.Memory.Forget(portRecord, p.Owner) // half a record, of a call that was killed
+		return w.Store.Delete(portRecord, p.Owner) // half a record, of a call that was killed
 	}
 	var errs []error
 	for link, master := range ours {
@@ -169,9 +169,9 @@ func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 		delete(ours, link)
 	}
 	if len(ours) == 0 {
-		errs = append(errs, w.Memory.Forget(portRecord, p.Owner))
+		errs = append(errs, w.Store.Delete(portRecord, p.Owner))
 	} else {
-		errs = append(errs, w.Memory.Remember(portRecord, p.Owner, ours))
+		errs = append(errs, w.Store.Put(portRecord, p.Owner, ours))
 	}
 	return errors.Join(errs...)
 }

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -55,11 +55,11 @@ func TestVLANDiff(t *testing.T) {
 }
 
 func TestBridgeVLANs(t *testing.T) {
-	lawtest.NeedBridgeVLANs(t)
-	w := lawtest.NewWorld(t)
+	contract.NeedBridgeVLANs(t)
+	w := contract.NewWorld(t)
 	b := Bridge{Name: "cni0", VLANs: true, Switch: true}
-	lawtest.Book{State: lawtest.BridgeVLANState(w)}.Hold(t, w, b,
-		lawtest.Break("off", lawtest.On(w, "ip link set cni0 type bridge vlan_filtering 0"), "vlan_filtering is false, want true"))
+	contract.Terms{State: contract.BridgeVLANState(w)}.Test(t, w, b,
+		contract.Break("off", contract.On(w, "ip link set cni0 type bridge vlan_filtering 0"), "vlan_filtering is false, want true"))
 	if err := (Filtering{Bridge: "cni0"}).Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
@@ -67,9 +67,9 @@ func TestBridgeVLANs(t *testing.T) {
 
 // TestBridgeWithoutVLANs: a bridge that does not keep VLANs apart is refused and stays as it is.
 func TestBridgeWithoutVLANs(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip link add cni0 up type bridge")
-	before := lawtest.BridgeVLANState(w)(t)
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip link add cni0 up type bridge")
+	before := contract.BridgeVLANState(w)(t)
 	for _, err := range []error{
 		func() error { _, err := Bridge{Name: "cni0", VLANs: true}.Ensure(t.Context(), w); return err }(),
 		Filtering{Bridge: "cni0"}.Verify(t.Context(), w),
@@ -86,8 +86,8 @@ func TestBridgeWithoutVLANs(t *testing.T) {
 	if err := (Filtering{Bridge: "other"}).Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if after := lawtest.BridgeVLANState(w)(t); after != before {
-		t.Error(lawtest.Difference(before, after))
+	if after := contract.BridgeVLANState(w)(t); after != before {
+		t.Error(contract.Difference(before, after))
 	}
 	_, err := Bridge{Name: "cni0", VLANs: true, Switch: true}.Ensure(t.Context(), w)
 	if err != nil && !errors.Is(err, kernel.ErrNoBridgeVLANs) {
@@ -101,38 +101,38 @@ func TestBridgeWithoutVLANs(t *testing.T) {
 
 // clause: P14
 func TestPortVLANs(t *testing.T) {
-	lawtest.NeedBridgeVLANs(t)
-	breakers := func(w *kernel.World, link string) []lawtest.Breaker {
-		return []lawtest.Breaker{
-			lawtest.Break("another one", lawtest.On(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"),
-			lawtest.Break("not in it", lawtest.On(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"),
-			lawtest.Break("otherwise", lawtest.On(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"),
+	contract.NeedBridgeVLANs(t)
+	breakers := func(w *kernel.World, link string) []contract.Breakage {
+		return []contract.Breakage{
+			contract.Break("another one", contract.On(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"),
+			contract.Break("not in it", contract.On(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"),
+			contract.Break("otherwise", contract.On(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"),
 		}
 	}
 	t.Run("veth", func(t *testing.T) {
-		w := lawtest.NewWorld(t)
-		lawtest.Must(t, w, Bridge{Name: "cni0", VLANs: true})
-		veth := testVeth(lawtest.Owner, "cni0")
+		w := contract.NewWorld(t)
+		contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
+		veth := testVeth(contract.Owner, "cni0")
 		veth.VLANs = VLANs{Native: 100, Tagged: []kernel.PortVLAN{ids(10, 20)}}
-		lawtest.Book{Once: true, State: lawtest.BridgeVLANState(w)}.Hold(t, w, veth, breakers(w, veth.Host)...)
+		contract.Terms{Once: true, State: contract.BridgeVLANState(w)}.Test(t, w, veth, breakers(w, veth.Host)...)
 	})
 	t.Run("tap", func(t *testing.T) {
-		w := lawtest.NewWorld(t)
-		lawtest.Must(t, w, Bridge{Name: "cni0", VLANs: true})
-		lawtest.Host(t, w, "ip link add tap0 up type veth peer name x")
-		lawtest.Book{State: lawtest.BridgeVLANState(w)}.Hold(t, w, Port{Owner: lawtest.Owner, Link: "tap0", Master: "cni0", VLANs: VLANs{Native: 100}}, breakers(w, "tap0")[:2]...)
+		w := contract.NewWorld(t)
+		contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
+		contract.Host(t, w, "ip link add tap0 up type veth peer name x")
+		contract.Terms{State: contract.BridgeVLANState(w)}.Test(t, w, Port{Owner: contract.Owner, Link: "tap0", Master: "cni0", VLANs: VLANs{Native: 100}}, breakers(w, "tap0")[:2]...)
 	})
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0", VLANs: true})
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
 	for want, v := range map[string]VLANs{
 		"vid 10-20 vid 100":                       {Tagged: []kernel.PortVLAN{ids(10, 20), ids(100, 100)}},
 		"vid 1 untagged vid 100 pvid untagged":    {Native: 100, Default: true},
 		"vid 1 pvid untagged vid 100":             {Native: 1, Tagged: []kernel.PortVLAN{ids(100, 100)}},
 		"vid 2 vid 100 pvid untagged vid 101-102": {Native: 100, Tagged: []kernel.PortVLAN{ids(2, 2), ids(101, 102)}},
 	} {
-		veth := testVeth(lawtest.Owner, "cni0")
+		veth := testVeth(contract.Owner, "cni0")
 		veth.VLANs = v
-		lawtest.Must(t, w, veth)
+		contract.Must(t, w, veth)
 		l, err := w.Host.Link(veth.Host)
 		if err != nil {
 			t.Fatal(err)
@@ -148,14 +148,14 @@ func TestPortVLANs(t *testing.T) {
 
 // TestPortVLANsOfOthers: the many ports of other containers are not asked about, and stay in their VLANs.
 func TestPortVLANsOfOthers(t *testing.T) {
-	lawtest.NeedBridgeVLANs(t)
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0", VLANs: true})
-	lawtest.Host(t, w, "ip link add tap0 master cni0 type veth peer name x")
-	before := lawtest.Host(t, w, "bridge vlan show dev tap0")
-	veth := testVeth(lawtest.Owner, "cni0")
+	contract.NeedBridgeVLANs(t)
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
+	contract.Host(t, w, "ip link add tap0 master cni0 type veth peer name x")
+	before := contract.Host(t, w, "bridge vlan show dev tap0")
+	veth := testVeth(contract.Owner, "cni0")
 	veth.VLANs = VLANs{Tagged: []kernel.PortVLAN{ids(2, 4094)}}
-	lawtest.Must(t, w, veth)
+	contract.Must(t, w, veth)
 	l, err := w.Host.Link(veth.Host)
 	if err != nil {
 		t.Fatal(err)
@@ -164,29 +164,29 @@ func TestPortVLANsOfOthers(t *testing.T) {
 	if err != nil || vlanText(list) != "vid 2-4094" {
 		t.Errorf("%s, %v", vlanText(list), err)
 	}
-	if after := lawtest.Host(t, w, "bridge vlan show dev tap0"); after != before {
+	if after := contract.Host(t, w, "bridge vlan show dev tap0"); after != before {
 		t.Errorf("%s became %s", before, after)
 	}
 }
 
 func TestVLANGateway(t *testing.T) {
-	lawtest.NeedBridgeVLANs(t)
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0", VLANs: true}, Bridge{Name: "other"})
+	contract.NeedBridgeVLANs(t)
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0", VLANs: true}, Bridge{Name: "other"})
 	g := VLANGateway{Bridge: "cni0", VLAN: 100}
-	lawtest.Book{State: lawtest.BridgeVLANState(w)}.Hold(t, w, g,
-		lawtest.Break("down", lawtest.On(w, "ip link set cni0.100 down"), "state is down"),
-		lawtest.Break("port down", lawtest.On(w, "ip link set "+g.port()+" down"), "port's state is down"),
-		lawtest.Break("no port", lawtest.On(w, "ip link set "+g.port()+" nomaster"), "port's master is none, want cni0"),
-		lawtest.Break("another VLAN", lawtest.On(w, "bridge vlan add dev "+g.port()+" vid 101 pvid untagged"), "vid 101"),
-		lawtest.Break("gone", lawtest.On(w, "ip link del cni0.100"), "does not exist"),
-		lawtest.Break("accept_ra", lawtest.On(w, "sysctl -qw net.ipv6.conf.cni0/100.accept_ra=2"), "accept_ra is 2"),
+	contract.Terms{State: contract.BridgeVLANState(w)}.Test(t, w, g,
+		contract.Break("down", contract.On(w, "ip link set cni0.100 down"), "state is down"),
+		contract.Break("port down", contract.On(w, "ip link set "+g.port()+" down"), "port's state is down"),
+		contract.Break("no port", contract.On(w, "ip link set "+g.port()+" nomaster"), "port's master is none, want cni0"),
+		contract.Break("another VLAN", contract.On(w, "bridge vlan add dev "+g.port()+" vid 101 pvid untagged"), "vid 101"),
+		contract.Break("gone", contract.On(w, "ip link del cni0.100"), "does not exist"),
+		contract.Break("accept_ra", contract.On(w, "sysctl -qw net.ipv6.conf.cni0/100.accept_ra=2"), "accept_ra is 2"),
 	)
 	t.Run("of somebody else", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link add cni0.7 type bridge")
-		lawtest.Host(t, w, "ip link add cni0.8 type veth peer name x8")
-		lawtest.Host(t, w, "ip link set x8 master other")
-		before := lawtest.BridgeVLANState(w)(t)
+		contract.Host(t, w, "ip link add cni0.7 type bridge")
+		contract.Host(t, w, "ip link add cni0.8 type veth peer name x8")
+		contract.Host(t, w, "ip link set x8 master other")
+		before := contract.BridgeVLANState(w)(t)
 		for _, id := range []uint16{7, 8} {
 			_, err := VLANGateway{Bridge: "cni0", VLAN: id}.Ensure(t.Context(), w)
 			var e *spec.Error
@@ -194,15 +194,15 @@ func TestVLANGateway(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if after := lawtest.BridgeVLANState(w)(t); after != before {
-			t.Error(lawtest.Difference(before, after))
+		if after := contract.BridgeVLANState(w)(t); after != before {
+			t.Error(contract.Difference(before, after))
 		}
 	})
 	t.Run("of the reference", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link add cni0.9 up type veth peer name veth9")
-		lawtest.Host(t, w, "ip link set veth9 up master cni0")
-		lawtest.Must(t, w, VLANGateway{Bridge: "cni0", VLAN: 9})
-		if out := lawtest.Host(t, w, "bridge vlan show dev veth9"); !strings.Contains(out, "9 PVID Egress Untagged") || strings.Contains(out, " 1 ") {
+		contract.Host(t, w, "ip link add cni0.9 up type veth peer name veth9")
+		contract.Host(t, w, "ip link set veth9 up master cni0")
+		contract.Must(t, w, VLANGateway{Bridge: "cni0", VLAN: 9})
+		if out := contract.Host(t, w, "bridge vlan show dev veth9"); !strings.Contains(out, "9 PVID Egress Untagged") || strings.Contains(out, " 1 ") {
 			t.Error(out)
 		}
 	})

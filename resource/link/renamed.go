@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// linkRecord is the Memory of which link of the container an attachment's is.
+// linkRecord is the record of which link of the container an attachment's is.
 const linkRecord = "link"
 
 type madeLink struct {
@@ -32,7 +32,7 @@ func rememberLink(w *kernel.World, o spec.Owner, name, kind string, master *chos
 		m.NS, err = w.Container.Identity()
 	}
 	if err == nil {
-		err = w.Memory.Remember(linkRecord, o, m)
+		err = w.Store.Put(linkRecord, o, m)
 	}
 	if err != nil {
 		return errors.Join(err, removeOwn(w, o, name, kind))
@@ -42,7 +42,7 @@ func rememberLink(w *kernel.World, o spec.Owner, name, kind string, master *chos
 
 // recallLink is what is remembered of the owner's link, if it is in this namespace.
 func recallLink(w *kernel.World, o spec.Owner, in *kernel.NS) (m madeLink, err error) {
-	known, err := w.Memory.Recall(linkRecord, o, &m)
+	known, err := w.Store.Get(linkRecord, o, &m)
 	if err == nil && known {
 		known, err = in.Is(m.NS)
 	}
@@ -87,8 +87,8 @@ func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owne
 	if err != nil {
 		return nil, err
 	}
-	records, err := resource.DecodeRecords[madeLink](w.Memory.All(linkRecord))
-	made, merr := resource.DecodeRecords[resource.Made](w.Memory.All(resource.MadeRecord))
+	records, err := resource.DecodeRecords[madeLink](w.Store.All(linkRecord))
+	made, merr := resource.DecodeRecords[resource.Made](w.Store.All(resource.MadeRecord))
 	devices, derr := hostdev.DeviceRecords(w)
 	if err := errors.Join(err, merr, derr); err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func CalledNow(ns *kernel.NS, err error, is func(*kernel.Link) bool) (said error
 func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err error) {
 	v := Veth{Owner: o, Host: listed}
 	var chosen string
-	known, err := w.Memory.Recall(hostNameRecord, o, &chosen)
+	known, err := w.Store.Get(hostNameRecord, o, &chosen)
 	if err != nil || listed != kernel.LinkName("veth", o) && !(known && listed == chosen) {
 		return "", err
 	}
@@ -162,7 +162,7 @@ func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
 			return err
 		}
 	}
-	return w.Memory.Forget(linkRecord, o)
+	return w.Store.Delete(linkRecord, o)
 }
 
 // derived reports whether a link has one of the addresses that only the owner's has.
@@ -197,7 +197,7 @@ func TakenByAnother(w *kernel.World, o spec.Owner) (bool, error) {
 		return false, resource.ExceptNoLink(err)
 	}
 	var mine resource.Made
-	known, err := w.Memory.Recall(resource.MadeRecord, o, &mine)
+	known, err := w.Store.Get(resource.MadeRecord, o, &mine)
 	if err != nil {
 		return false, err
 	}
@@ -205,7 +205,7 @@ func TakenByAnother(w *kernel.World, o spec.Owner) (bool, error) {
 	if err != nil || known && mine.Same(id) {
 		return false, err
 	}
-	all, err := resource.DecodeRecords[resource.Made](w.Memory.All(resource.MadeRecord))
+	all, err := resource.DecodeRecords[resource.Made](w.Store.All(resource.MadeRecord))
 	for owner, m := range all {
 		if owner != kernel.OwnerHash(o) && m.Owner.IfName == o.IfName && m.Same(id) {
 			return true, nil

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -44,17 +44,17 @@ func needKind(t *testing.T, kind string) {
 //
 // clause: P11 P12 P22
 func TestRenamed(t *testing.T) {
-	for kind, r := range containedLinks(lawtest.Owner) {
+	for kind, r := range containedLinks(contract.Owner) {
 		t.Run(kind, func(t *testing.T) {
 			needKind(t, kind)
-			w := lawtest.NewWorld(t)
-			lawtest.Host(t, w, "ip link add ens3 up type veth peer name wire")
-			lawtest.Host(t, w, "ip link set wire up")
+			w := contract.NewWorld(t)
+			contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
+			contract.Host(t, w, "ip link set wire up")
 			rename := func() {
 				t.Helper()
-				lawtest.Must(t, w, r)
-				lawtest.Container(t, w, "ip link set eth0 down")
-				lawtest.Container(t, w, "ip link set eth0 name net9 up")
+				contract.Must(t, w, r)
+				contract.Container(t, w, "ip link set eth0 down")
+				contract.Container(t, w, "ip link set eth0 name net9 up")
 			}
 			there := func(ns *kernel.NS, name string) bool {
 				_, err := ns.Link(name)
@@ -69,16 +69,16 @@ func TestRenamed(t *testing.T) {
 			}
 
 			// Another attachment's in the same container, and on the host what has this one's mark by whoever wrote it.
-			other := lawtest.Owner
+			other := contract.Owner
 			other.IfName = "net1"
 			if kind != "vlan" { // of which a master has one
-				lawtest.Must(t, w, containedLinks(other)[kind])
+				contract.Must(t, w, containedLinks(other)[kind])
 			}
-			lawtest.Host(t, w, "ip link add forged type veth peer name forged2")
-			if err := w.Host.SetLink("forged", kernel.LinkChange{Alias: kernel.Tag(lawtest.Owner)}); err != nil {
+			contract.Host(t, w, "ip link add forged type veth peer name forged2")
+			if err := w.Host.SetLink("forged", kernel.LinkChange{Alias: kernel.Tag(contract.Owner)}); err != nil {
 				t.Fatal(err)
 			}
-			lawtest.Container(t, w, "ip link add eth0 type bridge") // the container's own, and no link of the owner's
+			contract.Container(t, w, "ip link add eth0 type bridge") // the container's own, and no link of the owner's
 			if err := r.Remove(t.Context(), w); err != nil {
 				t.Fatal(err)
 			}
@@ -92,21 +92,21 @@ func TestRenamed(t *testing.T) {
 			case !there(w.Host, "forged"):
 				t.Error("remove took a link of the host")
 			}
-			lawtest.Container(t, w, "ip link del eth0")
+			contract.Container(t, w, "ip link del eth0")
 
 			rename()
 			id, err := w.Container.Identity()
 			if err == nil {
-				err = w.Memory.Remember(resource.MadeRecord, lawtest.Owner, resource.Made{Identity: id, Path: w.Container.Path})
+				err = w.Store.Put(resource.MadeRecord, contract.Owner, resource.Made{Identity: id, Path: w.Container.Path})
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			gc := &kernel.World{Host: w.Host, Memory: w.Memory}
+			gc := &kernel.World{Host: w.Host, Store: w.Store}
 			keep := true
 			sweep := func() {
 				t.Helper()
-				if err := lawtest.SweepKinds(t.Context(), gc, containedKinds(), lawtest.Owner.Network, func([8]byte) bool { return keep }, nil); err != nil {
+				if err := contract.SweepKinds(t.Context(), gc, containedKinds(), contract.Owner.Network, func([8]byte) bool { return keep }, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -116,13 +116,13 @@ func TestRenamed(t *testing.T) {
 			keep = false
 			wrong := id
 			wrong.Ino++
-			if err := w.Memory.Remember(resource.MadeRecord, lawtest.Owner, resource.Made{Identity: wrong, Path: w.Container.Path}); err != nil {
+			if err := w.Store.Put(resource.MadeRecord, contract.Owner, resource.Made{Identity: wrong, Path: w.Container.Path}); err != nil {
 				t.Fatal(err)
 			}
 			if sweep(); !there(w.Container, "net9") {
 				t.Error("GC acted in a namespace that only has the path")
 			}
-			if err := w.Memory.Remember(resource.MadeRecord, lawtest.Owner, resource.Made{Identity: id, Path: w.Container.Path}); err != nil {
+			if err := w.Store.Put(resource.MadeRecord, contract.Owner, resource.Made{Identity: id, Path: w.Container.Path}); err != nil {
 				t.Fatal(err)
 			}
 			if sweep(); there(w.Container, "net9") {
@@ -133,8 +133,8 @@ func TestRenamed(t *testing.T) {
 			}
 
 			// What an ADD made that was killed before it wrote the link down has its name, and the network's group or its address.
-			lawtest.Must(t, w, r)
-			if err := errors.Join(w.Container.SetLink("eth0", kernel.LinkChange{Alias: kernel.Tag(other)}), w.Memory.Forget(linkRecord, lawtest.Owner), w.Memory.Remember(resource.MadeRecord, lawtest.Owner, resource.Made{Identity: id, Path: w.Container.Path, Owner: lawtest.Owner})); err != nil {
+			contract.Must(t, w, r)
+			if err := errors.Join(w.Container.SetLink("eth0", kernel.LinkChange{Alias: kernel.Tag(other)}), w.Store.Delete(linkRecord, contract.Owner), w.Store.Put(resource.MadeRecord, contract.Owner, resource.Made{Identity: id, Path: w.Container.Path, Owner: contract.Owner})); err != nil {
 				t.Fatal(err)
 			}
 			if sweep(); there(w.Container, "eth0") {
@@ -152,14 +152,14 @@ func TestRenamed(t *testing.T) {
 //
 // clause: P8 P10 P11
 func TestNameOnHost(t *testing.T) {
-	for kind, r := range containedLinks(lawtest.Owner) {
+	for kind, r := range containedLinks(contract.Owner) {
 		t.Run(kind, func(t *testing.T) {
 			needKind(t, kind)
-			w := lawtest.NewWorld(t)
-			lawtest.Host(t, w, "ip link add ens3 up type veth peer name wire")
-			lawtest.Host(t, w, "ip link set wire up")
-			lawtest.Host(t, w, "ip link add eth0 type veth peer name other")
-			lawtest.Must(t, w, r)
+			w := contract.NewWorld(t)
+			contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
+			contract.Host(t, w, "ip link set wire up")
+			contract.Host(t, w, "ip link add eth0 type veth peer name other")
+			contract.Must(t, w, r)
 			if err := r.Verify(t.Context(), w); err != nil {
 				t.Error(err)
 			}
@@ -184,18 +184,18 @@ func TestNameOnHost(t *testing.T) {
 // clause: P10
 func TestRenamedAddedAgain(t *testing.T) {
 	nstest.Need(t, "macvlan")
-	w := lawtest.NewWorld(t)
-	lawtest.Host(t, w, "ip link add ens3 up type veth peer name wire")
-	m := containedLinks(lawtest.Owner)["macvlan"].(Macvlan)
-	m.MAC = kernel.MAC("cont", lawtest.Owner).String()
-	lawtest.Must(t, w, m)
-	lawtest.Container(t, w, "ip link set eth0 down")
-	lawtest.Container(t, w, "ip link set eth0 name net9 up")
+	w := contract.NewWorld(t)
+	contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
+	m := containedLinks(contract.Owner)["macvlan"].(Macvlan)
+	m.MAC = kernel.MAC("cont", contract.Owner).String()
+	contract.Must(t, w, m)
+	contract.Container(t, w, "ip link set eth0 down")
+	contract.Container(t, w, "ip link set eth0 name net9 up")
 	if _, err := m.Ensure(context.Background(), w); !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), "it is called net9 now") {
 		t.Errorf("%v", err)
 	}
 	if err := m.Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	lawtest.Must(t, w, m)
+	contract.Must(t, w, m)
 }

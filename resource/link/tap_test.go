@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -27,46 +27,46 @@ func needTap(t *testing.T) {
 // clause: P10 P12 P14
 func TestTap(t *testing.T) {
 	needTap(t)
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	root := uint32(0)
 	const br0 = "ip link add br0 index 100 address 02:00:00:00:01:00 type bridge"
-	lawtest.Container(t, w, br0)
-	lawtest.Container(t, w, "ip link add br1 address 02:00:00:00:01:01 type bridge")
-	tap := Tap{Owner: lawtest.Owner, Name: "eth0", MTU: 1400, MAC: "02:00:00:00:00:01", MultiQueue: true, User: &root, Group: &root, Bridge: "br0"}
+	contract.Container(t, w, br0)
+	contract.Container(t, w, "ip link add br1 address 02:00:00:00:01:01 type bridge")
+	tap := Tap{Owner: contract.Owner, Name: "eth0", MTU: 1400, MAC: "02:00:00:00:00:01", MultiQueue: true, User: &root, Group: &root, Bridge: "br0"}
 	another := func(how string) func(*testing.T) {
-		return lawtest.In(w, "ip link del eth0", "ip tuntap add eth0 mode "+how, "ip link set eth0 address 02:00:00:00:00:01", "ip link set eth0 mtu 1400", "ip link set eth0 up")
+		return contract.In(w, "ip link del eth0", "ip tuntap add eth0 mode "+how, "ip link set eth0 address 02:00:00:00:00:01", "ip link set eth0 mtu 1400", "ip link set eth0 up")
 	}
 	repair := func(t *testing.T) {
-		lawtest.Container(t, w, "ip link del eth0")
-		lawtest.Container(t, w, "ip link del br0")
-		lawtest.Container(t, w, br0)
-		lawtest.Must(t, w, tap)
+		contract.Container(t, w, "ip link del eth0")
+		contract.Container(t, w, "ip link del br0")
+		contract.Container(t, w, br0)
+		contract.Must(t, w, tap)
 	}
-	lawtest.Book{Once: true, Repair: repair}.Hold(t, w, tap,
-		lawtest.Break("down", lawtest.In(w, "ip link set eth0 down"), "state is down"),
-		lawtest.Break("address", lawtest.In(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
-		lawtest.Break("mtu", lawtest.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
-		lawtest.Break("another bridge", lawtest.In(w, "ip link set eth0 master br1"), "master is br1, want br0"),
-		lawtest.Break("no bridge", lawtest.In(w, "ip link set eth0 nomaster"), "master is none, want br0"),
-		lawtest.Break("the bridge is gone", func(t *testing.T) {
-			lawtest.Container(t, w, "ip link del br0")
-			lawtest.Container(t, w, "ip link add br0 type veth peer name x")
+	contract.Terms{Once: true, Repair: repair}.Test(t, w, tap,
+		contract.Break("down", contract.In(w, "ip link set eth0 down"), "state is down"),
+		contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
+		contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
+		contract.Break("another bridge", contract.In(w, "ip link set eth0 master br1"), "master is br1, want br0"),
+		contract.Break("no bridge", contract.In(w, "ip link set eth0 nomaster"), "master is none, want br0"),
+		contract.Break("the bridge is gone", func(t *testing.T) {
+			contract.Container(t, w, "ip link del br0")
+			contract.Container(t, w, "ip link add br0 type veth peer name x")
 		}, `bridge: "br0": is a veth in the container`),
-		lawtest.Break("one queue", another("tap user root group root"), "multi_queue is false, want true"),
-		lawtest.Break("nobody's", another("tap multi_queue"), "owner is anybody, want user 0"),
-		lawtest.Break("no frames", lawtest.In(w, "ip link del eth0", "ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"),
-		lawtest.Break("another kind", lawtest.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want tun"),
+		contract.Break("one queue", another("tap user root group root"), "multi_queue is false, want true"),
+		contract.Break("nobody's", another("tap multi_queue"), "owner is anybody, want user 0"),
+		contract.Break("no frames", contract.In(w, "ip link del eth0", "ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"),
+		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want tun"),
 	)
 	t.Run("as ip(8) makes it", func(t *testing.T) {
 		for _, multi := range []bool{false, true} {
 			mine := tap
 			mine.Bridge, mine.MultiQueue = "", multi
-			lawtest.Must(t, w, mine)
-			lawtest.Container(t, w, "ip tuntap add theirs mode tap user root group root%s", map[bool]string{true: " multi_queue"}[multi])
+			contract.Must(t, w, mine)
+			contract.Container(t, w, "ip tuntap add theirs mode tap user root group root%s", map[bool]string{true: " multi_queue"}[multi])
 			if a, b := tunFacts(t, w, "eth0"), tunFacts(t, w, "theirs"); a != b {
 				t.Errorf("%s, ip(8) makes %s", a, b)
 			}
-			lawtest.Container(t, w, "ip link del theirs")
+			contract.Container(t, w, "ip link del theirs")
 			if err := mine.Remove(t.Context(), w); err != nil {
 				t.Fatal(err)
 			}
@@ -74,21 +74,21 @@ func TestTap(t *testing.T) {
 	})
 	t.Run("what is there stays", func(t *testing.T) {
 		for _, add := range []string{"ip tuntap add eth0 mode tap", "ip link add eth0 type bridge"} {
-			lawtest.Container(t, w, "%s", add)
-			before := lawtest.State(t, w)
+			contract.Container(t, w, "%s", add)
+			before := contract.State(t, w)
 			if _, err := tap.Ensure(t.Context(), w); !errors.Is(err, kernel.ErrLinkExists) {
 				t.Errorf("%s: %v", add, err)
 			}
-			if after := lawtest.State(t, w); after != before {
-				t.Errorf("%s: %s", add, lawtest.Difference(before, after))
+			if after := contract.State(t, w); after != before {
+				t.Errorf("%s: %s", add, contract.Difference(before, after))
 			}
-			lawtest.Container(t, w, "ip link del eth0")
+			contract.Container(t, w, "ip link del eth0")
 		}
 	})
 	t.Run("what was not asked for is the kernel's", func(t *testing.T) {
-		lawtest.Must(t, w, Tap{Owner: lawtest.Owner, Name: "eth0"})
+		contract.Must(t, w, Tap{Owner: contract.Owner, Name: "eth0"})
 		l, err := w.Container.Link("eth0")
-		if err != nil || l.MTU != 1500 || l.MAC.String() != kernel.MAC("cont", lawtest.Owner).String() {
+		if err != nil || l.MTU != 1500 || l.MAC.String() != kernel.MAC("cont", contract.Owner).String() {
 			t.Errorf("%+v, %v", l, err)
 		}
 		if facts := tunFacts(t, w, "eth0"); strings.Contains(facts, "user") || strings.Contains(facts, "group") {
@@ -96,20 +96,20 @@ func TestTap(t *testing.T) {
 		}
 	})
 	t.Run("who may remove it", func(t *testing.T) {
-		other := lawtest.Owner
+		other := contract.Owner
 		other.ContainerID = "c2"
-		lawtest.Container(t, w, "ip link del eth0")
+		contract.Container(t, w, "ip link del eth0")
 		for _, made := range []bool{false, true} { // by the other one; else by the reference's plugin, or by a killed ADD
-			for _, alias := range []string{"", kernel.Tag(lawtest.Owner), kernel.Tag(other)} {
+			for _, alias := range []string{"", kernel.Tag(contract.Owner), kernel.Tag(other)} {
 				if made {
-					lawtest.Must(t, w, Tap{Owner: other, Name: "eth0"})
+					contract.Must(t, w, Tap{Owner: other, Name: "eth0"})
 				} else {
-					lawtest.Container(t, w, "ip tuntap add eth0 mode tap")
+					contract.Container(t, w, "ip tuntap add eth0 mode tap")
 				}
 				if err := w.Container.SetLink("eth0", kernel.LinkChange{Alias: alias}); err != nil {
 					t.Fatal(err)
 				}
-				if err := (Tap{Owner: lawtest.Owner, Name: "eth0"}).Remove(t.Context(), w); err != nil {
+				if err := (Tap{Owner: contract.Owner, Name: "eth0"}).Remove(t.Context(), w); err != nil {
 					t.Error(err)
 				}
 				if _, err := w.Container.Index("eth0"); (err == nil) != made {
@@ -128,10 +128,10 @@ func TestTap(t *testing.T) {
 // clause: P11
 func TestTapFails(t *testing.T) {
 	needTap(t)
-	w := lawtest.NewWorld(t)
-	lawtest.Container(t, w, "ip link add v0 type veth peer name v1")
-	lawtest.Container(t, w, "ip link add br0 type bridge")
-	before := lawtest.State(t, w)
+	w := contract.NewWorld(t)
+	contract.Container(t, w, "ip link add v0 type veth peer name v1")
+	contract.Container(t, w, "ip link add br0 type bridge")
+	before := contract.State(t, w)
 	for name, c := range map[string]struct {
 		tap  Tap
 		say  string
@@ -144,7 +144,7 @@ func TestTapFails(t *testing.T) {
 		"unknown label":  {Tap{Label: "nobody_u:nothing_r:never_t:s0"}, "SELinux refuses the context", spec.CodeConfig},
 		"namespace gone": {Tap{}, kernel.ErrNoNamespace.Error(), 0},
 	} {
-		c.tap.Owner, c.tap.Name = lawtest.Owner, "eth0"
+		c.tap.Owner, c.tap.Name = contract.Owner, "eth0"
 		x := *w
 		if name == "namespace gone" {
 			x.Container = nil
@@ -157,8 +157,8 @@ func TestTapFails(t *testing.T) {
 		if c.code != 0 && (!errors.As(err, &e) || e.Code != c.code) {
 			t.Errorf("%s: %v has not code %d", name, err, c.code)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Errorf("%s left %s", name, lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Errorf("%s left %s", name, contract.Difference(before, after))
 		}
 	}
 }
@@ -172,7 +172,7 @@ func tunFacts(t *testing.T, w *kernel.World, name string) string {
 			Data map[string]any `json:"info_data"`
 		} `json:"linkinfo"`
 	}
-	if err := json.Unmarshal([]byte(lawtest.Container(t, w, "ip -d -j link show %s", name)), &list); err != nil || len(list) != 1 {
+	if err := json.Unmarshal([]byte(contract.Container(t, w, "ip -d -j link show %s", name)), &list); err != nil || len(list) != 1 {
 		t.Fatalf("%v: %v", err, list)
 	}
 	return fmt.Sprint(list[0].LinkInfo.Kind, list[0].LinkInfo.Data)

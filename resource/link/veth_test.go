@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -15,49 +15,49 @@ import (
 func TestVeth(t *testing.T) {
 	for name, master := range map[string]string{"bridged": "cni0", "point to point": ""} {
 		t.Run(name, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
-			lawtest.Must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
-			v := testVeth(lawtest.Owner, master)
+			w := contract.NewWorld(t)
+			contract.Must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
+			v := testVeth(contract.Owner, master)
 			v.MTU, v.MAC, v.HostMAC = 1400, "02:00:00:00:00:01", "02:00:00:00:00:02"
 			v.Hairpin, v.Isolated = master != "", master != ""
-			breakers := []lawtest.Breaker{
-				lawtest.Break("container end gone", lawtest.In(w, "ip link del eth0"), "link eth0: link does not exist"),
-				lawtest.Break("container end down", lawtest.In(w, "ip link set eth0 down"), "state is down"),
-				lawtest.Break("container end's address", lawtest.In(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
-				lawtest.Break("host end down", lawtest.On(w, "ip link set "+v.Host+" down"), "host state is down"),
-				lawtest.Break("host end's address", lawtest.On(w, "ip link set "+v.Host+" address 02:00:00:00:00:99"), "host address is 02:00:00:00:00:99"),
-				lawtest.Break("host end's mtu", lawtest.On(w, "ip link set "+v.Host+" mtu 1300"), "host mtu is 1300"),
-				lawtest.Break("another pair", lawtest.In(w, "ip link set eth0 name was0", "ip link add eth0 address 02:00:00:00:00:01 up type veth peer name x"), "not the two ends of one pair"),
-				lawtest.Break("another type", lawtest.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge"),
+			breakers := []contract.Breakage{
+				contract.Break("container end gone", contract.In(w, "ip link del eth0"), "link eth0: link does not exist"),
+				contract.Break("container end down", contract.In(w, "ip link set eth0 down"), "state is down"),
+				contract.Break("container end's address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
+				contract.Break("host end down", contract.On(w, "ip link set "+v.Host+" down"), "host state is down"),
+				contract.Break("host end's address", contract.On(w, "ip link set "+v.Host+" address 02:00:00:00:00:99"), "host address is 02:00:00:00:00:99"),
+				contract.Break("host end's mtu", contract.On(w, "ip link set "+v.Host+" mtu 1300"), "host mtu is 1300"),
+				contract.Break("another pair", contract.In(w, "ip link set eth0 name was0", "ip link add eth0 address 02:00:00:00:00:01 up type veth peer name x"), "not the two ends of one pair"),
+				contract.Break("another type", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge"),
 			}
 			if master != "" {
 				breakers = append(breakers,
-					lawtest.Break("master", lawtest.On(w, "ip link set "+v.Host+" master other"), "master is other"),
-					lawtest.Break("no master", lawtest.On(w, "ip link set "+v.Host+" nomaster"), "master is none"),
-					lawtest.Break("hairpin", lawtest.On(w, "bridge link set dev "+v.Host+" hairpin off"), "hairpin is false"),
-					lawtest.Break("isolated", lawtest.On(w, "bridge link set dev "+v.Host+" isolated off"), "isolated is false"))
+					contract.Break("master", contract.On(w, "ip link set "+v.Host+" master other"), "master is other"),
+					contract.Break("no master", contract.On(w, "ip link set "+v.Host+" nomaster"), "master is none"),
+					contract.Break("hairpin", contract.On(w, "bridge link set dev "+v.Host+" hairpin off"), "hairpin is false"),
+					contract.Break("isolated", contract.On(w, "bridge link set dev "+v.Host+" isolated off"), "isolated is false"))
 			} else {
-				breakers = append(breakers, lawtest.Break("accept_ra", lawtest.On(w, "sysctl -qw net.ipv6.conf."+v.Host+".accept_ra=2"), "accept_ra is 2"))
+				breakers = append(breakers, contract.Break("accept_ra", contract.On(w, "sysctl -qw net.ipv6.conf."+v.Host+".accept_ra=2"), "accept_ra is 2"))
 			}
-			lawtest.Book{Once: true, Repair: func(t *testing.T) {
+			contract.Terms{Once: true, Repair: func(t *testing.T) {
 				for _, l := range []string{"eth0", "was0"} {
 					if _, err := w.Container.Link(l); err == nil {
-						lawtest.Container(t, w, "ip link del %s", l)
+						contract.Container(t, w, "ip link del %s", l)
 					}
 				}
-				lawtest.Must(t, w, v)
-			}}.Hold(t, w, v, breakers...)
+				contract.Must(t, w, v)
+			}}.Test(t, w, v, breakers...)
 		})
 	}
 }
 
 // What a pair is born with, and what it is marked with.
 func TestVethMarks(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0"})
-	v := testVeth(lawtest.Owner, "cni0")
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0"})
+	v := testVeth(contract.Owner, "cni0")
 	v.Down = true
-	lawtest.Must(t, w, v)
+	contract.Must(t, w, v)
 	if err := v.Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
@@ -69,17 +69,17 @@ func TestVethMarks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Up || !h.Up || h.Alias != kernel.Tag(lawtest.Owner) || h.Group != kernel.LinkGroup("net") ||
-		c.MAC.String() != kernel.MAC("cont", lawtest.Owner).String() || h.MAC.String() != kernel.MAC("host", lawtest.Owner).String() {
+	if c.Up || !h.Up || h.Alias != kernel.Tag(contract.Owner) || h.Group != kernel.LinkGroup("net") ||
+		c.MAC.String() != kernel.MAC("cont", contract.Owner).String() || h.MAC.String() != kernel.MAC("host", contract.Owner).String() {
 		t.Errorf("container %+v\nhost %+v", c, h)
 	}
-	if out := lawtest.Host(t, w, "ip link show net:c1:eth0"); !strings.Contains(out, v.Host) {
+	if out := contract.Host(t, w, "ip link show net:c1:eth0"); !strings.Contains(out, v.Host) {
 		t.Errorf("by its other name: %s", out)
 	}
-	if v := lawtest.Sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/disable_ipv6"); v != "1" {
+	if v := contract.Sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/disable_ipv6"); v != "1" {
 		t.Errorf("disable_ipv6 is %s", v)
 	}
-	lawtest.Must(t, w, Up{Link: "eth0"})
+	contract.Must(t, w, Up{Link: "eth0"})
 	v.Down = false
 	if err := v.Verify(t.Context(), w); err != nil {
 		t.Error(err)
@@ -88,27 +88,27 @@ func TestVethMarks(t *testing.T) {
 
 // clause: P10 P11
 func TestVethInTheWay(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0"})
-	v := testVeth(lawtest.Owner, "cni0")
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0"})
+	v := testVeth(contract.Owner, "cni0")
 	refused := func(t *testing.T, want string) {
 		t.Helper()
-		before := lawtest.State(t, w)
+		before := contract.State(t, w)
 		_, err := v.Ensure(t.Context(), w)
 		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Errorf("changed: %s", lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Errorf("changed: %s", contract.Difference(before, after))
 		}
 	}
 	t.Run("a link in the container", func(t *testing.T) {
-		lawtest.Container(t, w, "ip link add eth0 type bridge")
+		contract.Container(t, w, "ip link add eth0 type bridge")
 		refused(t, "in the container: eth0: an interface of that name exists already")
-		lawtest.Container(t, w, "ip link del eth0")
+		contract.Container(t, w, "ip link del eth0")
 	})
 	t.Run("somebody else's link on the host", func(t *testing.T) {
-		lawtest.Host(t, w, "ip link add %s type veth peer name x", v.Host)
+		contract.Host(t, w, "ip link add %s type veth peer name x", v.Host)
 		refused(t, "already exists on the host and is not ours")
 		if err := v.Remove(t.Context(), w); err != nil {
 			t.Error(err)
@@ -116,20 +116,20 @@ func TestVethInTheWay(t *testing.T) {
 		if _, err := w.Host.Link(v.Host); err != nil {
 			t.Errorf("removed somebody else's: %v", err)
 		}
-		lawtest.Host(t, w, "ip link del %s", v.Host)
+		contract.Host(t, w, "ip link del %s", v.Host)
 	})
 	t.Run("its own, under another name", func(t *testing.T) {
-		lawtest.Must(t, w, v)
-		lawtest.Container(t, w, "ip link set eth0 down")
-		lawtest.Container(t, w, "ip link set eth0 name net0")
+		contract.Must(t, w, v)
+		contract.Container(t, w, "ip link set eth0 down")
+		contract.Container(t, w, "ip link set eth0 name net0")
 		refused(t, "already leads into the container")
-		lawtest.Container(t, w, "ip link del net0")
+		contract.Container(t, w, "ip link del net0")
 	})
 	t.Run("a leftover of another namespace is replaced", func(t *testing.T) {
 		old := *w
-		old.Container = lawtest.OpenNS(t)
-		lawtest.Must(t, &old, v)
-		lawtest.Must(t, w, v)
+		old.Container = contract.OpenNS(t)
+		contract.Must(t, &old, v)
+		contract.Must(t, w, v)
 		if err := v.Verify(t.Context(), w); err != nil {
 			t.Error(err)
 		}
@@ -154,12 +154,12 @@ func TestVethInTheWay(t *testing.T) {
 
 // clause: P12
 func TestVethRemove(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
-	v := testVeth(lawtest.Owner, "cni0")
+	w := contract.NewWorld(t)
+	contract.Must(t, w, Bridge{Name: "cni0"}, Bridge{Name: "other"})
+	v := testVeth(contract.Owner, "cni0")
 	nowhere := &kernel.World{Host: w.Host}
 	t.Run("without the container", func(t *testing.T) {
-		lawtest.Must(t, w, v)
+		contract.Must(t, w, v)
 		for range 2 {
 			if err := v.Remove(t.Context(), nowhere); err != nil {
 				t.Error(err)
@@ -170,9 +170,9 @@ func TestVethRemove(t *testing.T) {
 		}
 	})
 	t.Run("without the bridge", func(t *testing.T) {
-		lawtest.Must(t, w, testVeth(lawtest.Owner, "other"))
-		lawtest.Host(t, w, "ip link del other")
-		if err := testVeth(lawtest.Owner, "other").Remove(t.Context(), w); err != nil {
+		contract.Must(t, w, testVeth(contract.Owner, "other"))
+		contract.Host(t, w, "ip link del other")
+		if err := testVeth(contract.Owner, "other").Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
 		if _, err := w.Host.Link(v.Host); !errors.Is(err, kernel.ErrNoLink) {
@@ -180,9 +180,9 @@ func TestVethRemove(t *testing.T) {
 		}
 	})
 	t.Run("renamed", func(t *testing.T) {
-		lawtest.Must(t, w, v)
-		lawtest.Host(t, w, "ip link set %s down", v.Host)
-		lawtest.Host(t, w, "ip link set %s name mine", v.Host)
+		contract.Must(t, w, v)
+		contract.Host(t, w, "ip link set %s down", v.Host)
+		contract.Host(t, w, "ip link set %s name mine", v.Host)
 		if err := v.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
@@ -194,7 +194,7 @@ func TestVethRemove(t *testing.T) {
 	// What the reference plugins leave: veth and 8 hex digits, no mark.
 	reference := func(name, master string) {
 		t.Helper()
-		lawtest.Host(t, w, "ip link add %s %s type veth peer name eth0 netns %s", name, master, w.Container.Path)
+		contract.Host(t, w, "ip link add %s %s type veth peer name eth0 netns %s", name, master, w.Container.Path)
 	}
 	for _, c := range []struct {
 		name, link, master, mine string
@@ -208,26 +208,26 @@ func TestVethRemove(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			reference(c.link, c.master)
-			if err := testVeth(lawtest.Owner, c.mine).Remove(t.Context(), nowhere); err != nil {
+			if err := testVeth(contract.Owner, c.mine).Remove(t.Context(), nowhere); err != nil {
 				t.Error(err)
 			}
 			if _, err := w.Host.Link(c.link); err != nil {
 				t.Errorf("removed without the container: %v", err)
 			}
-			if err := testVeth(lawtest.Owner, c.mine).Remove(t.Context(), w); err != nil {
+			if err := testVeth(contract.Owner, c.mine).Remove(t.Context(), w); err != nil {
 				t.Error(err)
 			}
 			if _, err := w.Host.Link(c.link); errors.Is(err, kernel.ErrNoLink) != c.removed {
 				t.Errorf("removed: %v, want %v", err, c.removed)
 			}
 			if !c.removed {
-				lawtest.Host(t, w, "ip link del %s", c.link)
+				contract.Host(t, w, "ip link del %s", c.link)
 			}
 		})
 	}
 	t.Run("another attachment's of ours", func(t *testing.T) {
 		other := testVeth(spec.Owner{Network: "other", ContainerID: "c1", IfName: "eth0"}, "cni0")
-		lawtest.Must(t, w, other)
+		contract.Must(t, w, other)
 		if err := v.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
@@ -240,28 +240,28 @@ func TestVethRemove(t *testing.T) {
 // TestPortNeedsNoIPv6: a port of a bridge has none, and whether one has it is no difference, for former versions left it on.
 func TestPortNeedsNoIPv6(t *testing.T) {
 	for master, want := range map[string]string{"cni0": "1", "": "0"} {
-		w := lawtest.NewWorld(t)
-		v := testVeth(lawtest.Owner, master)
+		w := contract.NewWorld(t)
+		v := testVeth(contract.Owner, master)
 		if master != "" {
-			lawtest.Must(t, w, Bridge{Name: master})
+			contract.Must(t, w, Bridge{Name: master})
 		}
-		lawtest.Must(t, w, v)
+		contract.Must(t, w, v)
 		key := "net/ipv6/conf/" + v.Host + "/disable_ipv6"
-		if got := lawtest.Sysctl(t, w.Host, key); got != want {
+		if got := contract.Sysctl(t, w.Host, key); got != want {
 			t.Errorf("with master %q, disable_ipv6 is %s, want %s", master, got, want)
 		}
-		if out := lawtest.Host(t, w, "ip -6 route show table all dev %s", v.Host); master != "" && out != "" {
+		if out := contract.Host(t, w, "ip -6 route show table all dev %s", v.Host); master != "" && out != "" {
 			t.Errorf("the host has routes for it: %s", out)
 		}
 		for _, state := range []string{"0", "1"} {
-			lawtest.Host(t, w, "sysctl -qw %s=%s", key, state)
+			contract.Host(t, w, "sysctl -qw %s=%s", key, state)
 			if err := v.Verify(t.Context(), w); err != nil {
 				t.Errorf("with master %q, verify of disable_ipv6=%s: %v", master, state, err)
 			}
 			if changed, err := v.Mend(t.Context(), w); changed || err != nil {
 				t.Errorf("with master %q, mend of disable_ipv6=%s: changed %v, error %v", master, state, changed, err)
 			}
-			if got := lawtest.Sysctl(t, w.Host, key); got != state {
+			if got := contract.Sysctl(t, w.Host, key); got != state {
 				t.Errorf("with master %q, disable_ipv6 is %s after mend, was %s", master, got, state)
 			}
 		}
@@ -271,13 +271,13 @@ func TestPortNeedsNoIPv6(t *testing.T) {
 // TestPortNeedsNoLinkLocal: the kernel is told to make no address for a port of a bridge, which nobody talks to by itself.
 func TestPortNeedsNoLinkLocal(t *testing.T) {
 	for master, want := range map[string]string{"cni0": "1", "": "0"} {
-		w := lawtest.NewWorld(t)
-		v := testVeth(lawtest.Owner, master)
+		w := contract.NewWorld(t)
+		v := testVeth(contract.Owner, master)
 		if master != "" {
-			lawtest.Must(t, w, Bridge{Name: master})
+			contract.Must(t, w, Bridge{Name: master})
 		}
-		lawtest.Must(t, w, v)
-		if got := lawtest.Sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/addr_gen_mode"); got != want {
+		contract.Must(t, w, v)
+		if got := contract.Sysctl(t, w.Host, "net/ipv6/conf/"+v.Host+"/addr_gen_mode"); got != want {
 			t.Errorf("with master %q, addr_gen_mode is %s, want %s", master, got, want)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -22,39 +22,39 @@ func TestVLAN(t *testing.T) {
 	nstest.Need(t, "vlan", "id", "7")
 	for protocol, other := range map[string]string{"": "802.1ad", "802.1ad": "802.1q"} {
 		t.Run(protocol, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			masters(t, w)
-			v := aVLAN(lawtest.Owner, "ens3", 100)
+			v := aVLAN(contract.Owner, "ens3", 100)
 			v.Protocol, v.MTU, v.MAC = protocol, 1400, "02:00:00:00:00:0A"
 			again := func(t *testing.T) {
 				if err := v.Remove(t.Context(), w); err != nil {
 					t.Fatal(err)
 				}
-				lawtest.Host(t, w, "ip link set ens3 up mtu 1500")
+				contract.Host(t, w, "ip link set ens3 up mtu 1500")
 				if l, err := w.Container.Link("eth0"); err == nil { // of another kind
 					if err := w.Container.DelLink(l.Index); err != nil {
 						t.Fatal(err)
 					}
 				}
-				lawtest.Must(t, w, v)
+				contract.Must(t, w, v)
 			}
 			instead := func(master, protocol, id string) func(*testing.T) {
 				return func(t *testing.T) {
-					lawtest.Container(t, w, "ip link del eth0")
-					lawtest.Host(t, w, "ip link add link %s name eth0 address 02:00:00:00:00:0a mtu 1400 netns %s type vlan protocol %s id %s", master, strings.TrimPrefix(w.Container.Path, "/run/netns/"), protocol, id)
-					lawtest.Container(t, w, "ip link set eth0 up")
+					contract.Container(t, w, "ip link del eth0")
+					contract.Host(t, w, "ip link add link %s name eth0 address 02:00:00:00:00:0a mtu 1400 netns %s type vlan protocol %s id %s", master, strings.TrimPrefix(w.Container.Path, "/run/netns/"), protocol, id)
+					contract.Container(t, w, "ip link set eth0 up")
 				}
 			}
-			lawtest.Book{Once: true, Repair: again}.Hold(t, w, v,
-				lawtest.Break("mtu", lawtest.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
-				lawtest.Break("address", lawtest.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
-				lawtest.Break("down", lawtest.In(w, "ip link set eth0 down"), "state is down, want up"),
-				lawtest.Break("gone", lawtest.In(w, "ip link del eth0"), "link eth0: link does not exist"),
-				lawtest.Break("master down", lawtest.On(w, "ip link set ens3 down"), "master ens3 is down"),
-				lawtest.Break("another master", instead("ens4", v.protocol(), "100"), "master is ens4, want ens3"),
-				lawtest.Break("another number", instead("ens3", v.protocol(), "101"), "id is 101, want 100"),
-				lawtest.Break("another protocol", instead("ens3", other, "100"), "protocol is "+other+", want "+v.protocol()),
-				lawtest.Break("another kind", lawtest.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want vlan"),
+			contract.Terms{Once: true, Repair: again}.Test(t, w, v,
+				contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
+				contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
+				contract.Break("down", contract.In(w, "ip link set eth0 down"), "state is down, want up"),
+				contract.Break("gone", contract.In(w, "ip link del eth0"), "link eth0: link does not exist"),
+				contract.Break("master down", contract.On(w, "ip link set ens3 down"), "master ens3 is down"),
+				contract.Break("another master", instead("ens4", v.protocol(), "100"), "master is ens4, want ens3"),
+				contract.Break("another number", instead("ens3", v.protocol(), "101"), "id is 101, want 100"),
+				contract.Break("another protocol", instead("ens3", other, "100"), "protocol is "+other+", want "+v.protocol()),
+				contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want vlan"),
 			)
 		})
 	}
@@ -63,13 +63,13 @@ func TestVLAN(t *testing.T) {
 // TestVLANOnce: a master carries a VLAN once, and who asks again is told who has it. A tag of the other kind is another.
 func TestVLANOnce(t *testing.T) {
 	nstest.Need(t, "vlan", "id", "7")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	second := &kernel.World{Host: w.Host, Container: lawtest.OpenNS(t), Memory: w.Memory}
+	second := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
 	c2 := aVLAN(spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, "ens3", 100)
 	refused := func(say ...string) {
 		t.Helper()
-		before := lawtest.State(t, second)
+		before := contract.State(t, second)
 		changed, err := c2.Ensure(t.Context(), second)
 		var e *spec.Error
 		if changed || !errors.As(err, &e) || e.Code != spec.CodeConfig {
@@ -80,19 +80,19 @@ func TestVLANOnce(t *testing.T) {
 				t.Errorf("%v: lacks %q", err, s)
 			}
 		}
-		if after := lawtest.State(t, second); after != before {
-			t.Errorf("%s", lawtest.Difference(before, after))
+		if after := contract.State(t, second); after != before {
+			t.Errorf("%s", contract.Difference(before, after))
 		}
 	}
-	lawtest.Host(t, w, "ip link add link ens3 name lan100 type vlan id 100")
+	contract.Host(t, w, "ip link add link ens3 name lan100 type vlan id 100")
 	refused("link lan100")
-	lawtest.Host(t, w, "ip link del lan100")
+	contract.Host(t, w, "ip link del lan100")
 
-	v := aVLAN(lawtest.Owner, "ens3", 100)
-	lawtest.Must(t, w, v)
+	v := aVLAN(contract.Owner, "ens3", 100)
+	contract.Must(t, w, v)
 	refused("a link in another network namespace")
 	c2.Protocol = "802.1ad"
-	lawtest.Must(t, second, c2)
+	contract.Must(t, second, c2)
 	if err := c2.Remove(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}
@@ -103,10 +103,10 @@ func TestVLANOnce(t *testing.T) {
 	if err := nstest.RemoveNS(w.Container.Path); err != nil {
 		t.Fatal(err)
 	}
-	lawtest.Must(t, second, c2)
+	contract.Must(t, second, c2)
 
 	// In the container itself, the name is what is taken.
-	before := lawtest.State(t, second)
+	before := contract.State(t, second)
 	if _, err := c2.Ensure(t.Context(), second); !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), "in the container") {
 		t.Errorf("the name is taken: %v", err)
 	}
@@ -114,26 +114,26 @@ func TestVLANOnce(t *testing.T) {
 	if _, err := same.Ensure(t.Context(), second); err == nil || !strings.Contains(err.Error(), "link eth0 of net/c2/eth0 of ens3 has it") {
 		t.Errorf("the container has the VLAN: %v", err)
 	}
-	if after := lawtest.State(t, second); after != before {
-		t.Errorf("%s", lawtest.Difference(before, after))
+	if after := contract.State(t, second); after != before {
+		t.Errorf("%s", contract.Difference(before, after))
 	}
 }
 
 // TestVLANInVLAN puts a customer's VLAN in a provider's, both in the container.
 func TestVLANInVLAN(t *testing.T) {
 	nstest.Need(t, "vlan", "id", "7", "protocol", "802.1ad")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
 	outer := aVLAN(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"}, "ens3", 100)
 	outer.Protocol = "802.1ad"
-	lawtest.Must(t, w, outer)
-	inner := aVLAN(lawtest.Owner, "eth1", 100)
+	contract.Must(t, w, outer)
+	inner := aVLAN(contract.Owner, "eth1", 100)
 	inner.Master.Where = resource.Container
-	lawtest.Book{Once: true}.Hold(t, w, inner,
-		lawtest.Break("another master", func(t *testing.T) {
-			lawtest.Container(t, w, "ip link del eth0")
-			lawtest.Host(t, w, "ip link add link ens4 name eth0 netns %s type vlan id 100", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
-			lawtest.Container(t, w, "ip link set eth0 up")
+	contract.Terms{Once: true}.Test(t, w, inner,
+		contract.Break("another master", func(t *testing.T) {
+			contract.Container(t, w, "ip link del eth0")
+			contract.Host(t, w, "ip link add link ens4 name eth0 netns %s type vlan id 100", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+			contract.Container(t, w, "ip link set eth0 up")
 		}, "want eth1"))
 	if err := outer.Verify(t.Context(), w); err != nil {
 		t.Error(err)
@@ -142,23 +142,23 @@ func TestVLANInVLAN(t *testing.T) {
 
 // TestVLANMaster: what cannot carry VLANs is refused, and nothing is changed.
 func TestVLANMaster(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	masters(t, w)
-	lawtest.Host(t, w, "ip link add br0 up type bridge")
-	lawtest.Host(t, w, "ip link set ens4 master br0")
-	before := lawtest.State(t, w)
+	contract.Host(t, w, "ip link add br0 up type bridge")
+	contract.Host(t, w, "ip link set ens4 master br0")
+	before := contract.State(t, w)
 	for master, say := range map[string]string{
 		"lo":   `master: "lo": is lo, which has no Ethernet headers, and vlan needs them`,
 		"ens5": `master: "ens5": no such link on the host; there is`,
 	} {
-		if _, err := aVLAN(lawtest.Owner, master, 100).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), say) {
+		if _, err := aVLAN(contract.Owner, master, 100).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("%s: %v", master, err)
 		}
 	}
-	if _, _, err := aVLAN(lawtest.Owner, "ens4", 100).Master.Find(w); err != nil {
+	if _, _, err := aVLAN(contract.Owner, "ens4", 100).Master.Find(w); err != nil {
 		t.Errorf("a port of a bridge may have VLANs of its own: %v", err)
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("%s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("%s", contract.Difference(before, after))
 	}
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Kept is the kind of the records in a kernel.Memory.
+// Kept is the kind of the records in a kernel.Store.
 const Kept = "names"
 
 // A Record is what the name server knows of an attachment.
@@ -103,7 +103,7 @@ func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	var was Record
-	known, err := w.Memory.Recall(Kept, n.Owner, &was)
+	known, err := w.Store.Get(Kept, n.Owner, &was)
 	if err != nil {
 		return false, err
 	}
@@ -111,13 +111,13 @@ func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if known && reflect.DeepEqual(is, was) {
 		return false, n.ask(ctx, w)
 	}
-	if err := w.Memory.Remember(Kept, n.Owner, is); err != nil {
+	if err := w.Store.Put(Kept, n.Owner, is); err != nil {
 		return false, err
 	}
 	if err := n.ask(ctx, w); err != nil {
-		back := w.Memory.Forget(Kept, n.Owner)
+		back := w.Store.Delete(Kept, n.Owner)
 		if known {
-			back = w.Memory.Remember(Kept, n.Owner, was)
+			back = w.Store.Put(Kept, n.Owner, was)
 		}
 		return false, errors.Join(err, back)
 	}
@@ -127,7 +127,7 @@ func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 // ask has the server answer for the attachment.
 func (n Names) ask(ctx context.Context, w *kernel.World) error {
 	record := RecordOf(n.Owner.Network, kernel.OwnerHash(n.Owner))
-	return Ask(ctx, Socket(w.Memory), Question{Network: n.Owner.Network, Record: record})
+	return Ask(ctx, Socket(w.Store), Question{Network: n.Owner.Network, Record: record})
 }
 
 // Verify implements plan.Resource.
@@ -137,7 +137,7 @@ func (n Names) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var was Record
-	switch known, err := w.Memory.Recall(Kept, n.Owner, &was); {
+	switch known, err := w.Store.Get(Kept, n.Owner, &was); {
 	case err != nil:
 		return err
 	case !known:
@@ -164,7 +164,7 @@ func (n Names) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover.
 func (n Names) Remove(_ context.Context, w *kernel.World) error {
-	return w.Memory.Forget(Kept, n.Owner)
+	return w.Store.Delete(Kept, n.Owner)
 }
 
 // Resolve implements resource.Resolver: the container asks the host's addresses, and completes names by the domain
@@ -190,8 +190,8 @@ func RecordOf(network string, owner [8]byte) string {
 	return hex.EncodeToString(n[:]) + "." + hex.EncodeToString(owner[:])
 }
 
-// Socket is where the server listens that answers from the records of a Memory.
-func Socket(m kernel.Memory) string { return filepath.Join(filepath.Dir(m.Dir), "dns.sock") }
+// Socket is where the server listens that answers from the records of a Store.
+func Socket(m kernel.Store) string { return filepath.Join(filepath.Dir(m.Dir), "dns.sock") }
 
 // Kind is the plan.Kind of Names.
 func Kind() plan.Kind { return kind{} }
@@ -203,7 +203,7 @@ func (kind) Name() string { return "container names" }
 
 // Owners implements plan.Kind.
 func (kind) Owners(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
-	records, err := w.Memory.Records(Kept, network)
+	records, err := w.Store.Records(Kept, network)
 	tags := make([]plan.Tag, 0, len(records))
 	for hash := range records {
 		tags = append(tags, plan.Tag{Network: network, Hash: hash})
@@ -215,7 +215,7 @@ func (kind) Owners(_ context.Context, w *kernel.World, network string) ([]plan.T
 func (kind) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
 	var errs []error
 	for _, t := range tags {
-		errs = append(errs, w.Memory.ForgetOf(Kept, t.Network, t.Hash))
+		errs = append(errs, w.Store.DeleteOf(Kept, t.Network, t.Hash))
 	}
 	return errors.Join(errs...)
 }
@@ -232,5 +232,5 @@ func (s Server) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (s Server) Verify(ctx context.Context, w *kernel.World) error {
-	return Ask(ctx, Socket(w.Memory), Question{Network: s.Network})
+	return Ask(ctx, Socket(w.Store), Question{Network: s.Network})
 }

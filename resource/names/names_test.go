@@ -30,11 +30,11 @@ func newWorld(t *testing.T) (w *kernel.World, wrong *atomic.Value) {
 		t.Fatal(err)
 	}
 	t.Cleanup(host.Close)
-	w = &kernel.World{Host: host, Memory: kernel.Memory{Dir: filepath.Join(t.TempDir(), "memory")}}
-	if err := os.MkdirAll(w.Memory.Dir, 0o700); err != nil {
+	w = &kernel.World{Host: host, Store: kernel.Store{Dir: filepath.Join(t.TempDir(), "memory")}}
+	if err := os.MkdirAll(w.Store.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", Socket(w.Memory))
+	l, err := net.Listen("unix", Socket(w.Store))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func newWorld(t *testing.T) (w *kernel.World, wrong *atomic.Value) {
 
 func files(t *testing.T, w *kernel.World) string {
 	t.Helper()
-	all, err := filepath.Glob(w.Memory.Dir + "/*")
+	all, err := filepath.Glob(w.Store.Dir + "/*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,11 +114,11 @@ func TestNames(t *testing.T) {
 		"upstream":  func(r *Record) { r.Upstream = append(r.Upstream, r.Gateways...) },
 	} {
 		var r Record
-		if _, err := w.Memory.Recall(Kept, n.Owner, &r); err != nil {
+		if _, err := w.Store.Get(Kept, n.Owner, &r); err != nil {
 			t.Fatal(err)
 		}
 		change(&r)
-		if err := w.Memory.Remember(Kept, n.Owner, r); err != nil {
+		if err := w.Store.Put(Kept, n.Owner, r); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.Verify(ctx, w); err == nil || !strings.HasPrefix(err.Error(), name+" is ") {

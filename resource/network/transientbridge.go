@@ -31,7 +31,7 @@ func TransientBridgeKind() plan.Kind {
 		if err := remove(ctx, w, t, name); err != nil {
 			return err
 		}
-		return w.Memory.Forget(transientRecord, t.Owner)
+		return w.Store.Delete(transientRecord, t.Owner)
 	}, remove)
 	do.Tidy = tidyBridges
 	return resource.NewKind("bridge that goes with its last port", do)
@@ -59,7 +59,7 @@ type TransientBridge struct {
 	Owner   spec.Owner // who wants it
 }
 
-// transientRecord is the Memory of which bridge an attachment wants to go with its last port.
+// transientRecord is the record of which bridge an attachment wants to go with its last port.
 const transientRecord = "transient"
 
 func (t TransientBridge) String() string { return resource.Line(t.Bridge.String(), "until empty") }
@@ -74,7 +74,7 @@ func (t TransientBridge) ours(l *kernel.Link) bool {
 
 // Ensure implements plan.Resource. The tag is for GC, which has no configuration to go by.
 func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	if err := w.Memory.Remember(transientRecord, t.Owner, t.Name); err != nil {
+	if err := w.Store.Put(transientRecord, t.Owner, t.Name); err != nil {
 		return false, err
 	}
 	unlock, err := kernel.Share(ctx, link.BridgeLock(t.Name))
@@ -122,7 +122,7 @@ func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
 	if err := t.removeEmpty(ctx, w); err != nil || t.Owner == (spec.Owner{}) {
 		return err
 	}
-	return w.Memory.Forget(transientRecord, t.Owner)
+	return w.Store.Delete(transientRecord, t.Owner)
 }
 
 func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error {
@@ -140,7 +140,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 	}
 	var errs []error
 	for _, l := range links { // while nobody can come who wants the policy
-		errs = append(errs, filter.ReleaseBridge(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
+		errs = append(errs, filter.ReleaseBridgePolicy(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
 	}
 	for _, l := range links {
 		addrs, err := w.Host.Addrs(l.Index)

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -24,11 +24,11 @@ func transient(name string) TransientBridge {
 }
 
 func TestTransientBridge(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Law(t, w, transient("cni0"),
-		lawtest.Break("down", lawtest.On(w, "ip link set cni0 down"), "state is down"),
-		lawtest.Break("gone", lawtest.On(w, "ip link del cni0"), "does not exist"),
-		lawtest.Break("no tag", func(t *testing.T) { nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "cni0", "alias", "") }, "alias is none"),
+	w := contract.NewWorld(t)
+	contract.Test(t, w, transient("cni0"),
+		contract.Break("down", contract.On(w, "ip link set cni0 down"), "state is down"),
+		contract.Break("gone", contract.On(w, "ip link del cni0"), "does not exist"),
+		contract.Break("no tag", func(t *testing.T) { nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "cni0", "alias", "") }, "alias is none"),
 	)
 }
 
@@ -56,20 +56,20 @@ func TestTransientBridgeStays(t *testing.T) {
 		{name: "no bridge", make: []string{"ip link add br7 type veth peer name p1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := lawtest.NewWorld(t)
+			w := contract.NewWorld(t)
 			do := func(lines []string) {
 				for _, l := range lines {
-					lawtest.Host(t, w, "%s", strings.ReplaceAll(l, "CONT", strings.TrimPrefix(w.Container.Path, "/run/netns/")))
+					contract.Host(t, w, "%s", strings.ReplaceAll(l, "CONT", strings.TrimPrefix(w.Container.Path, "/run/netns/")))
 				}
 			}
-			lawtest.Host(t, w, "ip link add ens3 up type veth peer name wire")
+			contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
 			do(tt.make)
 			b := transient("br7")
 			if tt.name != "no bridge" {
-				lawtest.Must(t, w, b)
+				contract.Must(t, w, b)
 			}
 			do(tt.use)
-			before := lawtest.State(t, w)
+			before := contract.State(t, w)
 			remove := func(stays bool) {
 				t.Helper()
 				if err := b.Remove(t.Context(), w); err != nil {
@@ -78,8 +78,8 @@ func TestTransientBridgeStays(t *testing.T) {
 				if err := TransientBridgeKind().(plan.Tidier).Tidy(t.Context(), w, "net", true); err != nil {
 					t.Error(err)
 				}
-				if now := lawtest.State(t, w); stays && now != before {
-					t.Error(lawtest.Difference(before, now))
+				if now := contract.State(t, w); stays && now != before {
+					t.Error(contract.Difference(before, now))
 				}
 			}
 			remove(true)
@@ -99,8 +99,8 @@ func TestTransientBridgeStays(t *testing.T) {
 //
 // clause: P22
 func TestTransientBridgeSwept(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, transient("br7"), link.Bridge{Name: "br8"})
+	w := contract.NewWorld(t)
+	contract.Must(t, w, transient("br7"), link.Bridge{Name: "br8"})
 	for network, stays := range map[string]bool{"other": true} {
 		if err := sweep(t.Context(), w, network, nil); err != nil {
 			t.Error(err)
@@ -109,28 +109,28 @@ func TestTransientBridgeSwept(t *testing.T) {
 			t.Errorf("after GC of %s: %v", network, err)
 		}
 	}
-	v := linktest.Veth(lawtest.Owner, "br7")
+	v := linktest.Veth(contract.Owner, "br7")
 	v.Anew = transient("br7")
-	lawtest.Must(t, w, v)
+	contract.Must(t, w, v)
 	if err := sweep(t.Context(), w, "net", nil); err != nil {
 		t.Error(err)
 	}
-	if links := lawtest.Host(t, w, "ip -br link"); strings.Contains(links, "br7") || !strings.Contains(links, "br8") {
+	if links := contract.Host(t, w, "ip -br link"); strings.Contains(links, "br7") || !strings.Contains(links, "br8") {
 		t.Errorf("after GC: %s", links)
 	}
 }
 
 // TestTransientBridgePolicy: with the bridge goes what the packet filter has for it.
 func TestTransientBridgePolicy(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	v := linktest.Veth(lawtest.Owner, "br7")
-	lawtest.Must(t, w, transient("br7"), v, filter.Ingress{Owner: lawtest.Owner, Link: "br7", Policy: filter.PolicyStrict}, filter.FailClosed{Owner: lawtest.Owner, Link: "br7", Policy: filter.PolicyStrict, Subnets: []netip.Prefix{lawtest.Prefix("10.7.0.2/24")}})
-	lawtest.Host(t, w, "ip link del %s", v.Host) // as when its container is gone, which no DEL was sent for
+	w := contract.NewWorld(t)
+	v := linktest.Veth(contract.Owner, "br7")
+	contract.Must(t, w, transient("br7"), v, filter.IngressPolicy{Owner: contract.Owner, Link: "br7", Policy: filter.PolicyStrict}, filter.FailClosed{Owner: contract.Owner, Link: "br7", Policy: filter.PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.7.0.2/24")}})
+	contract.Host(t, w, "ip link del %s", v.Host) // as when its container is gone, which no DEL was sent for
 	if err := transient("br7").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	for _, show := range []string{"ip rule", "ip route show table all", "nft list ruleset", "ip link"} {
-		for line := range strings.Lines(lawtest.Host(t, w, "%s", show)) {
+		for line := range strings.Lines(contract.Host(t, w, "%s", show)) {
 			// What marks packets into a subnet is the prune's, as ever.
 			if strings.Contains(line, "br7") || strings.Contains(line, "10.7.0") && !strings.Contains(line, "jump marking_") {
 				t.Errorf("%s: %s is left", show, line)
@@ -141,12 +141,12 @@ func TestTransientBridgePolicy(t *testing.T) {
 
 // TestTransientBridgeVLANs: the gateways of VLANs, which are ports too, go with it and do not keep it.
 func TestTransientBridgeVLANs(t *testing.T) {
-	lawtest.NeedBridgeVLANs(t)
-	w := lawtest.NewWorld(t)
+	contract.NeedBridgeVLANs(t)
+	w := contract.NewWorld(t)
 	b := TransientBridge{Bridge: link.Bridge{Name: "cni0", VLANs: true}, Network: "net"}
-	v := linktest.Veth(lawtest.Owner, "cni0")
+	v := linktest.Veth(contract.Owner, "cni0")
 	v.VLANs = link.VLANs{Native: 100}
-	before := lawtest.BridgeVLANState(w)(t)
+	before := contract.BridgeVLANState(w)(t)
 	p := plan.Plan{b, v, plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 100}), plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 200})}
 	tx := plan.Begin(w)
 	if err := tx.Apply(t.Context(), p); err != nil {
@@ -161,8 +161,8 @@ func TestTransientBridgeVLANs(t *testing.T) {
 	if err := p.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if after := lawtest.BridgeVLANState(w)(t); after != before {
-		t.Error(lawtest.Difference(before, after))
+	if after := contract.BridgeVLANState(w)(t); after != before {
+		t.Error(contract.Difference(before, after))
 	}
 }
 
@@ -171,8 +171,8 @@ func TestTransientBridgeVLANs(t *testing.T) {
 //
 // clause: P12 P20
 func TestTransientBridgeRace(t *testing.T) {
-	w := lawtest.NewWorld(t)
-	before := lawtest.State(t, w)
+	w := contract.NewWorld(t)
+	before := contract.State(t, w)
 	const workers, rounds = 3, 60
 	var wg sync.WaitGroup
 	for i := range workers {
@@ -206,7 +206,7 @@ func TestTransientBridgeRace(t *testing.T) {
 	if err := transient("br7").Remove(t.Context(), w); err != nil { // who was last may have been one that leaves it
 		t.Error(err)
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Error(lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Error(contract.Difference(before, after))
 	}
 }

@@ -36,7 +36,7 @@ type rows struct {
 
 // Owners implements plan.Kind.
 func (k portKind) Owners(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-	recorded, err := w.Memory.Records(portRecord, network)
+	recorded, err := w.Store.Records(portRecord, network)
 	errs := []error{err}
 	dbs := map[DB]bool{k.db: false} // whether an attachment has recorded rows there
 	for hash, raw := range recorded {
@@ -83,7 +83,7 @@ func (k portKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag)
 			o.mark = kernel.Tag(t.Owner)
 		}
 		db := found.db
-		raw, err := w.Memory.Raw(portRecord, t.Network, t.Hash)
+		raw, err := w.Store.Raw(portRecord, t.Network, t.Hash)
 		if err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (k portKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag)
 			continue
 		}
 		for _, o := range byDB[db] {
-			errs = append(errs, w.Memory.ForgetOf(portRecord, o.Network, o.Hash))
+			errs = append(errs, w.Store.DeleteOf(portRecord, o.Network, o.Hash))
 		}
 	}
 	return errors.Join(errs...)

@@ -27,7 +27,7 @@ func world(t *testing.T) (*nstest.OVS, *kernel.World) {
 	t.Cleanup(host.Close)
 	nstest.Run(t, "sh", "-ec", "for n in 0 1 2; do ip link add a$n type veth peer name b$n; ip link set a$n up; ip link set b$n up; done")
 	o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev")
-	return o, &kernel.World{Host: host, Memory: kernel.Memory{Dir: t.TempDir()}}
+	return o, &kernel.World{Host: host, Store: kernel.Store{Dir: t.TempDir()}}
 }
 
 func owner(id string) spec.Owner { return spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"} }
@@ -43,7 +43,7 @@ func rows(t *testing.T, o *nstest.OVS, w *kernel.World) string {
 		slices.Sort(lines)
 		s = append(s, lines...)
 	}
-	return strings.Join(s, "\n") + nstest.Run(t, "find", w.Memory.Dir, "-type", "f", "-not", "-name", "*lock*")
+	return strings.Join(s, "\n") + nstest.Run(t, "find", w.Store.Dir, "-type", "f", "-not", "-name", "*lock*")
 }
 
 // TestLaw holds the resources and the Kind to their laws: ensured, they verify, and ensuring again changes nothing but what has to be
@@ -126,7 +126,7 @@ func TestLaw(t *testing.T) {
 
 	ensure(other, true)
 	both := rows(t, o, w)
-	tags, err := ovs.PortKind("").Owners(ctx, &kernel.World{Host: w.Host, Memory: w.Memory}, "net")
+	tags, err := ovs.PortKind("").Owners(ctx, &kernel.World{Host: w.Host, Store: w.Store}, "net")
 	if err != nil || !slices.ContainsFunc(tags, func(t plan.Tag) bool { return t.Hash == kernel.OwnerHash(owner("c1")) }) {
 		t.Fatalf("owners %v, %v", tags, err)
 	}
@@ -149,7 +149,7 @@ func TestLaw(t *testing.T) {
 	}
 	ensure(p, true)
 	ensure(tunnels, true)
-	w.Memory = kernel.Memory{Dir: t.TempDir()} // as after a restart of the host
+	w.Store = kernel.Store{Dir: t.TempDir()} // as after a restart of the host
 	collect("net")
 	if got := rows(t, o, w); strings.Contains(got, "fairlead") || strings.Contains(got, "htb") {
 		t.Errorf("GC without records left\n%s", got)

@@ -104,7 +104,7 @@ type record struct{ DB DB }
 
 // Ensure implements plan.Resource. Rows that a former call for the same attachment has left are replaced.
 func (p Port) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	if err := w.Memory.Remember(portRecord, p.Owner, record{p.DB}); err != nil {
+	if err := w.Store.Put(portRecord, p.Owner, record{p.DB}); err != nil {
 		return false, err
 	}
 	err := p.DB.do(ctx, func(c *ovsdb.Conn) error {

@@ -28,14 +28,14 @@ func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok 
 	case filter.PublishIPTables, filter.MasqueradeIPTables:
 	case filter.SpoofCheck:
 		to = plan.Plan{ReferenceSpoofCheck(r)}
-	case filter.Ingress:
+	case filter.IngressPolicy:
 		if r.Policy == filter.PolicyOpen {
 			break
 		}
 		if r.Policy == filter.PolicyStrict {
 			lost = []string{"ingressPolicy strict: its rules stay in iptables"}
 		}
-		to = plan.Plan{filter.IPTIngress{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To, Stays: true}}
+		to = plan.Plan{filter.IPTIngressPolicy{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To, Stays: true}}
 	case filter.FailClosed: // the rules are the bridge's, and go with ReleaseNetwork
 		if r.Policy == filter.PolicyIsolated || r.Policy == filter.PolicyStrict {
 			lost = []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
@@ -115,7 +115,7 @@ func ReferenceInNFT(w *kernel.World) (there bool, err error) {
 
 // ForgetHandedOver forgets what is remembered of an attachment's rules, which are the reference's now.
 func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
-	return errors.Join(w.Memory.Forget(filter.IPTPublishedRecord, o), w.Memory.Forget(filter.IPTMasqueradeRecord, o))
+	return errors.Join(w.Store.Delete(filter.IPTPublishedRecord, o), w.Store.Delete(filter.IPTMasqueradeRecord, o))
 }
 
 // rules are the reference's in table filter, for addresses of a family.

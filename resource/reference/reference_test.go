@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -13,23 +13,23 @@ import (
 )
 
 func published(port filter.PortMapping) filter.PublishIPTables {
-	return filter.PublishIPTables{MarkBit: 13, Publish: filter.Publish{Owner: lawtest.Owner, SNAT: true, Ports: []filter.PortMapping{port}}}
+	return filter.PublishIPTables{MarkBit: 13, Publish: filter.Publish{Owner: contract.Owner, SNAT: true, Ports: []filter.PortMapping{port}}}
 }
 
 // GC removes by what is remembered and, of the reference's, by the comments; what is valid stays.
 //
 // clause: P22
 func TestSweepIPTables(t *testing.T) {
-	lawtest.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
-		w := lawtest.NewWorld(t)
-		lawtest.SettleOn(t, w, v)
+	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+		w := contract.NewWorld(t)
+		contract.SettleOn(t, w, v)
 		make := func(id, ifName string, n byte) []plan.Remover {
 			p := published(filter.PortMapping{Protocol: "tcp", HostPort: 8000 + uint16(n), ContainerPort: 80})
 			p.Owner.ContainerID, p.Owner.IfName = id, ifName
-			p.To4, p.To6 = lawtest.Prefix("10.1.2.10"+string('0'+rune(n))+"/24"), lawtest.Prefix("fd00::10"+string('0'+rune(n))+"/64")
+			p.To4, p.To6 = contract.Prefix("10.1.2.10"+string('0'+rune(n))+"/24"), contract.Prefix("fd00::10"+string('0'+rune(n))+"/64")
 			m := filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: p.Owner, From: p.Addrs()}}
-			lawtest.Ensure(t, w, p)
-			lawtest.Ensure(t, w, m)
+			contract.Ensure(t, w, p)
+			contract.Ensure(t, w, m)
 			return []plan.Remover{p, m}
 		}
 		lives := make("lives", "eth0", 1)
@@ -38,28 +38,28 @@ func TestSweepIPTables(t *testing.T) {
 		make("dies", "eth0", 4)
 		other := published(filter.PortMapping{Protocol: "tcp", HostPort: 9000, ContainerPort: 80})
 		other.Owner = spec.Owner{Network: "other", ContainerID: "dies", IfName: "eth0"}
-		other.To4, other.To6 = lawtest.Prefix("10.9.9.105/24"), lawtest.Prefix("fd00:9::105/64")
-		lawtest.Ensure(t, w, other)
-		if err := w.Memory.Forget(filter.IPTPublishedRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
+		other.To4, other.To6 = contract.Prefix("10.9.9.105/24"), contract.Prefix("fd00:9::105/64")
+		contract.Ensure(t, w, other)
+		if err := w.Store.Delete(filter.IPTPublishedRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Memory.Forget(filter.IPTMasqueradeRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
+		if err := w.Store.Delete(filter.IPTMasqueradeRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
 			t.Fatal(err)
 		}
 		err := sweep(t.Context(), w, "net", []spec.Owner{{Network: "net", ContainerID: "lives", IfName: "eth0"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := lawtest.IPTablesState(t, w, v)
+		s := contract.IPTablesState(t, w, v)
 		for _, gone := range []string{".102", "::102", ".103", "::103", ".104", "::104", `"former\"`} {
 			if strings.Contains(s, gone) {
 				t.Errorf("GC left %s:\n%s", gone, s)
 			}
 		}
 		for _, r := range lives {
-			lawtest.Verify(t, w, r)
+			contract.Verify(t, w, r)
 		}
-		lawtest.Verify(t, w, other)
+		contract.Verify(t, w, other)
 	})
 }
 
@@ -70,9 +70,9 @@ func BenchmarkNothingOfTheReference(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer host.Close()
-	w := &kernel.World{Host: host, Memory: kernel.Memory{Dir: b.TempDir()}}
-	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: lawtest.Owner}}, ReferencePorts{Owner: lawtest.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: lawtest.Owner}},
-		ReferenceMasquerade{Owner: lawtest.Owner}, ReferenceSpoofCheck{Owner: lawtest.Owner}, ReferenceFirewall{Owner: lawtest.Owner}}
+	w := &kernel.World{Host: host, Store: kernel.Store{Dir: b.TempDir()}}
+	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: contract.Owner}}, ReferencePorts{Owner: contract.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: contract.Owner}},
+		ReferenceMasquerade{Owner: contract.Owner}, ReferenceSpoofCheck{Owner: contract.Owner}, ReferenceFirewall{Owner: contract.Owner}}
 	for _, r := range all {
 		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {
 			for b.Loop() {

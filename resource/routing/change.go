@@ -105,7 +105,7 @@ func (c Change) site(w *kernel.World) (at site, err error) {
 
 // recallChanges is what is remembered of the owner in this namespace.
 func recallChanges(w *kernel.World, o spec.Owner, ns *kernel.NS) (rec changed, err error) {
-	known, err := w.Memory.Recall(changeRecord, o, &rec)
+	known, err := w.Store.Get(changeRecord, o, &rec)
 	if err == nil && known {
 		if known, err = ns.Is(rec.NS); known || err != nil {
 			return rec, err
@@ -120,9 +120,9 @@ func recallChanges(w *kernel.World, o spec.Owner, ns *kernel.NS) (rec changed, e
 
 func (rec changed) remember(w *kernel.World, o spec.Owner) error {
 	if len(rec.Entries) == 0 {
-		return w.Memory.Forget(changeRecord, o)
+		return w.Store.Delete(changeRecord, o)
 	}
-	return w.Memory.Remember(changeRecord, o, rec)
+	return w.Store.Put(changeRecord, o, rec)
 }
 
 func (rec changed) find(key string) int {
@@ -375,7 +375,7 @@ func (c Change) Remove(ctx context.Context, w *kernel.World) error {
 // removeChanges takes back the changes of an owner that are meant, the last first.
 func removeChanges(ctx context.Context, w *kernel.World, o spec.Owner, which func(changeEntry) bool) error {
 	var rec changed
-	known, err := w.Memory.Recall(changeRecord, o, &rec)
+	known, err := w.Store.Get(changeRecord, o, &rec)
 	if err != nil || !known {
 		return err
 	}
@@ -387,7 +387,7 @@ func removeChanges(ctx context.Context, w *kernel.World, o spec.Owner, which fun
 		}
 	}
 	if errors.Is(err, kernel.ErrNoNamespace) {
-		return w.Memory.Forget(changeRecord, o)
+		return w.Store.Delete(changeRecord, o)
 	}
 	if err != nil {
 		return err

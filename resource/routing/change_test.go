@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -19,7 +19,7 @@ import (
 func changeState(w *kernel.World) func(testing.TB) string {
 	return func(t testing.TB) string {
 		t.Helper()
-		return sourceState(w)(t) + lawtest.Container(t, w, "ip neigh show nud permanent") + lawtest.Container(t, w, "ip -6 neigh show nud permanent")
+		return sourceState(w)(t) + contract.Container(t, w, "ip neigh show nud permanent") + contract.Container(t, w, "ip -6 neigh show nud permanent")
 	}
 }
 
@@ -67,10 +67,10 @@ func TestChange(t *testing.T) {
 		"replace default":   {Replace, route("0.0.0.0/0", via("10.1.0.9")...), map[string][2]string{"back": {"ip route replace default via 10.1.0.1", "want via 10.1.0.9"}}},
 		"replace default6":  {Replace, route("::/0", via("fd00::8", "fd00::9")...), nil},
 		"replace with two":  {Replace, route("0.0.0.0/0", via("10.1.0.8", "10.1.0.9")...), nil},
-		"replace by a hole": {Replace, RouteEntry{Link: "eth0", Dst: lawtest.Default4, Type: addr.Unreachable}, nil},
+		"replace by a hole": {Replace, RouteEntry{Link: "eth0", Dst: contract.Default4, Type: addr.Unreachable}, nil},
 		"del": {Del, RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24")}, map[string][2]string{
 			"back": {"ip route add 192.0.2.0/24 via 10.1.0.7 metric 5 mtu 1300", "route 192.0.2.0/24 via 10.1.0.7 dev cont/eth0 metric 5 table 254 is there"}}},
-		"del by what it is": {Del, RouteEntry{Link: "eth0", Dst: lawtest.Default6, Hops: via("fd00::1"), Priority: 1024}, nil},
+		"del by what it is": {Del, RouteEntry{Link: "eth0", Dst: contract.Default6, Hops: via("fd00::1"), Priority: 1024}, nil},
 		"del the subnet":    {Del, RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("fd00::/64")}, nil},
 		"flush": {Flush, RouteEntry{Link: "eth0", V4: true, V6: true}, map[string][2]string{
 			"back": {"ip route add default via 10.1.0.1", "route default via 10.1.0.1 dev cont/eth0 table 254 is there"}}},
@@ -90,11 +90,11 @@ func TestChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := changeable(t)
-			var bs []lawtest.Breaker
+			var bs []contract.Breakage
 			for what, b := range tt.breakers {
-				bs = append(bs, lawtest.Break(what, lawtest.In(w, b[0]), b[1]))
+				bs = append(bs, contract.Break(what, contract.In(w, b[0]), b[1]))
 			}
-			lawtest.Book{State: changeState(w)}.Hold(t, w, Change{Owner: lawtest.Owner, Do: tt.do, Of: tt.of, Key: "x[0]"}, bs...)
+			contract.Terms{State: changeState(w)}.Test(t, w, Change{Owner: contract.Owner, Do: tt.do, Of: tt.of, Key: "x[0]"}, bs...)
 		})
 	}
 }
@@ -111,7 +111,7 @@ func changeable(t *testing.T) *kernel.World {
 		"ip -6 route add 2001:db8:18::/48 metric 9 nexthop via fd00::3 dev eth0 weight 4 nexthop via fd00::4 dev eth0",
 		"ip route add 10.5.0.0/16 via 10.1.0.5 dev eth0 proto 99 metric 7 src 10.1.0.2 mtu lock 1300 rto_min 5ms initcwnd 20",
 	} {
-		lawtest.Container(t, w, "%s", c)
+		contract.Container(t, w, "%s", c)
 	}
 	return w
 }
@@ -121,14 +121,14 @@ func TestChanges(t *testing.T) {
 	w := changeable(t)
 	before := changeState(w)(t)
 	p := plan.Plan{
-		Change{Owner: lawtest.Owner, Do: Flush, Of: RouteEntry{Link: "eth0", V4: true, V6: true}},
-		Change{Owner: lawtest.Owner, Do: Add, Of: route("172.20.0.0/16")},
-		Change{Owner: lawtest.Owner, Do: Add, Of: route("0.0.0.0/0", via("172.20.0.1")...)},
-		Change{Owner: lawtest.Owner, Do: Replace, Of: route("0.0.0.0/0", via("10.1.0.9")...)},
-		Change{Owner: lawtest.Owner, Do: Del, Of: RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("172.20.0.0/16")}},
-		Change{Owner: lawtest.Owner, Do: Add, Of: route("172.20.0.0/16", via("10.1.0.8")...)},
-		Change{Owner: lawtest.Owner, Do: Flush, Of: RuleEntry{V4: true, V6: true}},
-		Change{Owner: lawtest.Owner, Do: Add, Of: RuleEntry{V4: true, Priority: 5, Table: 77}},
+		Change{Owner: contract.Owner, Do: Flush, Of: RouteEntry{Link: "eth0", V4: true, V6: true}},
+		Change{Owner: contract.Owner, Do: Add, Of: route("172.20.0.0/16")},
+		Change{Owner: contract.Owner, Do: Add, Of: route("0.0.0.0/0", via("172.20.0.1")...)},
+		Change{Owner: contract.Owner, Do: Replace, Of: route("0.0.0.0/0", via("10.1.0.9")...)},
+		Change{Owner: contract.Owner, Do: Del, Of: RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("172.20.0.0/16")}},
+		Change{Owner: contract.Owner, Do: Add, Of: route("172.20.0.0/16", via("10.1.0.8")...)},
+		Change{Owner: contract.Owner, Do: Flush, Of: RuleEntry{V4: true, V6: true}},
+		Change{Owner: contract.Owner, Do: Add, Of: RuleEntry{V4: true, Priority: 5, Table: 77}},
 	}
 	tx := plan.Begin(w)
 	if err := tx.Apply(t.Context(), p); err != nil {
@@ -146,13 +146,13 @@ func TestChanges(t *testing.T) {
 		}
 	}
 	if got := changeState(w)(t); got != after {
-		t.Error(lawtest.Difference(after, got))
+		t.Error(contract.Difference(after, got))
 	}
-	if err := ChangeKind().Remove(t.Context(), w, plan.TagOf(lawtest.Owner)); err != nil {
+	if err := ChangeKind().Remove(t.Context(), w, plan.TagOf(contract.Owner)); err != nil {
 		t.Fatal(err)
 	}
 	if got := changeState(w)(t); got != before {
-		t.Errorf("remove left%s", lawtest.Difference(before, got))
+		t.Errorf("remove left%s", contract.Difference(before, got))
 	}
 }
 
@@ -168,7 +168,7 @@ func TestChangeRefused(t *testing.T) {
 		{route("203.0.113.0/24", via("172.31.0.1")...), `routes[7]: the kernel does not take 203.0.113.0/24 via 172.31.0.1: network is unreachable`},
 		{NeighbourEntry{Addr: netip.MustParseAddr("10.1.0.77"), MAC: "02:00:00:00:00:01"}, `routes[7]: 10.1.0.77 lladdr 02:00:00:00:00:01: there is neighbour 10.1.0.77 lladdr 02:00:00:00:00:77 already`},
 	} {
-		_, err := Change{Owner: lawtest.Owner, Do: Add, Of: tt.of, Key: "routes[7]"}.Ensure(t.Context(), w)
+		_, err := Change{Owner: contract.Owner, Do: Add, Of: tt.of, Key: "routes[7]"}.Ensure(t.Context(), w)
 		var e *spec.Error
 		if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tt.say)) {
 			t.Errorf("%v: want %s", err, tt.say)
@@ -176,7 +176,7 @@ func TestChangeRefused(t *testing.T) {
 	}
 	for _, of := range []Subject{route("0.0.0.0/0", via("10.1.0.1")...), route("198.18.0.0/15", Hop{Via: netip.MustParseAddr("10.1.0.3"), Weight: 4},
 		Hop{Via: netip.MustParseAddr("10.1.0.4"), OnLink: true})} {
-		c := Change{Owner: lawtest.Owner, Do: Add, Of: of, Key: "routes[0]"}
+		c := Change{Owner: contract.Owner, Do: Add, Of: of, Key: "routes[0]"}
 		if changed, err := c.Ensure(t.Context(), w); err != nil || changed {
 			t.Errorf("%v: changed %v, %v", c, changed, err)
 		}
@@ -185,45 +185,45 @@ func TestChangeRefused(t *testing.T) {
 		}
 	}
 	if got := changeState(w)(t); got != before {
-		t.Errorf("a refused change left%s", lawtest.Difference(before, got))
+		t.Errorf("a refused change left%s", contract.Difference(before, got))
 	}
 }
 
 // A default route of another interface is replaced, and put back; a route whose place somebody else has taken since is not.
 func TestChangeOfAnother(t *testing.T) {
 	w := changeable(t)
-	lawtest.Container(t, w, "ip route del default")
-	lawtest.Container(t, w, "ip link add eth1 up type veth peer name far1")
-	lawtest.Container(t, w, "ip link set far1 up")
-	lawtest.Container(t, w, "ip addr add 10.7.0.2/24 dev eth1")
-	lawtest.Container(t, w, "ip route add default via 10.7.0.1 dev eth1")
+	contract.Container(t, w, "ip route del default")
+	contract.Container(t, w, "ip link add eth1 up type veth peer name far1")
+	contract.Container(t, w, "ip link set far1 up")
+	contract.Container(t, w, "ip addr add 10.7.0.2/24 dev eth1")
+	contract.Container(t, w, "ip route add default via 10.7.0.1 dev eth1")
 	before := changeState(w)(t)
-	c := Change{Owner: lawtest.Owner, Do: Replace, Of: route("0.0.0.0/0", via("10.1.0.1")...), Key: "routes[0]"}
-	lawtest.Must(t, w, c)
+	c := Change{Owner: contract.Owner, Do: Replace, Of: route("0.0.0.0/0", via("10.1.0.1")...), Key: "routes[0]"}
+	contract.Must(t, w, c)
 	shows(t, w, "-4 route show default", "default via 10.1.0.1 dev eth0")
 	if err := c.Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	if got := changeState(w)(t); got != before {
-		t.Errorf("remove left%s", lawtest.Difference(before, got))
+		t.Errorf("remove left%s", contract.Difference(before, got))
 	}
-	lawtest.Must(t, w, c)
-	lawtest.Container(t, w, "ip link del eth1")
+	contract.Must(t, w, c)
+	contract.Container(t, w, "ip link del eth1")
 	if err := c.Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
 	shows(t, w, "-4 route show default")
-	lawtest.Must(t, w, c)
+	contract.Must(t, w, c)
 	// In another container of that path nothing is touched.
-	other := &kernel.World{Host: w.Host, Container: lawtest.OpenNS(t), Memory: w.Memory}
-	lawtest.Container(t, other, "ip link add eth0 up type veth peer name far0")
-	lawtest.Container(t, other, "ip link set far0 up")
-	lawtest.Container(t, other, "ip route add default dev eth0")
-	if err := ChangeKind().Remove(context.Background(), other, plan.TagOf(lawtest.Owner)); err != nil {
+	other := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
+	contract.Container(t, other, "ip link add eth0 up type veth peer name far0")
+	contract.Container(t, other, "ip link set far0 up")
+	contract.Container(t, other, "ip route add default dev eth0")
+	if err := ChangeKind().Remove(context.Background(), other, plan.TagOf(contract.Owner)); err != nil {
 		t.Fatal(err)
 	}
 	shows(t, other, "-4 route show default", "default dev eth0")
-	if names, err := os.ReadDir(w.Memory.Dir); err != nil || strings.Contains(names[0].Name(), changeRecord) {
+	if names, err := os.ReadDir(w.Store.Dir); err != nil || strings.Contains(names[0].Name(), changeRecord) {
 		t.Errorf("%v, %v", names, err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -16,8 +16,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	lawtest.KindOf = kindOf
-	lawtest.Main(m)
+	contract.KindOf = kindOf
+	contract.Main(m)
 }
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
@@ -40,12 +40,12 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 
 // sweep is GC of this package's kinds, with the records that go after them.
 func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
-	return lawtest.Sweep(ctx, w, kinds(), network, valid)
+	return contract.Sweep(ctx, w, kinds(), network, valid)
 }
 
 // attached is a bridge, and a container on it that has 10.1.0.2/16 and fd00::2/64.
 func attached() plan.Plan {
-	v := linktest.Veth(lawtest.Owner, "cni0")
+	v := linktest.Veth(contract.Owner, "cni0")
 	v.Down = true
 	return plan.Plan{
 		link.Bridge{Name: "cni0"}, v, sysctl.EnableIPv6{Link: "eth0", NoDAD: true},

@@ -103,7 +103,7 @@ func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) 
 
 // recall is what is remembered of the owner, if it is about this namespace.
 func (s SourceRouting) recall(w *kernel.World, ns *kernel.NS) (rec sources, known bool, err error) {
-	if known, err = w.Memory.Recall(sourceRecord, s.Owner, &rec); err != nil {
+	if known, err = w.Store.Get(sourceRecord, s.Owner, &rec); err != nil {
 		return rec, false, err
 	}
 	if known && rec.By != nil {
@@ -156,15 +156,15 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		now.Made = withoutSources(now.Made)
 	}
 	rec.By[s.Table] = now
-	if err := w.Memory.Remember(sourceRecord, s.Owner, rec); err != nil {
+	if err := w.Store.Put(sourceRecord, s.Owner, rec); err != nil {
 		return false, err
 	}
 	if err := now.apply(ctx, w, ns); err != nil {
 		undone := now.takeBack(context.WithoutCancel(ctx), w, ns)
 		if delete(rec.By, s.Table); undone == nil && known {
-			undone = w.Memory.Remember(sourceRecord, s.Owner, rec)
+			undone = w.Store.Put(sourceRecord, s.Owner, rec)
 		} else if undone == nil {
-			undone = w.Memory.Forget(sourceRecord, s.Owner)
+			undone = w.Store.Delete(sourceRecord, s.Owner)
 		}
 		return false, errors.Join(err, undone)
 	}
@@ -333,7 +333,7 @@ func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.N
 }
 
 // tableOf is the table that packets from the source are to be looked up in, or zero where nothing says it: neither
-// our memory nor, where that was lost, a rule.
+// our record nor, where that was lost, a rule.
 func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, error) {
 	if s.Table != 0 {
 		return s.Table, nil
@@ -357,7 +357,7 @@ func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, err
 func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 	ns, err := resource.Container.Namespace(w)
 	if err != nil { // gone, and all that was in it
-		return w.Memory.Forget(sourceRecord, s.Owner)
+		return w.Store.Delete(sourceRecord, s.Owner)
 	}
 	unlock, err := lockSources(ctx, ns)
 	if err != nil {
@@ -367,9 +367,9 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 	var other sources
 	rec, known, err := s.recall(w, ns)
 	if err == nil && !known {
-		known, err = w.Memory.Recall(sourceRecord, s.Owner, &other)
+		known, err = w.Store.Get(sourceRecord, s.Owner, &other)
 		if known { // of a namespace that is gone; this one has its path and is none of ours
-			return errors.Join(err, w.Memory.Forget(sourceRecord, s.Owner))
+			return errors.Join(err, w.Store.Delete(sourceRecord, s.Owner))
 		}
 	}
 	if err != nil {
@@ -392,7 +392,7 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 		errs = append(errs, s.removeOthers(ns, index, known))
 	}
 	if errors.Join(errs...) == nil {
-		errs = append(errs, w.Memory.Forget(sourceRecord, s.Owner))
+		errs = append(errs, w.Store.Delete(sourceRecord, s.Owner))
 	}
 	return errors.Join(errs...)
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -27,9 +27,9 @@ var (
 
 // routed is a world with a container that has default routes and one more by a router of its own.
 func routed(t *testing.T) *kernel.World {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, attached()...)
-	lawtest.Must(t, w, addr.Route{Link: "eth0", Dst: lawtest.Default4, Via: source4.Via}, addr.Route{Link: "eth0", Dst: lawtest.Default6, Via: source6.Via},
+	w := contract.NewWorld(t)
+	contract.Must(t, w, attached()...)
+	contract.Must(t, w, addr.Route{Link: "eth0", Dst: contract.Default4, Via: source4.Via}, addr.Route{Link: "eth0", Dst: contract.Default6, Via: source6.Via},
 		addr.Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24"), Via: netip.MustParseAddr("10.1.0.7"), MTU: 1300, Priority: 5},
 		addr.Route{Link: "eth0", Dst: netip.MustParsePrefix("198.51.100.0/24")})
 	return w
@@ -39,14 +39,14 @@ func routed(t *testing.T) *kernel.World {
 func sourceState(w *kernel.World) func(testing.TB) string {
 	return func(t testing.TB) string {
 		t.Helper()
-		return lawtest.State(t, w) + lawtest.RuleState(w)(t) + "remembered: " + strings.Join(remembered(t, w), " ")
+		return contract.State(t, w) + contract.RuleState(w)(t) + "remembered: " + strings.Join(remembered(t, w), " ")
 	}
 }
 
 // remembered are the records of attachments; a bridge's gateway is anybody's.
 func remembered(t testing.TB, w *kernel.World) (names []string) {
 	t.Helper()
-	files, err := os.ReadDir(w.Memory.Dir)
+	files, err := os.ReadDir(w.Store.Dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func remembered(t testing.TB, w *kernel.World) (names []string) {
 // shows fails unless the output of ip(8) is these lines; what ip adds at their ends does not count.
 func shows(t *testing.T, w *kernel.World, args string, want ...string) {
 	t.Helper()
-	out := strings.TrimSpace(lawtest.Container(t, w, "ip %s", args))
+	out := strings.TrimSpace(contract.Container(t, w, "ip %s", args))
 	var got []string
 	for _, l := range strings.Split(out, "\n") {
 		if l = strings.TrimSpace(l); l != "" && !strings.HasPrefix(l, "fe80::") {
@@ -79,21 +79,21 @@ func shows(t *testing.T, w *kernel.World, args string, want ...string) {
 // clause: P12 P15 P17
 func TestSourceRouting(t *testing.T) {
 	w := routed(t)
-	s := SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, source6}}
-	lawtest.Book{State: sourceState(w)}.Hold(t, w, s,
-		lawtest.Break("rule", lawtest.In(w, "ip rule del from 10.1.0.2"), "priority 32765 from 10.1.0.2 lookup 100: is missing"),
-		lawtest.Break("IPv6 rule", lawtest.In(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 101: is missing"),
-		lawtest.Break("default route", lawtest.In(w, "ip route del default table 100"), "route default via 10.1.0.1 dev cont/eth0 table 100: is missing"),
-		lawtest.Break("IPv6 default route", lawtest.In(w, "ip -6 route del default table 101"), "route -6 default via fd00::1 dev cont/eth0 metric 1024 table 101: is missing"),
-		lawtest.Break("subnet", lawtest.In(w, "ip route del 10.1.0.0/16 table 100"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 100: is missing"),
-		lawtest.Break("subnet's hint", lawtest.In(w, "ip route change 10.1.0.0/16 dev eth0 table 100"), "src is invalid IP, want 10.1.0.2"),
-		lawtest.Break("mtu", lawtest.In(w, "ip route change 192.0.2.0/24 via 10.1.0.7 metric 5 table 100"), "mtu is 0, want 1300"),
-		lawtest.Break("back in main", lawtest.In(w, "ip route add default via 10.1.0.1 dev eth0 onlink"), "route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"),
-		lawtest.Break("subnet back in main", lawtest.In(w, "ip route add 10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 254: is back in the main table"),
-		lawtest.Break("IPv6 subnet back in main", lawtest.In(w, "ip -6 route add fd00::/64 dev eth0 metric 256 proto kernel"), "route fd00::/64 dev cont/eth0 metric 256 table 254: is back in the main table"),
-		lawtest.Break("flushed", lawtest.In(w, "ip -6 route flush table 101"), "route fd00::/64 dev cont/eth0 src fd00::2 table 101: is missing"),
+	s := SourceRouting{Owner: contract.Owner, Sources: []Source{source4, source6}}
+	contract.Terms{State: sourceState(w)}.Test(t, w, s,
+		contract.Break("rule", contract.In(w, "ip rule del from 10.1.0.2"), "priority 32765 from 10.1.0.2 lookup 100: is missing"),
+		contract.Break("IPv6 rule", contract.In(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 101: is missing"),
+		contract.Break("default route", contract.In(w, "ip route del default table 100"), "route default via 10.1.0.1 dev cont/eth0 table 100: is missing"),
+		contract.Break("IPv6 default route", contract.In(w, "ip -6 route del default table 101"), "route -6 default via fd00::1 dev cont/eth0 metric 1024 table 101: is missing"),
+		contract.Break("subnet", contract.In(w, "ip route del 10.1.0.0/16 table 100"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 100: is missing"),
+		contract.Break("subnet's hint", contract.In(w, "ip route change 10.1.0.0/16 dev eth0 table 100"), "src is invalid IP, want 10.1.0.2"),
+		contract.Break("mtu", contract.In(w, "ip route change 192.0.2.0/24 via 10.1.0.7 metric 5 table 100"), "mtu is 0, want 1300"),
+		contract.Break("back in main", contract.In(w, "ip route add default via 10.1.0.1 dev eth0 onlink"), "route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"),
+		contract.Break("subnet back in main", contract.In(w, "ip route add 10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 254: is back in the main table"),
+		contract.Break("IPv6 subnet back in main", contract.In(w, "ip -6 route add fd00::/64 dev eth0 metric 256 proto kernel"), "route fd00::/64 dev cont/eth0 metric 256 table 254: is back in the main table"),
+		contract.Break("flushed", contract.In(w, "ip -6 route flush table 101"), "route fd00::/64 dev cont/eth0 src fd00::2 table 101: is missing"),
 	)
-	lawtest.Must(t, w, s)
+	contract.Must(t, w, s)
 	shows(t, w, "-4 rule show table 100", "32765: from 10.1.0.2 lookup 100 proto 250")
 	shows(t, w, "-6 rule show table 101", "32765: from fd00::2 lookup 101 proto 250")
 	shows(t, w, "-4 route show table 100", "default via 10.1.0.1 dev eth0 proto 250", "10.1.0.0/16 dev eth0 proto 250 scope link src 10.1.0.2",
@@ -101,7 +101,7 @@ func TestSourceRouting(t *testing.T) {
 	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0 proto 250 src fd00::2 metric", "default via fd00::1 dev eth0 proto 250 metric 1024")
 	shows(t, w, "-4 route show table main")
 	shows(t, w, "-6 route show table main")
-	if out := lawtest.Container(t, w, "ip -6 route show table main"); !strings.Contains(out, "fe80::/64") {
+	if out := contract.Container(t, w, "ip -6 route show table main"); !strings.Contains(out, "fe80::/64") {
 		t.Errorf("no route to link-local neighbours:\n%s", out)
 	}
 }
@@ -110,18 +110,18 @@ func TestSourceRoutingByOtherRouters(t *testing.T) {
 	w := routed(t)
 	before := sourceState(w)(t)
 	r4, r6 := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fe80::9")
-	s := SourceRouting{Owner: lawtest.Owner, Hints: true, Sources: []Source{{source4.Prefix, r4, true}, {source6.Prefix, r6, true}}}
-	lawtest.Book{State: sourceState(w)}.Hold(t, w, s,
-		lawtest.Break("the other router", lawtest.In(w, "ip route replace default via 10.1.0.1 table 100"), "route default via 10.1.0.9 dev cont/eth0 table 100: is missing"),
-		lawtest.Break("hint", lawtest.In(w, "ip -6 route del fd00::/64 metric 255"), "src fd00::2 metric 255 table 254: is missing"),
+	s := SourceRouting{Owner: contract.Owner, Hints: true, Sources: []Source{{source4.Prefix, r4, true}, {source6.Prefix, r6, true}}}
+	contract.Terms{State: sourceState(w)}.Test(t, w, s,
+		contract.Break("the other router", contract.In(w, "ip route replace default via 10.1.0.1 table 100"), "route default via 10.1.0.9 dev cont/eth0 table 100: is missing"),
+		contract.Break("hint", contract.In(w, "ip -6 route del fd00::/64 metric 255"), "src fd00::2 metric 255 table 254: is missing"),
 	)
-	lawtest.Must(t, w, s)
+	contract.Must(t, w, s)
 	shows(t, w, "-4 route show default table 100", "default via 10.1.0.9 dev eth0")
 	shows(t, w, "-6 route show default table 101", "default via fe80::9 dev eth0")
 	shows(t, w, "-4 route show table main", "10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2", "198.51.100.0/24 dev eth0 scope link")
 	shows(t, w, "-6 route show table main", "fd00::/64 dev eth0 proto 250 src fd00::2 metric 255", "fd00::/64 dev eth0 proto kernel metric 256")
 	// The main plugin's route is where packets from its address look for it (P16).
-	for _, r := range []addr.Route{{Link: "eth0", Dst: lawtest.Default4, Via: source4.Via}, {Link: "eth0", Dst: lawtest.Default6, Via: source6.Via}} {
+	for _, r := range []addr.Route{{Link: "eth0", Dst: contract.Default4, Via: source4.Via}, {Link: "eth0", Dst: contract.Default6, Via: source6.Via}} {
 		if err := r.Verify(t.Context(), w); err != nil {
 			t.Errorf("%v: %v", r, err)
 		}
@@ -130,37 +130,37 @@ func TestSourceRoutingByOtherRouters(t *testing.T) {
 		t.Error(err)
 	}
 	if after := sourceState(w)(t); after != before {
-		t.Errorf("left behind:%s", lawtest.Difference(before, after))
+		t.Errorf("left behind:%s", contract.Difference(before, after))
 	}
 }
 
 // With a table that somebody else fills, nothing but rules is made.
 func TestSourceRoutingToATable(t *testing.T) {
 	w := routed(t)
-	lawtest.Must(t, w, addr.Route{Link: "eth0", Dst: lawtest.Default4, Via: source4.Via, Table: 70000})
-	s := SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, source6}, Table: 70000}
-	before := lawtest.State(t, w)
-	lawtest.Book{State: sourceState(w)}.Hold(t, w, s,
-		lawtest.Break("rule", lawtest.In(w, "ip rule del from 10.1.0.2"), "from 10.1.0.2 lookup 70000: is missing"),
-		lawtest.Break("IPv6 rule", lawtest.In(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 70000: is missing"),
+	contract.Must(t, w, addr.Route{Link: "eth0", Dst: contract.Default4, Via: source4.Via, Table: 70000})
+	s := SourceRouting{Owner: contract.Owner, Sources: []Source{source4, source6}, Table: 70000}
+	before := contract.State(t, w)
+	contract.Terms{State: sourceState(w)}.Test(t, w, s,
+		contract.Break("rule", contract.In(w, "ip rule del from 10.1.0.2"), "from 10.1.0.2 lookup 70000: is missing"),
+		contract.Break("IPv6 rule", contract.In(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 70000: is missing"),
 	)
-	lawtest.Must(t, w, s)
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("more than rules:%s", lawtest.Difference(before, after))
+	contract.Must(t, w, s)
+	if after := contract.State(t, w); after != before {
+		t.Errorf("more than rules:%s", contract.Difference(before, after))
 	}
 	// Both kinds in one chain have their owner in common.
-	own := SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4}}
-	lawtest.Must(t, w, own)
+	own := SourceRouting{Owner: contract.Owner, Sources: []Source{source4}}
+	contract.Must(t, w, own)
 	for _, r := range []SourceRouting{s, own} {
 		if err := r.Verify(t.Context(), w); err != nil {
 			t.Errorf("%v: %v", r, err)
 		}
 	}
-	if err := (SourceRouting{Owner: lawtest.Owner}).Remove(t.Context(), w); err != nil {
+	if err := (SourceRouting{Owner: contract.Owner}).Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if after := lawtest.State(t, w); after != before || len(remembered(t, w)) != 0 {
-		t.Errorf("left behind:%s %v", lawtest.Difference(before, after), remembered(t, w))
+	if after := contract.State(t, w); after != before || len(remembered(t, w)) != 0 {
+		t.Errorf("left behind:%s %v", contract.Difference(before, after), remembered(t, w))
 	}
 	shows(t, w, "-4 rule", "0: from all lookup local", "32766:", "32767:")
 }
@@ -170,9 +170,9 @@ func TestFreeTable(t *testing.T) {
 	w := routed(t)
 	for _, line := range []string{"rule add from 192.0.2.1 lookup 100", "-6 rule add from 2001:db8::1 lookup 101", "route add 192.0.2.9 dev eth0 table 102",
 		"-6 route add 2001:db8::9 dev lo table 103", "rule add iif lo lookup 105"} {
-		lawtest.Container(t, w, "ip %s", line)
+		contract.Container(t, w, "ip %s", line)
 	}
-	lawtest.Must(t, w, SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, source6}})
+	contract.Must(t, w, SourceRouting{Owner: contract.Owner, Sources: []Source{source4, source6}})
 	shows(t, w, "rule show from 10.1.0.2", "32765: from 10.1.0.2 lookup 104 proto 250")
 	shows(t, w, "-6 rule show from fd00::2", "32765: from fd00::2 lookup 106 proto 250")
 }
@@ -184,8 +184,8 @@ func TestFreeTableAboveTheKernels(t *testing.T) {
 	for n := 100; n < 253; n++ {
 		lines.WriteString("rule add from 192.0.2.1 lookup " + strconv.Itoa(n) + "\n")
 	}
-	lawtest.IPBatch(t, w.Container.Path, lines.String())
-	lawtest.Must(t, w, SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4}})
+	contract.IPBatch(t, w.Container.Path, lines.String())
+	contract.Must(t, w, SourceRouting{Owner: contract.Owner, Sources: []Source{source4}})
 	shows(t, w, "rule show from 10.1.0.2", "32765: from 10.1.0.2 lookup 256 proto 250")
 }
 
@@ -193,18 +193,18 @@ func TestFreeTableAboveTheKernels(t *testing.T) {
 //
 // clause: P20
 func TestSourceRoutingAtOnce(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	const n = 6
 	var wg sync.WaitGroup
 	all := make([]SourceRouting, n)
 	for i := range all {
-		o := lawtest.Owner
+		o := contract.Owner
 		o.IfName = "eth" + strconv.Itoa(i)
-		lawtest.Must(t, w, linktest.Veth(o, ""), sysctl.EnableIPv6{Link: o.IfName, NoDAD: true})
+		contract.Must(t, w, linktest.Veth(o, ""), sysctl.EnableIPv6{Link: o.IfName, NoDAD: true})
 		all[i].Owner = o
 		for _, p := range []string{"10." + strconv.Itoa(i) + ".0.2/16", "fd00:" + strconv.Itoa(i) + "::2/64"} {
 			src := Source{Prefix: netip.MustParsePrefix(p)}
-			lawtest.Must(t, w, addr.Addr{Link: o.IfName, Prefix: src.Prefix, NoDAD: src.Prefix.Addr().Is6()})
+			contract.Must(t, w, addr.Addr{Link: o.IfName, Prefix: src.Prefix, NoDAD: src.Prefix.Addr().Is6()})
 			all[i].Sources = append(all[i].Sources, src)
 		}
 	}
@@ -218,7 +218,7 @@ func TestSourceRoutingAtOnce(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				own := &kernel.World{Host: h, Container: c, Memory: w.Memory}
+				own := &kernel.World{Host: h, Container: c, Store: w.Store}
 				defer own.Close()
 				if err := do(s, t.Context(), own); err != nil {
 					t.Error(err)
@@ -250,20 +250,20 @@ func TestSourceRoutingAtOnce(t *testing.T) {
 	each(SourceRouting.Verify)
 	each(SourceRouting.Remove)
 	if after := sourceState(w)(t); after != before {
-		t.Errorf("left behind:%s", lawtest.Difference(before, after))
+		t.Errorf("left behind:%s", contract.Difference(before, after))
 	}
 }
 
 // Two subnets on one link: each has its own router's routes, and what has neither is everybody's.
 func TestSourceRoutingOfTwoSubnets(t *testing.T) {
 	w := routed(t)
-	lawtest.Container(t, w, "ip addr add 10.2.0.2/16 dev eth0")
-	lawtest.Container(t, w, "ip addr add 10.3.0.2/32 dev eth0")
-	lawtest.Container(t, w, "ip route add 203.0.113.0/24 via 10.2.0.7")
-	s := SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, {Prefix: netip.MustParsePrefix("10.2.0.2/16")},
+	contract.Container(t, w, "ip addr add 10.2.0.2/16 dev eth0")
+	contract.Container(t, w, "ip addr add 10.3.0.2/32 dev eth0")
+	contract.Container(t, w, "ip route add 203.0.113.0/24 via 10.2.0.7")
+	s := SourceRouting{Owner: contract.Owner, Sources: []Source{source4, {Prefix: netip.MustParsePrefix("10.2.0.2/16")},
 		{Prefix: netip.MustParsePrefix("10.3.0.2/32"), Via: netip.MustParseAddr("169.254.1.1"), Always: true}}}
-	lawtest.Book{State: sourceState(w)}.Hold(t, w, s)
-	lawtest.Must(t, w, s)
+	contract.Terms{State: sourceState(w)}.Test(t, w, s)
+	contract.Must(t, w, s)
 	shows(t, w, "route show table 100", "default via 10.1.0.1", "10.1.0.0/16 dev eth0", "192.0.2.0/24 via 10.1.0.7", "198.51.100.0/24 dev eth0")
 	shows(t, w, "route show table 101", "10.2.0.0/16 dev eth0 proto 250 scope link src 10.2.0.2", "198.51.100.0/24 dev eth0", "203.0.113.0/24 via 10.2.0.7")
 	shows(t, w, "route show table 102", "default via 169.254.1.1 dev eth0 proto 250 onlink", "198.51.100.0/24 dev eth0")
@@ -279,34 +279,34 @@ func TestSourceRoutingFails(t *testing.T) {
 		what, say string
 		s         SourceRouting
 	}{
-		{"an address that the link has not", "does not have the address 10.9.0.2/16", SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, {Prefix: netip.MustParsePrefix("10.9.0.2/16")}}}},
-		{"a router that there is no way to", "", SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, {source6.Prefix, netip.MustParseAddr("ff02::1"), true}}}},
+		{"an address that the link has not", "does not have the address 10.9.0.2/16", SourceRouting{Owner: contract.Owner, Sources: []Source{source4, {Prefix: netip.MustParsePrefix("10.9.0.2/16")}}}},
+		{"a router that there is no way to", "", SourceRouting{Owner: contract.Owner, Sources: []Source{source4, {source6.Prefix, netip.MustParseAddr("ff02::1"), true}}}},
 	} {
 		changed, err := c.s.Ensure(t.Context(), w)
 		if changed || err == nil || !strings.Contains(err.Error(), c.say) {
 			t.Errorf("%s: changed %v, error %v", c.what, changed, err)
 		}
 		if after := sourceState(w)(t); after != before {
-			t.Errorf("%s: left behind:%s", c.what, lawtest.Difference(before, after))
+			t.Errorf("%s: left behind:%s", c.what, contract.Difference(before, after))
 		}
 	}
-	o := lawtest.Owner
+	o := contract.Owner
 	o.IfName = "none"
 	if _, err := (SourceRouting{Owner: o, Sources: []Source{source4}}).Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
 		t.Error(err)
 	}
 	// A memory that cannot be written to: nothing may be changed that could not be undone.
-	if err := os.WriteFile(w.Memory.Dir+"/file", nil, 0o600); err != nil {
+	if err := os.WriteFile(w.Store.Dir+"/file", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	full := *w
-	full.Memory.Dir += "/file"
+	full.Store.Dir += "/file"
 	before = sourceState(w)(t)
-	if _, err := (SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4}}).Ensure(t.Context(), &full); !errors.Is(err, unix.ENOTDIR) {
+	if _, err := (SourceRouting{Owner: contract.Owner, Sources: []Source{source4}}).Ensure(t.Context(), &full); !errors.Is(err, unix.ENOTDIR) {
 		t.Error(err)
 	}
 	if after := sourceState(w)(t); after != before {
-		t.Errorf("left behind:%s", lawtest.Difference(before, after))
+		t.Errorf("left behind:%s", contract.Difference(before, after))
 	}
 }
 
@@ -315,23 +315,23 @@ func TestSourceRoutingFails(t *testing.T) {
 // clause: P12
 func TestSourceRoutingOfAnotherNamespace(t *testing.T) {
 	w, other := routed(t), routed(t)
-	s := SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, source6}}
-	lawtest.Must(t, w, s)
-	other.Memory = w.Memory
-	lawtest.Container(t, other, "ip rule add from 10.1.0.2 lookup 100")
-	before := lawtest.State(t, other) + lawtest.RuleState(other)(t)
+	s := SourceRouting{Owner: contract.Owner, Sources: []Source{source4, source6}}
+	contract.Must(t, w, s)
+	other.Store = w.Store
+	contract.Container(t, other, "ip rule add from 10.1.0.2 lookup 100")
+	before := contract.State(t, other) + contract.RuleState(other)(t)
 	if err := s.Remove(t.Context(), other); err != nil {
 		t.Error(err)
 	}
-	if after := lawtest.State(t, other) + lawtest.RuleState(other)(t); after != before {
-		t.Errorf("changed:%s", lawtest.Difference(before, after))
+	if after := contract.State(t, other) + contract.RuleState(other)(t); after != before {
+		t.Errorf("changed:%s", contract.Difference(before, after))
 	}
 	if left := remembered(t, w); len(left) != 0 {
 		t.Errorf("remembered still: %v", left)
 	}
 	// And a namespace that vanished takes all with it.
-	lawtest.Must(t, w, s)
-	if err := s.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
+	contract.Must(t, w, s)
+	if err := s.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}); err != nil {
 		t.Error(err)
 	}
 	if left := remembered(t, w); len(left) != 0 {
@@ -345,19 +345,19 @@ func TestSourceRoutingOfAnotherNamespace(t *testing.T) {
 // clause: P12
 func TestSourceRoutingForgotten(t *testing.T) {
 	w := routed(t)
-	s := SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, source6}}
-	lawtest.Must(t, w, s)
-	if err := w.Memory.Forget(sourceRecord, lawtest.Owner); err != nil {
+	s := SourceRouting{Owner: contract.Owner, Sources: []Source{source4, source6}}
+	contract.Must(t, w, s)
+	if err := w.Store.Delete(sourceRecord, contract.Owner); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Verify(t.Context(), w); err != nil {
 		t.Errorf("nothing is missing: %v", err)
 	}
-	lawtest.Container(t, w, "ip route del default table 100")
+	contract.Container(t, w, "ip route del default table 100")
 	if err := s.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "route default via 10.1.0.1") {
 		t.Errorf("the default route is missing: %v", err)
 	}
-	if err := (SourceRouting{Owner: lawtest.Owner}).Remove(t.Context(), w); err != nil {
+	if err := (SourceRouting{Owner: contract.Owner}).Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
 	shows(t, w, "route show table 100")
@@ -371,10 +371,10 @@ func TestSourceRoutingForgotten(t *testing.T) {
 	for _, line := range []string{"rule add from 10.1.0.2 lookup 100 priority 32765 protocol 0", "-6 rule add from fd00::2 lookup 101 priority 32765 protocol 0",
 		"rule add from 10.1.0.2 lookup 99 priority 32764 protocol 0", "rule add from 10.1.0.2 lookup 100 priority 32763 protocol static",
 		"rule add from 10.1.0.3 lookup 102 priority 32762 protocol 0"} {
-		lawtest.Container(t, w, "ip %s", line)
+		contract.Container(t, w, "ip %s", line)
 	}
 	others := []string{"0: from all lookup local", "32762: from 10.1.0.3 lookup 102", "32763: from 10.1.0.2 lookup 100 proto static", "32764: from 10.1.0.2 lookup 99"}
-	if err := (SourceRouting{Owner: lawtest.Owner}).Remove(t.Context(), w); err != nil { // no previous result, no addresses
+	if err := (SourceRouting{Owner: contract.Owner}).Remove(t.Context(), w); err != nil { // no previous result, no addresses
 		t.Error(err)
 	}
 	shows(t, w, "rule", append(others, "32765: from 10.1.0.2 lookup 100", "32766:", "32767:")...)
@@ -393,15 +393,15 @@ func TestSourceRoutingForgotten(t *testing.T) {
 // A default route whose place another link has taken meanwhile is not put back in front of that one's.
 func TestSourceRoutingGivesBack(t *testing.T) {
 	w := routed(t)
-	o := lawtest.Owner
+	o := contract.Owner
 	o.IfName = "eth1"
-	lawtest.Must(t, w, linktest.Veth(o, ""), sysctl.EnableIPv6{Link: "eth1", NoDAD: true}, addr.Addr{Link: "eth1", Prefix: netip.MustParsePrefix("10.5.0.2/16")})
+	contract.Must(t, w, linktest.Veth(o, ""), sysctl.EnableIPv6{Link: "eth1", NoDAD: true}, addr.Addr{Link: "eth1", Prefix: netip.MustParsePrefix("10.5.0.2/16")})
 	// Two routers of one destination, as a multipath route of IPv6 is.
-	lawtest.Container(t, w, "ip -6 route append default via fd00::7 dev eth0")
-	v6 := lawtest.Container(t, w, "ip -6 route show default")
-	s := SourceRouting{Owner: lawtest.Owner, Sources: []Source{source4, source6}}
-	lawtest.Must(t, w, s)
-	lawtest.Container(t, w, "ip route add default via 10.5.0.1 dev eth1")
+	contract.Container(t, w, "ip -6 route append default via fd00::7 dev eth0")
+	v6 := contract.Container(t, w, "ip -6 route show default")
+	s := SourceRouting{Owner: contract.Owner, Sources: []Source{source4, source6}}
+	contract.Must(t, w, s)
+	contract.Container(t, w, "ip route add default via 10.5.0.1 dev eth1")
 	if err := s.Verify(t.Context(), w); err != nil {
 		t.Errorf("the other link's default route: %v", err)
 	}
@@ -409,18 +409,18 @@ func TestSourceRoutingGivesBack(t *testing.T) {
 		t.Error(err)
 	}
 	shows(t, w, "route show default", "default via 10.5.0.1 dev eth1")
-	if after := lawtest.Container(t, w, "ip -6 route show default"); after != v6 {
+	if after := contract.Container(t, w, "ip -6 route show default"); after != v6 {
 		t.Errorf("before\n%safter\n%s", v6, after)
 	}
 	// The link is down, or gone: nothing is left to be put back.
-	lawtest.Must(t, w, s)
-	lawtest.Container(t, w, "ip link set eth0 down")
+	contract.Must(t, w, s)
+	contract.Container(t, w, "ip link set eth0 down")
 	if err := s.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	lawtest.Container(t, w, "ip link set eth0 up")
-	lawtest.Must(t, w, s)
-	lawtest.Container(t, w, "ip link del eth0")
+	contract.Container(t, w, "ip link set eth0 up")
+	contract.Must(t, w, s)
+	contract.Container(t, w, "ip link del eth0")
 	if err := s.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
@@ -433,54 +433,54 @@ func TestSourceRoutingGivesBack(t *testing.T) {
 // clause: P22
 func TestSweepSourceRouting(t *testing.T) {
 	w := routed(t)
-	lawtest.Container(t, w, "ip link set eth0 group 0") // so that the sweep of links leaves it
-	lawtest.Host(t, w, "ip link set %s group 0", kernel.LinkName("veth", lawtest.Owner))
-	other := lawtest.Owner
+	contract.Container(t, w, "ip link set eth0 group 0") // so that the sweep of links leaves it
+	contract.Host(t, w, "ip link set %s group 0", kernel.LinkName("veth", contract.Owner))
+	other := contract.Owner
 	other.ContainerID = "c2"
 	before := sourceState(w)(t)
-	s := SourceRouting{Owner: lawtest.Owner, Hints: true, Sources: []Source{source4, source6}}
-	lawtest.Must(t, w, s)
+	s := SourceRouting{Owner: contract.Owner, Hints: true, Sources: []Source{source4, source6}}
+	contract.Must(t, w, s)
 	made := sourceState(w)(t)
 	sweep := func(valid ...spec.Owner) {
 		t.Helper()
-		if err := sweep(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}, lawtest.Owner.Network, valid); err != nil {
+		if err := sweep(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, contract.Owner.Network, valid); err != nil {
 			t.Error(err)
 		}
 	}
-	sweep(lawtest.Owner)
+	sweep(contract.Owner)
 	if after := sourceState(w)(t); after != made {
-		t.Errorf("a valid attachment's:%s", lawtest.Difference(made, after))
+		t.Errorf("a valid attachment's:%s", contract.Difference(made, after))
 	}
 	sweep(other)
 	if after := sourceState(w)(t); after != before {
-		t.Errorf("left behind:%s", lawtest.Difference(before, after))
+		t.Errorf("left behind:%s", contract.Difference(before, after))
 	}
 
-	lawtest.Must(t, w, s)
+	contract.Must(t, w, s)
 	var rec sources
-	if ok, err := w.Memory.Recall(sourceRecord, lawtest.Owner, &rec); !ok || err != nil {
+	if ok, err := w.Store.Get(sourceRecord, contract.Owner, &rec); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	rec.NS = kernel.Identity{Ino: 1}
-	if err := w.Memory.Remember(sourceRecord, lawtest.Owner, rec); err != nil {
+	if err := w.Store.Put(sourceRecord, contract.Owner, rec); err != nil {
 		t.Fatal(err)
 	}
-	made = lawtest.State(t, w) + lawtest.RuleState(w)(t)
+	made = contract.State(t, w) + contract.RuleState(w)(t)
 	sweep(other)
-	if after := lawtest.State(t, w) + lawtest.RuleState(w)(t); after != made {
-		t.Errorf("another namespace's:%s", lawtest.Difference(made, after))
+	if after := contract.State(t, w) + contract.RuleState(w)(t); after != made {
+		t.Errorf("another namespace's:%s", contract.Difference(made, after))
 	}
 }
 
 // A link without carrier, as a tap is before its virtual machine runs, has IPv6 addresses that the kernel is not
 // sure of. They are not waited for.
 func TestSourceRoutingWithoutCarrier(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	for _, line := range []string{"link add eth0 type veth peer name other", "link set eth0 up", "addr add 10.1.0.2/16 dev eth0", "addr add fd00::2/64 dev eth0"} {
-		lawtest.Container(t, w, "ip %s", line)
+		contract.Container(t, w, "ip %s", line)
 	}
-	s := SourceRouting{Owner: lawtest.Owner, Hints: true, Sources: []Source{source4, source6}}
-	lawtest.Book{State: sourceState(w)}.Hold(t, w, s, lawtest.Break("default route", lawtest.In(w, "ip -6 route del default table 101"), "table 101: is missing"))
-	lawtest.Must(t, w, s)
+	s := SourceRouting{Owner: contract.Owner, Hints: true, Sources: []Source{source4, source6}}
+	contract.Terms{State: sourceState(w)}.Test(t, w, s, contract.Break("default route", contract.In(w, "ip -6 route del default table 101"), "table 101: is missing"))
+	contract.Must(t, w, s)
 	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0", "default via fd00::1 dev eth0")
 }

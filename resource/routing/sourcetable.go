@@ -230,7 +230,7 @@ func missing(ns *kernel.NS, want, have []kernel.Route) error {
 	return d.Err()
 }
 
-// removeOthers removes what no memory tells of: what is ours by its protocol, and, where nothing at all was
+// removeOthers removes what no record tells of: what is ours by its protocol, and, where nothing at all was
 // remembered, the rules that the reference made for the addresses that the link has and is said to have.
 func (s SourceRouting) removeOthers(ns *kernel.NS, index int, known bool) error {
 	var errs []error

@@ -42,7 +42,7 @@ func (v VRF) String() string {
 	return resource.Line("link cont/"+v.Owner.IfName, "master "+v.Name, "type vrf", table)
 }
 
-// vrfRecord is the Memory of what a member was before it was one.
+// vrfRecord is the record of what a member was before it was one.
 const vrfRecord = "vrf"
 
 type member struct {
@@ -59,7 +59,7 @@ type member struct {
 
 // recall is what is remembered of the owner. It counts in one namespace only; another one may have its path by now.
 func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere bool, err error) {
-	if known, err = w.Memory.Recall(vrfRecord, v.Owner, &m); err != nil {
+	if known, err = w.Store.Get(vrfRecord, v.Owner, &m); err != nil {
 		return m, false, false, err
 	}
 	if known {
@@ -110,16 +110,16 @@ func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err err
 	}
 	m.Table, m.Found = int(vrf.Data.Table), !resource.OwnVRF(vrf)
 	if m.Was, err = movable(ns, l.Index); err == nil {
-		err = w.Memory.Remember(vrfRecord, v.Owner, m)
+		err = w.Store.Put(vrfRecord, v.Owner, m)
 	}
 	if err == nil {
 		err = m.join(ctx, ns, l, vrf)
 	}
 	if err == nil { // with what the routes have become
-		err = w.Memory.Remember(vrfRecord, v.Owner, m)
+		err = w.Store.Put(vrfRecord, v.Owner, m)
 	}
 	if err != nil {
-		return false, errors.Join(err, m.leave(context.WithoutCancel(ctx), ns, true), w.Memory.Forget(vrfRecord, v.Owner))
+		return false, errors.Join(err, m.leave(context.WithoutCancel(ctx), ns, true), w.Store.Delete(vrfRecord, v.Owner))
 	}
 	return true, nil
 }
@@ -261,7 +261,7 @@ func (v VRF) verify(ns *kernel.NS, l *kernel.Link, m member, known bool) error {
 func (v VRF) Remove(ctx context.Context, w *kernel.World) error {
 	ns, err := resource.Container.Namespace(w)
 	if err != nil { // gone, and all that was in it
-		return w.Memory.Forget(vrfRecord, v.Owner)
+		return w.Store.Delete(vrfRecord, v.Owner)
 	}
 	unlock, err := lockSources(ctx, ns)
 	if err != nil {
@@ -273,7 +273,7 @@ func (v VRF) Remove(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if elsewhere { // this namespace has its path, and is none of ours
-		return w.Memory.Forget(vrfRecord, v.Owner)
+		return w.Store.Delete(vrfRecord, v.Owner)
 	}
 	if !known {
 		if other, err := link.TakenByAnother(w, v.Owner); other || err != nil {
@@ -284,5 +284,5 @@ func (v VRF) Remove(ctx context.Context, w *kernel.World) error {
 	if err := m.leave(ctx, ns, known); err != nil {
 		return err
 	}
-	return w.Memory.Forget(vrfRecord, v.Owner)
+	return w.Store.Delete(vrfRecord, v.Owner)
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -23,29 +23,29 @@ import (
 func needVRF(t *testing.T) *kernel.World {
 	t.Helper()
 	nstest.Need(t, "vrf", "table", "7")
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	for _, n := range []string{"0", "1"} {
-		lawtest.Host(t, w, "ip link add eth%s netns %s type veth peer name far%[1]s", n, filepath.Base(w.Container.Path))
-		lawtest.Host(t, w, "ip link set far%s up", n)
-		lawtest.Container(t, w, "sysctl -qw net.ipv6.conf.eth%s.keep_addr_on_down=1", n) // ip(8) takes it out of VRFs below
-		lawtest.Container(t, w, "ip link set eth%s up", n)
+		contract.Host(t, w, "ip link add eth%s netns %s type veth peer name far%[1]s", n, filepath.Base(w.Container.Path))
+		contract.Host(t, w, "ip link set far%s up", n)
+		contract.Container(t, w, "sysctl -qw net.ipv6.conf.eth%s.keep_addr_on_down=1", n) // ip(8) takes it out of VRFs below
+		contract.Container(t, w, "ip link set eth%s up", n)
 	}
 	for _, a := range []string{"10.1.0.2/24", "fd00:1::2/64 nodad", "fd00:2::2/64 nodad noprefixroute"} {
-		lawtest.Container(t, w, "ip addr add %s dev eth0", a)
+		contract.Container(t, w, "ip addr add %s dev eth0", a)
 	}
 	for _, r := range []string{
 		"default via 10.1.0.1", "10.2.0.0/16 dev eth0 scope link", "10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1300", "10.4.0.0/16 via 10.1.0.1 table 500",
 		"10.5.0.0/16 dev eth0 scope link src 10.1.0.2", "172.16.0.0/12 via 192.0.2.1 dev eth0 onlink",
 	} {
-		lawtest.Container(t, w, "ip route add %s", r)
+		contract.Container(t, w, "ip route add %s", r)
 	}
 	for _, r := range []string{"default via fd00:1::1", "fd00:2::/64 dev eth0 src fd00:2::2", "fd00:4::/64 via fd00:1::1 table 500"} {
-		lawtest.Container(t, w, "ip -6 route add %s", r)
+		contract.Container(t, w, "ip -6 route add %s", r)
 	}
 	return w
 }
 
-func member0(name string, table int) VRF { return VRF{Owner: lawtest.Owner, Name: name, Table: table} }
+func member0(name string, table int) VRF { return VRF{Owner: contract.Owner, Name: name, Table: table} }
 
 // in1 is the other link's.
 func in1(name string) VRF {
@@ -62,31 +62,31 @@ func TestVRF(t *testing.T) {
 				want = 1
 			}
 			again := func(t *testing.T) {
-				lawtest.Container(t, w, "ip link set eth0 nomaster up")
+				contract.Container(t, w, "ip link set eth0 nomaster up")
 				if _, err := w.Container.Index("blue"); err == nil {
-					lawtest.Container(t, w, "ip link del blue")
+					contract.Container(t, w, "ip link del blue")
 				}
 				if err := v.Remove(t.Context(), w); err != nil {
 					t.Fatal(err)
 				}
-				lawtest.Must(t, w, v)
+				contract.Must(t, w, v)
 			}
-			breakers := []lawtest.Breaker{
-				lawtest.Break("no member", lawtest.In(w, "ip link set eth0 nomaster"), "master is none, want blue"),
-				lawtest.Break("another VRF's", lawtest.In(w, "ip link add red type vrf table 9", "ip link set eth0 master red"), "master is red, want blue"),
-				lawtest.Break("gone", lawtest.In(w, "ip link del blue", "ip link del red"), "link blue: link does not exist"),
-				lawtest.Break("down", lawtest.In(w, "ip link set blue down"), "state of blue is down, want up"),
-				lawtest.Break("another table", lawtest.In(w, "ip link del blue", "ip link add blue type vrf table 77", "ip link set blue up", "ip link set eth0 master blue"), fmt.Sprintf("table of blue is 77, want %d", want)),
-				lawtest.Break("another kind", lawtest.In(w, "ip link del blue", "ip link add blue type bridge"), "type of blue is bridge, want vrf"),
-				lawtest.Break("default route", lawtest.In(w, fmt.Sprintf("ip route del default table %d", want)), "route default via 10.1.0.1 dev cont/eth0"),
-				lawtest.Break("IPv6 default route", lawtest.In(w, fmt.Sprintf("ip -6 route del default table %d", want)), "route -6 default via fd00:1::1 dev cont/eth0"),
-				lawtest.Break("a route's MTU", lawtest.In(w, fmt.Sprintf("ip route change 10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1200 table %d", want)), "mtu is 1200, want 1300"),
-				lawtest.Break("a rule's route", lawtest.In(w, "ip route flush table 500"), "route 10.4.0.0/16 via 10.1.0.1 dev cont/eth0 table 500: is missing"),
+			breakers := []contract.Breakage{
+				contract.Break("no member", contract.In(w, "ip link set eth0 nomaster"), "master is none, want blue"),
+				contract.Break("another VRF's", contract.In(w, "ip link add red type vrf table 9", "ip link set eth0 master red"), "master is red, want blue"),
+				contract.Break("gone", contract.In(w, "ip link del blue", "ip link del red"), "link blue: link does not exist"),
+				contract.Break("down", contract.In(w, "ip link set blue down"), "state of blue is down, want up"),
+				contract.Break("another table", contract.In(w, "ip link del blue", "ip link add blue type vrf table 77", "ip link set blue up", "ip link set eth0 master blue"), fmt.Sprintf("table of blue is 77, want %d", want)),
+				contract.Break("another kind", contract.In(w, "ip link del blue", "ip link add blue type bridge"), "type of blue is bridge, want vrf"),
+				contract.Break("default route", contract.In(w, fmt.Sprintf("ip route del default table %d", want)), "route default via 10.1.0.1 dev cont/eth0"),
+				contract.Break("IPv6 default route", contract.In(w, fmt.Sprintf("ip -6 route del default table %d", want)), "route -6 default via fd00:1::1 dev cont/eth0"),
+				contract.Break("a route's MTU", contract.In(w, fmt.Sprintf("ip route change 10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1200 table %d", want)), "mtu is 1200, want 1300"),
+				contract.Break("a rule's route", contract.In(w, "ip route flush table 500"), "route 10.4.0.0/16 via 10.1.0.1 dev cont/eth0 table 500: is missing"),
 			}
 			if table != 0 {
 				breakers = nil
 			}
-			lawtest.Book{Repair: again}.Hold(t, w, v, breakers...)
+			contract.Terms{Repair: again}.Test(t, w, v, breakers...)
 		})
 	}
 }
@@ -94,10 +94,10 @@ func TestVRF(t *testing.T) {
 // TestVRFKeeps: addresses of both families and routes are there after joining, and usable at once.
 func TestVRFKeeps(t *testing.T) {
 	w := needVRF(t)
-	lawtest.Container(t, w, "sysctl -qw net.ipv6.conf.eth0.keep_addr_on_down=0 net.ipv6.conf.eth0.accept_dad=1")
+	contract.Container(t, w, "sysctl -qw net.ipv6.conf.eth0.keep_addr_on_down=0 net.ipv6.conf.eth0.accept_dad=1")
 	v := member0("blue", 0)
-	lawtest.Must(t, w, v)
-	addrs := lawtest.Container(t, w, "ip -o addr show dev eth0 scope global")
+	contract.Must(t, w, v)
+	addrs := contract.Container(t, w, "ip -o addr show dev eth0 scope global")
 	for _, a := range []string{"10.1.0.2/24", "fd00:1::2/64", "fd00:2::2/64"} {
 		if !strings.Contains(addrs, a) {
 			t.Errorf("lacks %s:\n%s", a, addrs)
@@ -106,7 +106,7 @@ func TestVRFKeeps(t *testing.T) {
 	if strings.Contains(addrs, "tentative") {
 		t.Errorf("not usable yet:\n%s", addrs)
 	}
-	routes := lawtest.Container(t, w, "ip route show table 1") + lawtest.Container(t, w, "ip -6 route show table 1")
+	routes := contract.Container(t, w, "ip route show table 1") + contract.Container(t, w, "ip -6 route show table 1")
 	for _, r := range []string{
 		"default via 10.1.0.1", "10.2.0.0/16 dev eth0 scope link", "10.3.0.0/16 via 10.1.0.1 dev eth0 metric 7 mtu 1300", "10.1.0.0/24 dev eth0 proto kernel scope link src 10.1.0.2",
 		"10.5.0.0/16 dev eth0 scope link src 10.1.0.2", "172.16.0.0/12 via 192.0.2.1 dev eth0 onlink",
@@ -119,15 +119,15 @@ func TestVRFKeeps(t *testing.T) {
 	if !strings.Contains(routes, "local fd00:2::2 dev eth0") || strings.Contains(routes, "fd00:2::/64 dev eth0 proto kernel") {
 		t.Errorf("the address without a route to its subnet:\n%s", routes)
 	}
-	if main := lawtest.Container(t, w, "ip route") + lawtest.Container(t, w, "ip -6 route"); strings.Contains(main, "eth0") {
+	if main := contract.Container(t, w, "ip route") + contract.Container(t, w, "ip -6 route"); strings.Contains(main, "eth0") {
 		t.Errorf("left in the main table:\n%s", main)
 	}
 	for key, want := range map[string]string{"keep_addr_on_down": "0", "accept_dad": "1"} {
-		if is := lawtest.Sysctl(t, w.Container, "net/ipv6/conf/eth0/"+key); is != want {
+		if is := contract.Sysctl(t, w.Container, "net/ipv6/conf/eth0/"+key); is != want {
 			t.Errorf("%s is %s, was %s", key, is, want)
 		}
 	}
-	if out := lawtest.Container(t, w, "ip -d link show blue"); !strings.Contains(out, "vrf table 1 ") {
+	if out := contract.Container(t, w, "ip -d link show blue"); !strings.Contains(out, "vrf table 1 ") {
 		t.Error(out)
 	}
 	if err := v.Remove(t.Context(), w); err != nil {
@@ -140,47 +140,47 @@ func TestVRFKeeps(t *testing.T) {
 func TestVRFMembers(t *testing.T) {
 	w := needVRF(t)
 	ctx := t.Context()
-	before := lawtest.State(t, w)
-	lawtest.Must(t, w, member0("blue", 0))
-	lawtest.Container(t, w, "ip addr add 10.9.0.2/24 dev eth1")
-	lawtest.Container(t, w, "ip addr add fd00:9::2/64 dev eth1 nodad")
-	lawtest.Container(t, w, "ip route add default via 10.9.0.1")
-	lawtest.Container(t, w, "ip -6 route add default via fd00:9::1")
-	alone := lawtest.State(t, w)
-	lawtest.Must(t, w, in1("blue"))
+	before := contract.State(t, w)
+	contract.Must(t, w, member0("blue", 0))
+	contract.Container(t, w, "ip addr add 10.9.0.2/24 dev eth1")
+	contract.Container(t, w, "ip addr add fd00:9::2/64 dev eth1 nodad")
+	contract.Container(t, w, "ip route add default via 10.9.0.1")
+	contract.Container(t, w, "ip -6 route add default via fd00:9::1")
+	alone := contract.State(t, w)
+	contract.Must(t, w, in1("blue"))
 	for _, v := range []VRF{member0("blue", 0), in1("blue")} {
 		if err := v.Verify(ctx, w); err != nil {
 			t.Errorf("%v: %v", v, err)
 		}
 	}
-	if out := lawtest.Container(t, w, "ip route get 192.0.2.1 vrf blue") + lawtest.Container(t, w, "ip -6 route get 2001:db8::1 vrf blue"); strings.Count(out, "dev eth0") != 2 {
+	if out := contract.Container(t, w, "ip route get 192.0.2.1 vrf blue") + contract.Container(t, w, "ip -6 route get 2001:db8::1 vrf blue"); strings.Count(out, "dev eth0") != 2 {
 		t.Errorf("the second member took the way out: %s", out)
 	}
 	for range 2 {
 		if err := in1("blue").Remove(ctx, w); err != nil {
 			t.Error(err)
 		}
-		if after := lawtest.State(t, w); after != alone {
-			t.Errorf("when the second one has left: %s", lawtest.Difference(alone, after))
+		if after := contract.State(t, w); after != alone {
+			t.Errorf("when the second one has left: %s", contract.Difference(alone, after))
 		}
 	}
-	lawtest.Container(t, w, "ip -6 route del default via fd00:9::1")
-	lawtest.Container(t, w, "ip addr flush dev eth1 scope global")
+	contract.Container(t, w, "ip -6 route del default via fd00:9::1")
+	contract.Container(t, w, "ip addr flush dev eth1 scope global")
 	if err := member0("blue", 0).Verify(ctx, w); err != nil {
 		t.Error(err)
 	}
 	// The one that goes last is not the one that made it; its configuration does not decode any more.
-	lawtest.Must(t, w, in1("blue"))
+	contract.Must(t, w, in1("blue"))
 	if err := member0("blue", 0).Remove(ctx, w); err != nil {
 		t.Error(err)
 	}
 	if err := in1("").Remove(ctx, w); err != nil {
 		t.Error(err)
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("at the end: %s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("at the end: %s", contract.Difference(before, after))
 	}
-	if list, _ := os.ReadDir(w.Memory.Dir); len(list) > 0 {
+	if list, _ := os.ReadDir(w.Store.Dir); len(list) > 0 {
 		t.Errorf("still remembered: %v", list)
 	}
 }
@@ -189,18 +189,18 @@ func TestVRFMembers(t *testing.T) {
 func TestVRFNotOurs(t *testing.T) {
 	w := needVRF(t)
 	ctx := t.Context()
-	lawtest.Container(t, w, "ip link add br0 type bridge")
-	lawtest.Container(t, w, "ip link add green type vrf table 20")
-	lawtest.Container(t, w, "ip link set green up")
-	before := lawtest.State(t, w)
+	contract.Container(t, w, "ip link add br0 type bridge")
+	contract.Container(t, w, "ip link add green type vrf table 20")
+	contract.Container(t, w, "ip link set green up")
+	before := contract.State(t, w)
 	refused := func(v VRF, say string) {
 		t.Helper()
 		changed, err := v.Ensure(ctx, w)
 		if e := (*spec.Error)(nil); changed || !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), say) {
 			t.Errorf("%v: changed %v, %v; want %q", v, changed, err, say)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Errorf("%v: %s", v, lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Errorf("%v: %s", v, contract.Difference(before, after))
 		}
 	}
 	refused(member0("br0", 0), `vrfname: "br0": is a bridge in the container`)
@@ -212,64 +212,64 @@ func TestVRFNotOurs(t *testing.T) {
 	}
 
 	// Somebody's own VRF gets a member and loses it.
-	lawtest.Must(t, w, member0("green", 20))
-	second := lawtest.State(t, w)
+	contract.Must(t, w, member0("green", 20))
+	second := contract.State(t, w)
 	if changed, err := member0("blue", 0).Ensure(ctx, w); changed || err == nil || !strings.Contains(err.Error(), "eth0 belongs to a vrf, green already") {
 		t.Errorf("changed %v, %v", changed, err)
 	}
-	if after := lawtest.State(t, w); after != second {
-		t.Errorf("a refused one: %s", lawtest.Difference(second, after))
+	if after := contract.State(t, w); after != second {
+		t.Errorf("a refused one: %s", contract.Difference(second, after))
 	}
 	for range 2 {
 		if err := member0("green", 20).Remove(ctx, w); err != nil {
 			t.Error(err)
 		}
-		if after := lawtest.State(t, w); after != before {
-			t.Errorf("afterwards: %s", lawtest.Difference(before, after))
+		if after := contract.State(t, w); after != before {
+			t.Errorf("afterwards: %s", contract.Difference(before, after))
 		}
 	}
 
 	// A bridge's port stays one.
-	lawtest.Container(t, w, "ip link set eth1 master br0")
-	before = lawtest.State(t, w)
+	contract.Container(t, w, "ip link set eth1 master br0")
+	before = contract.State(t, w)
 	refused(in1("blue"), "eth1 belongs to a bridge, br0 already")
 	if err := in1("blue").Remove(ctx, w); err != nil {
 		t.Error(err)
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("a port: %s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("a port: %s", contract.Difference(before, after))
 	}
-	lawtest.Container(t, w, "ip link set eth1 nomaster")
+	contract.Container(t, w, "ip link set eth1 nomaster")
 
 	// What the reference made is remembered nowhere and carries no mark.
-	before = lawtest.State(t, w)
-	lawtest.Container(t, w, "ip link add gold type vrf table 30")
-	lawtest.Container(t, w, "ip link set gold up")
-	lawtest.Container(t, w, "ip link set eth1 master gold")
-	lawtest.Container(t, w, "ip route add 10.7.0.0/16 dev eth1 table 30")
+	before = contract.State(t, w)
+	contract.Container(t, w, "ip link add gold type vrf table 30")
+	contract.Container(t, w, "ip link set gold up")
+	contract.Container(t, w, "ip link set eth1 master gold")
+	contract.Container(t, w, "ip route add 10.7.0.0/16 dev eth1 table 30")
 	if err := in1("gold").Remove(ctx, w); err != nil {
 		t.Error(err)
 	}
-	if out := lawtest.Container(t, w, "ip route show 10.7.0.0/16"); !strings.Contains(out, "eth1") {
+	if out := contract.Container(t, w, "ip route show 10.7.0.0/16"); !strings.Contains(out, "eth1") {
 		t.Errorf("its route is lost: %q", out)
 	}
-	lawtest.Container(t, w, "ip route del 10.7.0.0/16")
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("the reference's: %s", lawtest.Difference(before, after))
+	contract.Container(t, w, "ip route del 10.7.0.0/16")
+	if after := contract.State(t, w); after != before {
+		t.Errorf("the reference's: %s", contract.Difference(before, after))
 	}
 }
 
 // TestVRFTables: a free table is one that nobody uses, whoever asks at the same time.
 func TestVRFTables(t *testing.T) {
 	w := needVRF(t)
-	lawtest.Container(t, w, "ip link add red type vrf table 1")
-	lawtest.Container(t, w, "ip route add blackhole 10.0.0.0/8 table 2")
-	lawtest.Container(t, w, "ip -6 rule add from fd00:77::/64 lookup 3")
+	contract.Container(t, w, "ip link add red type vrf table 1")
+	contract.Container(t, w, "ip route add blackhole 10.0.0.0/8 table 2")
+	contract.Container(t, w, "ip -6 rule add from fd00:77::/64 lookup 3")
 	const n = 8
 	var wg sync.WaitGroup
 	errs := make([]error, n)
 	for i := range n {
-		lawtest.Container(t, w, "ip link add p%d type veth peer name q%[1]d", i)
+		contract.Container(t, w, "ip link add p%d type veth peer name q%[1]d", i)
 	}
 	for i := range n {
 		ns, err := kernel.Open(w.Container.Path)
@@ -279,7 +279,7 @@ func TestVRFTables(t *testing.T) {
 		t.Cleanup(ns.Close)
 		wg.Go(func() {
 			o := spec.Owner{Network: "net", ContainerID: "c1", IfName: fmt.Sprint("p", i)}
-			_, errs[i] = VRF{Owner: o, Name: fmt.Sprint("vrf", i/2)}.Ensure(t.Context(), &kernel.World{Container: ns, Memory: w.Memory})
+			_, errs[i] = VRF{Owner: o, Name: fmt.Sprint("vrf", i/2)}.Ensure(t.Context(), &kernel.World{Container: ns, Store: w.Store})
 		})
 	}
 	wg.Wait()
@@ -305,23 +305,23 @@ func TestVRFTables(t *testing.T) {
 // TestVRFGC takes members that are nobody's any more out of a container that lives on.
 func TestVRFGC(t *testing.T) {
 	w := needVRF(t)
-	before := lawtest.State(t, w)
-	lawtest.Must(t, w, member0("blue", 0))
-	lawtest.Must(t, w, in1("blue"))
+	before := contract.State(t, w)
+	contract.Must(t, w, member0("blue", 0))
+	contract.Must(t, w, in1("blue"))
 	keep := func(o [8]byte) bool { return false }
-	if err := lawtest.SweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, lawtest.Owner.Network, func([8]byte) bool { return true }, nil); err != nil {
+	if err := contract.SweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, contract.Owner.Network, func([8]byte) bool { return true }, nil); err != nil {
 		t.Error(err)
 	}
 	if err := member0("blue", 0).Verify(t.Context(), w); err != nil {
 		t.Errorf("one to be kept: %v", err)
 	}
-	for _, network := range []string{lawtest.Owner.Network, "lan"} {
-		if err := lawtest.SweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, network, keep, nil); err != nil {
+	for _, network := range []string{contract.Owner.Network, "lan"} {
+		if err := contract.SweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, network, keep, nil); err != nil {
 			t.Error(err)
 		}
 	}
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("%s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("%s", contract.Difference(before, after))
 	}
 }
 
@@ -346,13 +346,13 @@ func TestRouteInVRF(t *testing.T) {
 		}
 	}
 	verify("before", true)
-	lawtest.Must(t, w, member0("blue", 0))
+	contract.Must(t, w, member0("blue", 0))
 	verify("in the VRF", true)
 	for _, f := range []string{"-4", "-6"} { // in a table that nobody looks the link's packets up in
-		lawtest.Container(t, w, "ip %s route flush table 1 proto boot", f)
+		contract.Container(t, w, "ip %s route flush table 1 proto boot", f)
 	}
 	for _, r := range []string{"-4 route add default via 10.1.0.1 dev eth0 onlink table 600", "-4 route add 10.2.0.0/16 dev eth0 table 600", "-6 route add default via fd00:1::1 dev eth0 table 600"} {
-		lawtest.Container(t, w, "ip %s", r)
+		contract.Container(t, w, "ip %s", r)
 	}
 	verify("in another table", false)
 }

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link/linktest"
@@ -14,13 +14,13 @@ import (
 
 // Whoever looks at a link on the host sees whose it is, however long the names are.
 func TestWhoseItIs(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	long := spec.Owner{Network: strings.Repeat("n", 100), ContainerID: strings.Repeat("c", 64), IfName: "eth0"}
-	for _, o := range []spec.Owner{lawtest.Owner, long} {
+	for _, o := range []spec.Owner{contract.Owner, long} {
 		v := linktest.Veth(o, "")
-		lawtest.Must(t, w, v, IFB{Owner: o, Where: resource.Host, For: v.Host})
+		contract.Must(t, w, v, IFB{Owner: o, Where: resource.Host, For: v.Host})
 		for name, alt := range map[string]string{v.Host: resource.AltName(o), ifbName(o): resource.AltName(o) + ":ifb"} {
-			out := lawtest.Host(t, w, "ip link show %s", name)
+			out := contract.Host(t, w, "ip link show %s", name)
 			if !strings.Contains(out, "alias "+kernel.Tag(o)) || !strings.Contains(out, "altname "+alt+"\n") {
 				t.Errorf("%s", out)
 			}
@@ -32,7 +32,7 @@ func TestWhoseItIs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if out := lawtest.Host(t, w, "ip link"); strings.Count(out, "net:c1:eth0:ifb") != 1 {
+	if out := contract.Host(t, w, "ip link"); strings.Count(out, "net:c1:eth0:ifb") != 1 {
 		t.Errorf("the ifb: %s", out)
 	}
 }

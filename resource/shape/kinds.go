@@ -41,7 +41,7 @@ func LimitKind() plan.Kind {
 			for record, drop := range drops {
 				links, _, err := resource.RecordOf[shaped](w, record, t)
 				if err = errors.Join(err, links.drop(w, drop)); err == nil {
-					err = w.Memory.ForgetOf(record, t.Network, t.Hash)
+					err = w.Store.DeleteOf(record, t.Network, t.Hash)
 				}
 				errs = append(errs, err)
 			}
@@ -52,7 +52,7 @@ func LimitKind() plan.Kind {
 // unlimited reports whether the container's interface is another attachment's, and no limit is recorded of the owner.
 func unlimited(w *kernel.World, o spec.Owner) (bool, error) {
 	for _, record := range []string{qdiscRecord, redirectRecord} {
-		if known, err := w.Memory.Recall(record, o, &shaped{}); known || err != nil {
+		if known, err := w.Store.Get(record, o, &shaped{}); known || err != nil {
 			return false, err
 		}
 	}

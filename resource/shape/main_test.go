@@ -4,14 +4,14 @@ import (
 	"context"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 func TestMain(m *testing.M) {
-	lawtest.Main(m)
+	contract.Main(m)
 }
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
@@ -21,5 +21,5 @@ func kinds() []plan.Kind {
 
 // sweep is GC of this package's kinds, with the records that go after them.
 func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Owner) error {
-	return lawtest.Sweep(ctx, w, kinds(), network, valid)
+	return contract.Sweep(ctx, w, kinds(), network, valid)
 }

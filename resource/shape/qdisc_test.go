@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -19,7 +19,7 @@ import (
 // qdiscState is linkState and what tc(8) shows of the link shaped, and of ours.
 func qdiscState(w *kernel.World, links ...string) func(t testing.TB) string {
 	return func(t testing.TB) string {
-		s := lawtest.State(t, w)
+		s := contract.State(t, w)
 		for i, ns := range []*kernel.NS{w.Host, w.Container} {
 			s += "qdiscs " + nstest.RunIn(t, ns.Path, "sh", "-c", "tc qdisc show | sed 's/direct_packets_stat [0-9]*//'")
 			for _, l := range links {
@@ -36,33 +36,33 @@ func qdiscState(w *kernel.World, links ...string) func(t testing.TB) string {
 
 func pairOf(t *testing.T, w *kernel.World) {
 	t.Helper()
-	lawtest.Host(t, w, "ip link add v0 type veth peer name eth0 netns %s", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
-	lawtest.Host(t, w, "ip link set v0 up")
-	lawtest.Container(t, w, "ip link set eth0 up")
+	contract.Host(t, w, "ip link add v0 type veth peer name eth0 netns %s", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+	contract.Host(t, w, "ip link set v0 up")
+	contract.Container(t, w, "ip link set eth0 up")
 }
 
 func mbit(n uint64) Limit { return Limit{Rate: n * 125000, Burst: 125000, Queue: 187500} }
 
 // clause: P16
 func TestQdiscLaws(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
 	for _, where := range []resource.Where{resource.Host, resource.Container} {
-		link, do := "v0", lawtest.Host
+		link, do := "v0", contract.Host
 		if where == resource.Container {
-			link, do = "eth0", lawtest.Container
+			link, do = "eth0", contract.Container
 		}
-		q := Qdisc{Owner: lawtest.Owner, Where: where, Link: link, Limit: mbit(20)}
-		book := lawtest.Book{State: qdiscState(w, "v0", "c/eth0")}
+		q := Qdisc{Owner: contract.Owner, Where: where, Link: link, Limit: mbit(20)}
+		book := contract.Terms{State: qdiscState(w, "v0", "c/eth0")}
 		tc := func(format string, args ...any) func(*testing.T) {
 			return func(t *testing.T) { do(t, w, "tc qdisc "+format+" dev "+link+" root handle fa1d: %s", args...) }
 		}
-		book.Hold(t, w, q,
-			lawtest.Break("gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s root", link) }, "there is none"),
-			lawtest.Break("rate", tc("change", "tbf rate 30mbit burst 125000 limit 187500"), "rate is 30000000bit, want 20000000bit"),
-			lawtest.Break("burst", tc("change", "tbf rate 20mbit burst 100000 limit 187500"), "burst is 100000b, want 125000b"),
-			lawtest.Break("limit", tc("change", "tbf rate 20mbit burst 125000 limit 187501"), "limit is 187501b, want 187500b"),
-			lawtest.Break("kind", func(t *testing.T) {
+		book.Test(t, w, q,
+			contract.Break("gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s root", link) }, "there is none"),
+			contract.Break("rate", tc("change", "tbf rate 30mbit burst 125000 limit 187500"), "rate is 30000000bit, want 20000000bit"),
+			contract.Break("burst", tc("change", "tbf rate 20mbit burst 100000 limit 187500"), "burst is 100000b, want 125000b"),
+			contract.Break("limit", tc("change", "tbf rate 20mbit burst 125000 limit 187501"), "limit is 187501b, want 187500b"),
+			contract.Break("kind", func(t *testing.T) {
 				do(t, w, "tc qdisc del dev %s root", link)
 				do(t, w, "tc qdisc add dev %s root handle fa1d: htb", link)
 			}, "kind is htb, want tbf"),
@@ -72,11 +72,11 @@ func TestQdiscLaws(t *testing.T) {
 
 // clause: P16
 func TestQdiscOfSubnetsLaws(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
 	subnets := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:1:2:3:4:5::/90"), netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("::/0")}
 	for _, except := range []bool{false, true} {
-		q := Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}
+		q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}
 		q.Only, q.From = subnets, true
 		other := "1"
 		if except {
@@ -85,21 +85,21 @@ func TestQdiscOfSubnetsLaws(t *testing.T) {
 		}
 		change := func(what string) func(*testing.T) {
 			return func(t *testing.T) {
-				lawtest.Host(t, w, "tc class change dev v0 parent fa1d: classid fa1d:1 htb %s", what)
+				contract.Host(t, w, "tc class change dev v0 parent fa1d: classid fa1d:1 htb %s", what)
 			}
 		}
-		lawtest.Book{State: qdiscState(w, "v0")}.Hold(t, w, q,
-			lawtest.Break("gone", func(t *testing.T) { lawtest.Host(t, w, "tc qdisc del dev v0 root") }, "there is none"),
-			lawtest.Break("rate", change("rate 10mbit ceil 20mbit burst 125000"), "rate is 10000000bit, want 20000000bit"),
-			lawtest.Break("burst", change("rate 20mbit burst 64000"), "burst is 64000b, want 125000b"),
-			lawtest.Break("limit", func(t *testing.T) { lawtest.Host(t, w, "tc qdisc replace dev v0 parent fa1d:1 bfifo limit 5000") }, "limit is 5000b"),
-			lawtest.Break("filter gone", func(t *testing.T) { lawtest.Host(t, w, "tc filter del dev v0 parent fa1d: pref 2 protocol ipv6") }, "the filter of fd00:1:2:3:4:5::/90 is missing"),
-			lawtest.Break("one more filter", func(t *testing.T) {
-				lawtest.Host(t, w, "tc filter add dev v0 parent fa1d: pref 1 protocol ip u32 match ip dst 172.16.0.0/12 flowid fa1d:%s", other)
+		contract.Terms{State: qdiscState(w, "v0")}.Test(t, w, q,
+			contract.Break("gone", func(t *testing.T) { contract.Host(t, w, "tc qdisc del dev v0 root") }, "there is none"),
+			contract.Break("rate", change("rate 10mbit ceil 20mbit burst 125000"), "rate is 10000000bit, want 20000000bit"),
+			contract.Break("burst", change("rate 20mbit burst 64000"), "burst is 64000b, want 125000b"),
+			contract.Break("limit", func(t *testing.T) { contract.Host(t, w, "tc qdisc replace dev v0 parent fa1d:1 bfifo limit 5000") }, "limit is 5000b"),
+			contract.Break("filter gone", func(t *testing.T) { contract.Host(t, w, "tc filter del dev v0 parent fa1d: pref 2 protocol ipv6") }, "the filter of fd00:1:2:3:4:5::/90 is missing"),
+			contract.Break("one more filter", func(t *testing.T) {
+				contract.Host(t, w, "tc filter add dev v0 parent fa1d: pref 1 protocol ip u32 match ip dst 172.16.0.0/12 flowid fa1d:%s", other)
 			}, "there are 5 filters, want 4"),
-			lawtest.Break("kind", func(t *testing.T) {
-				lawtest.Host(t, w, "tc qdisc del dev v0 root")
-				lawtest.Host(t, w, "tc qdisc add dev v0 root handle fa1d: tbf rate 20mbit burst 125000 limit 187500")
+			contract.Break("kind", func(t *testing.T) {
+				contract.Host(t, w, "tc qdisc del dev v0 root")
+				contract.Host(t, w, "tc qdisc add dev v0 root handle fa1d: tbf rate 20mbit burst 125000 limit 187500")
 			}, "kind is tbf, want htb"),
 		)
 	}
@@ -108,32 +108,32 @@ func TestQdiscOfSubnetsLaws(t *testing.T) {
 // clause: P16
 func TestRedirectLaws(t *testing.T) {
 	for _, where := range []resource.Where{resource.Host, resource.Container} {
-		w := lawtest.NewWorld(t)
+		w := contract.NewWorld(t)
 		pairOf(t, w)
-		name := kernel.LinkName("ifb", lawtest.Owner)
-		link, do := "v0", lawtest.Host
+		name := kernel.LinkName("ifb", contract.Owner)
+		link, do := "v0", contract.Host
 		if where == resource.Container {
-			link, do = "eth0", lawtest.Container
+			link, do = "eth0", contract.Container
 		}
-		i := IFB{Owner: lawtest.Owner, Where: where, For: link}
-		lawtest.Book{}.Hold(t, w, i,
-			lawtest.Break("gone", func(t *testing.T) { do(t, w, "ip link del %s", name) }, "link does not exist"),
-			lawtest.Break("down", func(t *testing.T) { do(t, w, "ip link set %s down", name) }, "state is down, want up"),
+		i := IFB{Owner: contract.Owner, Where: where, For: link}
+		contract.Terms{}.Test(t, w, i,
+			contract.Break("gone", func(t *testing.T) { do(t, w, "ip link del %s", name) }, "link does not exist"),
+			contract.Break("down", func(t *testing.T) { do(t, w, "ip link set %s down", name) }, "state is down, want up"),
 		)
-		lawtest.Must(t, w, i)
+		contract.Must(t, w, i)
 		// A call that was killed has left it down and without a name to its owner.
 		do(t, w, "ip link del %s", name)
-		do(t, w, "ip link add %s mtu 1300 group %d type ifb", name, kernel.LinkGroup(lawtest.Owner.Network))
-		lawtest.Must(t, w, i)
-		if s := do(t, w, "ip link show %s", name); !strings.Contains(s, "mtu 1500") || !strings.Contains(s, kernel.Tag(lawtest.Owner)) {
+		do(t, w, "ip link add %s mtu 1300 group %d type ifb", name, kernel.LinkGroup(contract.Owner.Network))
+		contract.Must(t, w, i)
+		if s := do(t, w, "ip link show %s", name); !strings.Contains(s, "mtu 1500") || !strings.Contains(s, kernel.Tag(contract.Owner)) {
 			t.Error(s)
 		}
-		r := Redirect{Owner: lawtest.Owner, Where: where, Link: link}
+		r := Redirect{Owner: contract.Owner, Where: where, Link: link}
 		say := "no filter sends what comes in to " + name
-		lawtest.Book{State: qdiscState(w, "v0", "c/eth0")}.Hold(t, w, r,
-			lawtest.Break("filter gone", func(t *testing.T) { do(t, w, "tc filter del dev %s ingress", link) }, say),
-			lawtest.Break("qdisc gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s ingress", link) }, say),
-			lawtest.Break("elsewhere", func(t *testing.T) {
+		contract.Terms{State: qdiscState(w, "v0", "c/eth0")}.Test(t, w, r,
+			contract.Break("filter gone", func(t *testing.T) { do(t, w, "tc filter del dev %s ingress", link) }, say),
+			contract.Break("qdisc gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s ingress", link) }, say),
+			contract.Break("elsewhere", func(t *testing.T) {
 				do(t, w, "tc filter del dev %s ingress", link)
 				do(t, w, "tc filter add dev %s ingress pref 64029 protocol all u32 match u32 0 0 action mirred egress redirect dev lo", link)
 			}, say),
@@ -143,28 +143,28 @@ func TestRedirectLaws(t *testing.T) {
 
 // What somebody else gave a link stays, and so do their filters.
 func TestQdiscOfSomebodyElse(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
 	state := qdiscState(w, "v0")
-	lawtest.Host(t, w, "tc qdisc add dev v0 root handle 7: htb")
-	lawtest.Host(t, w, "tc qdisc add dev v0 ingress")
-	lawtest.Host(t, w, "tc filter add dev v0 ingress pref 3 protocol ip u32 match ip src 192.0.2.0/24 action mirred egress redirect dev lo")
+	contract.Host(t, w, "tc qdisc add dev v0 root handle 7: htb")
+	contract.Host(t, w, "tc qdisc add dev v0 ingress")
+	contract.Host(t, w, "tc filter add dev v0 ingress pref 3 protocol ip u32 match ip src 192.0.2.0/24 action mirred egress redirect dev lo")
 	before := state(t)
-	q := Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}
+	q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}
 	if _, err := q.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "qdisc htb of somebody else's, with handle 7:") {
 		t.Error(err)
 	}
-	p := plan.Plan{IFB{Owner: lawtest.Owner, Where: resource.Host, For: "v0"}, Redirect{Owner: lawtest.Owner, Where: resource.Host, Link: "v0"}}
+	p := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host, For: "v0"}, Redirect{Owner: contract.Owner, Where: resource.Host, Link: "v0"}}
 	for range 2 {
-		lawtest.Must(t, w, p...)
-		if s := lawtest.Host(t, w, "tc filter show dev v0 ingress"); !strings.Contains(s, "pref 3 ") || !strings.Contains(s, "pref 64029 ") {
+		contract.Must(t, w, p...)
+		if s := contract.Host(t, w, "tc filter show dev v0 ingress"); !strings.Contains(s, "pref 3 ") || !strings.Contains(s, "pref 64029 ") {
 			t.Error(s)
 		}
 		if err := append(p, q).Remove(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
 		if after := state(t); after != before {
-			t.Error(lawtest.Difference(before, after))
+			t.Error(contract.Difference(before, after))
 		}
 	}
 }
@@ -174,28 +174,28 @@ func TestQdiscOfSomebodyElse(t *testing.T) {
 //
 // clause: P12 P22
 func TestShapedTap(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
 	tap := func(t *testing.T) {
-		lawtest.Host(t, w, "ip link add tap0 type bridge")
-		lawtest.Host(t, w, "ip link set tap0 up")
+		contract.Host(t, w, "ip link add tap0 type bridge")
+		contract.Host(t, w, "ip link set tap0 up")
 	} // of no kind that dies
 	tap(t)
 	state := qdiscState(w)
 	before := state(t)
 	p := plan.Plan{
-		Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: "tap0", Limit: mbit(20)},
-		IFB{Owner: lawtest.Owner, Where: resource.Host, For: "tap0"},
-		Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: kernel.LinkName("ifb", lawtest.Owner), Limit: mbit(10)},
-		Redirect{Owner: lawtest.Owner, Where: resource.Host, Link: "tap0"},
+		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "tap0", Limit: mbit(20)},
+		IFB{Owner: contract.Owner, Where: resource.Host, For: "tap0"},
+		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: kernel.LinkName("ifb", contract.Owner), Limit: mbit(10)},
+		Redirect{Owner: contract.Owner, Where: resource.Host, Link: "tap0"},
 	}
-	blind := plan.Plan{IFB{Owner: lawtest.Owner, Where: resource.Host}, Qdisc{Owner: lawtest.Owner, Where: resource.Host}, Redirect{Owner: lawtest.Owner, Where: resource.Host}}
+	blind := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host}, Qdisc{Owner: contract.Owner, Where: resource.Host}, Redirect{Owner: contract.Owner, Where: resource.Host}}
 	for name, remove := range map[string]func() error{
 		"remove": func() error { return blind.Remove(t.Context(), w) },
-		"sweep":  func() error { return sweep(t.Context(), w, lawtest.Owner.Network, nil) },
+		"sweep":  func() error { return sweep(t.Context(), w, contract.Owner.Network, nil) },
 	} {
-		lawtest.Must(t, w, p...)
-		if err := sweep(t.Context(), w, lawtest.Owner.Network, []spec.Owner{lawtest.Owner}); err != nil {
+		contract.Must(t, w, p...)
+		if err := sweep(t.Context(), w, contract.Owner.Network, []spec.Owner{contract.Owner}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Verify(t.Context(), w); err != nil {
@@ -205,63 +205,63 @@ func TestShapedTap(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after := state(t); after != before {
-			t.Errorf("%s: %s", name, lawtest.Difference(before, after))
+			t.Errorf("%s: %s", name, contract.Difference(before, after))
 		}
-		if left, err := os.ReadDir(w.Memory.Dir); err != nil || len(left) != 0 {
+		if left, err := os.ReadDir(w.Store.Dir); err != nil || len(left) != 0 {
 			t.Errorf("%s left records %v, error %v", name, left, err)
 		}
 	}
-	lawtest.Must(t, w, p...)
-	lawtest.Host(t, w, "ip link del tap0")
+	contract.Must(t, w, p...)
+	contract.Host(t, w, "ip link del tap0")
 	tap(t)
-	lawtest.Host(t, w, "tc qdisc add dev tap0 root handle fa1d: tbf rate 1mbit burst 5000 limit 5000")
+	contract.Host(t, w, "tc qdisc add dev tap0 root handle fa1d: tbf rate 1mbit burst 5000 limit 5000")
 	if err := blind.Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if s := lawtest.Host(t, w, "tc qdisc show dev tap0"); !strings.Contains(s, "fa1d:") {
+	if s := contract.Host(t, w, "tc qdisc show dev tap0"); !strings.Contains(s, "fa1d:") {
 		t.Errorf("another link's qdisc was deleted: %s", s)
 	}
 }
 
 // NoLimit is nothing to do, or takes away what an earlier call left.
 func TestNoLimit(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
 	for _, where := range []resource.Where{resource.Host, resource.Container} {
 		link := map[resource.Where]string{resource.Host: "v0", resource.Container: "eth0"}[where]
-		none := plan.Plan{NoLimit{Owner: lawtest.Owner, Where: where, Link: link}, NoLimit{Owner: lawtest.Owner, Where: where, Link: link, Incoming: true}}
+		none := plan.Plan{NoLimit{Owner: contract.Owner, Where: where, Link: link}, NoLimit{Owner: contract.Owner, Where: where, Link: link, Incoming: true}}
 		for _, r := range none {
-			lawtest.Book{Present: true}.Hold(t, w, r)
+			contract.Terms{Present: true}.Test(t, w, r)
 		}
 		before := qdiscState(w, "v0", "c/eth0")(t)
-		lawtest.Must(t, w, Qdisc{Owner: lawtest.Owner, Where: where, Link: link, Limit: mbit(20)}, IFB{Owner: lawtest.Owner, Where: where, For: link}, Redirect{Owner: lawtest.Owner, Where: where, Link: link})
+		contract.Must(t, w, Qdisc{Owner: contract.Owner, Where: where, Link: link, Limit: mbit(20)}, IFB{Owner: contract.Owner, Where: where, For: link}, Redirect{Owner: contract.Owner, Where: where, Link: link})
 		err := none.Verify(t.Context(), w)
-		if s := fmt.Sprint(err); !strings.Contains(s, "qdisc tbf is there") || !strings.Contains(s, kernel.LinkName("ifb", lawtest.Owner)+" is there") {
+		if s := fmt.Sprint(err); !strings.Contains(s, "qdisc tbf is there") || !strings.Contains(s, kernel.LinkName("ifb", contract.Owner)+" is there") {
 			t.Error(err)
 		}
-		lawtest.Must(t, w, none...)
+		contract.Must(t, w, none...)
 		if after := qdiscState(w, "v0", "c/eth0")(t); after != before {
-			t.Error(lawtest.Difference(before, after))
+			t.Error(contract.Difference(before, after))
 		}
-		lawtest.Must(t, w, NoLimit{Owner: lawtest.Owner, Where: where, Link: "none"})
+		contract.Must(t, w, NoLimit{Owner: contract.Owner, Where: where, Link: "none"})
 	}
 }
 
 // Mend puts right what is wrong on the host, in the order of the plan, and touches nothing else.
 func TestMendShaped(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
-	name := kernel.LinkName("ifb", lawtest.Owner)
+	name := kernel.LinkName("ifb", contract.Owner)
 	p := plan.Plan{
-		Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}, IFB{Owner: lawtest.Owner, Where: resource.Host, For: "v0"},
-		Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: name, Limit: mbit(10)}, Redirect{Owner: lawtest.Owner, Where: resource.Host, Link: "v0"},
+		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}, IFB{Owner: contract.Owner, Where: resource.Host, For: "v0"},
+		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: name, Limit: mbit(10)}, Redirect{Owner: contract.Owner, Where: resource.Host, Link: "v0"},
 	}
-	lawtest.Must(t, w, p...)
+	contract.Must(t, w, p...)
 	for _, broken := range []string{
 		"true", "tc qdisc del dev v0 root", "tc qdisc change dev " + name + " root handle fa1d: tbf rate 1mbit burst 5000 limit 5000",
 		"ip link set " + name + " down", "ip link del " + name, "tc qdisc del dev v0 ingress", "tc filter del dev v0 ingress",
 	} {
-		lawtest.Host(t, w, "%s", broken)
+		contract.Host(t, w, "%s", broken)
 		changed := false
 		for _, r := range p {
 			mended, err := r.(resource.Mender).Mend(t.Context(), w)
@@ -274,7 +274,7 @@ func TestMendShaped(t *testing.T) {
 			t.Errorf("after %s: changed %v, then %v", broken, changed, err)
 		}
 	}
-	inside := Qdisc{Owner: lawtest.Owner, Where: resource.Container, Link: "eth0", Limit: mbit(20)}
+	inside := Qdisc{Owner: contract.Owner, Where: resource.Container, Link: "eth0", Limit: mbit(20)}
 	if changed, err := inside.Mend(t.Context(), w); err != nil || changed {
 		t.Errorf("in the container: changed %v, %v", changed, err)
 	}
@@ -283,26 +283,26 @@ func TestMendShaped(t *testing.T) {
 // What had to be raised to the length of a packet is no drift when the MTU has become another; what no packet of
 // the link fits into any more is.
 func TestQdiscAndMTU(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
 	for _, some := range [][]netip.Prefix{nil, {netip.MustParsePrefix("10.0.0.0/8")}} {
-		q := Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: "v0", Limit: Limit{Rate: 125000, Burst: 1000, Queue: 1000, Only: some}}
-		lawtest.Must(t, w, q)
-		lawtest.Host(t, w, "ip link set v0 mtu 1400")
+		q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: Limit{Rate: 125000, Burst: 1000, Queue: 1000, Only: some}}
+		contract.Must(t, w, q)
+		contract.Host(t, w, "ip link set v0 mtu 1400")
 		if err := q.Verify(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		lawtest.Host(t, w, "ip link set v0 mtu 9000")
+		contract.Host(t, w, "ip link set v0 mtu 9000")
 		if err := q.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "limit is 1514b, want 9014b") || some == nil && !strings.Contains(err.Error(), "burst is 1514b, want 9014b") {
 			t.Error(err)
 		}
-		lawtest.Host(t, w, "ip link set v0 mtu 1500")
+		contract.Host(t, w, "ip link set v0 mtu 1500")
 	}
 }
 
 // A burst of less than a packet lets a packet pass, and rates and bursts of any size come back as they were asked.
 func TestQdiscSizes(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	pairOf(t, w)
 	some := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for _, l := range []Limit{
@@ -310,7 +310,7 @@ func TestQdiscSizes(t *testing.T) {
 		{Rate: 1 << 35, Burst: 1<<32 - 2, Queue: 1<<32 - 1, Only: some}, {Rate: 1<<32 - 1, Burst: 1 << 20, Queue: 1 << 20}, {Rate: 125000, Burst: 1<<32 - 2, Queue: 1 << 20},
 		{Rate: 1<<61 - 1, Burst: 1<<32 - 2, Queue: 1 << 20},
 	} {
-		q := Qdisc{Owner: lawtest.Owner, Where: resource.Host, Link: "v0", Limit: l}
+		q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: l}
 		if _, err := q.Ensure(context.Background(), w); err != nil {
 			t.Errorf("%v: %v", q, err)
 		}
@@ -324,7 +324,7 @@ func TestQdiscSizes(t *testing.T) {
 //
 // clause: P12
 func TestShapedLinkGoes(t *testing.T) {
-	w := lawtest.NewWorld(t)
+	w := contract.NewWorld(t)
 	const none = 9999
 	for what, err := range map[string]error{
 		"qdisc":                           dropQdisc(w.Host, none),

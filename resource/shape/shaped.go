@@ -25,7 +25,7 @@ func remember(w *kernel.World, record string, o spec.Owner, where resource.Where
 		return nil
 	}
 	links := shaped{}
-	if _, err := w.Memory.Recall(record, o, &links); err != nil {
+	if _, err := w.Store.Get(record, o, &links); err != nil {
 		return err
 	}
 	if links == nil {
@@ -35,7 +35,7 @@ func remember(w *kernel.World, record string, o spec.Owner, where resource.Where
 		return nil
 	}
 	links[l.Name] = l.Index
-	return w.Memory.Remember(record, o, links)
+	return w.Store.Put(record, o, links)
 }
 
 // forEachShaped calls drop for the link of that name, if there is one, and on the host for the links that are remembered, which
@@ -58,9 +58,9 @@ func forEachShaped(w *kernel.World, record string, o spec.Owner, where resource.
 	}
 	if where == resource.Host && link != ifbName(o) {
 		var links shaped
-		_, err := w.Memory.Recall(record, o, &links)
+		_, err := w.Store.Get(record, o, &links)
 		if errs = append(errs, err, links.drop(w, drop)); errors.Join(errs...) == nil {
-			return w.Memory.Forget(record, o)
+			return w.Store.Delete(record, o)
 		}
 	}
 	return errors.Join(errs...)

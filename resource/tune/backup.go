@@ -28,9 +28,9 @@ func (t Tuning) recall(w *kernel.World, l *kernel.Link) (r resource.Tuned, known
 	return r, known, err
 }
 
-// remember writes both memories.
+// remember writes our record and the reference plugin's.
 func (t Tuning) remember(w *kernel.World, r resource.Tuned) error {
-	if err := w.Memory.Remember(resource.TuningRecord, t.Owner, r); err != nil {
+	if err := w.Store.Put(resource.TuningRecord, t.Owner, r); err != nil {
 		return err
 	}
 	return t.backUp(r)
@@ -39,12 +39,12 @@ func (t Tuning) remember(w *kernel.World, r resource.Tuned) error {
 // forget removes both, whatever container they are of.
 func (t Tuning) forget(w *kernel.World) error {
 	var r resource.Tuned
-	_, err := w.Memory.Recall(resource.TuningRecord, t.Owner, &r)
+	_, err := w.Store.Get(resource.TuningRecord, t.Owner, &r)
 	errs := []error{err, removeBackup(t.file())}
 	if r.File != t.file() {
 		errs = append(errs, removeBackup(r.File))
 	}
-	return errors.Join(append(errs, w.Memory.Forget(resource.TuningRecord, t.Owner))...)
+	return errors.Join(append(errs, w.Store.Delete(resource.TuningRecord, t.Owner))...)
 }
 
 // A backup is the reference plugin's memory, in its format. It is read, so that a container made by it is

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"golang.org/x/sys/unix"
 )
@@ -36,9 +36,9 @@ func TestTuningOpensOnce(t *testing.T) {
 		}
 		return n
 	}
-	r := Tuning{Owner: lawtest.Owner, Link: "eth0", Sysctls: netSysctls(t, "net.core.somaxconn", "503")}
+	r := Tuning{Owner: contract.Owner, Link: "eth0", Sysctls: netSysctls(t, "net.core.somaxconn", "503")}
 	for _, ns := range []*kernel.NS{w.Container, w.Host} {
-		if n := opened(ns, func() { lawtest.Must(t, w, r) }); n != 1 {
+		if n := opened(ns, func() { contract.Must(t, w, r) }); n != 1 {
 			t.Errorf("ensure opened it %d times in %s", n, ns.Path)
 		}
 		var err error

@@ -292,7 +292,7 @@ func (t Tuning) Remove(ctx context.Context, w *kernel.World) error {
 			return err // the reference's file has the name of the container and the interface alone: it is the other's
 		}
 		// What was remembered of another container is in the reference's file as well.
-		other, err := w.Memory.Recall(resource.TuningRecord, t.Owner, &resource.Tuned{})
+		other, err := w.Store.Get(resource.TuningRecord, t.Owner, &resource.Tuned{})
 		if err == nil && !other && l != nil && (t.Seen == "" || resource.MACText(t.Seen) == l.MAC.String()) {
 			rec.Link = t.backedUp()
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/internal/lawtest"
+	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -22,8 +22,8 @@ import (
 
 // tuningWorld has eth0 in the container.
 func tuningWorld(t *testing.T) *kernel.World {
-	w := lawtest.NewWorld(t)
-	lawtest.Must(t, w, link.Bridge{Name: "cni0"}, linktest.Veth(lawtest.Owner, "cni0"))
+	w := contract.NewWorld(t)
+	contract.Must(t, w, link.Bridge{Name: "cni0"}, linktest.Veth(contract.Owner, "cni0"))
 	return w
 }
 
@@ -42,9 +42,9 @@ func netSysctls(t testing.TB, pairs ...string) (list []sysctl.NetSysctl) {
 // tunedState is all that a Tuning could touch.
 func tunedState(w *kernel.World, dir string) func(t testing.TB) string {
 	return func(t testing.TB) string {
-		return lawtest.State(t, w) + lawtest.Container(t, w, "ip -o link show eth0") +
+		return contract.State(t, w) + contract.Container(t, w, "ip -o link show eth0") +
 			nstest.RunIn(t, w.Container.Path, "sh", "-c", "grep -r . /proc/sys/net 2>/dev/null | grep -v 'count:\\|random\\|state' || true") +
-			nstest.Run(t, "find", dir, w.Memory.Dir, "-type", "f")
+			nstest.Run(t, "find", dir, w.Store.Dir, "-type", "f")
 	}
 }
 
@@ -52,25 +52,25 @@ func tunedState(w *kernel.World, dir string) func(t testing.TB) string {
 func TestTuning(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
 	r := Tuning{
-		Owner: lawtest.Owner, Link: "eth0", MAC: "02:00:5E:00:00:0A", MTU: 1300, Promisc: true, AllMulti: new(true), TxQLen: new(7), DataDir: dir,
+		Owner: contract.Owner, Link: "eth0", MAC: "02:00:5E:00:00:0A", MTU: 1300, Promisc: true, AllMulti: new(true), TxQLen: new(7), DataDir: dir,
 		Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv4.ip_local_port_range", "2000 3000", "net.ipv4.ip_local_reserved_ports", "8081,8080", "net.ipv6.conf.IFNAME.hop_limit", "9"),
 	}
-	lawtest.Book{State: tunedState(w, dir)}.Hold(t, w, r,
-		lawtest.Break("mac", lawtest.In(w, "ip link set eth0 address 02:00:00:00:00:01"), "address is 02:00:00:00:00:01, want 02:00:5e:00:00:0a"),
-		lawtest.Break("mtu", lawtest.In(w, "ip link set eth0 mtu 1400"), "mtu is 1400, want 1300"),
-		lawtest.Break("promisc", lawtest.In(w, "ip link set eth0 promisc off"), "promisc is off, want on"),
-		lawtest.Break("allmulti", lawtest.In(w, "ip link set eth0 allmulticast off"), "allmulticast is off, want on"),
-		lawtest.Break("txqlen", lawtest.In(w, "ip link set eth0 txqueuelen 8"), "txqueuelen is 8, want 7"),
-		lawtest.Break("a sysctl", lawtest.In(w, "sysctl -qw net.core.somaxconn=77"), `net/core/somaxconn is "77", want "501"`),
-		lawtest.Break("one of several fields", func(t *testing.T) {
+	contract.Terms{State: tunedState(w, dir)}.Test(t, w, r,
+		contract.Break("mac", contract.In(w, "ip link set eth0 address 02:00:00:00:00:01"), "address is 02:00:00:00:00:01, want 02:00:5e:00:00:0a"),
+		contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1400"), "mtu is 1400, want 1300"),
+		contract.Break("promisc", contract.In(w, "ip link set eth0 promisc off"), "promisc is off, want on"),
+		contract.Break("allmulti", contract.In(w, "ip link set eth0 allmulticast off"), "allmulticast is off, want on"),
+		contract.Break("txqlen", contract.In(w, "ip link set eth0 txqueuelen 8"), "txqueuelen is 8, want 7"),
+		contract.Break("a sysctl", contract.In(w, "sysctl -qw net.core.somaxconn=77"), `net/core/somaxconn is "77", want "501"`),
+		contract.Break("one of several fields", func(t *testing.T) {
 			nstest.RunIn(t, w.Container.Path, "sysctl", "-qw", "net.ipv4.ip_local_port_range=2000 3001")
 		}, `net/ipv4/ip_local_port_range`),
-		lawtest.Break("the link's own", lawtest.In(w, "sysctl -qw net.ipv6.conf.eth0.hop_limit=10"), `net/ipv6/conf/eth0/hop_limit`),
+		contract.Break("the link's own", contract.In(w, "sysctl -qw net.ipv6.conf.eth0.hop_limit=10"), `net/ipv6/conf/eth0/hop_limit`),
 	)
-	off := Tuning{Owner: lawtest.Owner, Link: "eth0", AllMulti: new(false), TxQLen: new(0), DataDir: dir}
-	lawtest.Container(t, w, "ip link set eth0 allmulticast on promisc on")
-	lawtest.Must(t, w, off)
-	if out := lawtest.Container(t, w, "ip link show eth0"); strings.Contains(out, "ALLMULTI") || !strings.Contains(out, "PROMISC") || strings.Contains(out, "qlen") {
+	off := Tuning{Owner: contract.Owner, Link: "eth0", AllMulti: new(false), TxQLen: new(0), DataDir: dir}
+	contract.Container(t, w, "ip link set eth0 allmulticast on promisc on")
+	contract.Must(t, w, off)
+	if out := contract.Container(t, w, "ip link show eth0"); strings.Contains(out, "ALLMULTI") || !strings.Contains(out, "PROMISC") || strings.Contains(out, "qlen") {
 		t.Errorf("tuned: %s", out)
 	}
 }
@@ -84,9 +84,9 @@ func TestTuningTwice(t *testing.T) {
 	state := tunedState(w, dir)
 	before := state(t)
 	old, _ := w.Container.Link("eth0")
-	one := Tuning{Owner: lawtest.Owner, Link: "eth0", MTU: 1300, TxQLen: new(5), DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
-	two := Tuning{Owner: lawtest.Owner, Link: "eth0", MTU: 1350, MAC: "02:00:00:00:00:07", TxQLen: new(6), DataDir: dir, Sysctls: netSysctls(t, "net/core/somaxconn", "502", "net.ipv4.ip_default_ttl", "9")}
-	lawtest.Must(t, w, one, two)
+	one := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1300, TxQLen: new(5), DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
+	two := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1350, MAC: "02:00:00:00:00:07", TxQLen: new(6), DataDir: dir, Sysctls: netSysctls(t, "net/core/somaxconn", "502", "net.ipv4.ip_default_ttl", "9")}
+	contract.Must(t, w, one, two)
 	for _, r := range []Tuning{one, two} {
 		if err := r.Verify(t.Context(), w); err != nil {
 			t.Errorf("%v: %v", r, err)
@@ -108,15 +108,15 @@ func TestTuningTwice(t *testing.T) {
 		t.Errorf("changed %v, error %v", changed, err)
 	}
 	if after := state(t); after != tuned {
-		t.Errorf("a refused one left: %s", lawtest.Difference(tuned, after))
+		t.Errorf("a refused one left: %s", contract.Difference(tuned, after))
 	}
-	bare := Tuning{Owner: lawtest.Owner, Link: "eth0", DataDir: dir}
+	bare := Tuning{Owner: contract.Owner, Link: "eth0", DataDir: dir}
 	for range 2 {
 		if err := bare.Remove(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
 		if after := state(t); after != before {
-			t.Errorf("left: %s", lawtest.Difference(before, after))
+			t.Errorf("left: %s", contract.Difference(before, after))
 		}
 	}
 }
@@ -125,9 +125,9 @@ func TestTuningTwice(t *testing.T) {
 func TestTuningRefused(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
 	state := tunedState(w, dir)
-	lawtest.Container(t, w, "ip link add ifb7 up type ifb")
+	contract.Container(t, w, "ip link add ifb7 up type ifb")
 	before := state(t)
-	base := Tuning{Owner: lawtest.Owner, Link: "eth0", TxQLen: new(3), DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
+	base := Tuning{Owner: contract.Owner, Link: "eth0", TxQLen: new(3), DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
 	for _, tt := range []struct {
 		change func(*Tuning)
 		code   spec.Code
@@ -153,7 +153,7 @@ func TestTuningRefused(t *testing.T) {
 			t.Errorf("%v: changed %v, error %v, want %q", r, changed, err, tt.say)
 		}
 		if after := state(t); after != before {
-			t.Errorf("%v left: %s", r, lawtest.Difference(before, after))
+			t.Errorf("%v left: %s", r, contract.Difference(before, after))
 		}
 	}
 }
@@ -212,7 +212,7 @@ func TestTuningEscape(t *testing.T) {
 	if err := w.Container.Do(func() error { return os.WriteFile(over, []byte("2\n"), 0) }); err != nil {
 		t.Fatal(err) // opened by its name it is the other file
 	}
-	r := Tuning{Owner: lawtest.Owner, Link: "eth0", Sysctls: netSysctls(t, "net.ipv4.ip_default_ttl", "3")}
+	r := Tuning{Owner: contract.Owner, Link: "eth0", Sysctls: netSysctls(t, "net.ipv4.ip_default_ttl", "3")}
 	if _, err := r.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "leads out of") {
 		t.Errorf("through a mount: %v", err)
 	}
@@ -227,17 +227,17 @@ func TestTuningEscape(t *testing.T) {
 	}
 	defer alias.Close()
 	s := netSysctls(t, "net.core.somaxconn", "503")[0]
-	before := lawtest.Sysctl(t, alias, s.Path)
+	before := contract.Sysctl(t, alias, s.Path)
 	f, err := w.Container.OpenNetSysctl(s.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.Set("502"); err != nil || lawtest.Sysctl(t, alias, s.Path) != "502" {
-		t.Fatalf("unprotected: %v, and it is %s", err, lawtest.Sysctl(t, alias, s.Path))
+	if _, err := f.Set("502"); err != nil || contract.Sysctl(t, alias, s.Path) != "502" {
+		t.Fatalf("unprotected: %v, and it is %s", err, contract.Sysctl(t, alias, s.Path))
 	}
-	if _, err := s.Set(f, alias, "502"); err == nil || !strings.Contains(err.Error(), "whole host's") || lawtest.Sysctl(t, alias, s.Path) != "502" {
-		t.Errorf("protected: %v, and it is %s, which was %s", err, lawtest.Sysctl(t, alias, s.Path), before)
+	if _, err := s.Set(f, alias, "502"); err == nil || !strings.Contains(err.Error(), "whole host's") || contract.Sysctl(t, alias, s.Path) != "502" {
+		t.Errorf("protected: %v, and it is %s, which was %s", err, contract.Sysctl(t, alias, s.Path), before)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestTuningStaysInside(t *testing.T) {
 		}
 		took := false
 		for _, v := range others(was) {
-			r := Tuning{Owner: lawtest.Owner, Link: "eth0", Sysctls: netSysctls(t, path, v)}
+			r := Tuning{Owner: contract.Owner, Link: "eth0", Sysctls: netSysctls(t, path, v)}
 			before := sysctlOrNone(w.Host, path)
 			if _, err := r.Ensure(t.Context(), w); err != nil {
 				if spec.AsError(err, 0).Code != spec.CodeConfig {
@@ -311,7 +311,7 @@ func TestTuningStaysInside(t *testing.T) {
 	if err := w.Host.Do(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("321"), 0) }); err != nil {
 		t.Fatal(err)
 	}
-	if v := lawtest.Sysctl(t, w.Host, "net/core/somaxconn"); v != "321" {
+	if v := contract.Sysctl(t, w.Host, "net/core/somaxconn"); v != "321" {
 		t.Errorf("the host's is %s", v)
 	}
 }
@@ -343,67 +343,67 @@ func others(v string) (list []string) {
 // clause: P12 P22
 func TestTuningStale(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
-	r := Tuning{Owner: lawtest.Owner, Link: "eth0", MAC: "02:00:00:00:00:07", MTU: 1300, DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv6.conf.IFNAME.hop_limit", "9")}
-	bare := Tuning{Owner: lawtest.Owner, Link: "eth0", DataDir: dir}
+	r := Tuning{Owner: contract.Owner, Link: "eth0", MAC: "02:00:00:00:00:07", MTU: 1300, DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv6.conf.IFNAME.hop_limit", "9")}
+	bare := Tuning{Owner: contract.Owner, Link: "eth0", DataDir: dir}
 	none := func(what string) {
 		t.Helper()
-		if left := nstest.Run(t, "find", dir, w.Memory.Dir, "-type", "f"); left != "" {
+		if left := nstest.Run(t, "find", dir, w.Store.Dir, "-type", "f"); left != "" {
 			t.Errorf("%s left %s", what, left)
 		}
 	}
-	lawtest.Must(t, w, r)
-	other := &kernel.World{Host: w.Host, Container: lawtest.OpenNS(t), Memory: w.Memory}
-	lawtest.Container(t, other, "ip link add eth0 address 02:00:00:00:00:44 type veth peer name x")
-	before := lawtest.Container(t, other, "ip link show eth0")
+	contract.Must(t, w, r)
+	other := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
+	contract.Container(t, other, "ip link add eth0 address 02:00:00:00:00:44 type veth peer name x")
+	before := contract.Container(t, other, "ip link show eth0")
 	if err := bare.Remove(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if after := lawtest.Container(t, other, "ip link show eth0"); after != before || lawtest.Sysctl(t, other.Container, "net/core/somaxconn") != "4096" {
+	if after := contract.Container(t, other, "ip link show eth0"); after != before || contract.Sysctl(t, other.Container, "net/core/somaxconn") != "4096" {
 		t.Errorf("another container got %s, before it was %s", after, before)
 	}
 	none("a DEL in another container")
-	if v := lawtest.Sysctl(t, w.Container, "net/core/somaxconn"); v != "501" {
+	if v := contract.Sysctl(t, w.Container, "net/core/somaxconn"); v != "501" {
 		t.Errorf("somaxconn is %s", v)
 	}
 
 	// The link was made anew: only what is not its own goes back.
-	lawtest.Container(t, w, "sysctl -qw net.core.somaxconn=4096")
-	lawtest.Container(t, w, "ip link set eth0 mtu 1500")
-	lawtest.Must(t, w, r)
-	lawtest.Container(t, w, "ip link del eth0")
-	lawtest.Container(t, w, "ip link add eth0 mtu 1334 address 02:00:00:00:00:55 type veth peer name x")
+	contract.Container(t, w, "sysctl -qw net.core.somaxconn=4096")
+	contract.Container(t, w, "ip link set eth0 mtu 1500")
+	contract.Must(t, w, r)
+	contract.Container(t, w, "ip link del eth0")
+	contract.Container(t, w, "ip link add eth0 mtu 1334 address 02:00:00:00:00:55 type veth peer name x")
 	if err := bare.Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if out := lawtest.Container(t, w, "ip link show eth0"); !strings.Contains(out, "mtu 1334") || !strings.Contains(out, "02:00:00:00:00:55") || lawtest.Sysctl(t, w.Container, "net/core/somaxconn") != "4096" {
-		t.Errorf("somaxconn %s, and the new link is %s", lawtest.Sysctl(t, w.Container, "net/core/somaxconn"), out)
+	if out := contract.Container(t, w, "ip link show eth0"); !strings.Contains(out, "mtu 1334") || !strings.Contains(out, "02:00:00:00:00:55") || contract.Sysctl(t, w.Container, "net/core/somaxconn") != "4096" {
+		t.Errorf("somaxconn %s, and the new link is %s", contract.Sysctl(t, w.Container, "net/core/somaxconn"), out)
 	}
 	none("a DEL of another link")
 
 	// The link is gone, then the namespace.
-	lawtest.Must(t, w, r)
-	lawtest.Container(t, w, "ip link del eth0")
-	if err := bare.Remove(t.Context(), w); err != nil || lawtest.Sysctl(t, w.Container, "net/core/somaxconn") != "4096" {
+	contract.Must(t, w, r)
+	contract.Container(t, w, "ip link del eth0")
+	if err := bare.Remove(t.Context(), w); err != nil || contract.Sysctl(t, w.Container, "net/core/somaxconn") != "4096" {
 		t.Errorf("the link is gone: %v", err)
 	}
 	none("a DEL without the link")
-	lawtest.Container(t, w, "ip link add eth0 type veth peer name x")
-	lawtest.Must(t, w, r)
-	if err := bare.Remove(t.Context(), &kernel.World{Host: w.Host, Memory: w.Memory}); err != nil {
+	contract.Container(t, w, "ip link add eth0 type veth peer name x")
+	contract.Must(t, w, r)
+	if err := bare.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}); err != nil {
 		t.Fatal(err)
 	}
 	none("a DEL without the namespace")
 
 	// GC knows the owner alone.
-	lawtest.Container(t, w, "ip link set eth0 mtu 1500")
-	lawtest.Must(t, w, r)
-	if err := sweep(t.Context(), w, lawtest.Owner.Network, []spec.Owner{lawtest.Owner}); err != nil || r.Verify(t.Context(), w) != nil {
+	contract.Container(t, w, "ip link set eth0 mtu 1500")
+	contract.Must(t, w, r)
+	if err := sweep(t.Context(), w, contract.Owner.Network, []spec.Owner{contract.Owner}); err != nil || r.Verify(t.Context(), w) != nil {
 		t.Errorf("gc of others: %v, %v", err, r.Verify(t.Context(), w))
 	}
-	if left := nstest.Run(t, "find", dir, w.Memory.Dir, "-type", "f"); len(strings.Fields(left)) != 2 {
+	if left := nstest.Run(t, "find", dir, w.Store.Dir, "-type", "f"); len(strings.Fields(left)) != 2 {
 		t.Errorf("gc of others left %s", left)
 	}
-	if err := sweep(t.Context(), w, lawtest.Owner.Network, nil); err != nil {
+	if err := sweep(t.Context(), w, contract.Owner.Network, nil); err != nil {
 		t.Error(err)
 	}
 	none("gc")
@@ -412,7 +412,7 @@ func TestTuningStale(t *testing.T) {
 // A file that the reference plugin wrote is restored from once, whatever is in it, and goes.
 func TestTuningFromReference(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
-	bare := Tuning{Owner: lawtest.Owner, Link: "eth0", DataDir: dir}
+	bare := Tuning{Owner: contract.Owner, Link: "eth0", DataDir: dir}
 	file := filepath.Join(dir, "c1_eth0.json")
 	put := func(text string) {
 		t.Helper()
@@ -429,20 +429,20 @@ func TestTuningFromReference(t *testing.T) {
 			t.Error("the file is left")
 		}
 	}
-	before := lawtest.State(t, w)
+	before := contract.State(t, w)
 	old, _ := w.Container.Link("eth0")
-	lawtest.Container(t, w, "ip link set eth0 mtu 1300 promisc on allmulticast on txqueuelen 5 address 02:00:00:00:00:09")
+	contract.Container(t, w, "ip link set eth0 mtu 1300 promisc on allmulticast on txqueuelen 5 address 02:00:00:00:00:09")
 	put(fmt.Sprintf("{\n \"mac\": %q,\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}", strings.ToUpper(old.MAC.String())))
 	remove(w)
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("left: %s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("left: %s", contract.Difference(before, after))
 	}
 	for _, odd := range []string{"", "{", "[]", `{"mac":"x","mtu":-1,"txQLen":-1}`, `{"mac":3}`} {
 		put(odd)
 		remove(w)
 	}
 	put(`{"mtu":1300}`)
-	remove(&kernel.World{Host: w.Host, Memory: w.Memory})
+	remove(&kernel.World{Host: w.Host, Store: w.Store})
 	if err := unix.Mkfifo(file, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -453,14 +453,14 @@ func TestTuningFromReference(t *testing.T) {
 	remove(w)
 	bare.Seen = strings.ToUpper(old.MAC.String())
 	put(`{"txQLen":1000}`)
-	lawtest.Container(t, w, "ip link set eth0 txqueuelen 5")
+	contract.Container(t, w, "ip link set eth0 txqueuelen 5")
 	remove(w)
 	// An ADD of ours: the file is of an earlier container.
 	put(`{"mtu":1300}`)
-	lawtest.Must(t, w, Tuning{Owner: lawtest.Owner, Link: "eth0", DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")})
+	contract.Must(t, w, Tuning{Owner: contract.Owner, Link: "eth0", DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")})
 	remove(w)
-	if after := lawtest.State(t, w); after != before {
-		t.Errorf("left: %s", lawtest.Difference(before, after))
+	if after := contract.State(t, w); after != before {
+		t.Errorf("left: %s", contract.Difference(before, after))
 	}
 }
 

@@ -1,4 +1,4 @@
-package lawtest
+package contract
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package lawtest
+package contract
 
 import (
 	"context"
@@ -21,7 +21,7 @@ var Owner = spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
 // NewWorld is a throw-away host and a container, each a namespace of its own, with lo up in both.
 func NewWorld(t testing.TB) *kernel.World {
 	t.Helper()
-	w := &kernel.World{Host: OpenNS(t), Container: OpenNS(t), Memory: kernel.Memory{Dir: t.TempDir()}}
+	w := &kernel.World{Host: OpenNS(t), Container: OpenNS(t), Store: kernel.Store{Dir: t.TempDir()}}
 	Host(t, w, "ip link set lo up")
 	Container(t, w, "ip link set lo up")
 	return w
@@ -126,7 +126,7 @@ func Wire(t testing.TB, w *kernel.World) {
 // NewHost is a host alone; its world has no container, so nothing tells that an owner is dead.
 func NewHost(t testing.TB) *kernel.World {
 	t.Helper()
-	return &kernel.World{Host: OpenNS(t), Memory: kernel.Memory{Dir: t.TempDir()}}
+	return &kernel.World{Host: OpenNS(t), Store: kernel.Store{Dir: t.TempDir()}}
 }
 
 func Ensure(t testing.TB, w *kernel.World, r plan.Resource) {

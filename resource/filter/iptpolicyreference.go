@@ -10,35 +10,35 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// iptPolicedRecord is the memory of an attachment's that a link has rules of a policy in iptables for its sake too.
-const iptPolicedRecord = "iptpoliced"
+// iptPolicyRecord is the record of an attachment that a link has rules of a policy in iptables for its sake too.
+const iptPolicyRecord = "iptpoliced"
 
 // rememberPolicy remembers that o has a policy on a link, and reports whether that is news.
 func rememberPolicy(w *kernel.World, o spec.Owner, link string) (news bool, err error) {
 	was := ""
-	if _, err := w.Memory.Recall(iptPolicedRecord, o, &was); err != nil || was == link {
+	if _, err := w.Store.Get(iptPolicyRecord, o, &was); err != nil || was == link {
 		return false, err
 	}
-	return true, w.Memory.Remember(iptPolicedRecord, o, link)
+	return true, w.Store.Put(iptPolicyRecord, o, link)
 }
 
 // releasePolicy removes what the policies have in iptables about an attachment's link, unless another one is behind it.
 func releasePolicy(ctx context.Context, w *kernel.World, o spec.Owner) error {
 	link := ""
-	if there, err := w.Memory.Recall(iptPolicedRecord, o, &link); err != nil || !there {
+	if there, err := w.Store.Get(iptPolicyRecord, o, &link); err != nil || !there {
 		return err
 	}
 	me := kernel.OwnerHash(o)
 	if err := removePolicies(ctx, w, func(owner [8]byte) bool { return owner != me }, link); err != nil {
 		return err
 	}
-	return w.Memory.Forget(iptPolicedRecord, o)
+	return w.Store.Delete(iptPolicyRecord, o)
 }
 
 // sweepPolicies is releasePolicy for a network's attachments but those that keep wants. Their records are the caller's to
 // forget.
 func sweepPolicies(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	mine, err := resource.DecodeRecords[string](w.Memory.Records(iptPolicedRecord, network))
+	mine, err := resource.DecodeRecords[string](w.Store.Records(iptPolicyRecord, network))
 	var links []string
 	stays := func(owner [8]byte) bool { _, ok := mine[owner]; return !ok || keep(owner) }
 	for owner, link := range mine {
@@ -60,7 +60,7 @@ func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]by
 		gone[link] = true
 	}
 	return changeHaving(ctx, w, chainStrict, false, func(have map[string][]kernel.IPTRule) ([]string, error) {
-		records, err := resource.DecodeRecords[string](w.Memory.All(iptPolicedRecord)) // as they are under the lock
+		records, err := resource.DecodeRecords[string](w.Store.All(iptPolicyRecord)) // as they are under the lock
 		for owner, link := range records {
 			if stays(owner) {
 				delete(gone, link)

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// A claim is one owner's wish for ports of a slot, at an address of the host or at any.
-type claim struct {
+// A portClaim is one owner's wish for ports of a slot, at an address of the host or at any.
+type portClaim struct {
 	owner       [8]byte
 	comment     string // with the owner's tag
 	host, to    netip.Addr
@@ -26,7 +26,7 @@ type claim struct {
 // wanted is a claim that is to be made.
 type wanted struct {
 	slot
-	claim
+	portClaim
 }
 
 // A slot is where claims stand: those of one port, numbered from 0 on without a gap, or in one list those of all ranges, of
@@ -57,8 +57,8 @@ func (s slot) set() *kernel.NFTSet {
 // key is what the claims of a slot are gathered under.
 func (s slot) key() string { return s.set().Name + " " + string(kernel.NFTKey(s.proto, s.port)) }
 
-// place is where the maps have ports of the host; the zero Addr is any.
-func (p portMaps) place(proto byte, host netip.Addr, first, last uint16) kernel.NFTElem {
+// mapping is where the maps have ports of the host; the zero Addr is any.
+func (p portMaps) mapping(proto byte, host netip.Addr, first, last uint16) kernel.NFTElem {
 	any := !host.IsValid() || host.IsUnspecified()
 	switch {
 	case first == last && any:
@@ -71,9 +71,9 @@ func (p portMaps) place(proto byte, host netip.Addr, first, last uint16) kernel.
 	return kernel.NFTElem{Set: p.exactRange, Key: kernel.NFTKey(host, proto, first), KeyEnd: kernel.NFTKey(host, proto, last)}
 }
 
-// lead is the element that leads to a claim's container.
-func (s slot) lead(c claim) kernel.NFTElem {
-	e := s.place(s.proto, c.host, c.first, c.last)
+// mappingOf is the element that leads to a claim's container.
+func (s slot) mappingOf(c portClaim) kernel.NFTElem {
+	e := s.mapping(s.proto, c.host, c.first, c.last)
 	e.Data, e.Comment = kernel.NFTKey(c.to), c.comment
 	if c.first == c.last {
 		e.Data = kernel.NFTKey(c.to, c.toPort)
@@ -83,7 +83,7 @@ func (s slot) lead(c claim) kernel.NFTElem {
 
 // element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields, so the
 // port that is led to and the last one that is claimed share one.
-func (s slot) element(n int, c claim) kernel.NFTElem {
+func (s slot) element(n int, c portClaim) kernel.NFTElem {
 	key := kernel.NFTKey(s.proto, s.port, uint32(n))
 	data := kernel.NFTKey(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
 	if s.port == 0 {
@@ -93,7 +93,7 @@ func (s slot) element(n int, c claim) kernel.NFTElem {
 	return kernel.NFTElem{Set: s.set(), Key: key, Data: data, Comment: c.comment}
 }
 
-func (s slot) parse(e *kernel.NFTElem) (c claim) {
+func (s slot) parse(e *kernel.NFTElem) (c portClaim) {
 	_, c.owner, _, _ = kernel.ParseTag(e.Comment)
 	c.comment = e.Comment
 	c.first, c.last = s.port, s.port
@@ -112,33 +112,35 @@ func (s slot) parse(e *kernel.NFTElem) (c claim) {
 }
 
 // network stands for the network of a claim's owner.
-func (c claim) network() (hash [6]byte) {
+func (c portClaim) network() (hash [6]byte) {
 	hash, _, _, _ = kernel.ParseTag(c.comment)
 	return hash
 }
 
 // same reports whether two claims of one owner ask for the same thing.
-func (c claim) same(d claim) bool {
+func (c portClaim) same(d portClaim) bool {
 	return c.host == d.host && c.to == d.to && c.toPort == d.toPort && c.first == d.first && c.last == d.last
 }
 
 // at reports whether two claims are for the same ports of the same address, so that one can stand by for the other.
-func (c claim) at(d claim) bool { return c.host == d.host && c.first == d.first && c.last == d.last }
+func (c portClaim) at(d portClaim) bool {
+	return c.host == d.host && c.first == d.first && c.last == d.last
+}
 
 // overlaps reports whether two claims have a port in common, and meets whether it is at one address, as bind(2)
 // sees it.
-func (c claim) overlaps(d claim) bool { return c.first <= d.last && d.first <= c.last }
+func (c portClaim) overlaps(d portClaim) bool { return c.first <= d.last && d.first <= c.last }
 
-func (c claim) meets(d claim) bool {
+func (c portClaim) meets(d portClaim) bool {
 	return c.overlaps(d) && (c.host == d.host || c.host.IsUnspecified() || d.host.IsUnspecified())
 }
 
-// claimants are the claims of some slots, as they are and as they shall be.
-type claimants map[string]*claimed
+// slotClaims are the claims of some slots, as they are and as they shall be.
+type slotClaims map[string]*claimedSlot
 
-type claimed struct {
+type claimedSlot struct {
 	slot
-	before, after []claim
+	before, after []portClaim
 }
 
 // claimOf is what of a claim an entry of owners says, which leads to a published port.
@@ -176,9 +178,9 @@ func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
 }
 
 // unclaimed are the entries that no claim bears out, as when somebody flushed the claims.
-func (m claimants) unclaimed(t *kernel.NFTTable, mapped []entry) (left []entry) {
+func (m slotClaims) unclaimed(t *kernel.NFTTable, mapped []entry) (left []entry) {
 	for _, e := range mapped {
-		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.claim.at) {
+		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.portClaim.at) {
 			left = append(left, e)
 		}
 	}
@@ -225,15 +227,15 @@ func (f filter) around(want []wanted) (slots []slot, err error) {
 	return slots, nil
 }
 
-// claims reads the claims of slots. Those of a port stand without a gap, so reading ends at the first that is missing.
-func (f filter) claims(slots []slot) (claimants, error) {
-	all := claimants{}
-	var open []*claimed
+// readClaims reads the claims of slots. Those of a port stand without a gap, so reading ends at the first that is missing.
+func (f filter) readClaims(slots []slot) (slotClaims, error) {
+	all := slotClaims{}
+	var open []*claimedSlot
 	for _, s := range slots {
 		if all[s.key()] != nil {
 			continue
 		}
-		c := &claimed{slot: s}
+		c := &claimedSlot{slot: s}
 		all[s.key()] = c
 		if s.port != 0 {
 			open = append(open, c)
@@ -248,14 +250,14 @@ func (f filter) claims(slots []slot) (claimants, error) {
 		var ask []kernel.NFTElem
 		for _, c := range open {
 			for i := range step {
-				ask = append(ask, kernel.NFTElem{Set: c.set(), Key: c.element(len(c.before)+i, claim{}).Key})
+				ask = append(ask, kernel.NFTElem{Set: c.set(), Key: c.element(len(c.before)+i, portClaim{}).Key})
 			}
 		}
 		found, err := f.Get(ask...)
 		if err != nil {
 			return nil, err
 		}
-		var more []*claimed
+		var more []*claimedSlot
 		for i, c := range open {
 			mine := found[i*step : (i+1)*step]
 			for _, e := range mine {
@@ -277,7 +279,7 @@ func (f filter) claims(slots []slot) (claimants, error) {
 }
 
 // rangeClaims reads the claims of a list of ranges.
-func (f filter) rangeClaims(s slot) (list []claim, err error) {
+func (f filter) rangeClaims(s slot) (list []portClaim, err error) {
 	all, err := f.List(s.ranges)
 	if all == nil && err == nil {
 		all, err = f.moveRanges(s.portMaps)
@@ -292,7 +294,7 @@ func (f filter) rangeClaims(s slot) (list []claim, err error) {
 }
 
 // join adds the slots that m lacks.
-func (m claimants) join(more claimants) {
+func (m slotClaims) join(more slotClaims) {
 	for k, c := range more {
 		if m[k] == nil {
 			m[k] = c
@@ -301,14 +303,14 @@ func (m claimants) join(more claimants) {
 }
 
 // remove takes an owner's claims away.
-func (m claimants) remove(owner [8]byte) {
+func (m slotClaims) remove(owner [8]byte) {
 	for _, c := range m {
-		c.remove(func(d claim) bool { return d.owner == owner })
+		c.remove(func(d portClaim) bool { return d.owner == owner })
 	}
 }
 
 // remove takes claims away; the last one moves into the gap.
-func (c *claimed) remove(which func(claim) bool) {
+func (c *claimedSlot) remove(which func(portClaim) bool) {
 	for i := len(c.after) - 1; i >= 0; i-- {
 		if which(c.after[i]) {
 			last := len(c.after) - 1
@@ -318,17 +320,17 @@ func (c *claimed) remove(which func(claim) bool) {
 	}
 }
 
-// A led place is where the maps lead somewhere, for claims of a slot that want the same.
-type led struct {
-	*claimed
-	claim // the first of them
-	now   *kernel.NFTElem
+// A activeMapping place is where the maps lead somewhere, for claims of a slot that want the same.
+type activeMapping struct {
+	*claimedSlot
+	portClaim // the first of them
+	now       *kernel.NFTElem
 }
 
-// lead writes into b how the claims change, and whom the maps lead to after that, where any of some owners' claims are: whom
+// applyClaims writes into b how the claims change, and whom the maps lead to after that, where any of some owners' claims are: whom
 // they do, as long as he claims it; else whoever has waited.
-func (f filter) lead(b *kernel.NFTBatch, m claimants, owners map[[8]byte]bool) (flows []kernel.UDPFlow, err error) {
-	leads, err := f.leads(m, owners)
+func (f filter) applyClaims(b *kernel.NFTBatch, m slotClaims, owners map[[8]byte]bool) (flows []kernel.UDPFlow, err error) {
+	leads, err := f.activeMappings(m, owners)
 	if err != nil {
 		return nil, err
 	}
@@ -348,8 +350,8 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants, owners map[[8]byte]bool) (
 		}
 	}
 	for _, l := range leads {
-		waiting := slices.DeleteFunc(slices.Clone(l.after), func(d claim) bool { return !d.at(l.claim) })
-		if l.now != nil && slices.ContainsFunc(waiting, func(d claim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.lead(d)) }) {
+		waiting := slices.DeleteFunc(slices.Clone(l.after), func(d portClaim) bool { return !d.at(l.portClaim) })
+		if l.now != nil && slices.ContainsFunc(waiting, func(d portClaim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.mappingOf(d)) }) {
 			continue
 		}
 		flow := func(e kernel.NFTElem, gone bool) {
@@ -364,7 +366,7 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants, owners map[[8]byte]bool) (
 			flow(*l.now, true)
 		}
 		if len(waiting) > 0 {
-			e := l.lead(waiting[0])
+			e := l.mappingOf(waiting[0])
 			adds = append(adds, e)
 			flow(e, false)
 		}
@@ -375,17 +377,17 @@ func (f filter) lead(b *kernel.NFTBatch, m claimants, owners map[[8]byte]bool) (
 	return flows, nil
 }
 
-// leads are the places of owners' claims, in order, with what the maps have there now.
-func (f filter) leads(m claimants, owners map[[8]byte]bool) (leads []led, err error) {
+// activeMappings are the places of owners' claims, in order, with what the maps have there now.
+func (f filter) activeMappings(m slotClaims, owners map[[8]byte]bool) (leads []activeMapping, err error) {
 	var ask []kernel.NFTElem
 	seen := map[string]bool{}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		c := m[k]
 		for _, d := range slices.Concat(c.before, c.after) {
-			if e := c.place(c.proto, d.host, d.first, d.last); owners[d.owner] && !seen[place(e)] {
-				seen[place(e)] = true
+			if e := c.mapping(c.proto, d.host, d.first, d.last); owners[d.owner] && !seen[elementKey(e)] {
+				seen[elementKey(e)] = true
 				ask = append(ask, e)
-				leads = append(leads, led{claimed: c, claim: d})
+				leads = append(leads, activeMapping{claimedSlot: c, portClaim: d})
 			}
 		}
 	}

@@ -73,14 +73,14 @@ func (d *directory) readRecord(a netip.Addr) (r record, err error) {
 	return r, nil
 }
 
-// A kept is a record and the address that it is about.
-type kept struct {
+// A persistent is a record and the address that it is about.
+type persistent struct {
 	addr netip.Addr
 	record
 }
 
-// keep writes records to the disk, all or, as far as the disk goes along, none.
-func (d *directory) keep(list ...kept) error {
+// persist writes records to the disk, all or, as far as the disk goes along, none.
+func (d *directory) persist(list ...persistent) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (d *directory) keep(list ...kept) error {
 }
 
 // hold tells the index whose the address of k is while it is not leased.
-func (d *directory) hold(k kept) {
+func (d *directory) hold(k persistent) {
 	d.x.set(k.keyName(), k.addr, k.addr.String())
 	if d.x.word(k.addr) == taken {
 		return

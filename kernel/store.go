@@ -19,21 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Memory keeps, in files that end with the boot, what a resource needs to undo itself and cannot leave
+// A Store keeps, in files that end with the boot, what a resource needs to undo itself and cannot leave
 // on the thing that it changed.
-type Memory struct{ Dir string }
+type Store struct{ Dir string }
 
-// RunDir is where volatile state lives, and MemoryDir the Memory of the host.
+// RunDir is where volatile state lives, and StoreDir the Store of the host.
 const (
-	RunDir    = "/run/cni/fairlead"
-	MemoryDir = RunDir + "/memory"
+	RunDir   = "/run/cni/fairlead"
+	StoreDir = RunDir + "/memory"
 )
 
-func (m Memory) file(kind string, o spec.Owner) string {
+func (m Store) file(kind string, o spec.Owner) string {
 	return m.fileOf(kind, o.Network, OwnerHash(o))
 }
 
-func (m Memory) fileOf(kind, network string, owner [8]byte) string {
+func (m Store) fileOf(kind, network string, owner [8]byte) string {
 	n := NetworkHash(network)
 	return filepath.Join(m.Dir, kind+"."+hex.EncodeToString(n[:])+"."+hex.EncodeToString(owner[:]))
 }
@@ -43,22 +43,22 @@ func (m Memory) fileOf(kind, network string, owner [8]byte) string {
 const unfinished = ".new"
 
 // Has reports whether something is stored under kind for who carries such a tag.
-func (m Memory) Has(kind string, network [6]byte, owner [8]byte) bool {
+func (m Store) Has(kind string, network [6]byte, owner [8]byte) bool {
 	_, err := os.Stat(filepath.Join(m.Dir, kind+"."+hex.EncodeToString(network[:])+"."+hex.EncodeToString(owner[:])))
 	return err == nil
 }
 
-// Remember stores v under (kind, o), in one step.
-func (m Memory) Remember(kind string, o spec.Owner, v any) error {
-	return m.remember(kind, o, v, false)
+// Put stores v under (kind, o), in one step.
+func (m Store) Put(kind string, o spec.Owner, v any) error {
+	return m.put(kind, o, v, false)
 }
 
-// RememberForGood is Remember for what a crash of the machine must not take: a device is what it is after it, too.
-func (m Memory) RememberForGood(kind string, o spec.Owner, v any) error {
-	return m.remember(kind, o, v, true)
+// PutSynced is Remember for what a crash of the machine must not take: a device is what it is after it, too.
+func (m Store) PutSynced(kind string, o spec.Owner, v any) error {
+	return m.put(kind, o, v, true)
 }
 
-func (m Memory) remember(kind string, o spec.Owner, v any, sync bool) error {
+func (m Store) put(kind string, o spec.Owner, v any, sync bool) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -178,7 +178,7 @@ func create(path string) (*os.File, error) {
 
 // Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be
 // written to. It writes nothing.
-func (m Memory) Writable() error {
+func (m Store) Writable() error {
 	for dir := m.Dir; ; dir = filepath.Dir(dir) {
 		switch err := unix.Access(dir, unix.W_OK|unix.X_OK); {
 		case err == nil:
@@ -189,7 +189,7 @@ func (m Memory) Writable() error {
 	}
 }
 
-// plain reads a file of the memory. One that is no file of ours counts as none, and is said.
+// plain reads a file of the store. One that is no file of ours counts as none, and is said.
 func plain(path string) ([]byte, error) {
 	b, err := spec.ReadPlain(path, spec.MaxFile)
 	if errors.Is(err, spec.ErrNotPlain) {
@@ -199,8 +199,8 @@ func plain(path string) ([]byte, error) {
 	return b, err
 }
 
-// Recall reads what was stored under (kind, o). A torn record counts as none.
-func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
+// Get reads what was stored under (kind, o). A torn record counts as none.
+func (m Store) Get(kind string, o spec.Owner, v any) (bool, error) {
 	b, err := m.Raw(kind, o.Network, OwnerHash(o))
 	if err != nil || b == nil {
 		return false, err
@@ -209,7 +209,7 @@ func (m Memory) Recall(kind string, o spec.Owner, v any) (bool, error) {
 }
 
 // Raw is what is stored under kind for an owner of whom only the hash is known; nil where nothing is.
-func (m Memory) Raw(kind, network string, owner [8]byte) (json.RawMessage, error) {
+func (m Store) Raw(kind, network string, owner [8]byte) (json.RawMessage, error) {
 	b, err := plain(m.fileOf(kind, network, owner))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -217,13 +217,13 @@ func (m Memory) Raw(kind, network string, owner [8]byte) (json.RawMessage, error
 	return b, err
 }
 
-// Forget removes what was stored under (kind, o); nothing stored is no error.
-func (m Memory) Forget(kind string, o spec.Owner) error {
-	return m.ForgetOf(kind, o.Network, OwnerHash(o))
+// Delete removes what was stored under (kind, o); nothing stored is no error.
+func (m Store) Delete(kind string, o spec.Owner) error {
+	return m.DeleteOf(kind, o.Network, OwnerHash(o))
 }
 
-// ForgetOf is Forget for an owner of whom only the hash is known.
-func (m Memory) ForgetOf(kind, network string, owner [8]byte) error {
+// DeleteOf is Forget for an owner of whom only the hash is known.
+func (m Store) DeleteOf(kind, network string, owner [8]byte) error {
 	var errs []error
 	file := m.fileOf(kind, network, owner)
 	for _, file := range []string{file, file + unfinished} {
@@ -240,16 +240,16 @@ func (m Memory) ForgetOf(kind, network string, owner [8]byte) error {
 }
 
 // All is what is stored under kind, for any network, by owner.
-func (m Memory) All(kind string) (map[[8]byte]json.RawMessage, error) { return m.records(kind, "") }
+func (m Store) All(kind string) (map[[8]byte]json.RawMessage, error) { return m.records(kind, "") }
 
 // Records is what is stored under kind for the network, by owner.
-func (m Memory) Records(kind, network string) (map[[8]byte]json.RawMessage, error) {
+func (m Store) Records(kind, network string) (map[[8]byte]json.RawMessage, error) {
 	n := NetworkHash(network)
 	return m.records(kind, hex.EncodeToString(n[:]))
 }
 
 // records are those of a network, by its hash; empty: of any.
-func (m Memory) records(kind, network string) (map[[8]byte]json.RawMessage, error) {
+func (m Store) records(kind, network string) (map[[8]byte]json.RawMessage, error) {
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -278,7 +278,7 @@ func (m Memory) records(kind, network string) (map[[8]byte]json.RawMessage, erro
 }
 
 // Sweep forgets every record of the network that keep does not want.
-func (m Memory) Sweep(network string, keep func(kind string, owner [8]byte) bool) error {
+func (m Store) Sweep(network string, keep func(kind string, owner [8]byte) bool) error {
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {

@@ -8,19 +8,19 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A Passage is a host where what Forward needs is there. It is what STATUS can know without a container; of chains of
+// A ForwardProbe is a host where what Forward needs is there. It is what STATUS can know without a container; of chains of
 // others that may drop whatever a container sends it warns.
-type Passage struct{ Backend string }
+type ForwardProbe struct{ Backend string }
 
-func (p Passage) String() string { return resource.Line("passage", resource.Opt("by", p.Backend)) }
+func (p ForwardProbe) String() string { return resource.Line("passage", resource.Opt("by", p.Backend)) }
 
 // Ensure implements plan.Resource: it is there or not.
-func (p Passage) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+func (p ForwardProbe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, p.Verify(ctx, w)
 }
 
 // Verify implements plan.Resource.
-func (p Passage) Verify(ctx context.Context, w *kernel.World) error {
+func (p ForwardProbe) Verify(ctx context.Context, w *kernel.World) error {
 	f := Forward{Backend: p.Backend, Addrs: []netip.Addr{netip.IPv4Unspecified()}}
 	if p.Backend != BackendIPTables { // a host may do without ip6tables
 		f.Addrs = append(f.Addrs, netip.IPv6Unspecified())

@@ -1,4 +1,4 @@
-package lawtest
+package contract
 
 import (
 	"context"
@@ -18,7 +18,7 @@ func Sweep(ctx context.Context, w *kernel.World, kinds []plan.Kind, network stri
 	if err := plan.Collect(ctx, w, kinds, network, valid); err != nil {
 		return err
 	}
-	return w.Memory.Sweep(network, func(record string, owner [8]byte) bool {
+	return w.Store.Sweep(network, func(record string, owner [8]byte) bool {
 		return Outlives(record) || slices.ContainsFunc(valid, func(o spec.Owner) bool { return kernel.OwnerHash(o) == owner })
 	})
 }

@@ -1,4 +1,4 @@
-package lawtest
+package contract
 
 import (
 	"bytes"
@@ -15,32 +15,32 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
-// A Breaker changes one thing behind a resource's back. Verify has to name it in the words of want, and
+// A Breakage changes one thing behind a resource's back. Verify has to name it in the words of want, and
 // must leave it as it is.
-type Breaker struct {
+type Breakage struct {
 	name string
 	do   func(t *testing.T)
 	want string
 }
 
 // Break is the breaker of that name.
-func Break(name string, do func(t *testing.T), want string) Breaker { return Breaker{name, do, want} }
+func Break(name string, do func(t *testing.T), want string) Breakage { return Breakage{name, do, want} }
 
-// A Book is what the laws need to know of a kind beside the resource.
-type Book struct {
+// Terms are what the contract needs to know of a kind beside the resource.
+type Terms struct {
 	Once    bool                      // a second Ensure is an error that changes nothing, rather than nothing to do
 	Present bool                      // it is there before the first Ensure, which has nothing to do
 	Repair  func(t *testing.T)        // what puts a broken one right; nil: Ensure, after Remove where there is one
 	State   func(t testing.TB) string // everything that the kind could touch; nil: linkState
 }
 
-// Law holds r to the laws of plan.Resource and plan.Remover.
-func Law(t *testing.T, w *kernel.World, r plan.Resource, breakers ...Breaker) {
+// Test holds r to the contract of plan.Resource and plan.Remover.
+func Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...Breakage) {
 	t.Helper()
-	Book{}.Hold(t, w, r, breakers...)
+	Terms{}.Test(t, w, r, breakers...)
 }
 
-func (l Book) Hold(t *testing.T, w *kernel.World, r plan.Resource, breakers ...Breaker) {
+func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...Breakage) {
 	t.Helper()
 	ctx := context.Background()
 	state := l.State
@@ -119,7 +119,7 @@ func (l Book) Hold(t *testing.T, w *kernel.World, r plan.Resource, breakers ...B
 		}
 		same("state after "+when, before)
 	}
-	KindLaw(t, w, r, state)
+	testKind(t, w, r, state)
 }
 
 // Difference is the lines that only one of two states has.

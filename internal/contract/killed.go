@@ -1,4 +1,4 @@
-package lawtest
+package contract
 
 import (
 	"context"
@@ -37,7 +37,7 @@ func addOnce() error {
 	if err != nil {
 		return err
 	}
-	w := &kernel.World{Host: h, Container: c, Memory: kernel.Memory{Dir: os.Getenv(KillMe + "_MEMORY")}}
+	w := &kernel.World{Host: h, Container: c, Store: kernel.Store{Dir: os.Getenv(KillMe + "_MEMORY")}}
 	fmt.Println("open") // from here on it may be killed
 	p := KillPlans[os.Getenv(KillMe)]()
 	if os.Getenv(KillMe+"_VERB") == "DEL" {
@@ -59,7 +59,7 @@ var KillPlans map[string]func() plan.Plan
 func RunKilled(t *testing.T, w *kernel.World, which string, after time.Duration) (took time.Duration) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), KillMe+"="+which, KillMe+"_HOST="+w.Host.Path, KillMe+"_CONT="+w.Container.Path, KillMe+"_MEMORY="+w.Memory.Dir)
+	cmd.Env = append(os.Environ(), KillMe+"="+which, KillMe+"_HOST="+w.Host.Path, KillMe+"_CONT="+w.Container.Path, KillMe+"_MEMORY="+w.Store.Dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

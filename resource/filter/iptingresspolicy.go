@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An IPTIngress is an Ingress in iptables, in the reference's chains. It is the link's, and goes with the last
-// attachment that was made with it, by Policed; or when the link is gone, with GC.
-type IPTIngress struct {
+// An IPTIngressPolicy is an Ingress in iptables, in the reference's chains. It is the link's, and goes with the last
+// attachment that was made with it, by PolicyReference; or when the link is gone, with GC.
+type IPTIngressPolicy struct {
 	Owner  spec.Owner
 	Link   string // as in Ingress
 	Policy string
@@ -25,12 +25,12 @@ type IPTIngress struct {
 	Stays  bool           // is the reference's from now on, and not remembered
 }
 
-func (i IPTIngress) String() string {
+func (i IPTIngressPolicy) String() string {
 	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy), "by iptables", resource.Flag("ip", i.V4), resource.Flag("ip6", i.V6))
 }
 
 // Effect implements PacketRule.
-func (IPTIngress) Effect() resource.Effect { return resource.Closes }
+func (IPTIngressPolicy) Effect() resource.Effect { return resource.Closes }
 
 // The reference has the first two chains. In the third a strict network meets all that are known; in the fourth new
 // connections are asked in whose name they are; in the fifth stands what must not be in an open network's.
@@ -55,7 +55,7 @@ func commentPolicy(policy string) string {
 // rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other,
 // so that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
 // bridge, which br_netfilter has come here before the host routes them.
-func (i IPTIngress) rules(link, port string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
+func (i IPTIngressPolicy) rules(link, port string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
 	rule := func(chain string, comment string, words ...string) kernel.IPTRule {
 		jump := words[len(words)-1]
 		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
@@ -114,7 +114,7 @@ func (i IPTIngress) rules(link, port string, subnets []netip.Prefix) (insert, en
 }
 
 // odd are rules about the link that another policy wanted.
-func (i IPTIngress) odd(have map[string][]kernel.IPTRule, link string, want []kernel.IPTRule) (odd []kernel.IPTRule) {
+func (i IPTIngressPolicy) odd(have map[string][]kernel.IPTRule, link string, want []kernel.IPTRule) (odd []kernel.IPTRule) {
 	for _, chain := range policyChains() {
 		for _, r := range have[chain] {
 			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
@@ -144,8 +144,8 @@ func linksOf(r kernel.IPTRule) (links []string) {
 
 // tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
 // behind it and, where it is the gateway of a VLAN, its port of the bridge.
-func (i IPTIngress) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*kernel.IPTables, err error) {
-	in := Ingress{i.Owner, i.Link, i.Policy, i.To}
+func (i IPTIngressPolicy) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*kernel.IPTables, err error) {
+	in := IngressPolicy{i.Owner, i.Link, i.Policy, i.To}
 	link, _, kind, err := in.on(w)
 	if err != nil || link == "" {
 		return "", "", nil, nil, err
@@ -203,7 +203,7 @@ func with(subnets []netip.Prefix, v6 bool, link string, have []kernel.IPTRule) [
 }
 
 // Ensure implements plan.Resource.
-func (i IPTIngress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+func (i IPTIngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	link, port, subnets, tables, err := i.tables(w)
 	if err != nil || link == "" {
 		return false, err
@@ -261,7 +261,7 @@ func late(r kernel.IPTRule, at int, chain []kernel.IPTRule) bool {
 }
 
 // Verify implements plan.Resource.
-func (i IPTIngress) Verify(ctx context.Context, w *kernel.World) error {
+func (i IPTIngressPolicy) Verify(ctx context.Context, w *kernel.World) error {
 	link, port, subnets, tables, err := i.tables(w)
 	if err != nil {
 		return err

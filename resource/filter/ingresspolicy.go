@@ -32,20 +32,20 @@ const (
 	PolicyStrict     = "strict"      // nobody may, but by published ports, and its own containers to each other
 )
 
-// An Ingress keeps the containers behind a link on the host apart from others. Replies and published ports pass
+// An IngressPolicy keeps the containers behind a link on the host apart from others. Replies and published ports pass
 // whatever the policy.
 //
 // A bridge is its network's: the policy is put on it, and changed with the configuration, and goes with the last
 // attachment that was made with one. So is the link by which the host is on a bridge, where that is not the bridge itself.
 // Any other link is its attachment's alone.
-type Ingress struct {
+type IngressPolicy struct {
 	Owner  spec.Owner
 	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
 	Policy string
 	To     []netip.Prefix // the container's addresses, each with its subnet's length: they tell the link by which the host is on the bridge
 }
 
-func (i Ingress) String() string {
+func (i IngressPolicy) String() string {
 	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy))
 }
 
@@ -56,12 +56,12 @@ func NetworkOwner(network, link string) spec.Owner {
 
 // on is the link that the policy is for, with whom it belongs to. Without a link there is nothing to do, which is
 // an error where something was asked for.
-func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, err error) {
+func (i IngressPolicy) on(w *kernel.World) (link string, o spec.Owner, kind uint32, err error) {
 	var l *kernel.Link
 	if i.Link != "" {
 		l, err = w.Host.Link(i.Link)
 		if errors.Is(err, kernel.ErrNoLink) { // the policy of a bridge goes by name, and awaits it
-			if was, merr := PolicedBy(w, i.Owner); merr != nil {
+			if was, merr := PolicyBridge(w, i.Owner); merr != nil {
 				return "", o, 0, merr
 			} else if was == i.Link {
 				return was, NetworkOwner(i.Owner.Network, was), kindNetwork, nil
@@ -104,7 +104,7 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 }
 
 // want are the elements of a link, and the sets that must not have it.
-func (i Ingress) want(t *kernel.NFTTable, link string, o spec.Owner) (want, not []kernel.NFTElem) {
+func (i IngressPolicy) want(t *kernel.NFTTable, link string, o spec.Owner) (want, not []kernel.NFTElem) {
 	s := linkSets(t)
 	in := map[*kernel.NFTSet]bool{
 		s.known:    true,
@@ -129,14 +129,14 @@ func (i Ingress) want(t *kernel.NFTTable, link string, o spec.Owner) (want, not 
 
 // yield leaves what another network keeps out of a bridge that both are on: lifting a policy is for who has it. So a
 // link of several networks has the strictest of their policies. Whose is such a network's bridge and name.
-func (i Ingress) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem, kind uint32) (_, _ []kernel.NFTElem, whose string) {
+func (i IngressPolicy) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem, kind uint32) (_, _ []kernel.NFTElem, whose string) {
 	if kind != kindNetwork {
 		return want, not, ""
 	}
 	var lift []kernel.NFTElem
 	isolated := false
 	for _, e := range not {
-		if was := at[place(e)]; was != nil {
+		if was := at[elementKey(e)]; was != nil {
 			net, _, text, ok := kernel.ParseTag(was.Comment)
 			switch within := e.Set.Name == "within"; {
 			case !ok || net == kernel.NetworkHash(i.Owner.Network), within && i.Policy == PolicyIsolated:
@@ -164,39 +164,39 @@ func (i Ingress) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem
 	return rest, lift, whose
 }
 
-// bequeath writes into b, and at, that elements which the network does not want any more become another one's who has
+// transferElements writes into b, and at, that elements which the network does not want any more become another one's who has
 // recorded them.
-func (i Ingress) bequeath(f filter, b *kernel.NFTBatch, link string, o spec.Owner, kind uint32, not []kernel.NFTElem, at map[string]*kernel.NFTElem) error {
+func (i IngressPolicy) transferElements(f filter, b *kernel.NFTBatch, link string, o spec.Owner, kind uint32, not []kernel.NFTElem, at map[string]*kernel.NFTElem) error {
 	me := kernel.OwnerHash(o)
-	mine := func(e kernel.NFTElem) bool { return at[place(e)] != nil && taggedBy(at[place(e)], me) }
-	if kind != kindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is an heir
+	mine := func(e kernel.NFTElem) bool { return at[elementKey(e)] != nil && taggedBy(at[elementKey(e)], me) }
+	if kind != kindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
 		return nil
 	}
-	heirs, err := f.heirs(me, link)
-	for _, e := range heirs {
+	holders, err := f.policyHolders(me, link)
+	for _, e := range holders {
 		switch {
 		case !slices.ContainsFunc(not, func(n kernel.NFTElem) bool { return sameKey(n, e) }):
 			continue
 		case mine(e):
 			b.Delete(e)
-		case at[place(e)] != nil || e.Set.Name == "within" && i.Policy == PolicyIsolated:
+		case at[elementKey(e)] != nil || e.Set.Name == "within" && i.Policy == PolicyIsolated:
 			continue
 		}
 		b.Add(e)
-		at[place(e)] = &e
+		at[elementKey(e)] = &e
 	}
 	return err
 }
 
 // Ensure implements plan.Resource.
-func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+func (i IngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	link, o, kind, err := i.on(w)
 	if err != nil || link == "" {
 		return false, err
 	}
 	news := false
 	if kind == kindNetwork {
-		if news, err = police(w, i.Owner, link); err != nil {
+		if news, err = addPolicyReference(w, i.Owner, link); err != nil {
 			return false, err
 		}
 	}
@@ -210,7 +210,7 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if err != nil {
 			return err
 		}
-		if err := f.ready(part); err != nil {
+		if err := f.ensureBase(part); err != nil {
 			return err
 		}
 		want, not := i.want(f.t, link, o)
@@ -219,7 +219,7 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return err
 		}
 		var b kernel.NFTBatch
-		if err := i.bequeath(f, &b, link, o, kind, not, at); err != nil {
+		if err := i.transferElements(f, &b, link, o, kind, not, at); err != nil {
 			return err
 		}
 		asked, whose := want, "" // which the record keeps: another network may give way again
@@ -231,12 +231,12 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return err
 		}
 		for _, e := range not {
-			if at[place(e)] != nil {
+			if at[elementKey(e)] != nil {
 				b.Delete(e)
 			}
 		}
 		for _, e := range want { // another network may be on the same bridge
-			if at[place(e)] == nil {
+			if at[elementKey(e)] == nil {
 				b.Add(e)
 			}
 		}
@@ -254,13 +254,13 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		forgetForged(w, fresh)
 	}
 	if err != nil && news {
-		err = errors.Join(err, w.Memory.Forget(policedRecord, i.Owner))
+		err = errors.Join(err, w.Store.Delete(policyRecord, i.Owner))
 	}
 	return (changed || news) && err == nil, err
 }
 
 // Verify implements plan.Resource.
-func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
+func (i IngressPolicy) Verify(ctx context.Context, w *kernel.World) error {
 	link, o, kind, err := i.on(w)
 	if err != nil || link == "" {
 		return err
@@ -278,7 +278,7 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil || d.All() {
 			return errors.Join(err, d.Err())
 		}
-		more, err := f.settled(o, subnetKind(kind), subnets)
+		more, err := f.verifyElements(o, subnetKind(kind), subnets)
 		if err != nil {
 			return err
 		}
@@ -295,12 +295,12 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		for _, e := range want {
-			if at[place(e)] == nil {
+			if at[elementKey(e)] == nil {
 				d.Add(fmt.Errorf("nft element %v is missing", e))
 			}
 		}
 		for _, e := range not {
-			if at[place(e)] != nil {
+			if at[elementKey(e)] != nil {
 				d.Add(fmt.Errorf("nft element %v is too much", e))
 			}
 		}
@@ -314,8 +314,8 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Remove implements plan.Remover. It needs only the owner, and leaves what is the network's to others of it.
-func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
-	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), Policed{i.Owner}.Remove(ctx, w))
+func (i IngressPolicy) Remove(ctx context.Context, w *kernel.World) error {
+	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), PolicyReference{i.Owner}.Remove(ctx, w))
 }
 
 // An IsolatedPort is a container's host end on a bridge that no other of them may send to or hear from. The bridge
@@ -374,10 +374,10 @@ func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool
 		return false, err
 	}
 	err = withFilter(ctx, w, bridgeTable(), func(f filter) error {
-		if err := f.ready(newPart(f.t)); err != nil {
+		if err := f.ensureBase(newChainSet(f.t)); err != nil {
 			return err
 		}
-		changed, err = f.settle(p.Owner, kindIsolatedPort, p.want(f.t, l))
+		changed, err = f.applyElements(p.Owner, kindIsolatedPort, p.want(f.t, l))
 		return err
 	})
 	return changed && err == nil, err
@@ -390,7 +390,7 @@ func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	return withFilter(ctx, w, bridgeTable(), func(f filter) error {
-		return f.verify(newPart(f.t), p.Owner, kindIsolatedPort, p.want(f.t, l))
+		return f.verify(newChainSet(f.t), p.Owner, kindIsolatedPort, p.want(f.t, l))
 	})
 }
 
@@ -470,7 +470,7 @@ func stands(w *kernel.World, link string, used bool) (bool, error) {
 }
 
 // Effect implements PacketRule.
-func (Ingress) Effect() resource.Effect { return resource.Closes }
+func (IngressPolicy) Effect() resource.Effect { return resource.Closes }
 
 // Effect implements PacketRule.
 func (IsolatedPort) Effect() resource.Effect { return resource.Closes }

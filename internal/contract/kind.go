@@ -1,4 +1,4 @@
-package lawtest
+package contract
 
 import (
 	"slices"
@@ -15,9 +15,9 @@ import (
 // hold for it by itself: a container's own lo, or what belongs to a bridge. A package's tests say it of their resources.
 var KindOf = func(plan.Resource) (plan.Kind, spec.Owner) { return nil, spec.Owner{} }
 
-// KindLaw holds the Kind of r to its law: Owners finds what Ensure made, Remove leaves nothing of it, and nobody else's goes. State is as
+// testKind holds the Kind of r to its law: Owners finds what Ensure made, Remove leaves nothing of it, and nobody else's goes. State is as
 // before Ensure.
-func KindLaw(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.TB) string) {
+func testKind(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.TB) string) {
 	t.Helper()
 	k, of := KindOf(r)
 	if k == nil {
@@ -55,7 +55,7 @@ func KindLaw(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.
 	same("remove left something", before)
 
 	made = ensure()
-	gc := &kernel.World{Host: w.Host, Memory: w.Memory}
+	gc := &kernel.World{Host: w.Host, Store: w.Store}
 	tags, err := k.Owners(ctx, gc, of.Network)
 	if err != nil {
 		t.Fatalf("%s: owners: %v", k.Name(), err)
@@ -79,7 +79,7 @@ func KindLaw(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.
 	if strings.HasSuffix(k.Name(), " interface") { // where it was made the engine writes down
 		id, err := w.Container.Identity()
 		if err == nil {
-			err = w.Memory.Remember(resource.MadeRecord, of, resource.Made{Identity: id, Path: w.Container.Path, Owner: of})
+			err = w.Store.Put(resource.MadeRecord, of, resource.Made{Identity: id, Path: w.Container.Path, Owner: of})
 		}
 		if err != nil {
 			t.Fatal(err)
