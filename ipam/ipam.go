@@ -52,8 +52,8 @@ type Decliner interface {
 
 // A Witness is an Allocator that notices where others change its leases.
 type Witness interface {
-	// Since is a number that stays the same as long as nobody else can have changed the leases since the boot, and is not used again.
-	// It is that of the last Allocate; 0: not known.
+	// Since is a number that stays the same as long as nobody else can have changed the leases since the boot, and is
+	// not used again. It is that of the last Allocate; 0: not known.
 	Since() int64
 }
 

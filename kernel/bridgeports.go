@@ -14,7 +14,8 @@ const (
 	bridgePorts      = 1024 // BR_MAX_PORTS
 )
 
-// PortIndexes are the indexes of a bridge's ports. To dump a thousand links takes the kernel milliseconds, and this microseconds.
+// PortIndexes are the indexes of a bridge's ports. To dump a thousand links takes the kernel milliseconds, and this
+// microseconds.
 func (ns *NS) PortIndexes(bridge string) (indexes []int32, err error) {
 	fd := -1
 	err = ns.Do(func() (err error) {
@@ -37,7 +38,8 @@ func (ns *NS) PortIndexes(bridge string) (indexes []int32, err error) {
 		_    [16]byte
 	}{data: unsafe.Pointer(&args)}
 	copy(req.name[:unix.IFNAMSIZ-1], bridge)
-	if _, _, no := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCDEVPRIVATE, uintptr(unsafe.Pointer(&req))); no != 0 {
+	_, _, no := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCDEVPRIVATE, uintptr(unsafe.Pointer(&req)))
+	if no != 0 {
 		return nil, os.NewSyscallError("ioctl", no)
 	}
 	runtime.KeepAlive(&args)

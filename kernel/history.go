@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A History is which addresses attachments have had on a bridge since that was made, whoever allocated them. It ends with the boot,
-// and it goes on when the bridge is made anew, for containers may have kept their neighbour tables.
+// A History is which addresses attachments have had on a bridge since that was made, whoever allocated them. It ends
+// with the boot, and it goes on when the bridge is made anew, for containers may have kept their neighbour tables.
 //
-// It is a directory with a byte for each address, in a file for each 65536 of them: 0 never held, 1 held once, 2 more often. The file
-// made says when the bridge was made; without it nothing is known for certain. The file ledger has the number of the one ledger of
-// leases whose addresses can be proven never to have been held, and ports the indexes of ports that were seen to be ours.
+// It is a directory with a byte for each address, in a file for each 65536 of them: 0 never held, 1 held once, 2 more
+// often. The file made says when the bridge was made; without it nothing is known for certain. The file ledger has the
+// number of the one ledger of leases whose addresses can be proven never to have been held, and ports the indexes of
+// ports that were seen to be ours.
 type History struct{ dir string }
 
 // History is that of a bridge. It is beside the records, for it is no attachment's.
@@ -29,8 +30,8 @@ func (m Store) History(bridge string) History {
 	return History{filepath.Join(filepath.Dir(m.Dir), "history", bridge)}
 }
 
-// opening is how long after its bridge was made a history is open to a ledger whose number is younger: the call that makes the bridge
-// opens the ledger next.
+// opening is how long after its bridge was made a history is open to a ledger whose number is younger: the call that
+// makes the bridge opens the ledger next.
 const opening = 10 * time.Second
 
 // Uptime is a clock that nobody sets and no sleep stops, in nanoseconds.
@@ -68,7 +69,8 @@ func (h History) Blur() error {
 	return nil
 }
 
-// Hold writes down that an attachment is about to have an address. On a bridge without a history there may have been others.
+// Hold writes down that an attachment is about to have an address. On a bridge without a history there may have been
+// others.
 func (h History) Hold(addrs ...netip.Addr) error {
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return err
@@ -93,8 +95,9 @@ func (h History) Hold(addrs ...netip.Addr) error {
 	return nil
 }
 
-// First reports whether it is proven that each address, which Hold was called for, has been held by nobody else. Ledger is the number
-// of the ledger that they are of: another one each time that anybody else may have changed the leases; 0: none.
+// First reports whether it is proven that each address, which Hold was called for, has been held by nobody else. Ledger
+// is the number of the ledger that they are of: another one each time that anybody else may have changed the leases; 0:
+// none.
 func (h History) First(ledger int64, addrs ...netip.Addr) bool {
 	made, ok := h.recall("made")
 	if !ok || ledger == 0 {
@@ -131,14 +134,15 @@ func (h History) Ports() (indexes []int32) {
 	return indexes
 }
 
-// SetPorts remembers which ports are ours, in order. Of two calls at a time one is forgotten, or a part of both: what is not
-// remembered is looked at again.
+// SetPorts remembers which ports are ours, in order. Of two calls at a time one is forgotten, or a part of both: what
+// is not remembered is looked at again.
 func (h History) SetPorts(indexes []int32) {
 	b := make([]byte, 0, 4*len(indexes))
 	for _, index := range indexes {
 		b = binary.NativeEndian.AppendUint32(b, uint32(index))
 	}
-	fd, err := unix.Open(filepath.Join(h.dir, "ports"), unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(filepath.Join(h.dir, "ports"), flags, 0o600)
 	if err != nil {
 		return
 	}

@@ -190,8 +190,8 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 	return drift, fix, nil
 }
 
-// Drift is what Diff finds, looked for once a generation: where that is the same, no transaction has changed anything since,
-// whoever's. So the plugins of a chain read the same table once.
+// Drift is what Diff finds, looked for once a generation: where that is the same, no transaction has changed anything
+// since, whoever's. So the plugins of a chain read the same table once.
 func (n *NFT) Drift(t *NFTTable, generation uint32) ([]error, error) {
 	n.c.mu.Lock()
 	if n.c.driftsOf != generation {

@@ -66,7 +66,8 @@ func (a *audience) attach() *attachment {
 	return c
 }
 
-// tells expects that the listener hears of each address of a container that has been attached, or of none before what it sends next.
+// tells expects that the listener hears of each address of a container that has been attached, or of none before what
+// it sends next.
 func (a *audience) tells(c *attachment, want bool) {
 	a.t.Helper()
 	res, err := spec.DecodeResult(c.prev, spec.V110)
@@ -106,8 +107,9 @@ func (a *audience) tells(c *attachment, want bool) {
 	}
 }
 
-// TestAnnouncedOnBridge: an address that nobody has had on a bridge is not announced to its ports, and every other is, and those of which
-// that cannot be proven. Each case changes something after a first container has been attached, which listens.
+// TestAnnouncedOnBridge: an address that nobody has had on a bridge is not announced to its ports, and every other is,
+// and those of which that cannot be proven. Each case changes something after a first container has been attached,
+// which listens.
 func TestAnnouncedOnBridge(t *testing.T) {
 	sh := func(script string) func(*testing.T, *audience) *attachment {
 		return func(t *testing.T, a *audience) *attachment {

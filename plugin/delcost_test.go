@@ -63,8 +63,8 @@ func TestDelCost(t *testing.T) {
 	}
 }
 
-// TestChainCheckCost counts what CHECK asks of the kernel: a chain reads what always stands in our table, and how the links on
-// the host are, once, where each plugin of a list reads it.
+// TestChainCheckCost counts what CHECK asks of the kernel: a chain reads what always stands in our table, and how the
+// links on the host are, once, where each plugin of a list reads it.
 func TestChainCheckCost(t *testing.T) {
 	messages := func(c chain) (n int) {
 		r := newRunner(t, c)

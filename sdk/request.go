@@ -33,7 +33,8 @@ type Request struct {
 	IPs    []spec.IP
 	Routes []spec.Route
 
-	// Ledger is the number of the allocator's ledger, see ipam.Witness; 0: it has none, or the address was asked for by name.
+	// Ledger is the number of the allocator's ledger, see ipam.Witness; 0: it has none, or the address was asked for by
+	// name.
 	Ledger int64
 
 	// IsGateway is set by a plan function that has the host be the gateway of the attachment's addresses.
@@ -283,7 +284,8 @@ func (r *Request) Has6() bool {
 type Addressing struct {
 	Link string
 	Port string // the link on the host that has to carry traffic first; empty: none
-	// Bridge is the one that Port is of, if its AddressHistory is in the plan before: what is proven to be new there is not announced.
+	// Bridge is the one that Port is of, if its AddressHistory is in the plan before: what is proven to be new there is
+	// not announced.
 	Bridge string
 	NoDAD  bool // the segment is ours, so nobody else can have the address
 	Up     bool // the link is down, and is to be set up when it has its addresses, which it tells of then

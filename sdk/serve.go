@@ -250,7 +250,8 @@ type site struct {
 	w     *kernel.World
 	swept bool // GC has been over the kinds of all plugins
 
-	// checked is what CHECK has seen of the links on the host: all plugins of a chain are given the same result, and change nothing.
+	// checked is what CHECK has seen of the links on the host: all plugins of a chain are given the same result, and
+	// change nothing.
 	checked *Links
 }
 

@@ -71,7 +71,8 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 	return d, nil
 }
 
-// Since implements ipam.Witness. No program of ours is somebody else, and who asked for an address by name may have had it before.
+// Since implements ipam.Witness. No program of ours is somebody else, and who asked for an address by name may have had
+// it before.
 func (s *Store) Since() int64 { return s.since }
 
 // path is where the network's leases are.

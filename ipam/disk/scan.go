@@ -24,7 +24,8 @@ func (d *directory) openIndex() error {
 	return d.rescan()
 }
 
-// rescan is scan where the index is not true of the directory: somebody else may have given an address away, and have it back.
+// rescan is scan where the index is not true of the directory: somebody else may have given an address away, and have
+// it back.
 func (d *directory) rescan() error {
 	d.x.since = uptime()
 	return d.scan()

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// TestSince: the number of a ledger stays what it is as long as nobody else can have changed the leases, whoever looks at them, and is
-// another one afterwards.
+// TestSince: the number of a ledger stays what it is as long as nobody else can have changed the leases, whoever looks
+// at them, and is another one afterwards.
 func TestSince(t *testing.T) {
 	s := &Store{DataDir: filepath.Join(t.TempDir(), "networks"), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
 	n := 0

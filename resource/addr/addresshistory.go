@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// An AddressHistory writes down which addresses an attachment, and the host on its behalf, are about to have on a bridge, so that an
-// Announce knows which are new there. It comes before the addresses: an ADD may be killed at any time. Without addresses, the
-// attachment may take any.
+// An AddressHistory writes down which addresses an attachment, and the host on its behalf, are about to have on a
+// bridge, so that an Announce knows which are new there. It comes before the addresses: an ADD may be killed at any
+// time. Without addresses, the attachment may take any.
 type AddressHistory struct {
 	Bridge string
 	Addrs  []netip.Addr
@@ -42,8 +42,8 @@ func (h AddressHistory) Ensure(_ context.Context, w *kernel.World) (bool, error)
 // Verify implements plan.Resource. An attachment of an earlier version has none, and that is no drift.
 func (h AddressHistory) Verify(context.Context, *kernel.World) error { return nil }
 
-// onlyOurPorts reports whether all ports of a bridge are host ends of ours. Each is looked at once, as long as it is there: its index is
-// not given to another link.
+// onlyOurPorts reports whether all ports of a bridge are host ends of ours. Each is looked at once, as long as it is
+// there: its index is not given to another link.
 func onlyOurPorts(w *kernel.World, bridge string) bool {
 	history := w.Store.History(bridge)
 	ports, err := w.Host.PortIndexes(bridge)
