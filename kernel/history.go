@@ -34,8 +34,8 @@ func (m Store) History(bridge string) History {
 // makes the bridge opens the ledger next.
 const opening = 10 * time.Second
 
-// Uptime is a clock that nobody sets and no sleep stops, in nanoseconds.
-func Uptime() int64 {
+// uptime is a clock that nobody sets and no sleep stops, in nanoseconds.
+func uptime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return 0
@@ -50,7 +50,7 @@ func (h History) Begin() error {
 	}
 	switch err := unix.Mkdir(h.dir, 0o700); err {
 	case nil:
-		return h.note("made", Uptime())
+		return h.note("made", uptime())
 	case unix.EEXIST:
 		return nil
 	default:
