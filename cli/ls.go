@@ -168,7 +168,7 @@ func problem(err error) fileProblem {
 
 func (a *app) netCommand() *cobra.Command {
 	net := &cobra.Command{Use: "net", GroupID: "look", Short: "The networks that are configured"}
-	net.AddCommand(a.chainCommand())
+	net.AddCommand(a.chainCommand(), a.newCommand())
 	net.AddCommand(&cobra.Command{
 		Use: "ls", Args: operands(""),
 		Short: "List the networks, the file that defines each, and what is wrong with their files",

@@ -72,29 +72,34 @@ those that an add of it would make.`,
 				}{t.document(), steps}))
 			}
 			s := a.style(a.stdout)
-			root := &tree{text: sprintf("%s %s", s.bold(t.Name), s.dim("attaches "+t.IfName+" of "+t.Netns))}
-			for _, st := range steps {
-				node := root.add("%s %s", s.bold(st.Type), s.dim(st.Path))
-				if st.Opaque != "" {
-					node.add("%s", s.doubt("opaque: "+st.Opaque))
-				}
-				if st.IPAM != "" {
-					ipam := node.add("address from %s", st.IPAM)
-					for _, addr := range st.Addresses {
-						ipam.add("such as %s", addr)
-					}
-				}
-				for _, r := range st.Resources {
-					node.add("%s", r)
-				}
-			}
-			root.print(a.stdout, s)
+			t.tree(s, steps).print(a.stdout, s)
 			return missing
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
 	f.register(c)
 	return c
+}
+
+// tree is a plan as it is printed.
+func (t *target) tree(s style, steps []Step) *tree {
+	root := &tree{text: sprintf("%s %s", s.bold(t.Name), s.dim("attaches "+t.IfName+" of "+t.Netns))}
+	for _, st := range steps {
+		node := root.add("%s %s", s.bold(st.Type), s.dim(st.Path))
+		if st.Opaque != "" {
+			node.add("%s", s.doubt("opaque: "+st.Opaque))
+		}
+		if st.IPAM != "" {
+			ipam := node.add("address from %s", st.IPAM)
+			for _, addr := range st.Addresses {
+				ipam.add("such as %s", addr)
+			}
+		}
+		for _, r := range st.Resources {
+			node.add("%s", r)
+		}
+	}
+	return root
 }
 
 // Plan is what `fairlead plan` says of l where a runtime gives these capability arguments, for the plugins' reference

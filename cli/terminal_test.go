@@ -56,6 +56,26 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// On a terminal a new network is asked about, but for what flags say.
+func TestNewAsks(t *testing.T) {
+	master, tty := openTerminal(t)
+	if _, err := master.WriteString("none\nbr9\n10.5.0.0/24\ny\n"); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program(t), "net", "new", "lan", "-", "--isolated=false")
+	cmd.Env = append(os.Environ(), "NETCONFPATH="+t.TempDir())
+	cmd.Stdin, cmd.Stderr = tty, tty
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"bridge": "br9"`, `"subnet": "10.5.0.0/24"`, `"subnet": "fd`, `{"type": "firewall"}`} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("lacks %s:\n%s", want, out)
+		}
+	}
+}
+
 // Colours are for terminals whose user has not said no.
 func TestColour(t *testing.T) {
 	_, tty := openTerminal(t)

@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A wish is what a new network is to be.
+type wish struct {
+	bridge, master       string
+	vlan                 int
+	subnets              []string
+	ipv6, isolated, dhcp bool
+	closed               bool // no way out by masquerade
+}
+
+func (a *app) newCommand() *cobra.Command {
+	var w wish
+	c := &cobra.Command{
+		Use: "new NAME [FILE]", Args: operands("NAME [FILE]"),
+		Short: "Write the configuration of a new network",
+		Long: `Write the configuration of a new network NAME to FILE (default: NAME.conflist in $NETCONFPATH, else
+/etc/cni/net.d; - is the standard output), and say what attaching to it would make. A file that exists is left alone.
+
+By default the network is a bridge that is called as the network is, with a subnet that nothing else here has,
+masquerade to the outside and published ports. With --master it is a part of the network of a link of the host, by
+macvlan. On a terminal, what no flag says is asked.`,
+		Example: `  fairlead net new lan --subnet 10.1.2.0/24 --ipv6
+  fairlead net new db --isolated --no-masquerade
+  fairlead net new office --master eth0 --dhcp`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := spec.ValidName(args[0]); err != nil {
+				return usage("network %q: %w", args[0], err)
+			}
+			file := filepath.Join(confDir(), args[0]+".conflist")
+			if len(args) > 1 {
+				file = args[1]
+			}
+			if isTerminal(a.stdin) && isTerminal(a.stderr) {
+				w.ask(a, c, args[0])
+			}
+			return a.make(args[0], file, w)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&w.bridge, "bridge", "", "`NAME` of the bridge (default: the network's)")
+	f.StringVar(&w.master, "master", "", "`LINK` of the host whose network the containers are on, by macvlan")
+	f.IntVar(&w.vlan, "vlan", 0, "`NUMBER` of the containers' VLAN on the bridge")
+	f.StringArrayVar(&w.subnets, "subnet", nil, "`PREFIX` to give addresses from; may be given once for each family")
+	f.BoolVar(&w.ipv6, "ipv6", false, "add an IPv6 subnet that derives from the network's name")
+	f.BoolVar(&w.dhcp, "dhcp", false, "have a DHCP server on the link give the addresses")
+	f.BoolVar(&w.isolated, "isolated", false, "let nothing in from other networks and containers of this one")
+	f.BoolVar(&w.closed, "no-masquerade", false, "do not masquerade what leaves the network")
+	return c
+}
+
+// ask asks what no flag says.
+func (w *wish) ask(a *app, c *cobra.Command, name string) {
+	in := bufio.NewReader(a.stdin)
+	said := func(flags ...string) bool {
+		return slices.ContainsFunc(flags, func(f string) bool { return c.Flags().Changed(f) })
+	}
+	question := func(text, otherwise string) string {
+		fmt.Fprintf(a.stderr, "%s [%s]: ", text, otherwise)
+		line, _ := in.ReadString('\n')
+		return cmp.Or(strings.TrimSpace(line), otherwise)
+	}
+	yes := func(text string) bool { return strings.HasPrefix(strings.ToLower(question(text+" (y/n)", "n")), "y") }
+	if !said("bridge", "master") {
+		if link := question("Link of the host to be on by macvlan, or none for a bridge of its own", "none"); link != "none" {
+			w.master = link
+		} else {
+			w.bridge = question("Name of the bridge", w.link(name))
+		}
+	}
+	if !said("subnet", "dhcp") {
+		if subnet := question("Subnet", "a free one"); subnet != "a free one" {
+			w.subnets = []string{subnet}
+		}
+	}
+	if !said("ipv6", "dhcp") {
+		w.ipv6 = yes("IPv6, too?")
+	}
+	if !said("isolated") && w.master == "" {
+		w.isolated = yes("Let nothing in from other networks and containers of this one?")
+	}
+}
+
+// link is the name of the bridge.
+func (w *wish) link(name string) string {
+	if spec.ValidIfName(name) != nil {
+		sum := sha256.Sum256([]byte(name))
+		name = fmt.Sprintf("br-%x", sum[:4])
+	}
+	return cmp.Or(w.bridge, name)
+}
+
+// make writes the file of a new network, if there is nothing against it.
+func (a *app) make(name, file string, w wish) error {
+	doc, l, err := w.list(name)
+	if err != nil {
+		return err
+	}
+	var bad []error
+	for _, r := range examine(file, doc, true).remarks {
+		if r.Severity == grave {
+			bad = append(bad, errors.New(r.Problem))
+		} else {
+			a.note("warning: %s", r.Problem)
+		}
+	}
+	if len(bad) > 0 {
+		return usage("network %s: %w", name, errors.Join(bad...))
+	}
+	lists, _ := spec.LoadDir(confDir())
+	for _, other := range lists {
+		if other.Name == name {
+			return usage("network %s is there already: %s", name, other.File)
+		}
+	}
+	for _, w := range overlaps(l, lists, map[[2]string]bool{}) {
+		a.note("warning: %v", w)
+	}
+	out := a.stdout
+	if file == "-" {
+		if !a.json() {
+			if _, err := a.stdout.Write(doc); err != nil {
+				return err
+			}
+			out = a.stderr
+		}
+	} else if err := create(file, doc); err != nil {
+		return err
+	}
+	t := &target{network: &network{List: l}, Attachment: exampleAttachment()}
+	steps, err := t.plan()
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return printJSON(a.stdout, struct {
+			File    string          `json:"file,omitempty"`
+			List    json.RawMessage `json:"list"`
+			Plugins []Step          `json:"plugins"`
+		}{strings.TrimSuffix(file, "-"), doc, steps})
+	}
+	if file != "-" {
+		a.note("%s is written; an add would make this:", file)
+	}
+	for _, note := range t.lacks(a.interruptible()) {
+		a.note("warning: %s", note)
+	}
+	t.tree(a.style(out), steps).print(out, a.style(out))
+	return nil
+}
+
+// create writes a file that is not there yet.
+func create(file string, doc []byte) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return fail(exitUsage, "Choose another FILE, or remove that one.", "%w", err)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(doc)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	return nil
+}
+
+// list is the document of the network, and as it is read.
+func (w *wish) list(name string) (doc []byte, l *spec.List, err error) {
+	type object = map[string]any
+	switch {
+	case w.bridge != "" && w.master != "":
+		return nil, nil, usage("--bridge and --master: give one of the two")
+	case w.master != "" && (w.isolated || w.vlan != 0 || w.closed):
+		return nil, nil, usage("--master: --isolated, --vlan and --no-masquerade are for bridges: what a macvlan sends " +
+			"passes the host by")
+	case w.dhcp && (len(w.subnets) > 0 || w.ipv6):
+		return nil, nil, usage("--dhcp: the server gives the addresses; leave --subnet and --ipv6 out")
+	}
+	if len(w.subnets) == 0 && !w.dhcp {
+		w.subnets = []string{freeSubnet(name)}
+	}
+	if w.ipv6 {
+		sum := sha256.Sum256([]byte(name))
+		w.subnets = append(w.subnets, fmt.Sprintf("fd%x:%x:%x::/64", sum[:1], sum[1:3], sum[3:5]))
+	}
+	ipam := object{"type": "host-local"}
+	var ranges [][]object
+	for _, s := range w.subnets {
+		ranges = append(ranges, []object{{"subnet": s}})
+	}
+	if ipam["ranges"] = ranges; w.dhcp {
+		ipam = object{"type": "dhcp"}
+	}
+	plugins := []object{{"type": "macvlan", "master": w.master, "ipam": ipam}}
+	if w.master == "" {
+		bridge := object{"type": "bridge", "bridge": w.link(name), "hairpinMode": true, "ipam": ipam}
+		if !w.dhcp {
+			bridge["isDefaultGateway"], bridge["ipMasq"] = true, !w.closed
+		}
+		if w.vlan != 0 {
+			bridge["access"] = w.vlan
+		}
+		firewall := object{"type": "firewall"}
+		if w.isolated {
+			firewall["ingressPolicy"] = "isolated"
+		}
+		plugins = []object{bridge, {"type": "portmap", "capabilities": object{"portMappings": true}}, firewall}
+	}
+	if doc, err = written(name, plugins); err != nil {
+		return nil, nil, err
+	}
+	l, err = spec.ParseList(doc)
+	return doc, l, err
+}
+
+// written is a list with a plugin on a line, whose type comes first.
+func written(name string, plugins []map[string]any) ([]byte, error) {
+	b := bytes.NewBufferString("{\n" + `  "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"],` + "\n")
+	fmt.Fprintf(b, "  \"name\": %q,\n  \"plugins\": [\n", name)
+	for i, p := range plugins {
+		typ := p["type"]
+		delete(p, "type")
+		rest, err := json.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		comma := ","
+		if i == len(plugins)-1 {
+			comma = ""
+		}
+		head := fmt.Sprintf("{\"type\": %q", typ)
+		if len(p) > 0 {
+			head += ", "
+		}
+		fmt.Fprintf(b, "    %s%s%s\n", head, strings.NewReplacer(`":`, `": `, `,"`, `, "`).Replace(string(rest[1:])), comma)
+	}
+	b.WriteString("  ]\n}\n")
+	return b.Bytes(), nil
+}
+
+// freeSubnet is a subnet that no network, and nothing of this host, has.
+func freeSubnet(name string) string {
+	lists, _ := spec.LoadDir(confDir())
+	if l, err := spec.ParseList(defaultList(false)); err == nil {
+		l.File = "built in"
+		lists = append(lists, l)
+	}
+	subnet := netip.MustParsePrefix("10.90.0.0/24")
+	for range 4096 {
+		try := wish{subnets: []string{subnet.String()}}
+		if _, l, err := try.list(name); err == nil && len(overlaps(l, lists, map[[2]string]bool{})) == 0 {
+			break
+		}
+		next := subnet.Addr().As4()
+		if next[2]++; next[2] == 0 {
+			next[1]++
+		}
+		subnet = netip.PrefixFrom(netip.AddrFrom4(next), 24)
+	}
+	return subnet.String()
+}
