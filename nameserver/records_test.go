@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -231,5 +232,50 @@ func BenchmarkRecord(b *testing.B) {
 	for b.Loop() {
 		x.put("x", r)
 		x.put("x", nil)
+	}
+}
+
+// A server that starts among 10,000 records knows all of them when it is ready, and answers a question in less than a
+// millisecond. Load makes some answers later, so that one of ten counts.
+func TestTenThousand(t *testing.T) {
+	r := newRig(t)
+	r.stop()
+	const n = 10_000
+	for i := range n {
+		r.record(false, fmt.Sprint("c", i), names.Record{Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 16)}})
+	}
+	begin := time.Now()
+	r.start()
+	t.Logf("ready after %v", time.Since(begin))
+	var took []time.Duration
+	if err := nstest.In(r.netns, func() error {
+		c := dns.Client{Timeout: 10 * time.Second}
+		conn, err := c.Dial(gw4 + ":53")
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		for range 1000 {
+			i := rand.IntN(n)
+			m := new(dns.Msg)
+			m.SetQuestion(fmt.Sprintf("c%d.", i), dns.TypeA)
+			begin := time.Now()
+			a, _, err := c.ExchangeWithConn(m, conn)
+			took = append(took, time.Since(begin))
+			if err != nil {
+				return err
+			}
+			if want := fmt.Sprintf("10.1.%d.%d", i>>8, i&255); said(a) != want {
+				return fmt.Errorf("c%d is %s, want %s", i, said(a), want)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(took)
+	t.Logf("an answer takes %v, in the median %v", took[len(took)/10], took[len(took)/2])
+	if took[len(took)/10] > time.Millisecond {
+		t.Error("that is more than a millisecond")
 	}
 }
