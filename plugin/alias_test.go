@@ -301,10 +301,12 @@ func TestAliasWildcard(t *testing.T) {
 func TestAliasUpstream(t *testing.T) {
 	startNameServer(t)
 	withoutBridges(t)
-	for i, tt := range []struct{ bridge, alias, want string }{
-		{`,"dns":{"nameservers":["192.0.2.1"],"domain":"example.net","search":["a.test"],"options":["ndots:2"]}`, "", "[192.0.2.1]"},
-		{`,"dns":{"nameservers":["192.0.2.1"]}`, `,"dns":{"nameservers":["192.0.2.2","2001:db8::2"]}`, "[192.0.2.2 2001:db8::2]"},
-		{"", "", "[]"},
+	for i, tt := range []struct{ bridge, alias, want, dns string }{
+		{`,"dns":{"nameservers":["192.0.2.1"],"domain":"example.net","search":["a.test"],"options":["ndots:2"]}`, "", "[192.0.2.1]",
+			"{[10.77.0.1 fd00:77::1] example.net [b.test a.test] [ndots:2]}"},
+		{`,"dns":{"nameservers":["192.0.2.1"]}`, `,"dns":{"nameservers":["192.0.2.2","2001:db8::2"],"domain":"d.test","search":["s.test"],"options":["rotate"]}`,
+			"[192.0.2.2 2001:db8::2]", "{[10.77.0.1 fd00:77::1] d.test [b.test s.test] [rotate]}"},
+		{"", "", "[]", "{[10.77.0.1 fd00:77::1]  [b.test] []}"},
 	} {
 		r := aliased(t, fmt.Sprint("up", i), "10.77.0.0/24", "fd00:77::/64", `,"domainName":"b.test"`+tt.alias)
 		r.chain.plugins[0] += tt.bridge
@@ -324,8 +326,8 @@ func TestAliasUpstream(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i == 0 && fmt.Sprint(res.DNS) != "{[10.77.0.1 fd00:77::1] example.net [b.test a.test] [ndots:2]}" {
-			t.Errorf("dns is %v", res.DNS)
+		if got := fmt.Sprint(res.DNS); got != tt.dns {
+			t.Errorf("%d: dns is %s, want %s", i, got, tt.dns)
 		}
 		r.must("del", r.del(a))
 		nstest.Run(t, "ip", "link", "del", fmt.Sprint("br-up", i))

@@ -36,6 +36,9 @@ type conf struct {
 	DomainName string `json:"domainName"` // the names are also in this domain, such as "dns.podman", which the result's search begins with; names in it that no container has do not exist; default: none
 	DNS        struct {
 		Nameservers []string `json:"nameservers" want:"address" says:"an address, such as 192.0.2.53 or 2001:db8::53"` // addresses of the servers to ask for all other names; default: those of the result so far, else those of the host's /etc/resolv.conf
+		Domain      string   `json:"domain"`                                                                           // of the container, in the place of the result's so far
+		Search      []string `json:"search"`                                                                           // domains to complete names with, in the place of the result's so far; domainName comes before them
+		Options     []string `json:"options"`                                                                          // of resolv.conf, in the place of the result's so far
 	} `json:"dns"`
 
 	RuntimeConfig struct {
@@ -67,6 +70,7 @@ const mostAliases = 256
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	p := plan.Plan{plan.Prerequisite(names.Server{Network: r.Network})}
 	n := names.Names{Owner: r.Owner, Domain: strings.ToLower(strings.TrimSuffix(c.DomainName, "."))}
+	n.DNS = spec.DNS{Domain: c.DNS.Domain, Search: c.DNS.Search, Options: c.DNS.Options}
 	if c.DomainName != "" {
 		if err := domain(n.Domain); err != nil {
 			return nil, bad("domainName: %q: %w", c.DomainName, err)

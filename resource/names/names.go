@@ -43,6 +43,7 @@ type Names struct {
 	Addrs    []netip.Prefix
 	Gateways []netip.Addr // of the addresses; of these, those that the host has count
 	Upstream []netip.Addr // what the server asks for all other names; none: no opinion
+	DNS      spec.DNS     // what replaces the result's, but for Nameservers
 }
 
 func (n Names) String() string {
@@ -177,6 +178,13 @@ func (n Names) Resolve(w *kernel.World, dns *spec.DNS) error {
 	dns.Nameservers = nil
 	for _, a := range servers {
 		dns.Nameservers = append(dns.Nameservers, a.String())
+	}
+	dns.Domain = cmp.Or(n.DNS.Domain, dns.Domain)
+	if n.DNS.Search != nil {
+		dns.Search = n.DNS.Search
+	}
+	if n.DNS.Options != nil {
+		dns.Options = n.DNS.Options
 	}
 	if n.Domain != "" && !slices.Contains(dns.Search, n.Domain) {
 		dns.Search = append([]string{n.Domain}, dns.Search...)
