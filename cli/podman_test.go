@@ -99,6 +99,10 @@ network_config_dir = "`+dir+`/net.d"
 				return slices.ContainsFunc(l.Plugins, func(p *spec.Conf) bool { return p.Type == kind })
 			})
 			switch {
+			case l.Plugins[0].Type == "ovs": // which TestOVS attaches by, with daemons of its own
+				if !strings.Contains(got, "start ovsdb-server") {
+					t.Errorf("%s\nwant the plugin's words, without Open vSwitch", got)
+				}
 			case lacks && !strings.Contains(got, "operation not supported"):
 				t.Errorf("%s\nwant the kernel's words, which lacks the kind", got)
 			case lacks:

@@ -200,7 +200,7 @@ func TestAlias(t *testing.T) {
 	wantCode(t, "STATUS without a server", blue.status(), spec.CodeUnavailable, "no name server runs on this host")
 	wantCode(t, "ADD without a server", blue.add(&attachment{id: "late", netns: nstest.NewNS(t)}), spec.CodeTryAgain, "start `fairlead dns`")
 	blue.must("del of what was refused", blue.del(&attachment{id: "late"}))
-	stop = startNameServer(t)
+	startNameServer(t)
 	askAll("after a restart")
 
 	blue.must("del", blue.del(web))
