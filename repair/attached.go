@@ -405,9 +405,10 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 	}
 }
 
-// kindName is the name of a resource's type.
+// kindName is the name of a resource's type, without the package that it is in.
 func kindName(r plan.Resource) string {
-	return strings.TrimPrefix(fmt.Sprintf("%T", plan.Unwrap(r)), "resource.")
+	name := fmt.Sprintf("%T", plan.Unwrap(r))
+	return name[strings.LastIndexByte(name, '.')+1:]
 }
 
 // inContainer reports whether what is wrong with a Mender is wrong in the container, which none mends.

@@ -1,0 +1,23 @@
+package repair
+
+import (
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
+)
+
+// `fairlead doctor` chooses its findings by these names, whichever package the types are in.
+func TestKindName(t *testing.T) {
+	for want, r := range map[string]plan.Resource{
+		"Bridge": link.Bridge{}, "Veth": link.Veth{}, "Addr": addr.Addr{}, "Gateway": addr.Gateway{}, "Route": addr.Route{},
+		"Forward": filter.Forward{}, "Forwarding": sysctl.Forwarding{},
+	} {
+		if got := kindName(r); got != want {
+			t.Errorf("kindName(%T) is %q, want %q", r, got, want)
+		}
+	}
+}
