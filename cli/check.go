@@ -25,57 +25,81 @@ type checked struct {
 func (a *app) checkCommand() *cobra.Command {
 	var f attachmentFlags
 	c := &cobra.Command{
-		Use: "check NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
-		Short: "Compare an attachment with what add made; exit status 3 where they differ",
+		Use: "check [NET NETNS | CONTAINER | NET]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
+		Short: "Compare attachments with what add made; exit status 3 where they differ",
+		Long: `Compare an attachment with what add made: every plugin of its network is asked, and all that differs is said.
+With NET and NETNS it is that attachment. Else it is those of a container (a pod as NAMESPACE/NAME, a name, an ID or
+its beginning, a network namespace), those of a network, or all that the cache of this host remembers. What is gone is
+counted, and no difference: fairlead gc --gone removes what it left.`,
+		Example: `  fairlead check                     all attachments
+  fairlead check default/web-0       those of a pod
+  fairlead check lan c1              the interface eth0 of the network namespace c1 on lan`,
 		RunE: func(c *cobra.Command, args []string) error {
-			t, err := a.ready(f, args, false)
-			if err != nil {
-				return err
-			}
-			if err := t.dead(); err != nil {
-				return err
-			}
-			found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.Continue()))
-			if errors.Is(rest, attach.ErrCorrupt) {
-				const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, " +
-					"or the runtime that attached it, attaches it anew."
-				return fail(exitFailure, fmt.Sprintf(hint, t.typed(args)), "%w", rest)
-			}
-			if len(found) == 0 && rest != nil {
-				return rest
-			}
-			doc := checked{attached: t.document(), OK: len(found) == 0}
-			var said []string
-			for _, d := range found {
-				doc.Drift = append(doc.Drift, d.lines...)
-				if said = append(said, d.lines...); d.by != "" {
-					said = append(said, d.by)
+			if len(args) < 2 {
+				if f != (attachmentFlags{}) {
+					return misused(c, errors.New("-i and --container-id go with NET and NETNS"))
 				}
+				return a.checkMany(strings.Join(args, ""))
 			}
-			if rest != nil {
-				doc.Problems = strings.Split(rest.Error(), "\n")
-				said = append(append(said, "and what could not be looked at:"), doc.Problems...)
-			}
-			if len(found) > 0 {
-				a.status = exitDrift
-			} else if was := t.former(); was != nil {
-				if d := differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
-					a.note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from "+
-						"what the file says now", t.Name, strings.Join(d, "; "))
-				}
-			}
-			if a.json() {
-				return printJSON(a.stdout, doc)
-			}
-			if len(found) > 0 {
-				return fail(exitDrift, t.mending(args), "%s", strings.Join(said, "\n"))
-			}
-			return nil
+			return a.checkOne(f, args)
 		},
 	}
 	f.register(c)
 	c.ValidArgsFunction = a.completeTarget
 	return c
+}
+
+// checkOne checks the attachment that NET, NETNS and the flags say.
+func (a *app) checkOne(f attachmentFlags, args []string) error {
+	t, err := a.ready(f, args, false)
+	if err != nil {
+		return err
+	}
+	if err := t.dead(); err != nil {
+		return err
+	}
+	doc, said, rest := a.compare(t)
+	if errors.Is(rest, attach.ErrCorrupt) {
+		const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, " +
+			"or the runtime that attached it, attaches it anew."
+		return fail(exitFailure, fmt.Sprintf(hint, t.typed(args)), "%w", rest)
+	}
+	if doc.OK && rest != nil {
+		return rest
+	}
+	if !doc.OK {
+		a.status = exitDrift
+	} else if was := t.former(); was != nil {
+		if d := differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
+			a.note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from "+
+				"what the file says now", t.Name, strings.Join(d, "; "))
+		}
+	}
+	if a.json() {
+		return printJSON(a.stdout, doc)
+	}
+	if !doc.OK {
+		return fail(exitDrift, t.mending(args), "%s", strings.Join(said, "\n"))
+	}
+	return nil
+}
+
+// compare asks the plugins of an attachment what differs, and says it, too, in lines. The error is of those that could
+// not look.
+func (a *app) compare(t *target) (doc checked, said []string, rest error) {
+	found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.Continue()))
+	doc = checked{attached: t.document(), OK: len(found) == 0}
+	for _, d := range found {
+		doc.Drift = append(doc.Drift, d.lines...)
+		if said = append(said, d.lines...); d.by != "" {
+			said = append(said, d.by)
+		}
+	}
+	if rest != nil {
+		doc.Problems = strings.Split(rest.Error(), "\n")
+		said = append(append(said, "and what could not be looked at:"), doc.Problems...)
+	}
+	return doc, said, rest
 }
 
 // dead says that the namespace does not exist, or is another than the one that was attached, and what is done about

@@ -119,45 +119,23 @@ func (d *doctor) choose(names []string) error {
 		return nil
 	}
 	for _, name := range names {
-		found := false
-		for _, c := range d.all {
-			if !means(name, c) {
-				continue
-			}
-			found = true
+		found := find(name, d.all)
+		if len(found) == 0 {
+			return notAttached(name)
+		}
+		for _, c := range found {
 			if !slices.ContainsFunc(d.mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() }) {
 				d.mine = append(d.mine, c)
 			}
-		}
-		if !found {
-			return fail(exitNotFound, "`fairlead ls` lists what is attached. A container that no runtime attached by CNI, as "+
-				"Docker's, is not known here.", "container %q: %w", name, attach.ErrNotAttached)
 		}
 	}
 	return nil
 }
 
-// means reports whether a user who says name means the container of an attachment.
-func means(name string, c attach.Cached) bool {
-	arg := func(key string) string {
-		for _, kv := range c.Args {
-			if kv[0] == key {
-				return kv[1]
-			}
-		}
-		return ""
-	}
-	pod := arg("K8S_POD_NAMESPACE") + "/" + arg("K8S_POD_NAME")
-	switch {
-	case name == "":
-		return false
-	case name == pod, name == c.Netns, strings.HasPrefix(c.ContainerID, name):
-		return true
-	case strings.HasPrefix(c.Owner().String(), name+"/"), name == c.Owner().String():
-		return strings.Contains(name, "/")
-	}
-	path, err := netnsPath(name)
-	return err == nil && c.Netns != "" && samePath(path, c.Netns)
+// notAttached is the error of a name that no container has.
+func notAttached(name string) error {
+	return fail(exitNotFound, "`fairlead ls` lists what is attached. A container that no runtime attached by CNI, as "+
+		"Docker's, is not known here.", "container %q: %w", name, attach.ErrNotAttached)
 }
 
 func (a *app) completeContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -171,7 +149,7 @@ func (a *app) completeContainers(*cobra.Command, []string, string) ([]string, co
 
 // who is an attachment as findings name it.
 func who(c attach.Cached, details ...string) []affected {
-	return []affected{{c.Owner().String(), c.Netns, details, ""}}
+	return []affected{{c.Owner().String(), c.Netns, details, "", nameOf(c), shortOwner(c)}}
 }
 
 // denied reports whether something could not be looked at for want of a right.

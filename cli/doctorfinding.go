@@ -28,6 +28,9 @@ type affected struct {
 	Netns     string   `json:"netns,omitempty"`
 	Details   []string `json:"details,omitempty"` // what of it, where that differs between containers
 	Mend      string   `json:"mend,omitempty"`    // where it is another one than the finding's
+	Name      string   `json:"name,omitempty"`    // NAMESPACE/POD, or podman's name
+
+	short string // as people see it
 }
 
 // The severities.

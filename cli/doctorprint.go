@@ -69,8 +69,11 @@ func (f *diagnosed) print(a *app, s style) {
 	if f.Severity == warning {
 		paint = s.doubt
 	}
-	if f.Where == onHost || f.Where == "container" {
+	switch {
+	case f.Where == onHost, f.Where == "container":
 		where = ""
+	case len(f.Containers) == 1 && f.Where == f.Containers[0].Container:
+		where = " (" + f.Containers[0].short + ")"
 	}
 	node := &tree{text: sprintf("%s%s: %s", paint(f.Severity+" "+f.ID), where, f.What)}
 	node.add("why: %s", f.Why)
@@ -91,7 +94,7 @@ func (f *diagnosed) print(a *app, s style) {
 
 // print adds a container to the finding that hits it.
 func (c affected) print(to *tree) {
-	kid := to.add("%s", c.Container)
+	kid := to.add("%s", c.short)
 	const most = 3
 	for i, line := range c.Details {
 		if i == most && len(c.Details) > most+1 {

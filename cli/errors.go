@@ -165,7 +165,7 @@ func (a *app) report(err error) int {
 		return exit
 	}
 	s := a.style(a.stderr)
-	fmt.Fprintln(a.stderr, s.bad("fairlead:")+" "+lines(err))
+	fmt.Fprintln(a.stderr, s.bad("fairlead:")+" "+lines(errors.New(named(err.Error()))))
 	if hint != "" {
 		fmt.Fprintln(a.stderr, "  "+printable(hint))
 	}

@@ -17,68 +17,125 @@ import (
 // A listed is an attachment as ls prints it.
 type listed struct {
 	attached
-	State     string         `json:"state"` // alive, gone, unknown
+	Name      string         `json:"name,omitempty"` // NAMESPACE/POD, or podman's name
+	State     string         `json:"state"`          // alive, gone, unknown
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
+// lsFlags are the filters of ls.
+type lsFlags struct {
+	container, state string
+	all              bool
+}
+
 func (a *app) lsCommand() *cobra.Command {
-	return &cobra.Command{
+	var f lsFlags
+	c := &cobra.Command{
 		Use: "ls [NET]", GroupID: "look", Args: operands("[NET]"),
 		Short: "List what is attached, by whichever runtime",
 		Long: `List the attachments that the cache of this host remembers, of all networks or of NET: those of fairlead,
 and those of containerd, podman and every other program that uses the reference library. An attachment is gone when
 its network namespace is, also where another one has its name by now; fairlead gc removes what it left. Its state is
 unknown where the program that attached it has not recorded the namespace, and where fairlead may not see it: nothing
-is mounted on the file at its path, or the directory is missing, as in a container without the host's mounts.`,
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := a.known(strings.Join(args, "")); err != nil {
-				return err
-			}
-			list, problems := (&attach.Runtime{}).List(strings.Join(args, ""))
-			if err := unseen(problems); err != nil {
-				return err
-			}
-			doc := struct {
-				Attachments []listed `json:"attachments"`
-				Problems    []string `json:"problems,omitempty"`
-			}{Attachments: []listed{}}
-			for _, c := range list {
-				doc.Attachments = append(doc.Attachments, describe(c))
-			}
-			for _, p := range problems {
-				doc.Problems = append(doc.Problems, p.Error())
-			}
-			if len(problems) > 0 {
-				a.status = exitFailure
-			}
-			if a.json() {
-				return printJSON(a.stdout, doc)
-			}
-			s := a.style(a.stdout)
-			t := table{{"NETWORK", "CONTAINER", "INTERFACE", "ADDRESSES", "NETNS", "STATE"}}
-			for _, l := range doc.Attachments {
-				state := s.good(l.State)
-				if l.State != alive {
-					state = s.doubt(l.State)
-				}
-				var addrs []string
-				for _, p := range l.Addresses {
-					addrs = append(addrs, p.String())
-				}
-				t = append(t, []any{l.Network, l.ContainerID, l.IfName, strings.Join(addrs, " "), l.Netns, state})
-			}
-			if len(t) > 1 {
-				t.print(a.stdout, s)
-			} else if len(problems) == 0 { // what cannot be read may well be attached
-				a.print("nothing is attached\n")
-			}
-			for _, p := range doc.Problems {
-				a.note("%s", p)
-			}
-			return nil
-		},
+is mounted on the file at its path, or the directory is missing, as in a container without the host's mounts.
+
+NAME is a pod's NAMESPACE/NAME, or podman's name of the container. Of long IDs the first 12 digits are listed; all
+commands that take a container take these, too. The attachments of ` + loopbackNetwork + `, by which containerd sets
+each pod's lo up, are only counted, unless NET is that network or --all is given. The document of -o json has all and all of each.`,
+		Example: `  fairlead ls lan --state gone
+  fairlead ls --container default/web-0`,
+		RunE: func(c *cobra.Command, args []string) error { return a.ls(strings.Join(args, ""), f) },
+
 		ValidArgsFunction: a.completeNetworks,
 	}
+	c.Flags().StringVar(&f.container, "container", "",
+		"only this `CONTAINER`: pod, name, ID or its beginning, network namespace")
+	c.Flags().StringVar(&f.state, "state", "", "only attachments in this `STATE`: alive, gone or unknown")
+	c.Flags().BoolVar(&f.all, "all", false, "those of "+loopbackNetwork+", too")
+	c.RegisterFlagCompletionFunc("container", a.completeContainers)
+	c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{alive, gone, unknown},
+		cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func (a *app) ls(network string, f lsFlags) error {
+	if !slices.Contains([]string{"", alive, gone, unknown}, f.state) {
+		return usage("--state %q: want alive, gone or unknown", f.state)
+	}
+	if err := a.known(network); err != nil {
+		return err
+	}
+	list, problems := (&attach.Runtime{}).List(network)
+	if err := unseen(problems); err != nil {
+		return err
+	}
+	if f.container != "" {
+		if list = find(f.container, list); len(list) == 0 {
+			return notAttached(f.container)
+		}
+	}
+	doc := struct {
+		Attachments []listed `json:"attachments"`
+		Problems    []string `json:"problems,omitempty"`
+	}{Attachments: []listed{}}
+	for _, c := range list {
+		if l := describe(c); f.state == "" || f.state == l.State {
+			doc.Attachments = append(doc.Attachments, l)
+		}
+	}
+	for _, p := range problems {
+		doc.Problems = append(doc.Problems, p.Error())
+	}
+	if len(problems) > 0 {
+		a.status = exitFailure
+	}
+	if a.json() {
+		return printJSON(a.stdout, doc)
+	}
+	rows := doc.Attachments
+	if network == "" && !f.all {
+		rows = slices.DeleteFunc(slices.Clone(rows), func(l listed) bool { return l.Network == loopbackNetwork })
+	}
+	a.printListed(rows)
+	switch folded := len(doc.Attachments) - len(rows); {
+	case folded > 0:
+		a.note("%d of network %s are not listed; --all lists them, too", folded, loopbackNetwork)
+	case len(rows) > 0, len(problems) > 0: // what cannot be read may well be attached
+	case f.state != "" && len(list) > 0:
+		a.print("nothing that is attached is %s\n", f.state)
+	default:
+		a.print("nothing is attached\n")
+	}
+	for _, p := range doc.Problems {
+		a.note("%s", p)
+	}
+	return nil
+}
+
+// printListed prints attachments as a table, with a column for names where one has a name.
+func (a *app) printListed(list []listed) {
+	if len(list) == 0 {
+		return
+	}
+	s := a.style(a.stdout)
+	t := table{{"NETWORK", "CONTAINER", "NAME", "INTERFACE", "ADDRESSES", "NETNS", "STATE"}}
+	for _, l := range list {
+		state := s.good(l.State)
+		if l.State != alive {
+			state = s.doubt(l.State)
+		}
+		var addrs []string
+		for _, p := range l.Addresses {
+			addrs = append(addrs, p.String())
+		}
+		t = append(t, []any{l.Network, shortID(l.ContainerID), l.Name, l.IfName, strings.Join(addrs, " "), l.Netns, state})
+	}
+	if !slices.ContainsFunc(list, func(l listed) bool { return l.Name != "" }) {
+		for i, row := range t {
+			t[i] = slices.Delete(row, 2, 3)
+		}
+	}
+	t.print(a.stdout, s)
 }
 
 // unseen is the problem of a cache that cannot be read at all: nothing is known of what is attached.
@@ -98,7 +155,7 @@ const (
 )
 
 func describe(c attach.Cached) listed {
-	l := listed{attached{c.Network, c.ContainerID, c.IfName, c.Netns}, alive, []netip.Prefix{}}
+	l := listed{attached{c.Network, c.ContainerID, c.IfName, c.Netns}, nameOf(c), alive, []netip.Prefix{}}
 	switch {
 	case c.Netns == "":
 		l.State = unknown

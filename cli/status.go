@@ -30,66 +30,149 @@ type readiness struct {
 
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "status NET [NETNS]", GroupID: "attach", Args: operands("NET [NETNS]"),
+		Use: "status [NET [NETNS]]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
 		Short: "Say whether a network could serve an add, and how many attachments are broken",
-		Long: `Say whether NET could serve a new attachment, and how many of its attachments are broken. The exit status
-tells of new attachments alone. NET is the name of a network, or the path of a file that defines one, wherever it
-lies.
+		Long: `Say whether NET, or each network, could serve a new attachment, and how many of its attachments are broken. The
+exit status tells of new attachments alone; of several networks it is that of the first that is not ready. NET is the
+name of a network, or the path of a file that defines one, wherever it lies.
 
 Plugins of fairlead are asked whatever the cniVersion of NET; those of others only where it has STATUS, from 1.1.0
 on. It is about the network, not about a container: NETNS is there because cnitool has it, and nobody is asked about
 it.`,
 		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return a.statusOfAll()
+			}
 			if err := a.noteAbsent(args); err != nil {
 				return err
 			}
-			n, rt, err := a.networkAndRuntime(a.networkOrFile, args[0])
+			n, err := a.networkOrFile(args[0])
 			if err != nil {
 				return err
 			}
-			r := readiness{Network: n.Name}
-			a.warnOfOverlaps(n, rt)
-			r.Addresses, r.NotAsked, err = n.serves(a.interruptible(), rt)
-			if a.interruptible().Err() != nil {
+			r, err := a.statusOf(n)
+			if r == nil {
 				return err
 			}
-			if r.Ready = err == nil; r.Ready {
-				for _, problem := range n.tried() {
-					a.note("warning: %v", problem)
-				}
-			}
-			r.Existing = a.existing(a.interruptible(), n)
 			if a.json() {
-				if err != nil {
-					r.Reason = err.Error()
-					var doc *spec.Error
-					if errors.As(err, &doc) {
-						r.Code = doc.Code
-					}
-					if doc != nil && errors.As(err, new(*invoke.ExecError)) {
-						r.Reason = doc.Msg // without who said it
-					}
-					a.status, r.Hint = explain(err)
-				}
+				a.status = r.refused(err)
 				return printJSON(a.stdout, r)
 			}
-			s := a.style(a.stdout)
-			if len(r.NotAsked) > 0 && r.Ready {
-				a.note("STATUS came with CNI 1.1.0, so these plugins were not asked: %s", strings.Join(r.NotAsked, ", "))
-			}
-			if r.Ready {
-				a.print("%s is %s for new attachments\n", n.Name, s.good("ready"))
-				for _, left := range r.Addresses {
-					a.print("%s has %s of %s addresses left\n", left.IPAM, left.Free, left.Size)
-				}
-			}
-			if r.Existing != nil {
-				a.print("%s\n", r.Existing.text(s))
-				r.Existing.hints(a, n.Name)
-			}
+			r.print(a)
 			return err
 		},
 		ValidArgsFunction: a.completeTarget,
+	}
+}
+
+// statusOfAll says of each network whether it is ready.
+func (a *app) statusOfAll() error {
+	lists, problems := spec.LoadDir(confDir())
+	if attached, _ := (&attach.Runtime{}).List(defaultNetwork); len(attached) > 0 || len(lists) == 0 {
+		if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == defaultNetwork }) {
+			l, err := spec.ParseList(defaultList(ipv6Here()))
+			if err != nil {
+				return err
+			}
+			lists = append(lists, l)
+		}
+	}
+	doc := struct {
+		Networks []*readiness  `json:"networks"`
+		Problems []fileProblem `json:"problems,omitempty"`
+	}{Networks: []*readiness{}}
+	for _, l := range lists {
+		n := &network{List: l, builtIn: true}
+		if l.File != "" {
+			n = a.loaded(l)
+		}
+		r, err := a.statusOf(n)
+		if r == nil {
+			return err
+		}
+		if exit := r.refused(err); a.status == exitOK {
+			a.status = exit
+		}
+		if doc.Networks = append(doc.Networks, r); a.json() {
+			continue
+		}
+		if s := a.style(a.stdout); err != nil {
+			node := &tree{text: sprintf("%s is %s for new attachments: %s", n.Name, s.bad("not ready"), lines(err))}
+			if r.Hint != "" {
+				node.add("%s", r.Hint)
+			}
+			node.print(a.stdout, s)
+		}
+		r.print(a)
+	}
+	for _, p := range problems {
+		doc.Problems = append(doc.Problems, problem(p))
+		if !a.json() {
+			a.note("%s", lines(p))
+		}
+	}
+	if a.status == exitOK && len(problems) > 0 {
+		a.status = exitFailure
+	}
+	if a.json() {
+		return printJSON(a.stdout, doc)
+	}
+	return nil
+}
+
+// statusOf asks whether a network is ready. The error is why it is not; without an answer, why nobody could be asked.
+func (a *app) statusOf(n *network) (*readiness, error) {
+	rt, err := a.runtime(n)
+	if err != nil {
+		return nil, err
+	}
+	r := &readiness{Network: n.Name}
+	a.warnOfOverlaps(n, rt)
+	r.Addresses, r.NotAsked, err = n.serves(a.interruptible(), rt)
+	if a.interruptible().Err() != nil {
+		return nil, err
+	}
+	if r.Ready = err == nil; r.Ready {
+		for _, problem := range n.tried() {
+			a.note("warning: %v", problem)
+		}
+	}
+	r.Existing = a.existing(a.interruptible(), n)
+	return r, err
+}
+
+// refused takes down why a network is not ready, and returns the exit status of that.
+func (r *readiness) refused(err error) (exit int) {
+	if err == nil {
+		return exitOK
+	}
+	r.Reason = err.Error()
+	var doc *spec.Error
+	if errors.As(err, &doc) {
+		r.Code = doc.Code
+	}
+	if doc != nil && errors.As(err, new(*invoke.ExecError)) {
+		r.Reason = doc.Msg // without who said it
+	}
+	exit, r.Hint = explain(err)
+	return exit
+}
+
+// print prints what is known of a network beside why it is not ready.
+func (r *readiness) print(a *app) {
+	s := a.style(a.stdout)
+	if len(r.NotAsked) > 0 && r.Ready {
+		a.note("STATUS came with CNI 1.1.0, so these plugins were not asked: %s", strings.Join(r.NotAsked, ", "))
+	}
+	if r.Ready {
+		a.print("%s is %s for new attachments\n", r.Network, s.good("ready"))
+		for _, left := range r.Addresses {
+			a.print("%s has %s of %s addresses left\n", left.IPAM, left.Free, left.Size)
+		}
+	}
+	if r.Existing != nil {
+		a.print("%s\n", r.Existing.text(s))
+		r.Existing.hints(a, r.Network)
 	}
 }
 

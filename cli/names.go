@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/fairlead-cni/fairlead/attach"
+)
+
+// loopbackNetwork is what containerd before 2.0 attaches each pod's lo by.
+const loopbackNetwork = "cni-loopback"
+
+// nameOf is what the runtime calls the container of an attachment: NAMESPACE/POD for a pod, a name alone for a
+// container of podman's, and empty where the cache has neither.
+func nameOf(c attach.Cached) string {
+	arg := func(key string) string {
+		i := slices.IndexFunc(c.Args, func(kv [2]string) bool { return kv[0] == key })
+		if i < 0 {
+			return ""
+		}
+		return c.Args[i][1]
+	}
+	namespace, name := arg("K8S_POD_NAMESPACE"), arg("K8S_POD_NAME")
+	if namespace == "" || name == "" {
+		return name
+	}
+	return namespace + "/" + name
+}
+
+// shortID is a container's ID as people see it: of a long hexadecimal one the first 12 digits, as runtimes show it.
+func shortID(id string) string {
+	const digits, long = 12, 32
+	if len(id) < long || strings.Trim(id, "0123456789abcdef") != "" {
+		return id
+	}
+	return id[:digits]
+}
+
+// shortOwner is an attachment as people see it: NETWORK/ID/INTERFACE, and the container's name where there is one.
+func shortOwner(c attach.Cached) string {
+	o := c.Owner()
+	o.ContainerID = shortID(o.ContainerID)
+	if name := nameOf(c); name != "" && name != c.ContainerID {
+		return o.String() + " (" + name + ")"
+	}
+	return o.String()
+}
+
+// named is a text that attachments are named in by network, ID and interface, with these as people see them.
+func named(text string) string {
+	list, _ := (&attach.Runtime{}).List("")
+	for _, c := range list {
+		long, short := c.Owner().String(), shortOwner(c)
+		if long == short || !strings.Contains(text, long) {
+			continue
+		}
+		parts := strings.Split(text, long)
+		text = parts[0]
+		for _, rest := range parts[1:] {
+			if strings.IndexFunc(rest, inWord) == 0 { // of eth10, and not of eth1
+				text += long + rest
+			} else {
+				text += short + rest
+			}
+		}
+	}
+	return text
+}
+
+func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_' }
+
+// find are the attachments of the container that a user means by a name: those that it names exactly, else those whose
+// ID begins with it.
+func find(name string, list []attach.Cached) (found []attach.Cached) {
+	if name == "" {
+		return nil
+	}
+	path, err := netnsPath(name)
+	exact := func(c attach.Cached) bool {
+		return name == c.ContainerID || name == nameOf(c) || name == c.Netns || ofOwner(name, c, true) ||
+			err == nil && c.Netns != "" && samePath(path, c.Netns)
+	}
+	begins := func(c attach.Cached) bool { return strings.HasPrefix(c.ContainerID, name) || ofOwner(name, c, false) }
+	for _, means := range []func(attach.Cached) bool{exact, begins} {
+		for _, c := range list {
+			if means(c) {
+				found = append(found, c)
+			}
+		}
+		if len(found) > 0 {
+			break
+		}
+	}
+	return found
+}
+
+// ofOwner reports whether a name is NETWORK/ID or NETWORK/ID/INTERFACE of an attachment, with the whole ID or its
+// beginning.
+func ofOwner(name string, c attach.Cached, exact bool) bool {
+	rest, ok := strings.CutPrefix(name, c.Network+"/")
+	id, ifName, given := strings.Cut(rest, "/")
+	if !ok || id == "" || given && ifName != c.IfName {
+		return false
+	}
+	return id == c.ContainerID || !exact && strings.HasPrefix(c.ContainerID, id)
+}
