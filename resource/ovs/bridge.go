@@ -90,11 +90,14 @@ func (b Bridge) make(ctx context.Context, c *ovsdb.Conn) error {
 	}
 	undo, stop := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
 	defer stop()
-	row, ferr := b.find(undo, c)
-	if row != nil {
-		_, ferr = c.Transact(undo, ovsdb.Mutate("Open_vSwitch", nil, "bridges", "delete", ovsdb.SetOf(row.UUID("_uuid"))))
-	}
-	return errors.Join(err, ferr)
+	return errors.Join(err, b.DB.do(undo, func(c *ovsdb.Conn) error { // after a time-out the old one reads no more
+		row, err := b.find(undo, c)
+		if err != nil || row == nil {
+			return err
+		}
+		_, err = c.Transact(undo, ovsdb.Mutate("Open_vSwitch", nil, "bridges", "delete", ovsdb.SetOf(row.UUID("_uuid"))))
+		return err
+	}))
 }
 
 // works is nil if ovs-vswitchd has made the bridge.

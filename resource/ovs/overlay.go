@@ -173,17 +173,19 @@ func (t Tunnels) make(ctx context.Context, c *ovsdb.Conn, bridge ovsdb.UUID, rem
 	}
 	undo, stop := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
 	defer stop()
-	var uuids []ovsdb.UUID
-	_, rows, terr := t.there(undo, c)
-	for _, row := range rows {
-		if slices.ContainsFunc(remotes, func(r netip.Addr) bool { return t.name(r) == row.Text("name") }) {
-			uuids = append(uuids, row.UUID("_uuid"))
+	return errors.Join(err, t.DB.do(undo, func(c *ovsdb.Conn) error { // after a time-out the old one reads no more
+		var uuids []ovsdb.UUID
+		_, rows, err := t.there(undo, c)
+		for _, row := range rows {
+			if slices.ContainsFunc(remotes, func(r netip.Addr) bool { return t.name(r) == row.Text("name") }) {
+				uuids = append(uuids, row.UUID("_uuid"))
+			}
 		}
-	}
-	if terr == nil {
-		_, terr = c.Transact(undo, removal(uuids, nil)...)
-	}
-	return errors.Join(err, terr)
+		if err == nil {
+			_, err = c.Transact(undo, removal(uuids, nil)...)
+		}
+		return err
+	}))
 }
 
 func (t Tunnels) options(remote netip.Addr) ovsdb.Map {

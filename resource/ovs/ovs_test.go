@@ -1,11 +1,13 @@
 package ovs_test
 
 import (
+	"context"
 	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -191,5 +193,25 @@ func TestRefused(t *testing.T) {
 	err := ovs.Bridge{DB: db, Name: "ovs9"}.Verify(ctx, w)
 	if err == nil || !strings.Contains(err.Error(), `bridge: "ovs9": no such bridge in Open vSwitch; there is ovs0`) {
 		t.Errorf("verify: %v", err)
+	}
+}
+
+// TestUndone takes a bridge and tunnels back that ovs-vswitchd does not make in the caller's time.
+func TestUndone(t *testing.T) {
+	o, w := world(t)
+	db := ovs.DB(o.Socket())
+	before := rows(t, o, w)
+	o.Stop(t, "ovs-vswitchd")
+	remote := ovs.Overlay{VNI: 7, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}
+	for _, r := range []plan.Resource{ovs.Bridge{DB: db, Name: "ovs9", Datapath: "netdev"}, ovs.Tunnels{DB: db, Bridge: "ovs0", Overlay: remote}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		changed, err := r.Ensure(ctx, w)
+		cancel()
+		if changed || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v: %v, %v", r, changed, err)
+		}
+		if after := rows(t, o, w); after != before {
+			t.Errorf("%v: %v: is\n%s\nwas\n%s", r, err, after, before)
+		}
 	}
 }
