@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"time"
@@ -17,6 +18,9 @@ const database = "Open_vSwitch"
 
 // limit is how long a call waits for ovsdb-server at most.
 const limit = 10 * time.Second
+
+// mostAnswer is how many bytes a call reads at most. A row of a port has some hundred.
+const mostAnswer = 64 << 20
 
 // ErrUnavailable is of a server that is not there, or does not answer in time. Another attempt may succeed.
 var ErrUnavailable = errors.New("ovsdb-server does not answer")
@@ -47,6 +51,7 @@ func Changed(err error) bool {
 // A Conn is a connection to a server. It is not for concurrent use.
 type Conn struct {
 	conn net.Conn
+	in   *io.LimitedReader
 	dec  *json.Decoder
 	last int // id of the last request
 }
@@ -57,14 +62,16 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	return &Conn{conn: c, dec: json.NewDecoder(c)}, nil
+	in := &io.LimitedReader{R: c}
+	return &Conn{conn: c, in: in, dec: json.NewDecoder(in)}, nil
 }
 
 // Close ends the connection.
 func (c *Conn) Close() { _ = c.conn.Close() }
 
-// bound ends reading and writing when ctx ends or the time is up. Free ends that.
+// bound ends reading and writing when ctx ends, the time is up, or too much was read. Free ends that.
 func (c *Conn) bound(ctx context.Context, limit time.Duration) (free func(), err error) {
+	c.in.N = mostAnswer
 	if err := c.conn.SetDeadline(time.Now().Add(limit)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
@@ -85,7 +92,9 @@ type message struct {
 func (c *Conn) next() (m message, err error) {
 	for {
 		m = message{}
-		if err := c.dec.Decode(&m); err != nil {
+		if err := c.dec.Decode(&m); err != nil && c.in.N == 0 {
+			return m, fmt.Errorf("ovsdb-server: the answer has more than %d bytes", mostAnswer)
+		} else if err != nil {
 			return m, fmt.Errorf("%w: %w", ErrUnavailable, err)
 		}
 		if m.Method != "echo" {

@@ -196,3 +196,34 @@ func TestEcho(t *testing.T) {
 		t.Errorf("the server heard %s", got)
 	}
 }
+
+// TestEndless ends with a server whose answer does not end, and has not read all that it could in the time.
+func TestEndless(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	sent := make(chan int, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		n, _ := c.Write([]byte(`{"id":1,"error":null,"result":"`))
+		for some, b := 1, []byte(strings.Repeat("x", 1<<20)); some > 0; n += some {
+			some, _ = c.Write(b)
+		}
+		sent <- n
+	}()
+	c, err := ovsdb.Dial(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Transact(t.Context())
+	c.Close()
+	if n := <-sent; n > 80<<20 || err == nil || !strings.Contains(err.Error(), "the answer has more than 67108864 bytes") {
+		t.Errorf("%d bytes sent: %v", n, err)
+	}
+}
