@@ -28,7 +28,8 @@ type doctor struct {
 	probe bool   // send packets from inside
 	to    string // an address to probe
 
-	nameless atomic.Int32 // containers whose name servers are not known
+	lacked   map[string]*lacking // by kind of links
+	nameless atomic.Int32        // containers whose name servers are not known
 }
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -102,6 +103,7 @@ func (d *doctor) diagnose(names []string) (err error) {
 	d.ofHost()
 	d.ofFilters()
 	d.ofInput()
+	d.ofKernel()
 	d.ofNetworks()
 	d.ofPorts()
 	d.ofContainers()
@@ -150,6 +152,14 @@ func (a *app) completeContainers(*cobra.Command, []string, string) ([]string, co
 // who is an attachment as findings name it.
 func who(c attach.Cached, details ...string) []affected {
 	return []affected{{c.Owner().String(), c.Netns, details, "", nameOf(c), shortOwner(c)}}
+}
+
+// whom are attachments as findings name them.
+func whom(list []attach.Cached) (all []affected) {
+	for _, c := range list {
+		all = append(all, who(c)...)
+	}
+	return all
 }
 
 // denied reports whether something could not be looked at for want of a right.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // TestFindingKinds holds the table of findings against what doctor says, and each finding against a drill.
@@ -26,7 +28,7 @@ func TestFindingKinds(t *testing.T) {
 		return all
 	}
 	var said []string
-	for _, m := range regexp.MustCompile(`d\.add\("([a-z-]+)"`).FindAllStringSubmatch(read("doctor*.go"), -1) {
+	for _, m := range regexp.MustCompile(`d\.add\("([a-z0-9-]+)"`).FindAllStringSubmatch(read("doctor*.go"), -1) {
 		said = append(said, m[1])
 	}
 	tests := regexp.MustCompile(`(?s)\n// TestConntrack.*`).FindString(read("doctor_test.go"))
@@ -115,5 +117,26 @@ func TestNeighbours(t *testing.T) {
 	d.neighbours(t.TempDir()) // not the first namespace of the machine
 	if len(d.Findings)+len(d.Unseen) > 0 {
 		t.Errorf("%v %v", d.Findings, d.Unseen)
+	}
+}
+
+// TestClients holds what is known of the clients that are installed.
+func TestClients(t *testing.T) {
+	for version, want := range map[string]spec.Version{
+		"v0.8.1": spec.V040, "v1.0.1": spec.V100, "v1.1.2": spec.V100, "v1.2.0-rc0": spec.V110, "v1.3.0": spec.V110, "v2.0.0": spec.V110,
+	} {
+		if got := ofLibrary(version); got != want {
+			t.Errorf("library %s: %s, want %s", version, got, want)
+		}
+	}
+	status := "Package: podman\nStatus: install ok installed\nVersion: 4.3.1+ds1-8\n\n" +
+		"Package: containerd\nStatus: deinstall ok config-files\nVersion: 1.6.20\n\n" +
+		"Package: containerd.io\nStatus: install ok installed\nVersion: 5:2.1.3-1~debian\n"
+	for name, want := range map[string]client{
+		"podman": {"podman", "4.3.1+ds1-8", spec.V100}, "containerd": {"containerd", "5:2.1.3-1~debian", spec.V110}, "crio": {},
+	} {
+		if got := packaged([]byte(status), name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
 	}
 }

@@ -5,42 +5,51 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // ofHost says what is wrong with the host itself, whatever attachments should have there.
 func (d *doctor) ofHost() {
-	var routed []attach.Cached // whose default route ends at this host
+	var routed, routed6 []attach.Cached // whose default route ends at this host
 	for _, c := range d.mine {
-		if _, link := d.wayIn(c); link != "" && hasDefaultRoute(c) && !isGone(c) {
+		if _, link := d.wayIn(c); link == "" || isGone(c) {
+			continue
+		}
+		if hasDefaultRoute(c, kernel.IPv4) {
 			routed = append(routed, c)
 		}
+		if hasDefaultRoute(c, kernel.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
+			a := ip.Address.Addr() // from a private one programs prefer IPv4 (RFC 6724)
+			return own(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, kernel.IPv4))
+		}) {
+			routed6 = append(routed6, c)
+		}
 	}
-	d.route(routed)
+	d.route(routed, kernel.IPv4)
+	d.route(routed6, kernel.IPv6)
 	d.forwarding(routed)
 	d.conntrack("/proc/sys/net/netfilter/")
 	d.neighbours("/proc")
 }
 
-// hasDefaultRoute reports whether ADD gave the container a default route of IPv4.
-func hasDefaultRoute(c attach.Cached) bool {
-	for _, r := range c.Result.Routes {
-		if r.Dst.Addr().Is4() && r.Dst.Bits() == 0 {
-			return true
-		}
-	}
-	return false
+// hasDefaultRoute reports whether ADD gave the container a default route of a family.
+func hasDefaultRoute(c attach.Cached, family uint8) bool {
+	return slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
+		return r.Dst.Addr().Is4() == (family == kernel.IPv4) && r.Dst.Bits() == 0
+	})
 }
 
-func (d *doctor) route(routed []attach.Cached) {
+func (d *doctor) route(routed []attach.Cached, family uint8) {
 	if len(routed) == 0 {
 		return
 	}
-	routes, err := d.host.Routes(kernel.RouteFilter{Family: kernel.IPv4, Table: kernel.MainTable})
+	routes, err := d.host.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
 	if err != nil {
 		d.blind("the host's routes: %v", err)
 		return
@@ -50,11 +59,17 @@ func (d *doctor) route(routed []attach.Cached) {
 			return
 		}
 	}
-	var hit []affected
-	for _, c := range routed {
-		hit = append(hit, who(c)...)
+	if family == kernel.IPv4 {
+		d.add("host-route-missing", "host", "the host has no default route of IPv4", whom(routed))
+		return
 	}
-	d.add("host-route-missing", "host", "the host has no default route of IPv4", hit)
+	for _, c := range routed {
+		if hasDefaultRoute(c, kernel.IPv4) {
+			d.add("host-route6-missing", "host", "", who(c))
+		} else {
+			d.add("host-route-missing", "host", "the host has no default route of IPv6", who(c), "ip route", "ip -6 route")
+		}
+	}
 }
 
 // forwarding looks at the links that packets of containers come in by. What is off for the whole host, repair finds.
@@ -71,11 +86,7 @@ func (d *doctor) forwarding(routed []attach.Cached) {
 		if d.has("forwarding-off", "host") { // … and said so
 			return
 		}
-		var hit []affected
-		for _, c := range routed {
-			hit = append(hit, who(c)...)
-		}
-		d.add("forwarding-off", "host", "net/ipv4/ip_forward is false, want true", hit, "", "sysctl -w net/ipv4/ip_forward=1")
+		d.add("forwarding-off", "host", "net/ipv4/ip_forward is false, want true", whom(routed), "", "sysctl -w net/ipv4/ip_forward=1")
 		return
 	}
 	uplink, err := d.host.Egress()

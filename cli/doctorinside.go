@@ -22,8 +22,9 @@ func (d *doctor) ofContainers() {
 		d.inside(c, func(ns *kernel.NS) {
 			for _, m := range mappings(c.Capabilities) {
 				d.served(ns, c, m)
+				d.reversePath(ns, c, m)
 			}
-			if link != "" && hasDefaultRoute(c) {
+			if link != "" && hasDefaultRoute(c, kernel.IPv4) {
 				d.fits(ns, c, mtu)
 			}
 			d.duplicates(ns, c)

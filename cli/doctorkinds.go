@@ -68,6 +68,19 @@ func hostKinds() []findingKind {
 		{"host-route-missing", onHost, false, "the host has no default route",
 			"The containers' default route ends at the host, which does not know the way on.",
 			"ip route add default via ROUTER dev UPLINK"},
+		{"host-route6-missing", onHost, true, "the host has no default route of IPv6",
+			"The containers have one of both families. Programs in them try IPv6 first, and wait until that has failed.",
+			"ip -6 route add default via ROUTER dev UPLINK"},
+		{"bridge-filter-drops", onHost, false, "another program's packet filter drops packets between containers",
+			"The kernel sends what a bridge passes on through the packet filter of IP, for the module br_netfilter is " +
+				"loaded and its setting is 1. A rule for the host's routed packets then hits those on one bridge.",
+			"(depends on whose the chain is)"},
+		{"bridge-filter-off", onHost, false, "kube-proxy does not see packets between containers of one bridge",
+			"A pod calls a Service, and a pod on the same bridge answers. Without br_netfilter the answer is not translated " +
+				"back, and the caller drops it.", "modprobe br_netfilter && sysctl -w KEY=1"},
+		{"clock-behind", onHost, true, "the clock of the host was set back",
+			"Certificates that are valid may seem not to be valid yet, so that TLS fails in containers, and the ages that " +
+				"are printed are wrong.", "timedatectl set-ntp true"},
 		{"published-port-taken", onHost, true, "a process of the host listens on a published port",
 			"Packets for the port go to the container, and the process gets none but from the host itself.",
 			"ss -lntup sport = :PORT"},
@@ -98,6 +111,13 @@ func networkKinds() []findingKind {
 		{"plugin-missing", onNetwork, false, "a plugin of a network is missing",
 			"Its file is in none of the plugin directories, or is not executable. No container can be attached or detached.",
 			"fairlead version NET"},
+		{"kernel-lacks-kind", onNetwork, false, "the kernel lacks a kind of links that a network needs",
+			"Its module is not installed, or the kernel was built without it. No container can be attached.",
+			"modprobe MODULE"},
+		{"version-too-new", onNetwork, true, "a program that is installed refuses the network's cniVersion",
+			"It reads the files of networks by a library that knows no CNI 1.1. With 1.0.0 in cniVersion, and 1.1.0 in " +
+				"cniVersions, every program takes the best that it knows.",
+			`sed -i 's/"cniVersion": *"1.1.0"/"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]/' FILE`},
 		{"range-exhausted", onNetwork, false, "a network has no address left",
 			"New containers are refused. Leases of containers that are gone can be removed; else the range is too small.",
 			"fairlead ipam reclaim NET"},
@@ -137,6 +157,10 @@ func containerKinds() []findingKind {
 		{"port-nobody-listens", onContainer, false, "nobody listens in the container on a port that is published",
 			"The kernel refuses connections to the port. The server has not started yet, has ended, or has another port.",
 			"nsenter --net=NETNS ss -lntu"},
+		{"reverse-path-filter", onContainer, false, "the container drops what comes to its published port",
+			"Its default route leads by another interface, and rp_filter is strict: the kernel takes a packet only from the " +
+				"interface by which it would send the answer.",
+			"nsenter --net=NETNS sysctl -w net/ipv4/conf/all/rp_filter=2"},
 		{"port-loopback-only", onContainer, false, "the server of a published port listens on another address only",
 			"What comes from outside is sent to the container's own address, where nobody listens. Have the server listen " +
 				"on 0.0.0.0 or [::].", "nsenter --net=NETNS ss -lntu"},

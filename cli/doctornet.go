@@ -34,7 +34,7 @@ func (d *doctor) ofNetworks() {
 			d.add("network-file-unusable", p.File, p.String(), nil)
 		}
 	}
-	said := map[[2]string]bool{}
+	said, installed := map[[2]string]bool{}, clients()
 	looked := 0
 	for _, l := range lists {
 		on := d.on(l.Name)
@@ -45,8 +45,10 @@ func (d *doctor) ofNetworks() {
 		for _, err := range overlaps(l, lists, said) {
 			d.add("subnet-overlap", "network "+l.Name, problem(err).Problem, on)
 		}
+		d.understood(l, installed)
 		d.network(&network{List: l, builtIn: l.File == ""}, on)
 	}
+	d.ofKinds()
 	d.Looked[onNetwork] = looked
 }
 
@@ -76,6 +78,9 @@ func (d *doctor) network(n *network, on []affected) {
 			}
 			d.add("plugin-missing", where, err.Error(), on, fill...)
 		}
+		return
+	}
+	if d.lacks(n.List) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(d.ctx, patience)

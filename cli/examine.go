@@ -89,6 +89,9 @@ func examine(file string, src []byte, alone bool) *examination {
 const tooNew = `podman 4 and containerd 1.6 and 1.7 refuse 1.1.0 here; for them too: ` +
 	`"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]`
 
+// newer reports whether a list says a version that clients of earlier libraries refuse.
+func newer(l *spec.List) bool { return l.CNIVersion.AtLeast(spec.V110) }
+
 // ofList takes over what is odd in a list.
 func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 	for _, w := range l.Warnings {
@@ -98,7 +101,7 @@ func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 			e.say(file, mild, w)
 		}
 	}
-	if l.CNIVersion.AtLeast(spec.V110) {
+	if newer(l) {
 		e.place(file, mild, s.Key("cniVersion"), tooNew)
 	}
 }
