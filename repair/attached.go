@@ -277,9 +277,9 @@ func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 		return false
 	}
 	a.State = Broken
-	own := resource.Iface{Where: resource.Container, Name: a.Owner.IfName}
+	own := func(f resource.Iface) bool { return f.Where == resource.Container && f.Name == a.Owner.IfName }
 	for _, r := range a.want {
-		if l, ok := plan.Unwrap(r).(resource.Linker); ok && slices.Contains(l.Ifaces(), own) {
+		if l, ok := plan.Unwrap(r).(resource.Linker); ok && slices.ContainsFunc(l.Ifaces(), own) {
 			wrong := Wrong{Resource: r.String(), Kind: kindName(r), What: words(r.Verify(ctx, w))}
 			for _, line := range wrong.What {
 				a.broken(fmt.Errorf("%v: %s", r, line))

@@ -94,31 +94,34 @@ func (w Where) Namespace(k *kernel.World) (*kernel.NS, error) {
 // An Iface is a link that a resource makes or uses and that belongs into an ADD's result, in the order
 // of the plan.
 type Iface struct {
-	Where Where
-	Name  string
+	Where  Where
+	Name   string
+	Unseen bool // the kernel has no link for it: a program in user space drives its device
 }
 
 // A Linker is a resource that has links to show in the result.
 type Linker interface{ Ifaces() []Iface }
 
-// A Describer is a Linker that knows more of the container's link than its MAC and MTU, as its socketPath and its pciID; or that
-// changes a link of another plugin's, and knows which of the two it was asked for.
-type Describer interface {
-	Describe(*kernel.World, *spec.Interface) error
+// A Teller is a resource that changes what the result says beyond links, their MAC and MTU: of the container's
+// interface, as its socketPath and its pciID, or what a chained plugin was asked to change of it; or of name servers.
+type Teller interface {
+	Tell(*kernel.World, *spec.Result) error
+}
+
+// InContainer is the container's interface of that name in a result; nil where none is listed.
+func InContainer(res *spec.Result, name string) *spec.Interface {
+	for i := range res.Interfaces {
+		if f := &res.Interfaces[i]; f.Name == name && f.Sandbox != "" {
+			return f
+		}
+	}
+	return nil
 }
 
 // A Finaler is a resource of the container's interface that a later plugin of the list may change (clause P16). Final is the resource
 // as the final result describes the interface; a field that it does not say is no opinion.
 type Finaler interface {
 	Final(spec.Interface) plan.Resource
-}
-
-// A Linkless is a Linker whose interface the kernel has no link for: a program in user space drives its device.
-type Linkless interface{ Linkless() }
-
-// A Resolver is a resource that says which name servers the container shall ask.
-type Resolver interface {
-	Resolve(*kernel.World, *spec.DNS) error
 }
 
 // A Prober is a resource that needs what a kernel may lack, such as a kind of links. Possible makes nothing.

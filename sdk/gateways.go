@@ -52,13 +52,15 @@ func (c *call) addressable() error {
 func (c *call) free(want plan.Plan) error {
 	var errs []error
 	for _, r := range want {
-		if g, ok := plan.Unwrap(r).(addr.Freer); ok {
-			if err := g.Free(c.w); err != nil {
-				errs = append(errs, fmt.Errorf("%v: %w", plan.Unwrap(r), err))
-			}
+		g, ok := plan.Unwrap(r).(addr.Freer)
+		if !ok {
+			continue
 		}
-		if o, ok := plan.Unwrap(r).(addr.Overlapper); ok && c.r.verb == "STATUS" { // ADD says it when it makes the address
-			errs = append(errs, o.Overlaps(c.w))
+		if err := g.Free(c.w); err != nil {
+			errs = append(errs, fmt.Errorf("%v: %w", plan.Unwrap(r), err))
+		}
+		if c.r.verb == "STATUS" { // ADD says it when it makes the address
+			errs = append(errs, g.Overlaps(c.w))
 		}
 	}
 	return errors.Join(errs...)

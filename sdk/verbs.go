@@ -181,7 +181,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	}
 	switch {
 	case c.p.role == chained:
-		return res, errors.Join(c.retell(res, want), c.reroute(ctx, res, want), c.resolve(res, want))
+		return res, errors.Join(c.retell(res, want), c.reroute(ctx, res, want), c.tell(res, want))
 	case c.p.observe && c.r.Prev != nil:
 		return res, nil
 	}
@@ -202,7 +202,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 				i = len(res.Interfaces)
 				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, Sandbox: sandbox})
 			}
-			if _, unseen = plan.Unwrap(r).(resource.Linkless); !unseen && i >= listed { // what others made is as they said
+			if unseen = f.Unseen; !unseen && i >= listed { // what others made is as they said
 				mac, mtu, err := addr.Shown(f, c.w)
 				if err != nil {
 					return nil, err
@@ -211,13 +211,11 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 			}
 			if f.Where == resource.Container {
 				own, link = i, f.Name
-				if d, ok := plan.Unwrap(r).(resource.Describer); ok {
-					if err := d.Describe(c.w, &res.Interfaces[i]); err != nil {
-						return nil, err
-					}
-				}
 			}
 		}
+	}
+	if err := c.tell(res, want); err != nil {
+		return nil, err
 	}
 	ips := c.r.IPs
 	if c.p.observe {
@@ -255,8 +253,8 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	return res, nil
 }
 
-// retell brings what a previous result says of the links that a chained plugin was asked to change up to date, and adds
-// those that it made on the host. An interface that nobody listed is none of the result's.
+// retell adds to a previous result the links that a chained plugin made on the host. An interface of the container's that
+// nobody listed is none of the result's.
 func (c *call) retell(res *spec.Result, want plan.Plan) error {
 	for _, r := range want {
 		l, ok := plan.Unwrap(r).(resource.Linker)
@@ -267,29 +265,23 @@ func (c *call) retell(res *spec.Result, want plan.Plan) error {
 			i := slices.IndexFunc(res.Interfaces, func(have spec.Interface) bool {
 				return have.Name == f.Name && (have.Sandbox != "") == (f.Where == resource.Container)
 			})
-			d, describes := plan.Unwrap(r).(resource.Describer)
-			switch {
-			case f.Where == resource.Host && i < 0:
+			if f.Where == resource.Host && i < 0 {
 				mac, mtu, err := addr.Shown(f, c.w)
 				if err != nil {
 					return err
 				}
 				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, MAC: mac, MTU: mtu})
-			case describes && i >= 0:
-				if err := d.Describe(c.w, &res.Interfaces[i]); err != nil {
-					return err
-				}
 			}
 		}
 	}
 	return nil
 }
 
-// resolve brings what a previous result says of name servers up to date.
-func (c *call) resolve(res *spec.Result, want plan.Plan) error {
+// tell has each resource write into the result what it knows beyond its links.
+func (c *call) tell(res *spec.Result, want plan.Plan) error {
 	for _, r := range want {
-		if n, ok := plan.Unwrap(r).(resource.Resolver); ok {
-			if err := n.Resolve(c.w, &res.DNS); err != nil {
+		if t, ok := plan.Unwrap(r).(resource.Teller); ok {
+			if err := t.Tell(c.w, res); err != nil {
 				return err
 			}
 		}

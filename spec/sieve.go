@@ -108,7 +108,7 @@ func (s *Sieve) Locate(path string, err error) (Place, string) {
 	place.missing = used == 0 || strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "[")
 	switch {
 	case used > 0 || place.Path == "":
-	case strings.Contains(text, ": is missing"):
+	case strings.Contains(text, ": is missing"), strings.Contains(text, ": lacks "):
 		rest = "." + rest
 	default:
 		rest = ": " + rest

@@ -11,9 +11,11 @@ import (
 )
 
 // A Freer is an address that a link on the host is to have as its containers' gateway. Free is nil if there is room for
-// it, now or when the link is there, and nobody else's address is meant. It changes nothing.
+// it, now or when the link is there, and nobody else's address is meant. Overlaps says what else of the host its network
+// meets, which STATUS tells. Neither changes anything.
 type Freer interface {
 	Free(*kernel.World) error
+	Overlaps(*kernel.World) error
 }
 
 // OfHost reports whether the host has an address, whatever it is a gateway of.
@@ -56,15 +58,10 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 	return nil
 }
 
-// An Overlapper is a Freer whose network may overlap with something else of the host: STATUS says so.
-type Overlapper interface {
-	Overlaps(*kernel.World) error
-}
-
-// Overlaps implements Overlapper.
+// Overlaps implements Freer.
 func (g Gateway) Overlaps(w *kernel.World) error { return warnOfOverlap(w, g.Link, g.Prefix) }
 
-// Overlaps implements Overlapper.
+// Overlaps implements Freer.
 func (a Addr) Overlaps(w *kernel.World) error {
 	if !a.Subnet.IsValid() {
 		return nil

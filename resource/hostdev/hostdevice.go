@@ -44,10 +44,10 @@ func (h HostDevice) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: h.Name}}
 }
 
-// Describe implements Describer.
-func (h HostDevice) Describe(w *kernel.World, f *spec.Interface) error {
+// Tell implements resource.Teller.
+func (h HostDevice) Tell(w *kernel.World, res *spec.Result) error {
 	r, known, err := recallDevice(w, h.Owner)
-	if known && r.Dir != "" {
+	if f := resource.InContainer(res, h.Name); f != nil && known && r.Dir != "" {
 		f.PciID = pciID(r.Dir)
 	}
 	return err
@@ -268,15 +268,14 @@ func (u UserspaceDevice) String() string {
 
 // Ifaces implements Linker.
 func (u UserspaceDevice) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Container, Name: u.Name}}
+	return []resource.Iface{{Where: resource.Container, Name: u.Name, Unseen: true}}
 }
 
-// Linkless implements Linkless.
-func (u UserspaceDevice) Linkless() {}
-
-// Describe implements Describer.
-func (u UserspaceDevice) Describe(_ *kernel.World, f *spec.Interface) error {
-	f.PciID = u.ID
+// Tell implements resource.Teller.
+func (u UserspaceDevice) Tell(_ *kernel.World, res *spec.Result) error {
+	if f := resource.InContainer(res, u.Name); f != nil {
+		f.PciID = u.ID
+	}
 	return nil
 }
 

@@ -63,9 +63,10 @@ func (m Macvlan) tapIndex() int {
 	}
 }
 
-// Describe implements Describer: a macvtap's socketPath.
-func (m Macvlan) Describe(w *kernel.World, f *spec.Interface) error {
-	if !m.Tap {
+// Tell implements resource.Teller: a macvtap's socketPath.
+func (m Macvlan) Tell(w *kernel.World, res *spec.Result) error {
+	f := resource.InContainer(res, m.Name)
+	if !m.Tap || f == nil {
 		return nil
 	}
 	_, index, err := resource.Container.Index(w, m.Name)

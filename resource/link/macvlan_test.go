@@ -354,8 +354,9 @@ func TestMacvtapFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var f spec.Interface
-		if err := m.Describe(w, &f); err != nil || f.SocketPath != "/dev/tap"+strconv.Itoa(l.Index) || l.Index < 1<<30 {
+		res := &spec.Result{Interfaces: []spec.Interface{{Name: "eth0", Sandbox: w.Container.Path}}}
+		f := &res.Interfaces[0]
+		if err := m.Tell(w, res); err != nil || f.SocketPath != "/dev/tap"+strconv.Itoa(l.Index) || l.Index < 1<<30 {
 			t.Errorf("%s of the link #%d: %v", f.SocketPath, l.Index, err)
 		}
 		if _, err := os.Lstat(f.SocketPath); err != nil {

@@ -168,9 +168,10 @@ func (n Names) Remove(_ context.Context, w *kernel.World) error {
 	return w.Store.Delete(Kept, n.Owner)
 }
 
-// Resolve implements resource.Resolver: the container asks the host's addresses, and completes names by the domain
+// Tell implements resource.Teller: the container asks the host's addresses, and completes names by the domain
 // first.
-func (n Names) Resolve(w *kernel.World, dns *spec.DNS) error {
+func (n Names) Tell(w *kernel.World, res *spec.Result) error {
+	dns := &res.DNS
 	servers, err := n.servers(w)
 	if err != nil {
 		return err

@@ -128,10 +128,9 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: mended: %v, %v", name, changed, err)
 		}
 	}
-	var dns spec.DNS
-	dns.Search, dns.Nameservers = []string{"other"}, []string{"192.0.2.53"}
-	if err := n.Resolve(w, &dns); err != nil || fmt.Sprint(dns) != "{[10.1.0.1]  [test other] []}" { // the host has one of the two
-		t.Errorf("%v, %v", dns, err)
+	res := &spec.Result{DNS: spec.DNS{Search: []string{"other"}, Nameservers: []string{"192.0.2.53"}}}
+	if err := n.Tell(w, res); err != nil || fmt.Sprint(res.DNS) != "{[10.1.0.1]  [test other] []}" { // the host has one of the two
+		t.Errorf("%v, %v", res.DNS, err)
 	}
 
 	wrong.Store("port taken")

@@ -82,9 +82,10 @@ func (t Tuning) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: t.Link}}
 }
 
-// Describe implements Describer.
-func (t Tuning) Describe(w *kernel.World, f *spec.Interface) error {
-	if t.MAC == "" && t.MTU == 0 {
+// Tell implements resource.Teller.
+func (t Tuning) Tell(w *kernel.World, res *spec.Result) error {
+	f := resource.InContainer(res, t.Link)
+	if f == nil || t.MAC == "" && t.MTU == 0 {
 		return nil
 	}
 	mac, mtu, err := addr.Shown(resource.Iface{Where: resource.Container, Name: t.Link}, w)
