@@ -11,7 +11,8 @@
 //
 // Rows of ports carry the attachment's mark in external_ids (fairlead), and ovs-cni's contIface and contNetns:
 // ovs-vsctl find port external_ids:contIface=eth0. DEL and GC find ports by the mark, also after a restart of the host. While
-// ovsdb-server is down, DEL fails with code 11.
+// ovsdb-server is down, DEL fails with code 11. A port, a bridge or a tunnel that somebody deletes or changes is made again by
+// fairlead repair, while the container lives.
 //
 // The keys bridge, vlan, trunk, mtu, ofport_request and socket_file are those of ovs-cni, which the plugin replaces. The differences:
 // the bridge is made where it is missing, unless requireBridge is set; vlan beside trunk is the VLAN of packets without a tag.

@@ -40,6 +40,9 @@ func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	return changed, err
 }
 
+// Mend implements resource.Mender.
+func (b Bridge) Mend(ctx context.Context, w *kernel.World) (bool, error) { return b.Ensure(ctx, w) }
+
 // find is the bridge's row, or nil.
 func (b Bridge) find(ctx context.Context, c *ovsdb.Conn) (ovsdb.Row, error) {
 	answers, err := c.Transact(ctx, ovsdb.Select(bridgeTable, ovsdb.Is("name", b.Name), "_uuid", "name",

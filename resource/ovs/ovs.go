@@ -39,6 +39,9 @@ const (
 // seconds where it starts or has thousands of ports to look at.
 const applyLimit = 10 * time.Second
 
+// starts is the hint where a daemon does not run.
+const starts = "The plugin ovs starts no daemon: systemctl enable --now openvswitch-switch (Debian, Ubuntu) or openvswitch."
+
 // do calls fn with a connection.
 func (db DB) do(ctx context.Context, fn func(*ovsdb.Conn) error) error {
 	c, err := ovsdb.Dial(ctx, string(db))
@@ -54,7 +57,7 @@ func (db DB) tryAgain(err error) error {
 	switch {
 	case errors.Is(err, ovsdb.ErrUnavailable):
 		return spec.Errorf(spec.CodeTryAgain,
-			"Open vSwitch: %s: %w: start ovsdb-server, or name its socket in socket_file", string(db), err)
+			"Open vSwitch: %s: %w: start ovsdb-server, or name its socket in socket_file", string(db), err).WithHint(starts)
 	case errors.Is(err, ovsdb.ErrNotApplied):
 		return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: %w: ask systemctl status ovs-vswitchd, and its log", err)
 	}
@@ -107,7 +110,7 @@ func (s Service) Verify(ctx context.Context, w *kernel.World) error {
 		_, err = c.Apply(ctx, time.Second)
 		if errors.Is(err, ovsdb.ErrNotApplied) {
 			return spec.Errorf(spec.CodeTryAgain,
-				"Open vSwitch: ovs-vswitchd does not run: start it (systemctl start ovs-vswitchd)")
+				"Open vSwitch: ovs-vswitchd does not run: start it (systemctl start ovs-vswitchd)").WithHint(starts)
 		}
 		return err
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/ovs"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -155,6 +156,46 @@ func TestLaw(t *testing.T) {
 	collect("net")
 	if got := rows(t, o, w); strings.Contains(got, "fairlead") || strings.Contains(got, "htb") {
 		t.Errorf("GC without records left\n%s", got)
+	}
+}
+
+// TestMend makes whole what somebody changed or deleted in the database while the container lives.
+func TestMend(t *testing.T) {
+	o, w := world(t)
+	db, ctx := ovs.DB(o.Socket()), t.Context()
+	overlay := ovs.Overlay{VNI: 42, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}
+	vlans := ovs.VLANs{Tag: 7}
+	port := ovs.Port{DB: db, Owner: owner("c1"), Bridge: "ovs0", Link: "a0", VLANs: vlans,
+		Limits: ovs.Limits{Shaping: 1_000_000}, Overlay: overlay}
+	want := []resource.Mender{ovs.Bridge{DB: db, Name: "ovs0", Datapath: "netdev"}, port,
+		ovs.Tunnels{DB: db, Bridge: "ovs0", Overlay: overlay, VLANs: vlans}}
+	for _, r := range want {
+		if _, err := r.Ensure(ctx, w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := rows(t, o, w)
+	for _, ctl := range []string{"set port a0 tag=8", "del-port a0", "del-br ovs0"} {
+		o.Ctl(t, strings.Fields(ctl)...)
+		for _, r := range want {
+			if r.Verify(ctx, w) == nil {
+				continue
+			}
+			if changed, err := r.Mend(ctx, w); err != nil || !changed {
+				t.Errorf("%s: mend %v: changed %v, %v", ctl, r, changed, err)
+			}
+			if err := r.Verify(ctx, w); err != nil {
+				t.Errorf("%s: %v: %v", ctl, r, err)
+			}
+		}
+		if got := rows(t, o, w); got != made {
+			t.Errorf("%s: is\n%s\nwas\n%s", ctl, got, made)
+		}
+	}
+	nstest.Run(t, "ip", "link", "del", "a0")
+	before := rows(t, o, w)
+	if changed, err := port.Mend(ctx, w); !errors.Is(err, kernel.ErrNoLink) || changed || rows(t, o, w) != before {
+		t.Errorf("without its link: changed %v, %v", changed, err)
 	}
 }
 

@@ -213,6 +213,20 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 	})
 }
 
+// Mend implements resource.Mender: the rows are made anew. It makes none for a link that does not exist.
+func (p Port) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	if _, err := w.Host.Link(p.Link); err != nil {
+		return false, err
+	}
+	err := p.DB.do(ctx, func(c *ovsdb.Conn) error {
+		if err := remove(ctx, c, []string{kernel.Tag(p.Owner)}); err != nil { // a port's QoS outlives it
+			return err
+		}
+		return settled(p.Bridge, func() error { return p.add(ctx, c) })
+	})
+	return err == nil, err
+}
+
 // Remove implements plan.Remover.
 func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 	return PortKind(p.DB).Remove(ctx, w, plan.TagOf(p.Owner))
