@@ -103,7 +103,7 @@ func (d *doctor) drift(w repair.Wrong, line string, c attach.Cached) {
 		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":
 		d.add("forwarding-off", "host", line, who(c), "", "fairlead repair")
-	case w.Kind == "Bridge":
+	case w.Kind == "Bridge" && link != "":
 		d.bridge(line, link, c, remade(w, c))
 	case w.Kind == "Gateway" && !inside:
 		d.add("bridge-address-missing", link, "", who(c, text))
@@ -113,10 +113,10 @@ func (d *doctor) drift(w repair.Wrong, line string, c attach.Cached) {
 		d.add("container-address-missing", "container", "", who(c, text), "", remakeCommand(c))
 	case inside && w.Kind == "Route":
 		d.add("container-route-missing", "container", "", who(c, text), "", remakeCommand(c))
-	case inside || !w.Mends:
+	case inside || strings.HasPrefix(w.Resource, "sysctl "):
 		d.add("container-state-differs", "container", "", who(c, text), "", remakeCommand(c))
 	default:
-		d.add("host-state-differs", "host", text, who(c))
+		d.add("host-state-differs", "host", text, who(c), remade(w, c)...)
 	}
 }
 

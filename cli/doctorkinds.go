@@ -129,7 +129,8 @@ func networkKinds() []findingKind {
 			"Nothing listens on the daemon's socket, so that no lease is asked for and none is renewed.",
 			"systemctl enable --now cni-dhcp.socket"},
 		{"subnet-overlap", onNetwork, false, "a network overlaps with another one, or with a route of the host",
-			"The host reaches only one of the two, or both give away the same address.", "fairlead net ls"},
+			"The host reaches only one of the two, or both give away the same address.",
+			"give the network another subnet, in the file that `fairlead net ls` names"},
 		{"network-not-ready", onNetwork, false, "a network would refuse a new container",
 			"A plugin of its list answers STATUS with an error.", "fairlead status NET"},
 	}

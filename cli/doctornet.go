@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -97,10 +98,13 @@ func (d *doctor) network(n *network, on []affected) {
 	case err == nil:
 	case denied(err):
 		d.blind("whether network %s would serve a container: %v", n.Name, err)
-	case slices.ContainsFunc(n.WrittenOut().Plugins, func(p *spec.Conf) bool { return p.IPAMType == "dhcp" }):
+	case strings.Contains(said(err), "ask the DHCP daemon: "):
 		d.add("dhcp-daemon-absent", where, said(err), on)
 	default:
 		fill := []string{"NET", n.Name}
+		if hint := spec.AsError(err, 0).Hint; hint != "" {
+			fill = []string{"", unquoted(hint)}
+		}
 		d.add("network-not-ready", where, said(err), on, fill...)
 	}
 }

@@ -84,7 +84,10 @@ func explanations(args []string) (all []explained, err error) {
 	if args[0] == "code" {
 		return explainedCodes(args[1:])
 	}
-	name := plainPath(args[0])
+	if _, err := strconv.Atoi(args[0]); err == nil {
+		return explainedCodes(args)
+	}
+	name := strings.TrimPrefix(plainPath(args[0]), "plugins.") // which errors put before a key
 	var names []string
 	for _, k := range findingKinds() {
 		names = append(names, k.id)
@@ -102,7 +105,11 @@ func explanations(args []string) (all []explained, err error) {
 		rest, of := strings.CutPrefix(strings.ToLower(name), strings.ToLower(r.Name))
 		switch {
 		case of && rest == "":
-			return []explained{{Name: r.Name, Text: r.Synopsis, More: r.Doc, Keys: r.Keys}}, nil
+			first, more, _ := strings.Cut(r.Doc, "\n\n")
+			if !strings.EqualFold(first, r.Synopsis+".") { // else it is not said twice
+				more = r.Doc
+			}
+			return []explained{{Name: r.Name, Text: r.Synopsis, More: more, Keys: r.Keys}}, nil
 		case of && rest[0] == '.':
 			return r.key(rest[1:])
 		}

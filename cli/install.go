@@ -45,7 +45,7 @@ directory. It refuses a DIR to which other users can write, for runtimes execute
 	c.Flags().StringVar(&i.dir, "dir", adminDir, "install in `DIR`")
 	c.Flags().StringVar(&i.from, "from", "", "take the plugins from the directory `FROM`")
 	c.Flags().BoolVar(&i.check, "check", false, "change nothing; exit status 3 says that an install would change something")
-	c.Flags().BoolVar(&i.rollback, "rollback", false, "put back what the last install replaced, and remove what it added")
+	c.Flags().BoolVar(&i.rollback, "rollback", false, "put back what the last install replaced, and remove what it added beside that")
 	c.Flags().BoolVar(&i.uninstall, "uninstall", false, "remove Fairlead's plugins, and put the reference's back that they replaced")
 	c.Flags().BoolVar(&i.keepReference, "keep-reference", false, "do not replace the reference's plugins")
 	for _, dir := range []string{"dir", "from"} {
@@ -116,6 +116,10 @@ func (a *app) printInstall(c *install.Change, check bool) {
 	names := map[install.State][]string{}
 	for _, e := range c.Entries {
 		names[e.State] = append(names[e.State], e.Name)
+	}
+	if len(c.Entries) == 0 {
+		a.print("%s: no plugin of Fairlead is installed here\n", c.Dir)
+		return
 	}
 	a.print("%s:\n", c.Dir)
 	would := ""

@@ -129,7 +129,8 @@ func (a *app) make(name, file string, w wish) error {
 	lists, _ := spec.LoadDir(confDir())
 	for _, other := range lists {
 		if other.Name == name {
-			return usage("network %s is there already: %s", name, other.File)
+			return fail(exitUsage, "Choose another name, or remove that file first.", "network %s is there already: %s", name,
+				other.File)
 		}
 	}
 	for _, w := range overlaps(l, lists, map[[2]string]bool{}) {

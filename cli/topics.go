@@ -28,7 +28,8 @@ Exit statuses:
   0  done
   1  failed
   2  the command line is wrong, or asks for what is done with --force only
-  3  check: something is missing or was changed; repair: something cannot be mended; doctor: there is a fault
+  3  check: something is missing or was changed; repair: something cannot be mended; doctor: there is a fault;
+     install --check: an install would change something
   4  no such network, network namespace or attachment
   5  a passing condition: try again
 fairlead run passes the status of its command through, with 126 and 127 for one that cannot be run and 128 and

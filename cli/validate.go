@@ -76,7 +76,8 @@ func (a *app) validate(arg string) ([]remark, error) {
 	if l, lerr := spec.Load(confDir(), arg); errors.Is(err, fs.ErrNotExist) && lerr == nil {
 		arg = l.File
 	} else if errors.Is(err, fs.ErrNotExist) {
-		return nil, fail(exitNotFound, "Give the path of a file or of a directory, or the name of a network.", "%w", err)
+		return nil, fail(exitNotFound, "Give the path of a file or of a directory, or the name of a network; "+
+			"`fairlead net ls` lists the networks.", "%s: no such file or directory, and no such network", arg)
 	} else if err != nil {
 		return nil, err
 	}

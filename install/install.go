@@ -35,7 +35,7 @@ type Entry struct {
 }
 
 // ErrNothingKept is the error of Rollback where no install replaced anything, or a rollback has been done already.
-var ErrNothingKept = errors.New("no replaced plugins are kept here")
+var ErrNothingKept = errors.New("the last install here replaced nothing, or was rolled back already")
 
 // A Change is what an install does to a directory, or would do.
 type Change struct {

@@ -64,6 +64,8 @@ func Origin(path string) string {
 		return "No file says that: it comes from CNI_ARGS."
 	case strings.HasPrefix(path, "runtimeConfig.portMappings"):
 		return "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS." + others
+	case strings.HasPrefix(path, "runtimeConfig.aliases"):
+		return "No file says that: it comes from --alias of `fairlead run`, or from CAP_ARGS." + others
 	case strings.HasPrefix(path, "runtimeConfig."):
 		return "No file says that: it comes from CAP_ARGS." + others
 	}
