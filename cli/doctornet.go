@@ -35,7 +35,7 @@ func (d *doctor) ofNetworks() {
 			d.add("network-file-unusable", p.File, p.String(), nil)
 		}
 	}
-	said, installed := map[[2]string]bool{}, clients()
+	said, all, installed := map[[2]string]bool{}, wires(lists), clients()
 	looked := 0
 	for _, l := range lists {
 		on := d.on(l.Name)
@@ -43,7 +43,7 @@ func (d *doctor) ofNetworks() {
 			continue
 		}
 		looked++
-		for _, err := range overlaps(l, lists, said) {
+		for _, err := range overlaps(l, all, said) {
 			d.add("subnet-overlap", "network "+l.Name, problem(err).Problem, on)
 		}
 		d.understood(l, installed)

@@ -61,10 +61,8 @@ func examine(file string, src []byte, alone bool) *examination {
 	if alone {
 		e.ofList(file, s, l)
 	}
-	if n := s.Len("plugins"); n > 0 {
-		for i := range n {
-			e.plugin(file, s, fmt.Sprintf("plugins[%d]", i), nil)
-		}
+	if s.Len("plugins") > 0 {
+		e.plugins(file, s, "plugins", nil)
 	} else if l.Plugins != nil {
 		e.plugin(file, s, "", nil)
 	}
@@ -122,6 +120,20 @@ func (e *examination) dropIn(file string) {
 	e.faults(file, s)
 }
 
+// mostPlugins is how many plugins of a list are examined: each is read in the place where it stands in the file.
+const mostPlugins = 256
+
+// plugins examines the plugins of the list at a path.
+func (e *examination) plugins(file string, s *spec.Sieve, path string, outer *spec.Conf) {
+	n := s.Len(path)
+	for i := range min(n, mostPlugins) {
+		e.plugin(file, s, fmt.Sprintf("%s[%d]", path, i), outer)
+	}
+	if n > mostPlugins {
+		s.Fault(path, spec.Errorf(spec.CodeConfig, "%d plugins: want at most %d", n, mostPlugins))
+	}
+}
+
 // A draft is what is known of a plugin while it is examined.
 type draft struct {
 	conf    *spec.Conf
@@ -153,9 +165,7 @@ func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spe
 		if err := d.conf.Undeclared(); err != nil {
 			s.Fault(path, err)
 		}
-		for i := range s.Len(below(path, "plugins")) {
-			e.plugin(file, s, below(path, fmt.Sprintf("plugins[%d]", i)), d.conf)
-		}
+		e.plugins(file, s, below(path, "plugins"), d.conf)
 		return
 	}
 	e.certain = e.certain && sound && e.known(d.conf)

@@ -244,7 +244,7 @@ func (a *app) netCommand() *cobra.Command {
 			}
 			cached, wrong := (&attach.Runtime{}).List("")
 			blind := unseen(wrong)
-			said := map[[2]string]bool{}
+			said, all := map[[2]string]bool{}, wires(lists)
 			for _, l := range lists {
 				i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
 				for _, p := range l.Plugins {
@@ -259,7 +259,7 @@ func (a *app) netCommand() *cobra.Command {
 					i.Attached = &n
 				}
 				if n := (&network{List: l}); l.File != "" { // what is built in is as it should be, whatever CNI_PATH has
-					for _, w := range slices.Concat(n.warnings(), n.tried(), a.unspoken(n), overlaps(l, lists, said)) {
+					for _, w := range slices.Concat(n.warnings(), n.tried(), a.unspoken(n), overlaps(l, all, said)) {
 						i.Warnings = append(i.Warnings, problem(w))
 					}
 				}

@@ -133,7 +133,7 @@ func (a *app) make(name, file string, w wish) error {
 				other.File)
 		}
 	}
-	for _, w := range overlaps(l, lists, map[[2]string]bool{}) {
+	for _, w := range overlaps(l, wires(lists), map[[2]string]bool{}) {
 		a.note("warning: %v", w)
 	}
 	out := a.stdout
@@ -266,10 +266,11 @@ func freeSubnet(name string) string {
 		l.File = "built in"
 		lists = append(lists, l)
 	}
+	others := wires(lists)
 	subnet := netip.MustParsePrefix("10.90.0.0/24")
 	for range 4096 {
 		try := wish{subnets: []string{subnet.String()}}
-		if _, l, err := try.list(name); err == nil && len(overlaps(l, lists, map[[2]string]bool{})) == 0 {
+		if _, l, err := try.list(name); err == nil && len(overlaps(l, others, map[[2]string]bool{})) == 0 {
 			break
 		}
 		next := subnet.Addr().As4()

@@ -74,6 +74,23 @@ func wireOf(l *spec.List) (w wire, ok bool) {
 	return w, err == nil
 }
 
+// A wired is a network, and its wire where that is known.
+type wired struct {
+	*spec.List
+	wire wire
+	ok   bool
+}
+
+// wires are those of networks. Each file is read once for it, however many networks are compared with it.
+func wires(lists []*spec.List) []wired {
+	all := make([]wired, len(lists))
+	for i, l := range lists {
+		all[i].List = l
+		all[i].wire, all[i].ok = wireOf(l)
+	}
+	return all
+}
+
 // overlap says what two networks have in common that they must not: on one bridge addresses that both give away; else
 // subnets, for the host reaches one of the two only.
 func (w wire) overlap(other wire) string {
@@ -97,7 +114,7 @@ func (w wire) overlap(other wire) string {
 
 // overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host.
 // A pair that was said is not said again. What cannot be asked of the host is left out.
-func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (problems []error) {
+func overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems []error) {
 	mine, ok := wireOf(l)
 	if !ok {
 		return nil
@@ -108,8 +125,8 @@ func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (probl
 	}
 	ofLink := map[string]string{}
 	for _, other := range others {
-		if theirs, ok := wireOf(other); ok && other.Name != l.Name {
-			ofLink[theirs.link] = other.Name
+		if other.ok && other.Name != l.Name {
+			ofLink[other.wire.link] = other.Name
 		}
 	}
 	ns, err := kernel.Open("")
@@ -134,17 +151,16 @@ func overlaps(l *spec.List, others []*spec.List, said map[[2]string]bool) (probl
 }
 
 // overlapping are warnings of a network that overlaps with one of the others, by what their files say.
-func overlapping(l *spec.List, others []*spec.List, said map[[2]string]bool) (problems []error) {
+func overlapping(l *spec.List, others []wired, said map[[2]string]bool) (problems []error) {
 	mine, ok := wireOf(l)
 	if !ok {
 		return nil
 	}
 	for _, other := range others {
-		theirs, ok := wireOf(other)
-		if !ok || other.Name == l.Name {
+		if !other.ok || other.Name == l.Name {
 			continue
 		}
-		if text := mine.overlap(theirs); text != "" && other.File != "" {
+		if text := mine.overlap(other.wire); text != "" && other.File != "" {
 			problems = append(problems, overlapped(l, others, other.Name, said, text)...)
 		}
 	}
@@ -152,7 +168,7 @@ func overlapping(l *spec.List, others []*spec.List, said map[[2]string]bool) (pr
 }
 
 // overlapped is a warning of l and a network or link with that name, unless it was said.
-func overlapped(l *spec.List, others []*spec.List, with string, said map[[2]string]bool, text string) []error {
+func overlapped(l *spec.List, others []wired, with string, said map[[2]string]bool, text string) []error {
 	pair := [2]string{min(l.Name, with), max(l.Name, with)}
 	if said[pair] {
 		return nil
@@ -173,7 +189,7 @@ func (a *app) warnOfOverlaps(n *network, rt *attach.Runtime) {
 	if l, err := spec.ParseList(defaultList(ipv6Here())); err == nil {
 		lists = append(lists, l)
 	}
-	found := overlaps(n.List, lists, map[[2]string]bool{})
+	found := overlaps(n.List, wires(lists), map[[2]string]bool{})
 	for _, err := range found {
 		a.note("warning: %v", err)
 	}

@@ -124,9 +124,9 @@ func among(dir string, lists []*spec.List) (remarks []remark) {
 			}
 		}
 	}
-	said := map[[2]string]bool{}
+	said, all := map[[2]string]bool{}, wires(lists)
 	for _, l := range lists {
-		for _, err := range overlapping(l, lists, said) {
+		for _, err := range overlapping(l, all, said) {
 			e.say(l.File, mild, err)
 		}
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -101,4 +102,44 @@ func asList(t *testing.T, conf string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+// A long file, and a directory of many, cost in proportion: nothing is read again for each mistake, plugin or network.
+func TestValidateLinear(t *testing.T) {
+	plugins := func(plugin string) func(n int) float64 {
+		return func(n int) float64 {
+			doc := `{"cniVersion":"1.0.0","name":"n","plugins":[` + strings.Repeat(plugin+",", n) + plugin + `]}`
+			return testing.AllocsPerRun(1, func() { examine("x.conflist", []byte(doc), true) })
+		}
+	}
+	within := func(from, each, to string) func(n int) float64 {
+		return func(n int) float64 {
+			doc := `{"cniVersion":"1.0.0","name":"n","plugins":[` + from + strings.Repeat(each+",", n) + each + to + `]}`
+			return testing.AllocsPerRun(1, func() { examine("x.conflist", []byte(doc), true) })
+		}
+	}
+	networks := func(n int) float64 {
+		dir, all := t.TempDir(), []*spec.List{}
+		for i := range n {
+			doc := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"n%d","plugins":[{"type":"bridge","bridge":"b%d","isGateway":true,
+				"ipam":{"type":"host-local","subnet":"10.%d.%d.0/24"}}]}`, i, i, i/256, i%256)
+			file := filepath.Join(dir, fmt.Sprintf("%d.conflist", i))
+			if err := os.WriteFile(file, []byte(doc), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, examine(file, []byte(doc), true).list)
+		}
+		return testing.AllocsPerRun(1, func() { among(dir, all) })
+	}
+	for name, cost := range map[string]func(n int) float64{
+		"plugins":         plugins(`{"type":"tuning"}`),
+		"faulty plugins":  plugins(`{"type":"bridge","mtu":"x"}`),
+		"repeated faults": within(`{"type":"bridge",`, `"mtu":1`, `}`),
+		"faulty routes":   within(`{"type":"bridge","ipam":{"type":"static","routes":[`, `{"dst":"x"}`, `]}}`),
+		"networks":        networks,
+	} {
+		if few, many := cost(300), cost(900); many > 4*few {
+			t.Errorf("%s: 3 times as many take %.1f times as much", name, many/few)
+		}
+	}
 }

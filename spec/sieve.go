@@ -14,8 +14,12 @@ type Sieve struct {
 
 	src, rest []byte // as it was written, and without what is wrong
 	root      node   // of src
+	left      *node  // of rest; nil where that has changed
 	gone      []int  // where in src there stood what is wrong
 }
+
+// mostFaults is how many times something is taken out: each time all that is left is read again.
+const mostFaults = 100
 
 // A Place is where a value stands, in the text as it was written.
 type Place struct {
@@ -52,6 +56,11 @@ func (s *Sieve) Sift(path string, check func(part []byte) error, doubt func(erro
 		err := check(part)
 		if err == nil {
 			return true
+		}
+		if len(s.gone) == mostFaults {
+			err = Errorf(CodeConfig, "more may be wrong than the first %d mistakes: correct these first", mostFaults)
+			s.fault(Place{Line: 1, Column: 1}, err.Error(), err)
+			return false
 		}
 		at, text := s.Locate(path, err)
 		follows := s.lost(at.node)
@@ -118,8 +127,11 @@ func (s *Sieve) Locate(path string, err error) (Place, string) {
 
 // find follows a path through what is left, and says whether all of it is there.
 func (s *Sieve) find(path string) (Place, bool) {
-	root, _ := parse(s.rest)
-	at, used := s.lead(Place{node: root, at: root.start}, path)
+	if s.left == nil {
+		root, _ := parse(s.rest)
+		s.left = &root
+	}
+	at, used := s.lead(Place{node: *s.left, at: s.left.start}, path)
 	return at, used == len(path)
 }
 
@@ -209,6 +221,7 @@ func (s *Sieve) fault(at Place, text string, err error) {
 func (s *Sieve) blank(at Place) {
 	from, to := at.at, at.node.end
 	s.gone = append(s.gone, at.node.start)
+	s.left = nil
 	if s.original(at).Path == "name" && to-at.node.start > 2 && s.rest[at.node.start] == '"' {
 		wipe(s.rest[at.node.start:to])
 		copy(s.rest[at.node.start:], `"x"`)
