@@ -113,7 +113,7 @@ lint: ## gofmt, go vet, staticcheck and the architecture
 	$(GO) tool staticcheck ./...
 	$(GO) test ./internal/arch
 
-generate: ## docs/clauses.md, docs/plugins/, docs/schema/, docs/man/ and docs/examples/ anew, from the code
+generate: ## docs/clauses.md, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and cli/reference.go anew, from the code
 	$(GO) test ./internal/docgen -count=1 -update
 
 clean: ## remove what was built
