@@ -1,6 +1,7 @@
-// Package resource holds what the kinds of things that a plan can ask for have in common: where a thing lives, how it is told in a plan's
-// text, what a difference is, how a Kind is made of functions, and what every kind knows of links. The kinds themselves live in the packages
-// below this one, a subject each, one file a kind, named as ip(8) and nft(8) name them; those import this package, and never the reverse.
+// Package resource holds what the resources of a plan have in common: where a thing lives, how it is told in a plan's
+// text, what a difference is, how a plan.Kind is made of functions, and what every resource knows of links. The
+// resources themselves, and their Kinds, live in the packages below this one, a subject each, one file a resource,
+// named as ip(8) and nft(8) name them; those import this package, and never the reverse.
 package resource
 
 import (
@@ -80,6 +81,7 @@ func (w Where) String() string {
 	return "cont/"
 }
 
+// Namespace is that namespace, or kernel.ErrNoNamespace where the World has none.
 func (w Where) Namespace(k *kernel.World) (*kernel.NS, error) {
 	ns := k.Container
 	if w == Host {
@@ -148,18 +150,21 @@ func DecodeRecords[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]by
 // Drift collects the fields in which the kernel differs from the description.
 type Drift []error
 
+// Want notes a field whose text is another than the text of what is wanted: a zero want is compared, too.
 func (d *Drift) Want(field string, want, got any) {
 	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
 		*d = append(*d, fmt.Errorf("%s is %s, want %s", field, g, w))
 	}
 }
 
+// Add notes a difference in words of its own; nil is none.
 func (d *Drift) Add(err error) {
 	if err != nil {
 		*d = append(*d, err)
 	}
 }
 
+// Err is what Verify returns: all differences, or nil.
 func (d Drift) Err() error { return errors.Join(d...) }
 
 // Line joins the words that are not empty.
@@ -191,4 +196,5 @@ func Flag(name string, on bool) string {
 	return ""
 }
 
+// Families are the two that a kernel.RouteFilter can have.
 func Families() [2]uint8 { return [2]uint8{kernel.IPv4, kernel.IPv6} }

@@ -1,3 +1,3 @@
-// Package network holds what a network has for its attachments together, above all rooms that know single attachments: the bridge that goes
-// with its last port.
+// Package network holds what the attachments of a network have together and what goes with the last of them: a bridge
+// that has no port any more. It stands above the packages of links, addresses and rules.
 package network
