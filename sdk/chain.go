@@ -140,7 +140,7 @@ func (c *chainCall) open(p Plugin) error {
 }
 
 // find reads the configuration of a plugin of the chain and looks its program up. Where that is this very program,
-// nothing is executed (decision 31).
+// nothing is executed.
 func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 	path := "plugins[" + strconv.Itoa(i) + "]"
 	conf, err := spec.ParsePlugin(in.raw, path)

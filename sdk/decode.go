@@ -271,7 +271,7 @@ func kindName(t reflect.Type) string {
 }
 
 // everybodys reports whether a top-level key is one that the specification or the runtime defines, which
-// no plugin's configuration struct has to list (decision 28).
+// no plugin's configuration struct has to list.
 func everybodys(key string) bool {
 	switch strings.ToLower(key) {
 	case "cniversion", "cniversions", "name", "type", "args", "capabilities", "runtimeconfig", "prevresult",

@@ -173,7 +173,7 @@ func (o *outside) status(ctx context.Context) error { return o.quiet(ctx, "STATU
 func (o *outside) needsLink() bool                  { return o.c.conf.IPAMType == "dhcp" }
 
 // sameProgram reports whether the file at path is the program that runs: the same inode, or a copy of it.
-// The head of a Go program holds its build ID, which is a hash of all that went into it (decision 31).
+// The head of a Go program holds its build ID, which is a hash of all that went into it.
 func sameProgram(path string) bool {
 	const self = "/proc/self/exe"
 	a, err := os.Stat(path)

@@ -49,7 +49,8 @@ func Interface[C any](name, synopsis string, want func(C, *Request) (plan.Plan, 
 }
 
 // Chained is a plugin that adds to what the plugins before it made: it needs a previous result and
-// answers with it (clause P18). Owns is as in Interface.
+// answers with it (clause P18). In ADD its plan function is asked first with the configuration and the previous result
+// alone, so that what is wrong there is said before anything is opened, and then with Links. Owns is as in Interface.
 func Chained[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chained, plan: planner(want), owns: owner(owns)}
 }

@@ -65,7 +65,8 @@ func (r *Request) Warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// Links are what the kernel says of links on the host in ADD and CHECK.
+// Links are what the kernel says of links on the host in ADD and CHECK. In ADD a plan function is asked first without
+// them, and in a dry run always, so that empty ones alone are no reason to refuse (see OnOtherLink).
 type Links struct {
 	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
 	// call chained use (clause P23). Missing are the names of the others.

@@ -233,7 +233,7 @@ func (e *environment) validate() error {
 // complete refuses a configuration that lacks what the verb works from.
 func complete(p Plugin, verb string, conf *spec.Conf) error {
 	switch {
-	case verb == "GC" && !conf.HasValidAttachments: // decision 18
+	case verb == "GC" && !conf.HasValidAttachments:
 		return spec.Errorf(spec.CodeConfig, "cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of network %s). "+
 			"cnitool gc sends no list: use fairlead gc with --gone, --valid or --all", conf.Name)
 	case verb == "CHECK" && conf.PrevResult == nil && !p.observe:

@@ -89,7 +89,7 @@ func (c *call) forget() error {
 
 // openContainerForDel opens the container's namespace if it is still the one that ADD saw. A path that
 // leads nowhere, to the host's namespace or to that of another container, as the recycled /proc/PID/ns/net
-// of a dead process does, means that the namespace is gone: nothing in it is touched (decision 5).
+// of a dead process does, means that the namespace is gone: nothing in it is touched.
 func (c *call) openContainerForDel() error {
 	if c.r.Netns == "" || c.w.Container != nil {
 		return nil
