@@ -39,7 +39,7 @@ func (m Store) fileOf(kind, network string, owner [8]byte) string {
 }
 
 // unfinished is what the file of a record is called while it takes the place of one that is there. It has a name of the
-// record's own, so that Forget finds what a killed Remember left. The first file of a record has no name until it is whole.
+// record's own, so that Delete finds what a killed Put left. The first file of a record has no name until it is whole.
 const unfinished = ".new"
 
 // Has reports whether something is stored under kind for who carries such a tag.
@@ -53,7 +53,7 @@ func (m Store) Put(kind string, o spec.Owner, v any) error {
 	return m.put(kind, o, v, false)
 }
 
-// PutSynced is Remember for what a crash of the machine must not take: a device is what it is after it, too.
+// PutSynced is Put for what a crash of the machine must not take: a device is what it is after it, too.
 func (m Store) PutSynced(kind string, o spec.Owner, v any) error {
 	return m.put(kind, o, v, true)
 }
@@ -176,7 +176,7 @@ func create(path string) (*os.File, error) {
 	return nil, &fs.PathError{Op: "create", Path: path, Err: errors.New("others write it without an end")}
 }
 
-// Writable is nil if Remember could work: the directory, or the nearest one above it that exists, can be
+// Writable is nil if Put could work: the directory, or the nearest one above it that exists, can be
 // written to. It writes nothing.
 func (m Store) Writable() error {
 	for dir := m.Dir; ; dir = filepath.Dir(dir) {
@@ -222,7 +222,7 @@ func (m Store) Delete(kind string, o spec.Owner) error {
 	return m.DeleteOf(kind, o.Network, OwnerHash(o))
 }
 
-// DeleteOf is Forget for an owner of whom only the hash is known.
+// DeleteOf is Delete for an owner of whom only the hash is known.
 func (m Store) DeleteOf(kind, network string, owner [8]byte) error {
 	var errs []error
 	file := m.fileOf(kind, network, owner)

@@ -83,12 +83,12 @@ func PrevMAC(t plan.Tag) (mac string, attached bool) {
 
 // KindFuncs are what a Kind does. A nil one does nothing.
 type KindFuncs struct {
-	// owners tells GC whose it is.
+	// Owners tells GC whose it is.
 	Owners OwnersFunc
 	Remove func(ctx context.Context, w *kernel.World, t plan.Tag) error
-	// found removes at once what owners found. Where it is nil, remove is called for each.
+	// Found removes at once what Owners found. Where it is nil, Remove is called for each.
 	Found func(ctx context.Context, w *kernel.World, tags []plan.Tag) error
-	// tidy is that of plan.Tidier.
+	// Tidy is that of plan.Tidier.
 	Tidy func(ctx context.Context, w *kernel.World, network string, used bool) error
 }
 
@@ -139,7 +139,7 @@ func RecordKind[T any](
 	return NewKind(name, RecordFuncs(record, del, gc))
 }
 
-// RecordFuncs are those of a recordKind.
+// RecordFuncs are those of a RecordKind.
 func RecordFuncs[T any](
 	record string,
 	del func(context.Context, *kernel.World, plan.Tag) error,

@@ -13,7 +13,7 @@ func NeedBridgeVLANs(t *testing.T) {
 	nstest.Need(t, "bridge", "vlan_filtering", "1")
 }
 
-// BridgeVLANState is linkState and the VLANs of every port.
+// BridgeVLANState is State and the VLANs of every port.
 func BridgeVLANState(w *kernel.World) func(testing.TB) string {
 	return func(t testing.TB) string {
 		state := State(t, w) + Host(t, w, "bridge vlan show")

@@ -16,7 +16,8 @@ import (
 )
 
 // A Breakage changes one thing behind a resource's back. Verify has to name it in the words of want, and
-// must leave it as it is.
+// must leave it as it is. Then it is put right, see Terms.Repair, and Remove has to leave what was there before the
+// first Ensure: where it spares what somebody else has set since, Repair has to take that away.
 type Breakage struct {
 	name string
 	do   func(t *testing.T)
@@ -31,7 +32,7 @@ type Terms struct {
 	Once    bool                      // a second Ensure is an error that changes nothing, rather than nothing to do
 	Present bool                      // it is there before the first Ensure, which has nothing to do
 	Repair  func(t *testing.T)        // what puts a broken one right; nil: Ensure, after Remove where there is one
-	State   func(t testing.TB) string // everything that the kind could touch; nil: linkState
+	State   func(t testing.TB) string // everything that the kind could touch; nil: that of State
 }
 
 // Test holds r to the contract of plan.Resource and plan.Remover.

@@ -37,13 +37,14 @@ func OpenNS(t testing.TB) *kernel.NS {
 	return ns
 }
 
-// Host and cont run a command line in one of the two namespaces and return what it printed.
+// Host runs a command line on the host and returns what it printed. It is split at spaces, and knows no quotes.
 func Host(t testing.TB, w *kernel.World, format string, args ...any) string {
 	t.Helper()
 	f := strings.Fields(fmt.Sprintf(format, args...))
 	return nstest.RunIn(t, w.Host.Path, f[0], f[1:]...)
 }
 
+// Container is Host in the container.
 func Container(t testing.TB, w *kernel.World, format string, args ...any) string {
 	t.Helper()
 	f := strings.Fields(fmt.Sprintf(format, args...))

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// qdiscState is linkState and what tc(8) shows of the link shaped, and of ours.
+// qdiscState is contract.State and what tc(8) shows of the link shaped, and of ours.
 func qdiscState(w *kernel.World, links ...string) func(t testing.TB) string {
 	return func(t testing.TB) string {
 		s := contract.State(t, w)
