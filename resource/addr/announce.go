@@ -210,5 +210,5 @@ func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Follows implements Follower: what is not operational is so again once the links are up.
+// Follows implements resource.Follower: what is not operational is so again once the links are up.
 func (Announce) Follows() {}

@@ -36,10 +36,10 @@ func (c FailClosed) String() string {
 	return resource.Line("rule", resource.Opt("iif", c.Link), resource.Prefixes("to", networks(c.Subnets)), fmt.Sprintf("fwmark 0/%#x", decidedMark), "prohibit", resource.Opt("policy", c.Policy))
 }
 
-// Clears implements Clearer: other policies need no rules.
+// Clears implements resource.Clearer: other policies need no rules.
 func (c FailClosed) Clears() bool { return c.Policy != PolicyIsolated && c.Policy != PolicyStrict }
 
-// Effect implements PacketRule: the rules survive a flush, and the marks that lift them do not.
+// Effect implements resource.PacketRule: the rules survive a flush, and the marks that lift them do not.
 func (FailClosed) Effect() resource.Effect { return resource.Opens }
 
 // The priorities of the rules, before that of the main table, and the table of the subnets that no closed link may reach.

@@ -152,7 +152,7 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 	return w.Store.Delete(forwardRecord, f.Owner)
 }
 
-// Effect implements PacketRule.
+// Effect implements resource.PacketRule.
 func (Forward) Effect() resource.Effect { return resource.Opens }
 
 // warn names the chains of others that may drop the container's packets and that no accept of ours lifts. They are no

@@ -469,8 +469,8 @@ func stands(w *kernel.World, link string, used bool) (bool, error) {
 	return slices.ContainsFunc(links, func(p *kernel.Link) bool { return p.Master == l.Index && !hostsOwn(links, p) }), err
 }
 
-// Effect implements PacketRule.
+// Effect implements resource.PacketRule.
 func (IngressPolicy) Effect() resource.Effect { return resource.Closes }
 
-// Effect implements PacketRule.
+// Effect implements resource.PacketRule.
 func (IsolatedPort) Effect() resource.Effect { return resource.Closes }

@@ -29,7 +29,7 @@ func (i IPTIngressPolicy) String() string {
 	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy), "by iptables", resource.Flag("ip", i.V4), resource.Flag("ip6", i.V6))
 }
 
-// Effect implements PacketRule.
+// Effect implements resource.PacketRule.
 func (IPTIngressPolicy) Effect() resource.Effect { return resource.Closes }
 
 // The reference has the first two chains. In the third a strict network meets all that are known; in the fourth new

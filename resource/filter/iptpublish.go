@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// PublishIPTables is Publish by iptables, in the chains of the reference.
+// PublishIPTables is Publish by iptables, in the chains of the reference. Its String has that of Publish in it.
 type PublishIPTables struct {
 	Publish
 	MarkBit      int    // of the packet mark, 0 to 31, that has a packet masqueraded

@@ -157,5 +157,5 @@ func networks(list []netip.Prefix) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// Effect implements PacketRule.
+// Effect implements resource.PacketRule.
 func (Masquerade) Effect() resource.Effect { return resource.Opens }

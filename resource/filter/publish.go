@@ -40,7 +40,7 @@ func (p Publish) String() string {
 		resource.Opt("where ip", strings.Join(p.Conditions4, " ")), resource.Opt("where ip6", strings.Join(p.Conditions6, " ")))
 }
 
-// Clears implements Clearer: nothing is to be published.
+// Clears implements resource.Clearer: nothing is to be published.
 func (p Publish) Clears() bool { return len(p.Ports) == 0 }
 
 // published is what a Publish comes to in the table.
@@ -210,5 +210,6 @@ func (p Publish) Remove(ctx context.Context, w *kernel.World) error {
 	return PublishKind().Remove(ctx, w, plan.TagOf(p.Owner))
 }
 
-// Effect implements PacketRule. What is published to some only lets these in with the transaction that publishes it.
+// Effect implements resource.PacketRule. What is published to some only lets these in with the transaction that
+// publishes it.
 func (Publish) Effect() resource.Effect { return resource.Opens }

@@ -10,13 +10,13 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Final implements Finaler: frames with another address than the container's are what it drops.
+// Final implements resource.Finaler: frames with another address than the container's are what it drops.
 func (s SpoofCheck) Final(f spec.Interface) plan.Resource {
 	s.MAC = f.MAC
 	return s
 }
 
-// Effect implements PacketRule.
+// Effect implements resource.PacketRule.
 func (SpoofCheck) Effect() resource.Effect { return resource.Closes }
 
 // A SpoofCheck drops what comes in by Link, the host end of a container on a bridge, under another source

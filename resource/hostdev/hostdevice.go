@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Final implements Finaler.
+// Final implements resource.Finaler.
 func (h HostDevice) Final(f spec.Interface) plan.Resource {
 	h.MAC, h.MTU = f.MAC, f.MTU
 	return h
@@ -39,7 +39,7 @@ func (h HostDevice) String() string {
 	return resource.Line("link cont/"+h.Name, from, resource.Opt("mtu", h.MTU), resource.Opt("address", resource.MACText(h.MAC)))
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (h HostDevice) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: h.Name}}
 }
@@ -266,7 +266,7 @@ func (u UserspaceDevice) String() string {
 	return resource.Line("device", u.ID, "for user space as cont/"+u.Name)
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (u UserspaceDevice) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: u.Name, Unseen: true}}
 }

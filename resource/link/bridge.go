@@ -28,12 +28,12 @@ func (b Bridge) String() string {
 	return resource.Line("link host/"+b.Name, "type bridge", resource.Opt("mtu", b.MTU), resource.Flag("promisc on", b.Promisc), resource.Flag("vlan_filtering on", b.VLANs), resource.Flag("switched on", b.VLANs && b.Switch))
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (b Bridge) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Host, Name: b.Name}}
 }
 
-// Possible implements Prober.
+// Possible implements resource.Prober.
 func (b Bridge) Possible(w *kernel.World) error {
 	if !b.VLANs {
 		return nil
@@ -165,5 +165,5 @@ func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (b Bridge) Mend(ctx context.Context, w *kernel.World) (bool, error) { return b.Ensure(ctx, w) }

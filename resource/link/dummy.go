@@ -22,12 +22,12 @@ func (d Dummy) String() string {
 	return resource.Line("link cont/"+d.Name, "type dummy", resource.Opt("mtu", d.MTU), resource.Opt("address", resource.MACText(d.MAC)), resource.Flag("down", d.Down))
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (d Dummy) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: d.Name}}
 }
 
-// Possible implements Prober.
+// Possible implements resource.Prober.
 func (Dummy) Possible(w *kernel.World) error { return w.Host.NoKind("dummy") }
 
 // Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).

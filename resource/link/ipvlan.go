@@ -38,7 +38,7 @@ func (i IPvlan) flag() string {
 
 func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.flag()) }
 
-// Possible implements Prober.
+// Possible implements resource.Prober.
 func (IPvlan) Possible(w *kernel.World) error { return w.Host.NoKind("ipvlan") }
 
 // Ensure implements plan.Resource.

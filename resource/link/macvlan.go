@@ -74,7 +74,7 @@ func (m Macvlan) Tell(w *kernel.World, res *spec.Result) error {
 	return err
 }
 
-// Possible implements Prober.
+// Possible implements resource.Prober.
 func (m Macvlan) Possible(w *kernel.World) error { return w.Host.NoKind(m.kind()) }
 
 // Ensure implements plan.Resource.

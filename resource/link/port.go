@@ -45,7 +45,7 @@ func (p Port) String() string {
 	return resource.Line("link host/"+p.Link, resource.Opt("master", p.Master), resource.Flag("hairpin on", p.Hairpin), resource.Flag("isolated on", p.Isolated), p.VLANs.String())
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (p Port) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Host, Name: p.Link}}
 }
@@ -214,7 +214,7 @@ func masterName(w *kernel.World, l *kernel.Link) string {
 	return m.Name
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (p Port) Mend(ctx context.Context, w *kernel.World) (bool, error) { return p.Ensure(ctx, w) }
 
 // A BridgeMaker is a resource that makes a bridge, also for whoever holds a share of its BridgeLock.

@@ -191,7 +191,7 @@ func (g VLANGateway) String() string {
 	return resource.Line("link host/"+g.Name(), "type veth", resource.Opt("mtu", g.MTU), "peer master", g.Bridge, g.vlans().String())
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (g VLANGateway) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Host, Name: g.Name()}}
 }
@@ -327,7 +327,7 @@ func Ranges(list []kernel.PortVLAN, native uint16) (joined []kernel.PortVLAN) {
 	return joined
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (g VLANGateway) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return g.Ensure(ctx, w)
 }

@@ -37,7 +37,7 @@ func (s Stacked) words(kind string, own ...string) string {
 		resource.Opt("mtu", s.MTU), resource.Opt("address", resource.MACText(s.MAC)), resource.Flag("down", s.Down))
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (s Stacked) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: s.Name}}
 }

@@ -41,7 +41,7 @@ func number(name string, n *uint32) string {
 	return name + " " + strconv.FormatUint(uint64(*n), 10)
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (t Tap) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: t.Name}}
 }

@@ -45,7 +45,7 @@ type Up struct {
 
 func (u Up) String() string { return "link " + u.Where.String() + u.Link + " up" }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (u Up) Ifaces() []resource.Iface { return []resource.Iface{{Where: u.Where, Name: u.Link}} }
 
 // Ensure implements plan.Resource.

@@ -40,7 +40,7 @@ func (v Veth) String() string {
 		resource.Flag("hairpin on", v.Hairpin), resource.Flag("isolated on", v.Isolated), v.VLANs.String())
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (v Veth) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Host, Name: v.Host}, {Where: resource.Container, Name: v.Name}}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Mend implements Mender: the host's end of a pair that lives is up, has its address, and is a port of its
+// Mend implements resource.Mender: the host's end of a pair that lives is up, has its address, and is a port of its
 // bridge as it was made, unless it is another's by now.
 func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	h, err := w.Host.Link(v.Host)

@@ -35,7 +35,7 @@ func (v VLAN) String() string {
 	return v.words("vlan", "protocol "+v.protocol(), resource.Opt("id", v.ID))
 }
 
-// Possible implements Prober.
+// Possible implements resource.Prober.
 func (VLAN) Possible(w *kernel.World) error { return w.Host.NoKind("vlan") }
 
 // Ensure implements plan.Resource.

@@ -112,7 +112,7 @@ func (t TransientBridge) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (t TransientBridge) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return t.Ensure(ctx, w)
 }

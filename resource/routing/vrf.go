@@ -71,7 +71,7 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 	return member{NS: id, Path: ns.Path, Link: v.Owner.IfName}, false, known, err
 }
 
-// Possible implements Prober.
+// Possible implements resource.Prober.
 func (VRF) Possible(w *kernel.World) error { return w.Host.NoKind("vrf") }
 
 // Ensure implements plan.Resource.

@@ -23,7 +23,7 @@ func (i IFB) String() string {
 	return resource.Line("link "+i.Where.String()+ifbName(i.Owner), "type ifb", resource.Opt("for", i.For))
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (i IFB) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}
 }
@@ -75,7 +75,7 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (i IFB) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, i.Where, i)
 }

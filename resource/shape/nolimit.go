@@ -26,7 +26,7 @@ func (n NoLimit) String() string {
 	return "qdisc dev " + n.Where.String() + n.Link + " root none of ours"
 }
 
-// Clears implements Clearer.
+// Clears implements resource.Clearer.
 func (NoLimit) Clears() bool { return true }
 
 // Ensure implements plan.Resource.

@@ -68,7 +68,7 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (q Qdisc) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, q.Where, q)
 }

@@ -104,7 +104,7 @@ func redirect(ns *kernel.NS, link, to int, stale bool) error {
 	return ns.AddFilter(link, redirection(to))
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (r Redirect) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, r.Where, r)
 }

@@ -82,5 +82,5 @@ func (f Forwarding) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Mend implements Mender.
+// Mend implements resource.Mender.
 func (f Forwarding) Mend(ctx context.Context, w *kernel.World) (bool, error) { return f.Ensure(ctx, w) }

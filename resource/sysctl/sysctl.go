@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Mend implements Mender, for a setting of the host's.
+// Mend implements resource.Mender, for a setting of the host's.
 func (s Sysctl) Mend(ctx context.Context, w *kernel.World) (bool, error) {
 	if s.Where != resource.Host {
 		return false, nil

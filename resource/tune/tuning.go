@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Final implements Finaler: what it does not change is not compared.
+// Final implements resource.Finaler: what it does not change is not compared.
 func (t Tuning) Final(f spec.Interface) plan.Resource {
 	if t.MAC != "" {
 		t.MAC = cmp.Or(f.MAC, t.MAC)
@@ -77,7 +77,7 @@ func (t Tuning) String() string {
 	return resource.Line(words...)
 }
 
-// Ifaces implements Linker.
+// Ifaces implements resource.Linker.
 func (t Tuning) Ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: t.Link}}
 }
