@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os/signal"
 	"syscall"
@@ -33,7 +35,9 @@ func (a *app) serveNames(c *cobra.Command) error {
 	defer stop()
 	m := kernel.Store{Dir: kernel.StoreDir}
 	l, err := daemon.Listener(nameserver.Socket(m))
-	if err != nil {
+	if errors.Is(err, fs.ErrPermission) {
+		return err
+	} else if err != nil {
 		return fail(exitFailure,
 			"One name server serves all networks of a node; `systemctl status fairlead-dns` says whether it runs.", "%w", err)
 	}

@@ -133,9 +133,18 @@ func (r Reference) key(path string) ([]explained, error) {
 	}
 	var names []string
 	for _, k := range r.Keys {
-		names = append(names, r.Name+"."+plainPath(k.Path))
+		names = append(names, plainPath(k.Path))
 	}
-	return nil, unexplained(r.Name+"."+path, names)
+	slices.Sort(names)
+	hint := fmt.Sprintf("`fairlead explain %s` lists the keys of the plugin.", r.Name)
+	if strings.HasPrefix(path, "ipam.") {
+		hint += " Those of ipam are the IPAM plugin's: host-local, static or dhcp."
+	}
+	name := r.Name + "." + path
+	if near, ok := spec.Nearest(path, slices.Compact(names)); ok { // the plugin's name makes two keys no more alike
+		return nil, fail(exitNotFound, hint, "explain %q: nothing has that name; did you mean %q?", name, r.Name+"."+near)
+	}
+	return nil, fail(exitNotFound, hint, "explain %q: nothing has that name", name)
 }
 
 // find are the keys of r at a path, which may leave out what comes before it, such as "ipam.".

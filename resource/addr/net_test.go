@@ -336,8 +336,8 @@ func TestIPv6OnAndOff(t *testing.T) {
 func TestForwarding(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Host(t, w, "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
-	contract.Test(t, w, sysctl.Forwarding{}, contract.Break("off", contract.On(w, "sysctl -qw net.ipv4.ip_forward=0"), "ip_forward is false"))
-	contract.Test(t, w, sysctl.Forwarding{V6: true}, contract.Break("off", contract.On(w, "sysctl -qw net.ipv6.conf.all.forwarding=0"), "forwarding is false"))
+	contract.Test(t, w, sysctl.Forwarding{}, contract.Break("off", contract.On(w, "sysctl -qw net.ipv4.ip_forward=0"), "ip_forward is 0, want 1"))
+	contract.Test(t, w, sysctl.Forwarding{V6: true}, contract.Break("off", contract.On(w, "sysctl -qw net.ipv6.conf.all.forwarding=0"), "forwarding is 0, want 1"))
 }
 
 // clause: P17

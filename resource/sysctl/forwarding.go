@@ -78,7 +78,9 @@ func (f Forwarding) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d resource.Drift
-	d.Want(f.key(), true, v != "0")
+	if v == "0" {
+		d.Want(f.key(), "1", v)
+	}
 	return d.Err()
 }
 
