@@ -76,6 +76,7 @@ Network Interface, and says what is attached and what would be done.
   fairlead run -p 8080:80 -- COMMAND    COMMAND on the default network, port 8080 of the host published
   fairlead add NET NETNS                attach the network namespace NETNS to the network NET
   fairlead ls                           what is attached
+  fairlead inspect CONTAINER            all that a container has of its networks
   fairlead doctor                       why a container has no network, and what mends it
   fairlead demo                         see it work, in a throw-away host`,
 		SilenceUsage:  true,
@@ -113,7 +114,7 @@ Network Interface, and says what is attached and what would be done.
 		a.repairCommand(), a.firewallCommand(), a.installCommand(), a.warmCommand(),
 		a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.dnsCommand(), a.planCommand(),
-		a.doctorCommand(), a.validateCommand(), a.explainCommand(), a.environmentTopic(), a.pluginsCommand())
+		a.doctorCommand(), a.inspectCommand(), a.validateCommand(), a.explainCommand(), a.environmentTopic(), a.pluginsCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {

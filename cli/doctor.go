@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/spf13/cobra"
 )
 
@@ -30,6 +31,9 @@ type doctor struct {
 
 	lacked   map[string]*lacking // by kind of links
 	nameless atomic.Int32        // containers whose name servers are not known
+
+	found    []repair.Finding // of all attachments
+	verdicts []judged
 }
 
 func (a *app) doctorCommand() *cobra.Command {

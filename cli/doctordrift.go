@@ -32,6 +32,7 @@ func (d *doctor) ofRepair() {
 	for _, p := range report.Problems {
 		d.add("cache-unreadable", "/var/lib/cni", p, nil)
 	}
+	d.found = report.Findings
 	foreigners := 0
 	for _, f := range report.Findings {
 		i := slices.IndexFunc(d.mine, func(c attach.Cached) bool { return c.Owner() == f.Owner })

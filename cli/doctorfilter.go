@@ -22,6 +22,12 @@ type forwarded struct {
 	from attach.Cached
 }
 
+// A judged is a packet and what the packet filters of others do with it.
+type judged struct {
+	forwarded
+	packetfilter.Verdict
+}
+
 // ofFilters asks what the packet filters of others do with what containers send and get.
 func (d *doctor) ofFilters() {
 	packets := d.packets()
@@ -35,6 +41,7 @@ func (d *doctor) ofFilters() {
 			d.blind("the packet filters of others: %v", err)
 			return
 		}
+		d.verdicts = append(d.verdicts, judged{p, v})
 		if v.Outcome != packetfilter.Dropped {
 			continue
 		}

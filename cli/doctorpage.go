@@ -21,7 +21,8 @@ fairlead doctor -o json                  # the same as a document, for programs
 ` + "```" + `
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace,
-` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `. Doctor probes a
+` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `. ` + "`fairlead inspect CONTAINER`" + ` shows
+all that it has. Doctor probes a
 named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `.
 ` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds. After half a
 minute doctor begins no more of them, and says so.

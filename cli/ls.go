@@ -41,7 +41,8 @@ is mounted on the file at its path, or the directory is missing, as in a contain
 
 NAME is a pod's NAMESPACE/NAME, or podman's name of the container. Of long IDs the first 12 digits are listed; all
 commands that take a container take these, too. The attachments of ` + loopbackNetwork + `, by which containerd sets
-each pod's lo up, are only counted, unless NET is that network or --all is given. The document of -o json has all and all of each.`,
+each pod's lo up, are only counted, unless NET is that network or --all is given. The document of -o
+json has all, and whole IDs.`,
 		Example: `  fairlead ls lan --state gone
   fairlead ls --container default/web-0`,
 		RunE: func(c *cobra.Command, args []string) error { return a.ls(strings.Join(args, ""), f) },

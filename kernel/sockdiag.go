@@ -98,7 +98,13 @@ func (l Listener) Takes(a netip.Addr) bool {
 }
 
 // Listeners are the sockets of the namespace that wait for somebody on a port, of both families.
-func (ns *NS) Listeners(proto byte, port uint16) (all []Listener, err error) {
+func (ns *NS) Listeners(proto byte, port uint16) ([]Listener, error) {
+	all, err := ns.AllListeners(proto)
+	return slices.DeleteFunc(all, func(l Listener) bool { return l.At.Port() != port }), err
+}
+
+// AllListeners are those of all ports.
+func (ns *NS) AllListeners(proto byte) (all []Listener, err error) {
 	c, err := ns.conn(unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return nil, err
@@ -106,12 +112,7 @@ func (ns *NS) Listeners(proto byte, port uint16) (all []Listener, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, v6 := range []bool{false, true} {
-		err := c.listeners(proto, v6, nil, func(l Listener) {
-			if l.At.Port() == port {
-				all = append(all, l)
-			}
-		})
-		if err != nil {
+		if err := c.listeners(proto, v6, nil, func(l Listener) { all = append(all, l) }); err != nil {
 			return nil, err
 		}
 	}

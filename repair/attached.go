@@ -455,8 +455,20 @@ func (a *attached) broken(err error) {
 	}
 }
 
+// planned takes down what there should be.
+func (a *attached) planned(p plan.Plan, theirs bool) {
+	for _, r := range p {
+		_, rule := effect(r)
+		a.Plan = append(a.Plan, Planned{r.String(), kindName(r), rule || theirs, theirs})
+	}
+}
+
 // finding is what came of it.
 func (a *attached) finding() Finding {
+	if a.Plan = nil; a.r.DryRun {
+		a.planned(a.want, false)
+		a.planned(a.theirs, true)
+	}
 	switch {
 	case a.State != "":
 	case len(a.Drift) > 0:

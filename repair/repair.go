@@ -71,6 +71,16 @@ type Finding struct {
 	Lost     []string // what the reference knows nothing of, in a handover
 	Left     []string // plugins that a DEL, which took its interface down, has failed for
 	NotOurs  []string // plugins of its list that were passed over, and why
+
+	Plan []Planned // in a dry run: what there should be, in order
+}
+
+// A Planned is a resource that an attachment should have.
+type Planned struct {
+	Resource string // in the words of ip(8) and nft(8)
+	Kind     string // as its type is called
+	Rule     bool   // it is one of the packet filter
+	Theirs   bool   // the reference plugins made it
 }
 
 // A Wrong is a resource that is not as it should be.

@@ -1,0 +1,278 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/spf13/cobra"
+)
+
+// An inspection is the answer of inspect.
+type inspection struct {
+	ContainerID string       `json:"containerID"`
+	Name        string       `json:"name,omitempty"`
+	Netns       string       `json:"netns"`
+	State       string       `json:"state"` // alive, gone, unknown
+	Attachments []*inspected `json:"attachments"`
+	Listeners   []string     `json:"listeners,omitempty"` // in the container
+	DNS         *dnsSeen     `json:"dns,omitempty"`
+
+	OK       bool         `json:"ok"`
+	Findings []*diagnosed `json:"findings"` // as of doctor
+	Unseen   []string     `json:"unseen,omitempty"`
+}
+
+// A dnsSeen is how the container resolves names.
+type dnsSeen struct {
+	Nameservers []string `json:"nameservers,omitempty"`
+	Domain      string   `json:"domain,omitempty"`
+	Search      []string `json:"search,omitempty"`
+}
+
+// An inspected is one attachment of the container.
+type inspected struct {
+	Network string    `json:"network"`
+	IfName  string    `json:"ifname"`
+	Since   time.Time `json:"since"` // when ADD remembered it
+
+	Links     []linkEnd       `json:"links"` // from the container outwards
+	Addresses []string        `json:"addresses"`
+	Routes    []string        `json:"routes"`
+	Ports     []inspectedPort `json:"ports,omitempty"`
+	Leases    []string        `json:"leases,omitempty"`
+	Rates     []string        `json:"rates,omitempty"`
+	Rules     []inspectedRule `json:"rules,omitempty"`
+	Filters   []filterVerdict `json:"filters,omitempty"`
+	Plan      []string        `json:"plan,omitempty"`    // all that there should be
+	Differs   []string        `json:"differs,omitempty"` // what is otherwise than the plan or the result of ADD
+}
+
+// A linkEnd is a link on the way from the container to the host.
+type linkEnd struct {
+	Name    string `json:"name"`
+	Where   string `json:"where"` // container or host
+	Kind    string `json:"kind,omitempty"`
+	MAC     string `json:"mac,omitempty"`
+	MTU     int    `json:"mtu,omitempty"`
+	Up      bool   `json:"up"`
+	Missing bool   `json:"missing,omitempty"`
+	Cut     bool   `json:"cut,omitempty"` // it should be joined with the one before, and is not
+}
+
+// An inspectedPort is a published port.
+type inspectedPort struct {
+	Port      string   `json:"port"`
+	Listeners []string `json:"listeners"` // in the container
+}
+
+// An inspectedRule is a rule of the packet filter that there should be.
+type inspectedRule struct {
+	Rule    string   `json:"rule"`
+	Theirs  bool     `json:"reference,omitempty"` // the reference plugins made it
+	Differs []string `json:"differs,omitempty"`
+}
+
+// A filterVerdict is what the packet filters of others do with packets.
+type filterVerdict struct {
+	Packets string `json:"packets"`
+	Verdict string `json:"verdict"` // accepted, dropped, undecided
+	Why     string `json:"why,omitempty"`
+}
+
+func (a *app) inspectCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "inspect CONTAINER", GroupID: "look", Args: operands("CONTAINER"),
+		Short: "Show all that a container has of its networks, and what is not as planned",
+		Long: `Show the interfaces of a container with their other ends, its addresses, routes, published ports and who
+listens, the rules that there should be in the packet filter, what the packet filters of others do with its packets,
+its name servers, leases and rates. What differs from the plan is marked, as doctor finds it. Nothing is changed, and no
+packet is sent.
+
+CONTAINER is a pod as NAMESPACE/NAME, podman's name, an ID or its beginning, NET/ID, the name or path of a network
+namespace, the PID of a process in it, an address, a MAC, a port of the host or :PORT, or an interface on the host's
+side. Where that may mean several containers, they are named, and the exit status is 2.
+
+The exit status is 0 if all is in order, 3 if something is not, 1 if something could not be seen. Warnings do not
+count.`,
+		Example: `  fairlead inspect default/web-0
+  fairlead inspect 10.87.0.5
+  fairlead inspect :8080`,
+		RunE: func(c *cobra.Command, args []string) error { return a.inspect(args[0]) },
+
+		ValidArgsFunction: a.completeContainers,
+	}
+}
+
+func (a *app) inspect(arg string) (err error) {
+	d := &doctor{app: a, named: true, ctx: a.interruptible(),
+		diagnosis: &diagnosis{Findings: []*diagnosed{}, Looked: map[string]int{}}}
+	if d.host, err = kernel.Open(""); err != nil {
+		return err
+	}
+	defer d.host.Close()
+	list, problems := (&attach.Runtime{}).List("")
+	if err := unseen(problems); err != nil {
+		return err
+	}
+	d.all = list
+	if d.mine, err = d.seek(arg); err != nil {
+		return err
+	}
+	d.ofRepair()
+	d.ofFilters()
+	d.ofInput()
+	d.ofPorts()
+	d.ofContainers()
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *diagnosed) bool { return len(f.Containers) == 0 })
+	d.settle()
+	c := d.mine[0]
+	doc := &inspection{ContainerID: c.ContainerID, Name: nameOf(c), Netns: c.Netns, State: describe(c).State}
+	for _, c := range d.mine {
+		doc.Attachments = append(doc.Attachments, d.attachmentSeen(c, doc))
+	}
+	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen
+	switch {
+	case d.faulty():
+		a.status = exitDrift
+	case len(d.Unseen) > 0:
+		a.status = exitFailure
+	}
+	if a.json() {
+		return printJSON(a.stdout, doc)
+	}
+	doc.print(a, c)
+	return d.ctx.Err()
+}
+
+// attachmentSeen looks at one attachment, and takes what is the container's down in doc.
+func (d *doctor) attachmentSeen(c attach.Cached, doc *inspection) *inspected {
+	i := &inspected{Network: c.Network, IfName: c.IfName, Since: c.Stored, Links: []linkEnd{}, Addresses: []string{},
+		Routes: []string{}, Leases: d.leasesOf(c)}
+	var inner *kernel.Link
+	if !isGone(c) && c.Netns != "" {
+		d.inside(c, func(ns *kernel.NS) {
+			inner = d.insideSeen(ns, c, i)
+			if doc.Listeners == nil {
+				doc.Listeners = listening(ns)
+			}
+			if doc.DNS == nil || len(doc.DNS.Nameservers) == 0 {
+				doc.DNS = &dnsSeen{Nameservers: containerServers(ns, c)}
+			}
+		})
+	}
+	i.Links = append(i.Links, d.hostEnds(c, inner)...)
+	if c.Result != nil && doc.DNS != nil && slices.Equal(doc.DNS.Nameservers, c.Result.DNS.Nameservers) {
+		doc.DNS.Domain, doc.DNS.Search = c.Result.DNS.Domain, c.Result.DNS.Search
+	}
+	if n := slices.IndexFunc(d.found, func(f repair.Finding) bool { return f.Owner == c.Owner() }); n >= 0 {
+		i.plan(d.found[n])
+	}
+	for _, v := range d.verdicts {
+		if v.from.Owner() == c.Owner() {
+			f := filterVerdict{Packets: v.what, Verdict: v.Outcome.String()}
+			if v.Chain.Name != "" {
+				f.Why = v.Verdict.String()
+			}
+			i.Filters = append(i.Filters, f)
+		}
+	}
+	for _, f := range d.Findings {
+		for _, hit := range f.Containers {
+			if hit.Container != c.Owner().String() {
+				continue
+			}
+			line := f.ID + ": " + f.What
+			if len(hit.Details) == 1 { // the finding has them all
+				line += "; " + hit.Details[0]
+			}
+			i.Differs = append(i.Differs, line)
+		}
+	}
+	return i
+}
+
+// plan takes down what there should be, and which rules of it differ.
+func (i *inspected) plan(f repair.Finding) {
+	for _, p := range f.Plan {
+		i.Plan = append(i.Plan, p.Resource)
+		switch {
+		case p.Rule:
+			rule := inspectedRule{Rule: p.Resource, Theirs: p.Theirs}
+			for _, w := range f.Wrong {
+				if w.Resource == p.Resource {
+					rule.Differs = append(rule.Differs, w.What...)
+				}
+			}
+			i.Rules = append(i.Rules, rule)
+		case p.Kind == "Qdisc" || p.Kind == "Limit":
+			i.Rates = append(i.Rates, p.Resource)
+		}
+	}
+}
+
+// leasesOf says by which leases an attachment has its addresses.
+func (d *doctor) leasesOf(c attach.Cached) (lines []string) {
+	l := c.AttachedBy(nil)
+	if l == nil {
+		return nil
+	}
+	if p, err := poolOf(l, true); err == nil {
+		book, err := p.ledger.Look(d.ctx, l.Name)
+		if err != nil {
+			d.blind("the leases of network %s: %v", l.Name, err)
+			return nil
+		}
+		for _, a := range describe(c).Addresses {
+			for _, x := range lookUp(l.Name, a.Addr(), book) {
+				words := []string{x.Address, "of " + cmp.Or(x.Range, "no range"), x.State}
+				if x.ContainerID != c.ContainerID {
+					words = append(words, "of container "+cmp.Or(shortID(x.ContainerID), "nobody"))
+				}
+				if x.Key != "" {
+					words = append(words, "sticky key "+x.Key)
+				}
+				lines = append(lines, strings.Join(append(words, "since "+ago(c.Stored)), ", "))
+			}
+		}
+		return lines
+	}
+	for _, p := range l.WrittenOut().Plugins {
+		if p.IPAMType == "dhcp" {
+			return d.dhcpLeases(c)
+		}
+	}
+	return nil
+}
+
+// dhcpLeases are those that the DHCP daemon keeps for an attachment.
+func (d *doctor) dhcpLeases(c attach.Cached) (lines []string) {
+	ctx, cancel := context.WithTimeout(d.ctx, patience)
+	defer cancel()
+	all, err := leases(ctx, cmp.Or(configuredSocket(c.Network), rpc.DefaultSocket), func(l leased) bool {
+		return l.Network == c.Network && l.ContainerID == c.ContainerID && l.IfName == c.IfName
+	})
+	if err != nil {
+		d.blind("the leases of %s: %v", shortOwner(c), err)
+	}
+	for _, l := range all {
+		line := fmt.Sprintf("%s by %s, %s, since %s", l.what(), l.Protocol, l.State, ago(l.Since))
+		if l.Ends != nil {
+			line += ", until " + l.Ends.Format(time.RFC3339)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// ago is a time and how long ago it was.
+func ago(t time.Time) string {
+	return fmt.Sprintf("%s (%v)", t.Format(time.RFC3339), time.Since(t).Round(time.Second))
+}
