@@ -55,6 +55,11 @@ func TestOVS(t *testing.T) {
 	}
 	a, b := add(2, ""), add(3, "")
 	ping(t, a, "10.77.0.3")
+	// TCP, whose checksums nobody in user space completes.
+	nstest.RunIn(t, a.netns, "sh", "-ec", `busybox nc -l -p 5000 -w 30 -e echo hello 0.0.0.0 >/dev/null 2>&1 & echo`)
+	if got := nstest.RunIn(t, b.netns, "sh", "-ec", `for i in $(seq 50); do timeout 10 busybox nc -w 5 10.77.0.2 5000 </dev/null && exit; busybox sleep 0.1; done`); !strings.Contains(got, "hello") {
+		t.Errorf("by TCP: %q", got)
+	}
 	red, alsoRed, blue := add(4, `,"vlan":100`), add(5, `,"vlan":100`), add(6, `,"vlan":200`)
 	ping(t, red, "10.77.0.5")
 	ping(t, alsoRed, "10.77.0.4")

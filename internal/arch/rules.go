@@ -69,7 +69,7 @@ func rows() []row {
 		{"ovsdb", nil, map[string]string{
 			"*": "a protocol is messages on a socket; what stands in the database is said above it",
 		}},
-		{"resource/ovs", []string{"plan", "kernel", "ovsdb", "spec"}, map[string]string{
+		{"resource/ovs", []string{"resource", "plan", "kernel", "ovsdb", "spec"}, map[string]string{
 			"*": "a kind compares rows with a description",
 		}},
 		{"resource/link", kinds("hostdev", "sysctl"), room},

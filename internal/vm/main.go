@@ -2,7 +2,7 @@
 // kernel with all of its modules and sees this machine's own files, read-only, with a tmpfs laid over them.
 //
 //	go run ./internal/vm ip link add d0 type dummy
-//	go run ./internal/vm test ./kernel ./resource ./plugin/...
+//	go run ./internal/vm test ./kernel ./resource/... ./plugin/...
 //	go run ./internal/vm -from FILE test
 //
 // With "test" it builds the packages' tests, runs them there, and fails if one of them skips that the list

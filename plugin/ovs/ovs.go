@@ -17,8 +17,8 @@
 // The keys bridge, vlan, trunk, mtu, ofport_request and socket_file are those of ovs-cni, which the plugin replaces. The differences:
 // the bridge is made where it is missing, unless requireBridge is set; vlan beside trunk is the VLAN of packets without a tag.
 //
-// Open vSwitch's userspace datapath (datapath_type netdev) needs no kernel module. Before Open vSwitch 3.2 it does not complete the
-// checksums of TCP and UDP that a container leaves to its network card: turn that off (ethtool -K eth0 tx off).
+// Open vSwitch's userspace datapath (datapath_type netdev) needs no kernel module. It does not complete the checksums of
+// TCP and UDP that a container leaves to its network card, so the container's link leaves none (ethtool -k: tx off).
 package ovs
 
 import (
@@ -108,6 +108,9 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			OFPort: c.OFPortRequest, Limits: c.limits(), Overlay: overlay})
 	if len(remotes) > 0 {
 		p = append(p, plan.Shared(ovs.Tunnels{DB: db, Bridge: c.Bridge, Overlay: overlay, VLANs: vlans}))
+	}
+	if c.DatapathType == "netdev" { // which is ovs-vswitchd's own, in user space
+		p = append(p, link.OffloadOff{Link: r.IfName})
 	}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		p = append(p, sysctl.IPv6Off{Link: r.IfName}, link.Up{Link: r.IfName})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/ovsdb"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -20,7 +21,7 @@ type Bridge struct {
 }
 
 func (b Bridge) String() string {
-	return line("ovs bridge "+b.Name, opt("datapath_type", b.Datapath))
+	return resource.Line("ovs bridge "+b.Name, resource.Opt("datapath_type", b.Datapath))
 }
 
 // Ensure implements plan.Resource. A bridge that is there is taken as it is, if its datapath is the one that is asked

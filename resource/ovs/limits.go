@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/ovsdb"
+	"github.com/fairlead-cni/fairlead/resource"
 )
 
 // Limits are rates of a port, in bits per second and bits; zero is no limit.
@@ -13,8 +14,8 @@ type Limits struct {
 }
 
 func (l Limits) String() string {
-	return line(opt("ingress_policing_rate", l.Policing/1000), opt("ingress_policing_burst", l.PolicingBurst/1000),
-		opt("qos linux-htb max-rate", l.Shaping))
+	return resource.Line(resource.Opt("ingress_policing_rate", l.Policing/1000), resource.Opt("ingress_policing_burst", l.PolicingBurst/1000),
+		resource.Opt("qos linux-htb max-rate", l.Shaping))
 }
 
 // police adds to a row of an interface, whose columns count kilobits.

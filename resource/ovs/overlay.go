@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/ovsdb"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -63,7 +64,7 @@ func (t Tunnels) String() string {
 	for i, r := range t.Remotes {
 		s[i] = r.String()
 	}
-	return line("ovs tunnels bridge", t.Bridge, "type vxlan key", strconv.Itoa(t.VNI), opt("dst_port", t.DstPort),
+	return resource.Line("ovs tunnels bridge", t.Bridge, "type vxlan key", strconv.Itoa(t.VNI), resource.Opt("dst_port", t.DstPort),
 		"remote_ip", strings.Join(s, ","), t.VLANs.String())
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -132,27 +131,6 @@ func orNone(s string) string {
 		return "none"
 	}
 	return s
-}
-
-// line joins the words that are not empty.
-func line(words ...string) string {
-	var b []string
-	for _, w := range words {
-		if w != "" {
-			b = append(b, w)
-		}
-	}
-	return strings.Join(b, " ")
-}
-
-// opt is "name value", or nothing where the value is zero.
-func opt(name string, v any) string {
-	switch s := fmt.Sprint(v); s {
-	case "", "0":
-		return ""
-	default:
-		return name + " " + s
-	}
 }
 
 // failed is what ovs-vswitchd says of an interface that it could not make or open; nil where it has.

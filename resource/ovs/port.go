@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -47,7 +48,7 @@ func (v VLANs) mode() string {
 }
 
 func (v VLANs) String() string {
-	return line(opt("vlan_mode", v.mode()), opt("tag", v.Tag), opt("trunks", ranges(v.Trunks)))
+	return resource.Line(resource.Opt("vlan_mode", v.mode()), resource.Opt("tag", v.Tag), resource.Opt("trunks", ranges(v.Trunks)))
 }
 
 // row adds the columns of v to a row of a port.
@@ -93,7 +94,7 @@ func ranges(ids []int) string {
 }
 
 func (p Port) String() string {
-	return line("ovs port host/"+p.Link, "bridge", p.Bridge, p.VLANs.String(), opt("ofport_request", p.OFPort),
+	return resource.Line("ovs port host/"+p.Link, "bridge", p.Bridge, p.VLANs.String(), resource.Opt("ofport_request", p.OFPort),
 		p.Limits.String())
 }
 

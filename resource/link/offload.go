@@ -1,0 +1,42 @@
+package link
+
+import (
+	"context"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
+)
+
+// OffloadOff has the kernel write the checksums of what a container's link sends. A link that goes on to a program in
+// user space needs that: no network card completes what is left to one there.
+type OffloadOff struct{ Link string }
+
+func (o OffloadOff) String() string { return "offload cont/" + o.Link + " tx off" }
+
+// Ensure implements plan.Resource.
+func (o OffloadOff) Ensure(_ context.Context, w *kernel.World) (bool, error) {
+	ns, err := resource.Container.Namespace(w)
+	if err != nil {
+		return false, err
+	}
+	on, err := ns.TxChecksum(o.Link)
+	if err != nil || !on {
+		return false, err
+	}
+	return true, ns.SetTxChecksum(o.Link, false)
+}
+
+// Verify implements plan.Resource.
+func (o OffloadOff) Verify(_ context.Context, w *kernel.World) error {
+	ns, err := resource.Container.Namespace(w)
+	if err != nil {
+		return err
+	}
+	on, err := ns.TxChecksum(o.Link)
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	d.Want("tx", "off", map[bool]string{true: "on", false: "off"}[on])
+	return d.Err()
+}
