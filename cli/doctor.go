@@ -47,7 +47,8 @@ has an ID, which docs/doctor.md explains. Nothing is changed.
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, NET/ID, or a pod as
 NAMESPACE/NAME; then the findings are those that concern it. From inside of a container that is named, and with
---probe of all, its gateway and its name servers are asked, and the address of --to. Else no packet is sent.
+--probe of all, its gateway, its name servers and the address of --to are asked, by ARP whether somebody else has an
+address of the container, and by large packets whether the way out loses them. Else no packet is sent.
 
 An ordinary user is told what could not be seen. The exit status is 0 if all is in order, 3 if a container is or
 will be without network, and 1 if nothing was found and something could not be seen. Warnings do not count.`,

@@ -7,7 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -35,7 +37,7 @@ func TestFindingKinds(t *testing.T) {
 	drills := read("testdata/script/doctor*.txtar") + tests
 	// What these need cannot be made in a throw-away host, or is a rest that has no cause of its own.
 	undrilled := []string{"bridge-changed", "host-interface-changed", "container-interface-changed", "host-state-differs",
-		"container-state-differs", "attachment-broken", "accepts-missing", "address-duplicate"}
+		"container-state-differs", "attachment-broken", "accepts-missing"}
 	var known []string
 	for _, k := range findingKinds() {
 		if slices.Contains(known, k.id) {
@@ -137,6 +139,41 @@ func TestClients(t *testing.T) {
 	} {
 		if got := packaged([]byte(status), name); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
+
+// TestLeases is the drill of a DHCP server that does not answer: its leases take minutes to end.
+func TestLeases(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	soon, over := now.Add(3*time.Minute), now.Add(-time.Minute)
+	web := attach.Cached{Network: "lan", ContainerID: "web", IfName: "eth0"}
+	list := func(state string, ends time.Time) []leased {
+		return []leased{{Network: "lan", ContainerID: "web", IfName: "eth0", State: state, Addresses: []string{"10.9.0.10/24"},
+			Server: "10.9.0.1", Ends: &ends}}
+	}
+	for state, want := range map[string]string{
+		"bound":     "",
+		"renewing":  "",
+		"rebinding": "warning dhcp-server-silent : the DHCP server 10.9.0.1 does not answer, 10.9.0.10/24 ends in 3m0s: fairlead dhcp ls lan",
+		"lost":      "fault dhcp-lease-lost : leases of DHCP are over, 10.9.0.10/24 is over since 1m0s: fairlead dhcp ls lan",
+	} {
+		d := doctor{diagnosis: &diagnosis{}, mine: []attach.Cached{web}}
+		ends := soon
+		if state == "lost" {
+			ends = over
+		}
+		d.leased("lan", list(state, ends), now)
+		got := ""
+		for _, f := range d.Findings {
+			got += f.Severity + " " + f.ID + " : " + f.What + ", " + f.Containers[0].Details[0] + ": " + f.Mend
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", state, got, want)
+		}
+		d = doctor{diagnosis: &diagnosis{}, named: true} // another container
+		if d.leased("lan", list(state, ends), now); len(d.Findings) > 0 {
+			t.Errorf("%s: %v", state, d.Findings[0])
 		}
 	}
 }

@@ -62,6 +62,8 @@ func (d *doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 		who(c), "", remakeCommand(c))
 }
 
+const duplicate = "somebody else on the segment has the container's address"
+
 // duplicates are the addresses that the kernel does not use, for duplicate address detection found another's.
 func (d *doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	l, err := ns.Link(c.IfName)
@@ -74,7 +76,7 @@ func (d *doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	}
 	for _, a := range addrs {
 		if a.DADFailed {
-			d.add("address-duplicate", "container", "somebody else on the segment has the container's address", who(c,
+			d.add("address-duplicate", "container", duplicate, who(c,
 				a.Prefix.Addr().String()), "NET", c.Network, "ADDRESS", a.Prefix.Addr().String())
 		}
 	}

@@ -81,6 +81,10 @@ func hostKinds() []findingKind {
 		{"clock-behind", onHost, true, "the clock of the host was set back",
 			"Certificates that are valid may seem not to be valid yet, so that TLS fails in containers, and the ages that " +
 				"are printed are wrong.", "timedatectl set-ntp true"},
+		{"published-port-diverted", onHost, false, "another program's packet filter takes what comes to a published port",
+			"Its rule comes before Fairlead's, and sends the packets elsewhere or drops them, so that the container gets none. " +
+				"Docker, podman, a Service of Kubernetes or the administrator publishes the port, too.",
+			"(depends on whose the rule is)"},
 		{"published-port-taken", onHost, true, "a process of the host listens on a published port",
 			"Packets for the port go to the container, and the process gets none but from the host itself.",
 			"ss -lntup sport = :PORT"},
@@ -128,6 +132,12 @@ func networkKinds() []findingKind {
 		{"dhcp-daemon-absent", onNetwork, false, "no DHCP daemon serves a network that asks for one",
 			"Nothing listens on the daemon's socket, so that no lease is asked for and none is renewed.",
 			"systemctl enable --now cni-dhcp.socket"},
+		{"dhcp-lease-lost", onNetwork, false, "leases of DHCP are over",
+			"No server gave more time. Their addresses are off the containers' links, and the daemon goes on asking for others.",
+			"fairlead dhcp ls NET"},
+		{"dhcp-server-silent", onNetwork, true, "a DHCP server does not answer",
+			"The daemon asks it, and every other one, for more time. Where none answers until a lease ends, its addresses go " +
+				"off the container's link.", "fairlead dhcp ls NET"},
 		{"subnet-overlap", onNetwork, false, "a network overlaps with another one, or with a route of the host",
 			"The host reaches only one of the two, or both give away the same address.",
 			"give the network another subnet, in the file that `fairlead net ls` names"},
@@ -148,11 +158,15 @@ func containerKinds() []findingKind {
 			"Somebody deleted or replaced it in the container. Without a default route it reaches its own subnet only.",
 			remakes},
 		{"address-duplicate", onContainer, false, "somebody else on the segment has an address of the container",
-			"Duplicate address detection found it, and the kernel does not use the address.",
+			"Of IPv6 duplicate address detection found it, and the kernel does not use the address. Of IPv4 a probe found it, and " +
+				"who sends to the address reaches now the one and now the other. Reserve it, and attach the container anew.",
 			"fairlead ipam reserve NET ADDRESS"},
 		{"mtu-too-large", onContainer, true, "the container's MTU is larger than that of the way out",
 			"Large packets are lost where somebody drops the ICMP messages that would say so: small requests work, and " +
 				"transfers hang. Set \"mtu\": \"auto\" in the network's list.", remakes},
+		{"path-mtu", onContainer, false, "the way out loses large packets without a word",
+			"Small ones are answered, and nobody says that the large ones are too large, so that no sender learns it: small " +
+				"requests work, and transfers hang. Set a smaller \"mtu\" in the network's list.", remakes},
 		{"container-state-differs", onContainer, false, "something in the container is otherwise than it was made",
 			"Somebody changed it in the container, where Fairlead mends nothing.", remakes},
 		{"port-nobody-listens", onContainer, false, "nobody listens in the container on a port that is published",

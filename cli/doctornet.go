@@ -96,6 +96,7 @@ func (d *doctor) network(n *network, on []affected) {
 	}
 	switch {
 	case err == nil:
+		d.dhcp(ctx, n)
 	case denied(err):
 		d.blind("whether network %s would serve a container: %v", n.Name, err)
 	case strings.Contains(said(err), "ask the DHCP daemon: "):

@@ -23,7 +23,9 @@ fairlead doctor -o json                  # the same as a document, for programs
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace,
 ` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `. ` + "`fairlead inspect CONTAINER`" + ` shows
 all that it has. Doctor probes a
-named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `.
+named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `. It asks by ARP
+whether somebody else has an IPv4 address of the container. It sends packets of the size of the container's MTU to the address
+of ` + "`--to`" + `, else to the router of the host's default route, and says if only small ones are answered.
 ` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds. After half a
 minute doctor begins no more of them, and says so.
 Without a name and without ` + "`--probe`" + ` doctor sends no packet.
@@ -41,6 +43,11 @@ It compares attachments that other plugins made with what their ADD answered; of
 It reads the packet filters of other programs, and tries nothing: ` + "`foreign-filter-drops`" + ` names the chain
 and the rule that would drop a packet, also of Docker, ufw, firewalld and kube-proxy. It does not read programs of BPF.
 A filter at the host's input hook does not see packets to a published port: the host forwards these.
+` + "`published-port-diverted`" + ` names the rule that takes them before Fairlead's does. What the reference's plugin portmap
+publishes is left out.
+
+Which versions of CNI a program takes is known of containerd, CRI-O and podman, from the list of Debian's packages or from the
+program itself; of podman only where it is set to CNI.
 
 `)
 	titles := map[string]string{onHost: "On the host", onNetwork: "Of networks", onContainer: "Of containers"}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
 // maxPorts bounds how many ports of a range are looked at.
@@ -48,6 +49,7 @@ func (d *doctor) ofPorts() {
 		}
 		for _, m := range mappings(c.Capabilities) {
 			d.taken(c, m)
+			d.translated(c, m)
 		}
 	}
 }
@@ -67,6 +69,74 @@ func (d *doctor) taken(c attach.Cached, m portMapping) {
 				fmt.Sprintf("%s listens on %v", holder(l.Inode), l.At), who(c, m.String()), "PORT", port)
 		}
 	}
+}
+
+// publishes is the priority at which table inet fairlead translates what comes to a published port (docs/nftables.md).
+const publishes = -99
+
+// translated says whether another program's packet filter takes what comes to a published port.
+func (d *doctor) translated(c attach.Cached, m portMapping) {
+	to, err := netip.ParseAddr(m.HostIP)
+	uplink, none := d.host.Egress()
+	if none != nil || to.IsLoopback() {
+		return // from where nothing comes
+	}
+	if err != nil || to.IsUnspecified() {
+		if to = d.addrOf(uplink, target4(c, m).Is6()); !to.IsValid() {
+			return
+		}
+	}
+	v, err := packetfilter.Arriving(d.host, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.number(),
+		DstPort: uint16(m.HostPort)}, publishes, "inet fairlead")
+	if err != nil {
+		d.blind("whether another program takes what comes to published ports: %v", err)
+		return
+	}
+	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped || owner(v) == "the reference plugins" {
+		return // these publish so for the containers that they attach
+	}
+	where, rule := decider(v)
+	d.add("published-port-diverted", where, fmt.Sprintf("%s takes what comes to port %d/%s: %s", owner(v), m.HostPort, m.Protocol,
+		rule), who(c, m.String()), "", undoing(v, m))
+}
+
+// addrOf is an address of a link, as others reach it.
+func (d *doctor) addrOf(l *kernel.Link, v6 bool) netip.Addr {
+	addrs, err := d.host.Addrs(l.Index)
+	if err != nil {
+		d.blind("the addresses of %s: %v", l.Name, err)
+	}
+	for _, a := range addrs {
+		if a := a.Prefix.Addr(); a.Is6() == v6 && a.IsGlobalUnicast() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// undoing is the command that finds, or deletes, the rule of a verdict.
+func undoing(v packetfilter.Verdict, m portMapping) string {
+	chain := v.Chain.Name
+	if v.Jumped != "" {
+		chain = v.Jumped
+	}
+	switch {
+	case strings.HasSuffix(owner(v), "Docker"):
+		return fmt.Sprintf("docker ps --filter publish=%d/%s", m.HostPort, m.Protocol)
+	case owner(v) == "kube-proxy":
+		return fmt.Sprintf("kubectl get services -A | grep -w %d", m.HostPort)
+	case owner(v) == "netavark":
+		return fmt.Sprintf("podman ps --format '{{.Names}} {{.Ports}}' | grep -w %d", m.HostPort)
+	case v.Rule == "":
+		return "nft list chain " + v.Chain.TableName() + " " + chain
+	case v.Legacy:
+		tool := "iptables-legacy"
+		if v.Packet.Dst.Is6() {
+			tool = "ip6tables-legacy"
+		}
+		return fmt.Sprintf("%s -t %s -D %s %d", tool, v.Chain.Table, chain, v.Number)
+	}
+	return fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), chain, v.Number)
 }
 
 // served says whether a server listens in the container where a published port leads to.

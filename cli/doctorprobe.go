@@ -71,6 +71,8 @@ func (d *doctor) ofProbes() {
 func (d *doctor) probes(ns *kernel.NS, c attach.Cached) {
 	d.probeGateways(ns, c)
 	d.probeServers(ns, c)
+	d.probeSegment(ns, c)
+	d.probeSize(ns, c)
 	if d.to == "" {
 		return
 	}

@@ -137,3 +137,61 @@ func TestReceived(t *testing.T) {
 		t.Errorf("%v %v", v, err)
 	}
 }
+
+// TestArriving holds that what comes to the host is asked about before its destination is translated, and who does that.
+func TestArriving(t *testing.T) {
+	path := nstest.NewNS(t)
+	rules := `table ip t {
+	chain early { type nat hook prerouting priority dstnat; tcp dport 80 dnat to 10.1.0.5; udp dport 53 redirect to :5353; }
+	chain late { type nat hook prerouting priority -90; tcp dport 81 dnat to 10.1.0.5; }
+	chain first { type filter hook prerouting priority raw; tcp dport 82 drop; }
+	chain forward { type filter hook forward priority 0; tcp dport 83 drop; }
+}
+table ip ours { chain in { type nat hook prerouting priority dstnat; tcp dport 84 dnat to 10.1.0.5; }; }
+`
+	file := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(file, []byte(rules), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	nstest.RunIn(t, path, "nft", "-f", file)
+	ns, err := kernel.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	p := Packet{In: "up0", Dst: netip.MustParseAddr("192.0.2.2"), Proto: kernel.TCP}
+	ask := func(proto byte, port uint16, want Outcome, chain string) {
+		t.Helper()
+		p.Proto, p.DstPort = proto, port
+		if v, err := Arriving(ns, p, -99, "ip ours"); err != nil || v.Outcome != want || v.Chain.Name != chain {
+			t.Errorf("port %d: %v %v, want %v by %q", port, v, err, want, chain)
+		}
+	}
+	ask(kernel.TCP, 80, Translated, "early")
+	ask(kernel.UDP, 53, Translated, "early")
+	ask(kernel.UDP, 80, Accepted, "")
+	ask(kernel.TCP, 81, Accepted, "")
+	ask(kernel.TCP, 82, Dropped, "first")
+	ask(kernel.TCP, 83, Accepted, "")
+	ask(kernel.TCP, 84, Accepted, "")
+	for _, tool := range []string{"iptables-nft", "iptables-legacy"} {
+		if nstest.Missing(tool) != "" {
+			continue
+		}
+		if out, err := nstest.Output(path, exec.Command(tool, "-t", "nat", "-N", "DOCKER")); err != nil {
+			t.Logf("%s: %s", tool, out) // this kernel has no ip_tables
+			continue
+		}
+		nstest.RunIn(t, path, tool, "-t", "nat", "-A", "PREROUTING", "-m", "addrtype", "!", "--dst-type", "MULTICAST", "-j", "DOCKER")
+		nstest.RunIn(t, path, tool, "-t", "nat", "-A", "DOCKER", "!", "-i", "docker0", "-p", "tcp", "--dport", "90", "-j", "DNAT", "--to-destination", "172.17.0.2:80")
+		ask(kernel.TCP, 90, Translated, "PREROUTING")
+		p.In = "docker0"
+		ask(kernel.TCP, 90, Accepted, "")
+		p.In = "up0"
+		nstest.RunIn(t, path, tool, "-t", "nat", "-F")
+	}
+	p.DstPort = 80
+	if v, err := Received(ns, p); err != nil || v.Outcome != Accepted {
+		t.Errorf("%v %v", v, err)
+	}
+}

@@ -52,8 +52,11 @@ const (
 
 // builtIn is the chain of iptables at a hook.
 func builtIn(hook int) string {
-	if hook == unix.NF_INET_LOCAL_IN {
+	switch hook {
+	case unix.NF_INET_LOCAL_IN:
 		return "INPUT"
+	case unix.NF_INET_PRE_ROUTING:
+		return "PREROUTING"
 	}
 	return "FORWARD"
 }

@@ -148,6 +148,8 @@ func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decisi
 		return 0, ""
 	case name == "REJECT" || name == "DROP":
 		return toDrop, ""
+	case w.translates && slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, name):
+		return toTranslate, ""
 	case name == "ACCEPT":
 		return toAccept, ""
 	case name == "RETURN":

@@ -189,7 +189,11 @@ const dynsetExpressions = 10 // NFTA_DYNSET_EXPRESSIONS, of Linux 5.11
 // step runs one expression, and reports whether the next one is to be run.
 func (m *machine) step(name string, d []byte) bool {
 	switch name {
-	case "counter", "log", "last", "dup", "notrack", "nat", "masq", "redir":
+	case "nat", "redir":
+		if m.w.translates && (name == "redir" || attr32(d, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT) {
+			return m.end(toTranslate, "", "")
+		}
+	case "counter", "log", "last", "dup", "notrack", "masq":
 	case "immediate":
 		if v := attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT); v != nil {
 			return m.verdict(v)

@@ -13,7 +13,7 @@
 //
 // Never decided is what counts or throws dice (limit, quota, statistic), what is not in the packet's addresses and
 // ports (its length and content, the time, conntrack's mark, ipset), and what a program in user space says (queue).
-// Hooks other than forward and input are not looked at, nor programs of BPF.
+// Hooks other than forward, input and prerouting are not looked at, nor programs of BPF.
 package packetfilter
 
 import (
@@ -76,9 +76,12 @@ const (
 	Undecided Outcome = iota // a rule asks for what is not known, or in a way that is not understood
 	Accepted
 	Dropped
+	Translated // its destination is another one from there on
 )
 
-func (o Outcome) String() string { return [...]string{"undecided", "accepted", "dropped"}[o] }
+func (o Outcome) String() string {
+	return [...]string{"undecided", "accepted", "dropped", "translated"}[o]
+}
 
 // A Verdict says what the rules that stand in the packet filter do with a Packet, and which of them does it.
 type Verdict struct {
@@ -133,15 +136,21 @@ func (v Verdict) String() string {
 // Forwarded says what the rules of others do with a packet that the host forwards. Tables in skip, as in "inet
 // fairlead", are left out. It is undecided if the rules change all the time while they are read.
 func Forwarded(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
-	return at(ns, unix.NF_INET_FORWARD, p, skip)
+	return at(ns, unix.NF_INET_FORWARD, p, skip, nil)
 }
 
 // Received says the same of a packet that is for the host itself, at the input hook.
 func Received(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
-	return at(ns, unix.NF_INET_LOCAL_IN, p, skip)
+	return at(ns, unix.NF_INET_LOCAL_IN, p, skip, nil)
 }
 
-func at(ns *kernel.NS, hook int, p Packet, skip []string) (Verdict, error) {
+// Arriving says whether the rules of others drop, or send elsewhere, a packet that comes to an address of the host. Only
+// chains are looked at that come before those of another program at priority before.
+func Arriving(ns *kernel.NS, p Packet, before int32, skip ...string) (Verdict, error) {
+	return at(ns, unix.NF_INET_PRE_ROUTING, p, skip, func(c kernel.BaseChain) bool { return c.Priority >= before })
+}
+
+func at(ns *kernel.NS, hook int, p Packet, skip []string, late func(kernel.BaseChain) bool) (Verdict, error) {
 	nft, err := ns.NFT()
 	if err != nil {
 		return Verdict{Packet: p}, err
@@ -159,7 +168,7 @@ func at(ns *kernel.NS, hook int, p Packet, skip []string) (Verdict, error) {
 			return Verdict{Packet: p}, err
 		}
 		v, err := decide(ns, nft, hook, p, slices.DeleteFunc(slices.Clone(chains), func(c kernel.BaseChain) bool {
-			return int(c.Hook) != hook || slices.Contains(skip, c.TableName())
+			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || late != nil && late(c)
 		}))
 		if errors.Is(err, unix.ENOENT) {
 			continue // somebody deletes what the rules that were read lead to
@@ -182,6 +191,7 @@ func at(ns *kernel.NS, hook int, p Packet, skip []string) (Verdict, error) {
 
 func decide(ns *kernel.NS, nft *kernel.NFT, hook int, p Packet, chains []kernel.BaseChain) (Verdict, error) {
 	w := newWalk(ns, p)
+	w.translates = hook == unix.NF_INET_PRE_ROUTING
 	hooks, err := w.hooks(nft, hook, chains)
 	if err != nil {
 		return Verdict{Packet: p}, err
@@ -193,12 +203,12 @@ func decide(ns *kernel.NS, nft *kernel.NFT, hook int, p Packet, chains []kernel.
 		if w.err != nil {
 			return Verdict{Packet: p}, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
 		}
-		if v.Outcome == Dropped || v.Outcome == Undecided && result.Outcome == Accepted {
+		if v.Outcome >= Dropped || v.Outcome == Undecided && result.Outcome == Accepted {
 			result = v
 			_, result.Legacy = h.table.(*legacyTable)
 			result.Owner = h.owner(result)
 		}
-		if v.Outcome == Dropped {
+		if v.Outcome >= Dropped {
 			return result, nil
 		}
 	}
@@ -237,7 +247,11 @@ func (w *walk) hooks(nft *kernel.NFT, at int, chains []kernel.BaseChain) (hooks 
 		}
 		hooks = append(hooks, hook{c, tables[name]})
 	}
-	for table, priority := range map[string]int32{"mangle": -150, "filter": 0, "security": 50} {
+	legacy := map[string]int32{"mangle": -150, "filter": 0, "security": 50}
+	if w.translates {
+		legacy = map[string]int32{"raw": -300, "mangle": -150, "nat": -100}
+	}
+	for table, priority := range legacy {
 		info, b, err := w.ns.LegacyEntries(w.p.is6(), table)
 		if err != nil {
 			return nil, err

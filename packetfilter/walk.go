@@ -41,6 +41,7 @@ const (
 	toGoto
 	toReturn
 	toOthers // a program in user space, or what is not understood, decides
+	toTranslate
 )
 
 // A branch is one thing that a rule may do; if it does nothing, the next rule has its turn.
@@ -62,8 +63,11 @@ type rule interface {
 // followed, not as two walks, whose number would double with each such rule, but as one that gathers every end that
 // is possible.
 type walk struct {
-	ns     *kernel.NS
-	p      Packet
+	ns *kernel.NS
+	p  Packet
+
+	translates bool // the hook is one where destinations are translated
+
 	mark   bits                              // meta mark, which rules set
 	chains func(name string) ([]rule, error) // of the present table
 	left   int                               // rules that may still be looked at
@@ -81,6 +85,8 @@ type end struct {
 	chain string
 	rule  rule
 	why   string
+
+	translates bool // of a drop: the packet goes elsewhere
 }
 
 const (
@@ -127,7 +133,7 @@ func (w *walk) follow(name string, depth int) (through bool) {
 		}
 		for _, b := range r.run(w) {
 			before := w.mark
-			if w.take(b, &end{name, r, b.why}, &out, depth) || w.err != nil || w.left < 0 {
+			if w.take(b, &end{chain: name, rule: r, why: b.why}, &out, depth) || w.err != nil || w.left < 0 {
 				w.mark = out.mark
 				return out.any
 			}
@@ -157,7 +163,8 @@ func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
 		}
 		w.accepted.join(w.mark)
 		w.accept = at
-	case toDrop:
+	case toDrop, toTranslate:
+		at.translates = b.do == toTranslate
 		w.drop = at
 	case toOthers:
 		w.others = at
@@ -192,6 +199,9 @@ func (w *walk) base(c kernel.BaseChain) (v Verdict) {
 		v.Outcome = Dropped
 		if w.drop != nil && !(through && c.Drops) { // the last one is that which is sure
 			at = w.drop
+		}
+		if at.translates {
+			v.Outcome = Translated
 		}
 	case accepts && !drops && w.others == nil:
 		v.Outcome = Accepted

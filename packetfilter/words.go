@@ -66,7 +66,7 @@ func payloadText(family byte, base uint32, at, size int) string {
 }
 
 func verdictText(do decision, chain string) string {
-	return strings.TrimSpace([]string{"", "accept", "drop", "jump", "goto", "return", "queue"}[do] + " " + chain)
+	return strings.TrimSpace([]string{"", "accept", "drop", "jump", "goto", "return", "queue", ""}[do] + " " + chain)
 }
 
 // A wording is a rule while it is put into words.
@@ -129,6 +129,10 @@ func (w *wording) expression(name string, d []byte) {
 		w.words = append(w.words, matchText(text(attr(d, unix.NFTA_MATCH_NAME)), attr(d, unix.NFTA_MATCH_INFO)))
 	case "target":
 		w.words = append(w.words, "-j "+text(attr(d, unix.NFTA_TARGET_NAME)))
+	case "nat":
+		w.words = append(w.words, []string{"snat", "dnat"}[attr32(d, unix.NFTA_NAT_TYPE)&1])
+	case "redir":
+		w.words = append(w.words, "redirect")
 	default:
 		w.words = append(w.words, name)
 	}
