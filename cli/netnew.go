@@ -38,7 +38,8 @@ func (a *app) newCommand() *cobra.Command {
 
 By default the network is a bridge that is called as the network is, with a subnet that nothing else here has,
 masquerade to the outside and published ports. With --master it is a part of the network of a link of the host, by
-macvlan. On a terminal, what no flag says is asked.`,
+macvlan, whose addresses come from a DHCP server (--dhcp) or of a part of that network's subnet (--subnet). On a
+terminal, what no flag says is asked.`,
 		Example: `  fairlead net new lan --subnet 10.1.2.0/24 --ipv6
   fairlead net new db --isolated --no-masquerade
   fairlead net new office --master eth0 --dhcp`,
@@ -87,12 +88,17 @@ func (w *wish) ask(a *app, c *cobra.Command, name string) {
 			w.bridge = question("Name of the bridge", w.link(name))
 		}
 	}
-	if !said("subnet", "dhcp") {
+	if w.master != "" && !said("subnet", "dhcp") {
+		if subnet := question("Subnet of the link's network, or dhcp", "dhcp"); subnet != "dhcp" {
+			w.subnets = []string{subnet}
+		}
+		w.dhcp = len(w.subnets) == 0
+	} else if !said("subnet", "dhcp") {
 		if subnet := question("Subnet", "a free one"); subnet != "a free one" {
 			w.subnets = []string{subnet}
 		}
 	}
-	if !said("ipv6", "dhcp") {
+	if !said("ipv6") && !w.dhcp {
 		w.ipv6 = yes("IPv6, too?")
 	}
 	if !said("isolated") && w.master == "" {
@@ -194,6 +200,8 @@ func (w *wish) list(name string) (doc []byte, l *spec.List, err error) {
 	case w.master != "" && (w.isolated || w.vlan != 0 || w.closed):
 		return nil, nil, usage("--master: --isolated, --vlan and --no-masquerade are for bridges: what a macvlan sends " +
 			"passes the host by")
+	case w.master != "" && !w.dhcp && len(w.subnets) == 0: // a subnet of its own would reach nobody on the link
+		return nil, nil, usage("--master: the addresses have to be of the link's network: add --dhcp, or --subnet")
 	case w.dhcp && (len(w.subnets) > 0 || w.ipv6):
 		return nil, nil, usage("--dhcp: the server gives the addresses; leave --subnet and --ipv6 out")
 	}
