@@ -266,16 +266,16 @@ func (d *directory) keep(entries []Entry) error {
 		return err
 	}
 	goes := slices.ContainsFunc(entries, func(e Entry) bool { return e.State == Updated || e.State == Replaced || e.State == Removed })
-	if last != nil && last.Complete {
-		if err := errors.Join(os.RemoveAll(d.state(previous)), os.Remove(d.state(record))); err != nil {
+	if last != nil && last.Complete { // the record first: without the files it would have a rollback only remove
+		if err := os.Remove(d.state(record)); err != nil {
 			return err
 		}
 		last = nil
 	}
-	if last == nil && !goes {
-		return nil
-	}
 	if last == nil {
+		if err := os.RemoveAll(d.state(previous)); err != nil || !goes {
+			return err
+		}
 		last = new(previousFiles)
 	}
 	for _, dir := range []string{previous, original} {

@@ -184,7 +184,8 @@ func TestKilled(t *testing.T) {
 	must(t, err)
 	before, after := says(t, dir), "bridge=v2 loopback=v2 route=stranger tap=v2"
 	kills := 0
-	for n := range 30 { // strace counts the calls of each thread for itself, and Go has several
+	kill := func(n int) { // strace counts the calls of each thread for itself, and Go has several
+		t.Helper()
 		cmd := exec.Command("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=linkat,renameat,unlinkat,mkdirat",
 			"-e", "inject=linkat,renameat,unlinkat,mkdirat:signal=KILL:when="+strconv.Itoa(n+1),
 			program, "install", "--from", v2, "--dir", dir)
@@ -196,6 +197,9 @@ func TestKilled(t *testing.T) {
 		case err != nil:
 			kills++
 		}
+	}
+	for n := range 30 {
+		kill(n)
 		for entry := range strings.FieldsSeq(says(t, dir)) {
 			if !strings.Contains(before+" "+after, entry) {
 				t.Errorf("kill %d: %s", n, entry)
@@ -209,6 +213,20 @@ func TestKilled(t *testing.T) {
 		}
 		t.Logf("kill %d", n)
 		want(t, "after the rollback", says(t, dir), before)
+
+		// A rollback without another install goes back behind the killed one, or behind the one before, or says no.
+		_, err = Uninstall(dir)
+		must(t, err)
+		original := says(t, dir)
+		_, err = Install(v1, dir, false)
+		must(t, err)
+		kill(n)
+		_, err = Rollback(dir)
+		if got := says(t, dir); got != before && (err != nil || got != original) || err != nil && !errors.Is(err, ErrNothingKept) {
+			t.Errorf("kill %d: a rollback of it: %v, and %s", n, err, got)
+		}
+		_, err = Install(v1, dir, false)
+		must(t, err)
 	}
 }
 
