@@ -35,7 +35,9 @@ func (s *Server) forward(m, q *dns.Msg, upstream []netip.Addr, client netip.Addr
 		upstream = s.resolvers.get()
 	}
 	own := s.index.listens("")
-	upstream = slices.DeleteFunc(slices.Clone(upstream), func(a netip.Addr) bool { return slices.Contains(own, a) })
+	upstream = slices.DeleteFunc(slices.Clone(upstream), func(a netip.Addr) bool {
+		return slices.Contains(own, a.Unmap())
+	})
 	if len(upstream) == 0 || !s.forwards.take(client) {
 		return m
 	}

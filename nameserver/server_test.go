@@ -239,7 +239,7 @@ func TestForward(t *testing.T) {
 	r := newRig(t)
 	one := newUpstream(t, "127.0.0.2", says("192.0.2.1"))
 	newUpstream(t, "127.0.0.3", says("192.0.2.2"))
-	newUpstream(t, "127.0.0.4", func(w dns.ResponseWriter, q, m *dns.Msg) {
+	fails := newUpstream(t, "127.0.0.4", func(w dns.ResponseWriter, q, m *dns.Msg) {
 		m.Rcode = dns.RcodeServerFailure
 		w.WriteMsg(m)
 	})
@@ -279,6 +279,13 @@ func TestForward(t *testing.T) {
 	}
 	if got := r.answer("udp", "com", dns.TypeNS); got == "NXDOMAIN" || one.udp.Load() == before {
 		t.Errorf("the servers of a top-level domain: %q", got)
+	}
+
+	// Nor does it ask itself by an IPv4 address in IPv6's notation: it would again and again.
+	resolv(t, "::ffff:"+gw4, "127.0.0.4")
+	before = fails.udp.Load()
+	if got := r.answer("udp", "www.example.com", dns.TypeA); got != "SERVFAIL" || fails.udp.Load() != before+1 {
+		t.Errorf("with its own address as %s: %q, and %d questions", "::ffff:"+gw4, got, fails.udp.Load()-before)
 	}
 
 	// A record's own servers come before the host's, for its container.
