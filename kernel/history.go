@@ -112,7 +112,7 @@ func (h History) First(ledger int64, addrs ...netip.Addr) bool {
 	for _, a := range addrs {
 		b := []byte{0}
 		name, at := h.place(a)
-		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return false
 		}
@@ -141,7 +141,7 @@ func (h History) SetPorts(indexes []int32) {
 	for _, index := range indexes {
 		b = binary.NativeEndian.AppendUint32(b, uint32(index))
 	}
-	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK // a pipe would hang
 	fd, err := unix.Open(filepath.Join(h.dir, "ports"), flags, 0o600)
 	if err != nil {
 		return

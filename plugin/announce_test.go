@@ -185,6 +185,8 @@ cat >/dev/null; [ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"
 		}, true},
 		{"no index", sh(`rm -r DATA/.fairlead-index`), true},
 		{"no history", sh(`rm -r /run/cni/fairlead/history`), true},
+		{"a pipe in the place of the ports", sh(`cd /run/cni/fairlead/history/br-tell; rm -f ports; mkfifo ports`), false},
+		{"a torn history", sh(`cd /run/cni/fairlead/history/br-tell; truncate -s 5 made`), true},
 		{"restored from a backup", func(t *testing.T, a *audience) *attachment {
 			copied := t.TempDir()
 			clone := func(from, to string) {
