@@ -32,7 +32,7 @@ type inspection struct {
 
 // A dnsSeen is how the container resolves names.
 type dnsSeen struct {
-	Nameservers []string `json:"nameservers,omitempty"`
+	Nameservers []string `json:"nameservers"`
 	Domain      string   `json:"domain,omitempty"`
 	Search      []string `json:"search,omitempty"`
 }
@@ -47,7 +47,7 @@ type inspected struct {
 	Addresses []string        `json:"addresses"`
 	Routes    []string        `json:"routes"`
 	Ports     []inspectedPort `json:"ports,omitempty"`
-	Leases    []string        `json:"leases,omitempty"`
+	Leases    []leaseSeen     `json:"leases,omitempty"`
 	Rates     []string        `json:"rates,omitempty"`
 	Rules     []inspectedRule `json:"rules,omitempty"`
 	Filters   []filterVerdict `json:"filters,omitempty"`
@@ -65,6 +65,32 @@ type linkEnd struct {
 	Up      bool   `json:"up"`
 	Missing bool   `json:"missing,omitempty"`
 	Cut     bool   `json:"cut,omitempty"` // it should be joined with the one before, and is not
+}
+
+// A leaseSeen is what an attachment has an address by.
+type leaseSeen struct {
+	Address string     `json:"address"`
+	Of      string     `json:"of"` // the range of host-local, or the protocol of a DHCP lease
+	State   string     `json:"state"`
+	Holder  string     `json:"holder,omitempty"` // the container that has it, where that is another one
+	Key     string     `json:"key,omitempty"`    // the sticky key
+	Since   time.Time  `json:"since"`
+	Until   *time.Time `json:"until,omitempty"`
+}
+
+func (l leaseSeen) String() string {
+	words := []string{l.Address + " of " + l.Of, l.State}
+	if l.Holder != "" {
+		words = append(words, "held by container "+shortID(l.Holder))
+	}
+	if l.Key != "" {
+		words = append(words, "sticky key "+l.Key)
+	}
+	words = append(words, "since "+ago(l.Since))
+	if l.Until != nil {
+		words = append(words, "until "+l.Until.Format(time.RFC3339))
+	}
+	return strings.Join(words, ", ")
 }
 
 // An inspectedPort is a published port.
@@ -163,8 +189,8 @@ func (d *doctor) attachmentSeen(c attach.Cached, doc *inspection) *inspected {
 			if doc.Listeners == nil {
 				doc.Listeners = listening(ns)
 			}
-			if doc.DNS == nil || len(doc.DNS.Nameservers) == 0 {
-				doc.DNS = &dnsSeen{Nameservers: containerServers(ns, c)}
+			if servers := containerServers(ns, c); doc.DNS == nil && len(servers) > 0 {
+				doc.DNS = &dnsSeen{Nameservers: servers}
 			}
 		})
 	}
@@ -219,7 +245,7 @@ func (i *inspected) plan(f repair.Finding) {
 }
 
 // leasesOf says by which leases an attachment has its addresses.
-func (d *doctor) leasesOf(c attach.Cached) (lines []string) {
+func (d *doctor) leasesOf(c attach.Cached) (all []leaseSeen) {
 	l := c.AttachedBy(nil)
 	if l == nil {
 		return nil
@@ -232,17 +258,15 @@ func (d *doctor) leasesOf(c attach.Cached) (lines []string) {
 		}
 		for _, a := range describe(c).Addresses {
 			for _, x := range lookUp(l.Name, a.Addr(), book) {
-				words := []string{x.Address, "of " + cmp.Or(x.Range, "no range"), x.State}
+				seen := leaseSeen{Address: x.Address, Of: cmp.Or(x.Range, "no range"), State: x.State, Key: x.Key,
+					Since: c.Stored, Until: x.Until}
 				if x.ContainerID != c.ContainerID {
-					words = append(words, "of container "+cmp.Or(shortID(x.ContainerID), "nobody"))
+					seen.Holder = x.ContainerID
 				}
-				if x.Key != "" {
-					words = append(words, "sticky key "+x.Key)
-				}
-				lines = append(lines, strings.Join(append(words, "since "+ago(c.Stored)), ", "))
+				all = append(all, seen)
 			}
 		}
-		return lines
+		return all
 	}
 	for _, p := range l.WrittenOut().Plugins {
 		if p.IPAMType == "dhcp" {
@@ -253,23 +277,19 @@ func (d *doctor) leasesOf(c attach.Cached) (lines []string) {
 }
 
 // dhcpLeases are those that the DHCP daemon keeps for an attachment.
-func (d *doctor) dhcpLeases(c attach.Cached) (lines []string) {
+func (d *doctor) dhcpLeases(c attach.Cached) (all []leaseSeen) {
 	ctx, cancel := context.WithTimeout(d.ctx, patience)
 	defer cancel()
-	all, err := leases(ctx, cmp.Or(configuredSocket(c.Network), rpc.DefaultSocket), func(l leased) bool {
+	kept, err := leases(ctx, cmp.Or(configuredSocket(c.Network), rpc.DefaultSocket), func(l leased) bool {
 		return l.Network == c.Network && l.ContainerID == c.ContainerID && l.IfName == c.IfName
 	})
 	if err != nil {
 		d.blind("the leases of %s: %v", shortOwner(c), err)
 	}
-	for _, l := range all {
-		line := fmt.Sprintf("%s by %s, %s, since %s", l.what(), l.Protocol, l.State, ago(l.Since))
-		if l.Ends != nil {
-			line += ", until " + l.Ends.Format(time.RFC3339)
-		}
-		lines = append(lines, line)
+	for _, l := range kept {
+		all = append(all, leaseSeen{Address: l.what(), Of: l.Protocol, State: l.State, Since: l.Since, Until: l.Ends})
 	}
-	return lines
+	return all
 }
 
 // ago is a time and how long ago it was.

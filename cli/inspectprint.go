@@ -26,7 +26,7 @@ func (doc *inspection) print(a *app, c attach.Cached) {
 	for _, line := range doc.Listeners {
 		root.add("%s", line)
 	}
-	if d := doc.DNS; d != nil && len(d.Nameservers) > 0 {
+	if d := doc.DNS; d != nil {
 		line := "name servers " + strings.Join(d.Nameservers, ", ")
 		for _, name := range append([]string{d.Domain}, d.Search...) {
 			if name != "" {
@@ -51,10 +51,13 @@ func (i *inspected) print(to *tree, s style) {
 	for _, part := range []struct {
 		word  string
 		lines []string
-	}{{"address", i.Addresses}, {"route", i.Routes}, {"lease", i.Leases}, {"rate", i.Rates}} {
+	}{{"address", i.Addresses}, {"route", i.Routes}, {"rate", i.Rates}} {
 		for _, line := range part.lines {
 			node.add("%s %s", part.word, line)
 		}
+	}
+	for _, l := range i.Leases {
+		node.add("lease %v", l)
 	}
 	if len(i.Leases) == 0 {
 		node.add("attached since %s", ago(i.Since))

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"unicode"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // loopbackNetwork is what containerd before 2.0 attaches each pod's lo by.
@@ -45,6 +47,16 @@ func shortOwner(c attach.Cached) string {
 		return o.String() + " (" + name + ")"
 	}
 	return o.String()
+}
+
+// shortOwners returns what says shortOwner of the owner of an attachment.
+func shortOwners() func(spec.Owner) string {
+	list, _ := (&attach.Runtime{}).List("")
+	short := map[spec.Owner]string{}
+	for _, c := range list {
+		short[c.Owner()] = shortOwner(c)
+	}
+	return func(o spec.Owner) string { return cmp.Or(short[o], o.String()) }
 }
 
 // named is a text that attachments are named in by network, ID and interface, with these as people see them.

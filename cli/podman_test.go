@@ -85,6 +85,13 @@ network_config_dir = "`+dir+`/net.d"
 			t.Errorf("a container does not find %s:\n%s%s", name, got, said("resolved"))
 		}
 	}
+	if got := said("listed"); !regexp.MustCompile(`(?m)^apps +[0-9a-f]{12} +pod-web +eth0 `).MatchString(got) {
+		t.Errorf("ls does not name podman's container: %s", got)
+	}
+	if got := said("inspected"); !regexp.MustCompile(`^pod-web, container [0-9a-f]{12}, .*, alive\n`).MatchString(got) ||
+		!strings.Contains(got, "name servers ") {
+		t.Errorf("inspect of podman's container: %s", got)
+	}
 	lists, problems := spec.LoadDir("../docs/examples")
 	if len(lists) < 20 || len(problems) > 0 {
 		t.Errorf("%d lists, %v", len(lists), problems)
@@ -154,6 +161,8 @@ resolving --name pod-web --network-alias www --rootfs $PWD/root /bin/busybox sh 
 web=$!
 timeout 60 sh -c 'until grep -q ready out/resolved; do :; done' || true
 resolving --rootfs $PWD/root /bin/busybox sh -c 'cat /etc/resolv.conf; for n in pod-web www pod-web.apps.internal; do echo "== $n"; busybox nslookup $n; done' >out/resolving 2>&1 || true
+$FAIRLEAD ls --container pod-web >out/listed 2>&1 || true
+$FAIRLEAD inspect pod-web >out/inspected 2>&1 || true
 touch root/tmp/stop
 wait $web || true
 ls /var/lib/cni/results > out/left

@@ -161,6 +161,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 	for _, line := range doc.Tables {
 		a.print("%s %s\n", s.good("repaired:"), strings.ReplaceAll(line, " is missing", " was missing"))
 	}
+	name := shortOwners()
 	count, changed, begun := map[repair.State]int{}, []string{}, []string{}
 	for _, f := range report.Findings {
 		count[f.State]++
@@ -173,7 +174,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		if f.State == repair.InOrder && len(f.NotOurs) == 0 || f.State == repair.Handed {
 			continue // the sum says it
 		}
-		a.finding(f, s).print(a.stdout, s)
+		a.finding(f, name(f.Owner), s).print(a.stdout, s)
 	}
 	var sum []string
 	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.ToRepair, repair.Broken, repair.Gone,
@@ -222,7 +223,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 }
 
 // finding is an attachment that there is something to say of.
-func (a *app) finding(f repair.Finding, s style) *tree {
+func (a *app) finding(f repair.Finding, name string, s style) *tree {
 	state := s.doubt(string(f.State))
 	switch f.State {
 	case repair.Repaired, repair.InOrder, repair.Adopted:
@@ -230,7 +231,7 @@ func (a *app) finding(f repair.Finding, s style) *tree {
 	case repair.Broken, repair.Offline:
 		state = s.bad(string(f.State))
 	}
-	node := &tree{text: sprintf("%s/%s/%s %s", f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, state)}
+	node := &tree{text: sprintf("%s %s", name, state)}
 	for _, line := range f.Repaired {
 		node.add("%s", line)
 	}
