@@ -58,7 +58,12 @@ func (d *doctor) attachment(f repair.Finding, c attach.Cached) {
 		d.add("container-gone", "network "+c.Network, "", who(c, f.Drift...))
 		return
 	case repair.Offline:
-		d.add("reference-rules-missing", "packet filter", "", who(c, f.Drift...))
+		rules := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
+			return strings.HasPrefix(line, "link ") // which byResult says
+		})
+		if len(rules) > 0 {
+			d.add("reference-rules-missing", "packet filter", "", who(c, rules...))
+		}
 		return
 	case repair.InOrder, repair.Foreign, repair.Handed, repair.Busy:
 		return

@@ -34,6 +34,7 @@ type attached struct {
 
 	theirs  plan.Plan // what the reference made of it in the packet filter, where that attached it
 	offline []string  // … and is missing
+	known   bool      // of whose plugins we know what they make
 
 	guarded bool // it has rules, as far as that is known
 
@@ -114,7 +115,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		switch err := p.Leases(ctx, a.r.Plugins, told); {
 		case errors.Is(err, ipam.ErrHeld):
 			a.gone("%v", err)
-			a.want = nil
+			a.want, a.Held = nil, true
 			return nil
 		case !a.r.Firewall: // a lease that nobody has is missing, and the container lives
 			a.broken(err)
@@ -139,6 +140,7 @@ func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, link
 	if err != nil {
 		return
 	}
+	a.known = true
 	for _, r := range want {
 		r = plan.Unwrap(r)
 		if reference.Theirs(r) {
@@ -158,6 +160,9 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 		return
 	}
 	defer release()
+	if !a.r.Firewall {
+		a.offline = linksOff(w.Host, a.cached.Result)
+	}
 	if there, err := reference.ReferenceInNFT(w); there || err != nil {
 		return
 	}
@@ -179,13 +184,6 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 // programs were exchanged since.
 func (a *attached) others(p sdk.Plugin) bool {
 	return !a.made && !a.handed && p.MakesLinks() && !tagged(a.host, a.cached)
-}
-
-// tagged reports whether a link on the host bears the mark of an attachment by ours.
-func tagged(host *kernel.World, c *attach.Cached) bool {
-	return c.Result != nil && slices.ContainsFunc(c.Result.Interfaces, func(f spec.Interface) bool {
-		return f.Sandbox == "" && resource.Tagged(host, f.Name, c.Owner())
-	})
 }
 
 // Whose is Foreign for what another program attached, Handed for what was handed over to one, and else nothing, of an
@@ -212,7 +210,7 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	if a.State != "" {
 		return
 	}
-	if e == resource.Opens && len(a.want) == 0 && len(a.theirs) > 0 {
+	if e == resource.Opens && len(a.want) == 0 && a.known {
 		a.verifyTheirs(ctx)
 		return
 	}

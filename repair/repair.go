@@ -55,7 +55,7 @@ const (
 	Gone     State = "gone"           // its namespace, or its address: GC's business
 	Busy     State = "busy"           // it was deleted or made anew meanwhile, which sees to all that repair would
 	Foreign  State = "foreign"
-	Offline  State = "offline" // foreign, and rules are missing that the reference made for it, as far as these can be told
+	Offline  State = "offline" // foreign, and rules or links are missing that the reference made for it, as far as these can be told
 	Adopted  State = "adopted" // it was foreign, and attached anew
 )
 
@@ -69,6 +69,7 @@ type Finding struct {
 	Wrong    []Wrong  // the same by resource, where it is of one
 	Changed  bool     // the network is configured otherwise by now; what there should be is as it was attached
 	Lost     []string // what the reference knows nothing of, in a handover
+	Held     bool     // it is Gone, for its address is another's, and the container lives
 	Left     []string // plugins that a DEL, which took its interface down, has failed for
 	NotOurs  []string // plugins of its list that were passed over, and why
 
@@ -105,7 +106,9 @@ type Report struct {
 
 // OK reports whether all is as it should be now.
 func (r *Report) OK() bool {
-	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.State == Broken || f.State == ToRepair || f.State == Offline })
+	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool {
+		return f.State == Broken || f.State == ToRepair || f.State == Offline || f.Held
+	})
 }
 
 // Several at once: the kernel takes changes of the packet filter one after the other, and between these there

@@ -133,7 +133,7 @@ func TestRepairPassesOver(t *testing.T) {
 	}
 	nstest.Run(t, "nft", "flush", "ruleset")
 	r := s.repair()
-	if got := states(r); got != "lan/alive/eth0 repaired; lan/gone/eth0 gone; lan/other/eth0 gone; lan/taken/eth0 gone" || !r.OK() {
+	if got := states(r); got != "lan/alive/eth0 repaired; lan/gone/eth0 gone; lan/other/eth0 gone; lan/taken/eth0 gone" || r.OK() { // taken lives, and has no network
 		t.Errorf("%s, %v", got, r.Problems)
 	}
 	for i, want := range map[int]string{1: "its network namespace " + gone.Netns + " is gone", 3: "is held by somebody"} {
