@@ -28,7 +28,9 @@ func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	a.still = func() {}
 	c, err := root.ExecuteContextC(a.ctx)
+	a.still()
 	a.doing = c.CommandPath()
 	if err != nil {
 		var sig interrupted
@@ -54,6 +56,7 @@ type app struct {
 	status                int             // exit status where there is no error
 	doing                 string          // the command that ran, as it is called
 	ctx                   context.Context // of the command that runs
+	still                 func()          // ends what is told of a command that takes long
 	cancel                context.CancelCauseFunc
 	heeding               sync.Once // a signal ends ctx, and no longer the program
 }
@@ -95,7 +98,7 @@ Network Interface, and says what is attached and what would be done.
 		if a.output != "text" && a.output != "json" {
 			return fmt.Errorf("-o %s: want text or json", a.output)
 		}
-		a.ran, a.doing = true, c.CommandPath()
+		a.ran, a.doing, a.still = true, c.CommandPath(), a.progress(c)
 		return nil
 	}
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"},

@@ -125,3 +125,47 @@ func openTerminal(t *testing.T) (master, tty *os.File) {
 	t.Cleanup(func() { tty.Close() })
 	return master, tty
 }
+
+// Who waits at a terminal is told so after a second; a program that reads is not.
+func TestProgress(t *testing.T) {
+	fairlead, conf, bin := program(t), t.TempDir(), t.TempDir()
+	for name, text := range map[string]string{
+		conf + "/slow.conflist": `{"cniVersion": "1.1.0", "name": "slow", "plugins": [{"type": "slow"}]}`,
+		bin + "/slow":           "#!/bin/sh\nsleep 2\n" + `echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}'` + "\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	master, tty := openTerminal(t)
+	run := func(stderr *os.File) {
+		cmd := exec.Command(fairlead, "status", "slow")
+		cmd.Env = append(os.Environ(), "NETCONFPATH="+conf, "CNI_PATH="+bin)
+		cmd.Stderr = stderr
+		if out, err := cmd.Output(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		tty.WriteString("end of slow\n")
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	run(tty)
+	run(file)
+	in := bufio.NewScanner(master)
+	said := ""
+	for in.Scan() && !strings.HasPrefix(in.Text(), "end of") {
+		said += in.Text()
+	}
+	if !strings.Contains(said, "fairlead: status is still at work, since ") {
+		t.Errorf("a terminal is told %q", said)
+	}
+	if text, _ := os.ReadFile(file.Name()); strings.Contains(string(text), "still at work") {
+		t.Errorf("a file is told %q", text)
+	}
+	if !in.Scan() || in.Text() != "end of slow" {
+		t.Errorf("%q", in.Text())
+	}
+}
