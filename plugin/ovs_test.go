@@ -35,12 +35,22 @@ func pings(t *testing.T, from *attachment, to string) bool {
 // ovs runs the host's Open vSwitch.
 func ovs(t *testing.T) { nstest.NewOVS(t, "") }
 
-// TestOVS pings between containers of one bridge, apart where their VLANs are, and before, while and after ovs-vswitchd is started again.
+// TestOVS sends between containers of one bridge, by the datapath of ovs-vswitchd and the kernel's, apart where their VLANs are, and before, while and after ovs-vswitchd is started again.
 func TestOVS(t *testing.T) {
+	for _, datapath := range []string{"netdev", "system"} {
+		nstest.Apart(t, datapath, func(t *testing.T) { pingsByOVS(t, datapath) })
+	}
+}
+
+func pingsByOVS(t *testing.T, datapath string) {
+	if datapath == "system" {
+		nstest.NeedModule(t, "openvswitch")
+	}
 	o := nstest.NewOVS(t, "")
+	conf := func(more string) string { return strings.Replace(ovsConf(o, more), "netdev", datapath, 1) }
 	add := func(n int, more string) *attachment {
 		t.Helper()
-		r := newRunner(t, chain{name: "ovs-ping", plugins: []string{ovsConf(o, more+static4(fmt.Sprint("10.77.0.", n)))}})
+		r := newRunner(t, chain{name: "ovs-ping", plugins: []string{conf(more + static4(fmt.Sprint("10.77.0.", n)))}})
 		a := &attachment{id: fmt.Sprint("c", n), netns: nstest.NewNS(t)}
 		r.must("add", r.add(a))
 		r.must("check", r.check(a))

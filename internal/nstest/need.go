@@ -47,6 +47,17 @@ func Missing(names ...string) string {
 	return ""
 }
 
+// NeedModule skips a test where the kernel lacks a module.
+func NeedModule(t testing.TB, name string) {
+	t.Helper()
+	if _, err := os.Stat("/sys/module/" + name); err == nil {
+		return
+	}
+	if out, err := exec.Command("modprobe", name).CombinedOutput(); err != nil {
+		Skip(t, fmt.Sprintf("module %s: %v: %s", name, err, out))
+	}
+}
+
 // Machine is in the environment in the virtual machine of internal/vm.
 const Machine = "FAIRLEAD_MACHINE"
 
