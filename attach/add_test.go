@@ -92,7 +92,8 @@ func canonical(t testing.TB, b []byte) string {
 	return string(out)
 }
 
-// TestCapabilitiesOfOthers hands on what hardly a plugin of ours acts on to each plugin that declares it, as it is offered.
+// TestCapabilitiesOfOthers hands on what hardly a plugin of ours acts on to each plugin that declares it, as it is
+// offered.
 //
 // clause: K4 K9 K10 R7
 func TestCapabilitiesOfOthers(t *testing.T) {
@@ -236,7 +237,8 @@ func TestAddDeadline(t *testing.T) {
 	w.Grace, w.Rollback = 20*time.Millisecond, 2*time.Second
 	_, err := w.Add(ctx, chain(t, "1.0.0", three, map[string]map[string]order{
 		"second": {"ADD": {Hang: true}}, "third": {"DEL": {Hang: true}}}), web(t))
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "plugin second") || !strings.Contains(err.Error(), "plugin third") {
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "plugin second") ||
+		!strings.Contains(err.Error(), "plugin third") {
 		t.Errorf("%v: want the context's error, and the plugins' names", err)
 	}
 	w.expect("ADD first, ADD second, DEL third, DEL second, DEL first")
@@ -309,7 +311,8 @@ func TestAddNeedsNamespace(t *testing.T) {
 	for path, want := range map[string]string{
 		"": "no path", "/run/netns/absent": "no such file", file: "not a namespace", w.dir: "not a namespace",
 	} {
-		_, err := w.Add(bounded(t), chain(t, "1.0.0", three, nil), attach.Attachment{ContainerID: "web", Netns: path, IfName: "eth0"})
+		_, err := w.Add(bounded(t), chain(t, "1.0.0", three, nil),
+			attach.Attachment{ContainerID: "web", Netns: path, IfName: "eth0"})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "lan/web/eth0") {
 			t.Errorf("%q: %v, want %s", path, err, want)
 		}
@@ -338,7 +341,8 @@ func TestBadNames(t *testing.T) {
 			l, a := *l, good
 			change(&l, &a)
 			_, add := w.Add(bounded(t), &l, a)
-			for verb, err := range map[string]error{"ADD": add, "DEL": w.Del(bounded(t), &l, a), "CHECK": w.Check(bounded(t), &l, a)} {
+			for verb, err := range map[string]error{"ADD": add, "DEL": w.Del(bounded(t), &l, a),
+				"CHECK": w.Check(bounded(t), &l, a)} {
 				var doc *spec.Error
 				if !errors.As(err, &doc) || doc.Code != spec.CodeEnvironment && doc.Code != spec.CodeConfig {
 					t.Errorf("%s: %v, want code 4 or 7", verb, err)

@@ -83,8 +83,8 @@ var (
 // and even when ctx has ended; what fails then joins the error. A plugin that cannot be found is noticed
 // before any runs, and then there is nothing to take back.
 //
-// What is attached already is refused with ErrAttached, unless the namespace that it was attached to is
-// gone or has become another one, as after a reboot: then that one is deleted first, by the list that it was attached by.
+// What is attached already is refused with ErrAttached, unless the namespace that it was attached to is gone or has
+// become another one, as after a reboot: then that one is deleted first, by the list that it was attached by.
 func (r *Runtime) Add(ctx context.Context, l *spec.List, a Attachment) (*spec.Result, error) {
 	op, err := r.begin(ctx, "ADD", l, a)
 	if err != nil {
@@ -125,9 +125,9 @@ type Option func(*options)
 
 type options struct{ goOn bool }
 
-// Continue goes on past a plugin that fails, and joins the errors; without it the first error ends the call (clause R4). So
-// Del has the plugins before it give back what they hold, and where only plugins after the first one fail, [Cached.Left] says
-// which from then on. Check asks all plugins, in their order.
+// Continue goes on past a plugin that fails, and joins the errors; without it the first error ends the call (clause
+// R4). So Del has the plugins before it give back what they hold, and where only plugins after the first one fail,
+// [Cached.Left] says which from then on. Check asks all plugins, in their order.
 func Continue() Option { return func(o *options) { o.goOn = true } }
 
 func chosen(all []Option) (o options) {

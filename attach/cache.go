@@ -72,8 +72,8 @@ const kind = "cniCacheV1"
 // ErrUnseen is wrapped by the problem of List where the cache itself cannot be read: anything may be attached.
 var ErrUnseen = errors.New("cannot see what is attached")
 
-// ErrCorrupt is wrapped by the error of Check, and by a problem of List, where a file of the cache is neither an attachment
-// nor a result.
+// ErrCorrupt is wrapped by the error of Check, and by a problem of List, where a file of the cache is neither an
+// attachment nor a result.
 var ErrCorrupt = errors.New("not an attachment of the cache")
 
 // Unread is the problem of List with a file that may be an attachment.

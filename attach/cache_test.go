@@ -117,7 +117,8 @@ func TestCacheOfReference(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("list\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if len(problems) != 3 || !strings.Contains(fmt.Sprint(problems), "lan-odd-eth0: result") || !strings.Contains(fmt.Sprint(problems), "lan-torn-eth0") || !strings.Contains(fmt.Sprint(problems), "README") {
+	if len(problems) != 3 || !strings.Contains(fmt.Sprint(problems), "lan-odd-eth0: result") ||
+		!strings.Contains(fmt.Sprint(problems), "lan-torn-eth0") || !strings.Contains(fmt.Sprint(problems), "README") {
 		t.Errorf("problems %v", problems)
 	}
 	if c, _ := w.List("my-lan"); len(c) != 1 || c[0].Network != "my-lan" {
@@ -155,7 +156,8 @@ func TestCacheOfReference(t *testing.T) {
 	if err := w.GC(bounded(t), l, []spec.Attachment{}); err != nil {
 		t.Errorf("GC: %v", err)
 	}
-	if got := w.results(); slices.Contains(got, "lan-db-eth0") || !slices.Contains(got, "lan-bare-eth0") || !slices.Contains(got, "my-lan-db-eth0") {
+	if got := w.results(); slices.Contains(got, "lan-db-eth0") || !slices.Contains(got, "lan-bare-eth0") ||
+		!slices.Contains(got, "my-lan-db-eth0") {
 		t.Errorf("after GC of lan: %q", got)
 	}
 	w.expect("DEL first, DEL first")
@@ -250,7 +252,8 @@ func TestCacheWholeFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fd)
-	if _, err := syscall.InotifyAddWatch(fd, dir, syscall.IN_CREATE|syscall.IN_MODIFY|syscall.IN_MOVED_TO|syscall.IN_DELETE); err != nil {
+	if _, err := syscall.InotifyAddWatch(fd, dir,
+		syscall.IN_CREATE|syscall.IN_MODIFY|syscall.IN_MOVED_TO|syscall.IN_DELETE); err != nil {
 		t.Fatal(err)
 	}
 	l := chain(t, "1.0.0", three[:1], nil)

@@ -46,7 +46,8 @@ func prevResult(t *testing.T, c told) string {
 
 // clause: R2 R3 R6
 func TestDel(t *testing.T) {
-	for version, want := range map[string]string{"0.3.1": "none", "0.4.0": "first second third", "1.1.0": "first second third"} {
+	for version, want := range map[string]string{"0.3.1": "none", "0.4.0": "first second third",
+		"1.1.0": "first second third"} {
 		t.Run(version, func(t *testing.T) {
 			l := chain(t, version, three, nil)
 			a := web(t)
@@ -121,8 +122,9 @@ func TestDelFails(t *testing.T) {
 		calls   string
 		says    []string
 	}{
-		"stop":     {nil, "DEL third", []string{"plugin third", "exit status 9"}},
-		"continue": {[]attach.Option{attach.Continue()}, "DEL third, DEL second, DEL first", []string{"exit status 9", "try again"}},
+		"stop": {nil, "DEL third", []string{"plugin third", "exit status 9"}},
+		"continue": {[]attach.Option{attach.Continue()}, "DEL third, DEL second, DEL first",
+			[]string{"exit status 9", "try again"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := web(t)
@@ -293,7 +295,8 @@ func TestCheck(t *testing.T) {
 	w.expect("CHECK first, CHECK second")
 	bad = chain(t, "0.4.0", three, map[string]map[string]order{
 		"first": {"CHECK": {Stdout: `{"code":100,"msg":"drifted"}`, Exit: 1}}, "third": {"CHECK": {Stdout: `{"code":100,"msg":"is gone"}`, Exit: 1}}})
-	if err := w.Check(bounded(t), bad, a, attach.Continue()); err == nil || !strings.Contains(err.Error(), "drifted") || !strings.Contains(err.Error(), "is gone") {
+	if err := w.Check(bounded(t), bad, a, attach.Continue()); err == nil || !strings.Contains(err.Error(), "drifted") ||
+		!strings.Contains(err.Error(), "is gone") {
 		t.Errorf("drift of two: %v", err)
 	}
 	w.expect("CHECK first, CHECK second, CHECK third")

@@ -8,8 +8,8 @@ import (
 )
 
 // AttachedBy is the list that an attachment was made by, where now is what the network's file says by this time: what
-// another one made, its own DEL takes away and nobody else's. What a folder beside the file adds is not remembered, so it
-// is now's. It is now itself, which may be nil, where both are the same and where what is remembered cannot be read.
+// another one made, its own DEL takes away and nobody else's. What a folder beside the file adds is not remembered, so
+// it is now's. It is now itself, which may be nil, where both are the same and where what is remembered cannot be read.
 func (c *Cached) AttachedBy(now *spec.List) *spec.List {
 	if now != nil && bytes.Equal(now.Raw, c.Config) {
 		return now

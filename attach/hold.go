@@ -66,8 +66,9 @@ type Told struct {
 	Stdin []byte
 }
 
-// Told is what CHECK of a remembered attachment tells the plugins of its list l, in their order, and with
-// which CNI_ARGS; the plugins of a chain are told it one by one, as of a list that is written out. It is for who wants to know what was attached and runs none of them.
+// Told is what CHECK of a remembered attachment tells the plugins of its list l, in their order, and with which
+// CNI_ARGS; the plugins of a chain are told it one by one, as of a list that is written out. It is for who wants to
+// know what was attached and runs none of them.
 func (r *Runtime) Told(l *spec.List, c *Cached) (told []Told, args [][2]string, err error) {
 	op := &operation{r: r, verb: "CHECK", l: l, owner: c.Owner(),
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}}

@@ -59,7 +59,8 @@ func soon(t *testing.T) context.Context {
 // blocked: the operation did not begin, and its error says who is in the way.
 func blocked(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(fmt.Sprint(err), fmt.Sprintf("held by process %d", os.Getpid())) {
+	if !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(fmt.Sprint(err), fmt.Sprintf("held by process %d", os.Getpid())) {
 		t.Errorf("%s: %v, want it blocked", what, err)
 	}
 }

@@ -75,11 +75,11 @@ func identity(path string) (string, error) {
 	return n.identity()
 }
 
-// netnsForDel is what DEL tells the plugins: path, or nothing where path is the runtime's own namespace,
-// or another one than ADD saw, or none any more. A namespace path such as /proc/PID/ns/net outlives its
-// process and comes back as somebody else's; a plugin that believed it would take his interfaces, or the
-// host's, down. A plugin that gets no namespace takes the container's for vanished (clause P12). Where it cannot be told
-// which namespace it is, that is an error, and no plugin is asked.
+// netnsForDel is what DEL tells the plugins: path, or nothing where path is the runtime's own namespace, or another one
+// than ADD saw, or none any more. A namespace path such as /proc/PID/ns/net outlives its process and comes back as
+// somebody else's; a plugin that believed it would take his interfaces, or the host's, down. A plugin that gets no
+// namespace takes the container's for vanished (clause P12). Where it cannot be told which namespace it is, that is an
+// error, and no plugin is asked.
 func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -107,12 +107,14 @@ func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 	return path, nil
 }
 
-// unanswered reports whether an error says nothing of the file that was asked about, but only that it could not be asked.
+// unanswered reports whether an error says nothing of the file that was asked about, but only that it could not be
+// asked.
 func unanswered(err error) bool {
 	if errors.Is(err, ErrCorrupt) || errors.Is(err, spec.ErrNotPlain) {
 		return false
 	}
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM, syscall.EACCES, syscall.EINTR, syscall.EIO} {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM,
+		syscall.EACCES, syscall.EINTR, syscall.EIO} {
 		if errors.Is(err, e) {
 			return true
 		}

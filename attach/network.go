@@ -42,7 +42,8 @@ func (r *Runtime) GC(ctx context.Context, l *spec.List, valid []spec.Attachment)
 		return err
 	}
 	if valid == nil {
-		return op.failed(spec.Errorf(spec.CodeConfig, "there is no list of valid attachments; an empty one that is not nil removes all"))
+		return op.failed(spec.Errorf(spec.CodeConfig,
+			"there is no list of valid attachments; an empty one that is not nil removes all"))
 	}
 	if l.DisableGC {
 		return nil
@@ -94,8 +95,8 @@ func (op *operation) deleteStale(ctx context.Context) error {
 	return errors.Join(sideBySide(len(cached), func(i int) error { return op.deleteOne(ctx, cached[i].Owner()) })...)
 }
 
-// DelEach deletes attachments that Runtime.List returned, several at once, each by the list that it was attached by, else by l. It goes on
-// past errors, and returns one or nil for each.
+// DelEach deletes attachments that Runtime.List returned, several at once, each by the list that it was attached by,
+// else by l. It goes on past errors, and returns one or nil for each.
 func (r *Runtime) DelEach(ctx context.Context, l *spec.List, cached []Cached, opts ...Option) []error {
 	return sideBySide(len(cached), func(i int) error {
 		c := cached[i]
@@ -156,8 +157,9 @@ func (op *operation) deleteOne(ctx context.Context, o spec.Owner) error {
 	return op.former(c).detach(ctx, c, true)
 }
 
-// former is the DEL of what the cache has, by the list that it was attached by and with what ADD was told. The number of a
-// process comes back as somebody else's, so such a path is only believed where the cache knows which namespace it was.
+// former is the DEL of what the cache has, by the list that it was attached by and with what ADD was told. The number
+// of a process comes back as somebody else's, so such a path is only believed where the cache knows which namespace it
+// was.
 func (op *operation) former(c *Cached) *operation {
 	l, version := op.l, op.version
 	if was := c.AttachedBy(l); was != l {
@@ -173,9 +175,9 @@ func (op *operation) former(c *Cached) *operation {
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: netns}}
 }
 
-// stale tells whether the namespace that was attached is certainly not there any more. Where mounts are not all seen, as in a
-// container of this program's own, there is a file at its path that nothing is mounted on, or not even the directory: that
-// proves nothing but what was of an earlier boot.
+// stale tells whether the namespace that was attached is certainly not there any more. Where mounts are not all seen,
+// as in a container of this program's own, there is a file at its path that nothing is mounted on, or not even the
+// directory: that proves nothing but what was of an earlier boot.
 func (c *Cached) stale() bool {
 	if c.Netns == "" {
 		return false

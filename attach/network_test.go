@@ -73,7 +73,8 @@ func TestGCProcessNamespace(t *testing.T) {
 				w.told()
 			} else {
 				dir := filepath.Join(w.CacheDir, "results")
-				if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "lan-web-eth0"), []byte(tc.result), 0o600)); err != nil {
+				if err := errors.Join(os.MkdirAll(dir, 0o700),
+					os.WriteFile(filepath.Join(dir, "lan-web-eth0"), []byte(tc.result), 0o600)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -106,7 +107,8 @@ func TestGC(t *testing.T) {
 	for _, c := range calls {
 		names = append(names, c.String()+" "+c.Env["CNI_CONTAINERID"])
 	}
-	if got := strings.Join(names, ", "); got != "DEL second b, DEL first b, DEL second c, DEL first c, GC first , GC second " {
+	if got := strings.Join(names,
+		", "); got != "DEL second b, DEL first b, DEL second c, DEL first c, GC first , GC second " {
 		t.Fatalf("plugins: %s", got)
 	}
 	del := calls[1]
@@ -187,7 +189,8 @@ func TestGCGoesOn(t *testing.T) {
 			dels[c.Env["CNI_CONTAINERID"]] += c.Type + " "
 		}
 	}
-	if want := map[string]string{"b": "third second first ", "c": "third second first "}; !maps.Equal(dels, want) || gcs != "first second third " {
+	if want := map[string]string{"b": "third second first ", "c": "third second first "}; !maps.Equal(dels, want) ||
+		gcs != "first second third " {
 		t.Errorf("DEL %v, GC %q", dels, gcs)
 	}
 	if got := len(w.results()); got != 4 {
@@ -264,7 +267,8 @@ func TestVersionSelectionWithoutAdd(t *testing.T) {
 	// Of a network that cannot be, nothing is asked.
 	w := newWorld(t)
 	for _, l := range []*spec.List{chain(t, "9.9.9", three, nil), {Name: "../lan", CNIVersion: spec.V110}} {
-		for verb, err := range map[string]error{"STATUS": w.Status(bounded(t), l), "GC": w.GC(bounded(t), l, []spec.Attachment{})} {
+		for verb, err := range map[string]error{"STATUS": w.Status(bounded(t), l),
+			"GC": w.GC(bounded(t), l, []spec.Attachment{})} {
 			var doc *spec.Error
 			if !errors.As(err, &doc) {
 				t.Errorf("%s: %v, want an error with a code", verb, err)

@@ -98,7 +98,8 @@ func (op *operation) makeRoom(ctx context.Context) error {
 	if cached == nil || err != nil {
 		return err
 	}
-	// A file that nothing is mounted on may hide a namespace from this process; but who attaches the container again knows.
+	// A file that nothing is mounted on may hide a namespace from this process; but who attaches the container again
+	// knows.
 	if _, err := identity(cached.Netns); !op.r.Gone(cached) && !errors.Is(err, errNoNamespace) {
 		return fmt.Errorf("%w (%s): delete it first, or choose another interface name", ErrAttached, cached.File)
 	}
@@ -211,7 +212,8 @@ func (op *operation) detach(ctx context.Context, cached *Cached, goOn bool) erro
 	if err != nil {
 		return op.failed(err)
 	}
-	if cached != nil && netns != "" && netns == cached.Netns && !cached.stale() && op.r.Gone(cached) { // what is there now is another's
+	// what is there now is another's
+	if cached != nil && netns != "" && netns == cached.Netns && !cached.stale() && op.r.Gone(cached) {
 		netns = ""
 	}
 	left, err := op.del(ctx, prev, netns, goOn)
@@ -265,7 +267,8 @@ func (op *operation) stdin(verb string, conf *spec.Conf, prev *spec.Result) ([]b
 }
 
 // run runs one plugin once.
-func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netns string, prev *spec.Result) ([]byte, error) {
+func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netns string,
+	prev *spec.Result) ([]byte, error) {
 	path, err := invoke.Find(conf.Type, op.r.PluginDirs)
 	if err != nil {
 		return nil, op.failed(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 )
 
-// What lies in the cache and is no file is named, and costs nobody anything but whose name it has. Those get a new one at
-// their ADD.
+// What lies in the cache and is no file is named, and costs nobody anything but whose name it has. Those get a new one
+// at their ADD.
 //
 // clause: R6
 func TestCacheNoFile(t *testing.T) {
@@ -26,7 +26,8 @@ func TestCacheNoFile(t *testing.T) {
 	}
 	dir := filepath.Join(w.CacheDir, "results")
 	path := func(name string) string { return filepath.Join(dir, name) }
-	if err := errors.Join(syscall.Mkfifo(path("pipe"), 0o600), syscall.Mkfifo(path("lan-db-eth0"), 0o600), os.Symlink("/dev/zero", path("link")),
+	if err := errors.Join(syscall.Mkfifo(path("pipe"), 0o600), syscall.Mkfifo(path("lan-db-eth0"), 0o600),
+		os.Symlink("/dev/zero", path("link")),
 		os.WriteFile(path("huge"), nil, 0o600), os.Truncate(path("huge"), 3<<30)); err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,8 @@ func TestCacheNoFile(t *testing.T) {
 		if len(list) != 1 || list[0].ContainerID != "web" {
 			t.Errorf("list %v", list)
 		}
-		for _, want := range []string{"pipe: it is no plain file", "lan-db-eth0: it is no plain file", "link: it is no plain file", "huge: it is no plain file"} {
+		for _, want := range []string{"pipe: it is no plain file", "lan-db-eth0: it is no plain file",
+			"link: it is no plain file", "huge: it is no plain file"} {
 			if len(problems) != 4 || !strings.Contains(fmt.Sprint(problems), want) {
 				t.Errorf("problems %v, want %q", problems, want)
 			}

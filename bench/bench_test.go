@@ -73,9 +73,11 @@ func sides(our, theirs time.Duration) map[string]summary {
 
 // A CHECK that fails is shown as failed, not as fast.
 func TestReport(t *testing.T) {
-	l := line{Case: "c", Present: load{3, "leases"}, Verb: "CHECK", By: sides(1, 12), Fails: []string{"the reference fails"}}
+	l := line{Case: "c", Present: load{3, "leases"}, Verb: "CHECK", By: sides(1, 12),
+		Fails: []string{"the reference fails"}}
 	text := string(report{Lines: []line{l, l}}.text())
-	if strings.Contains(text, "12.0") || strings.Count(text, "the reference fails") != 1 || !strings.Contains(text, "3 leases") {
+	if strings.Contains(text, "12.0") || strings.Count(text, "the reference fails") != 1 ||
+		!strings.Contains(text, "3 leases") {
 		t.Errorf("report:\n%s", text)
 	}
 }
@@ -94,7 +96,8 @@ func TestRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		rep, err := read(file)
-		if want == "" && (err != nil || rep.Machine.Go != "go1") || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || rep.Machine.Go != "go1") || want != "" &&
+			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q is %+v, %v", text, rep.Machine, err)
 		}
 	}
@@ -111,10 +114,12 @@ func TestPage(t *testing.T) {
 	if s := string(old); !strings.Contains(s, "chain-a") || strings.Contains(s, virtual) {
 		t.Errorf("here alone:\n%s", s)
 	}
-	if s := string(both); !strings.Contains(s, "chain-a") || !strings.Contains(s, "chain-b") || !bytes.HasPrefix(both, old) {
+	if s := string(both); !strings.Contains(s, "chain-a") || !strings.Contains(s, "chain-b") ||
+		!bytes.HasPrefix(both, old) {
 		t.Errorf("both:\n%s", s)
 	}
-	if strings.Contains(again, "chain-a") || !strings.Contains(again, "chain-b") || !strings.Contains(again, "chain-c") || strings.Count(again, intro) != 1 {
+	if strings.Contains(again, "chain-a") || !strings.Contains(again, "chain-b") || !strings.Contains(again, "chain-c") ||
+		strings.Count(again, intro) != 1 {
 		t.Errorf("again:\n%s", again)
 	}
 }

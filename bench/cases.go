@@ -62,24 +62,27 @@ func cases() []benchCase {
 		}},
 		{Name: "bridge + host-local + bandwidth", Subnet: "10.29", Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.29")},
-			{"type": "bandwidth", "ingressRate": 100_000_000, "ingressBurst": 5_000_000, "egressRate": 100_000_000, "egressBurst": 5_000_000},
+			{"type": "bandwidth", "ingressRate": 100_000_000, "ingressBurst": 5_000_000, "egressRate": 100_000_000,
+				"egressBurst": 5_000_000},
 		}},
 		{Name: "bridge + host-local + tuning", Subnet: "10.30", Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.30")},
 			{"type": "tuning", "mtu": 1400, "promisc": true, "sysctl": map[string]string{"net.core.somaxconn": "500"}},
 		}},
-		{Name: "bridge + host-local + route + debug (the reference without these two)", Subnet: "10.38", Extra: true, Plugins: []map[string]any{
-			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.38")},
-			{"type": "route", "routes": []map[string]any{
-				{"dst": "192.0.2.0/24", "nexthops": []map[string]any{{"via": "10.38.255.1"}, {"via": "10.38.255.2"}}},
-				{"action": "replace", "dst": "default", "via": "10.38.0.1"},
-			}, "rules": []map[string]any{{"priority": 1000, "to": "192.0.2.0/24", "table": 254}}},
-			{"type": "debug", "cniOutput": "/run/bench-calls"},
-		}},
-		{Name: "bridge + host-local + alias (the reference without it)", Subnet: "10.39", Grows: true, Extra: true, Names: true, Plugins: []map[string]any{
-			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.39")},
-			{"type": "alias", "runtimeConfig": map[string]any{"aliases": []string{"www"}}},
-		}},
+		{Name: "bridge + host-local + route + debug (the reference without these two)", Subnet: "10.38", Extra: true,
+			Plugins: []map[string]any{
+				{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.38")},
+				{"type": "route", "routes": []map[string]any{
+					{"dst": "192.0.2.0/24", "nexthops": []map[string]any{{"via": "10.38.255.1"}, {"via": "10.38.255.2"}}},
+					{"action": "replace", "dst": "default", "via": "10.38.0.1"},
+				}, "rules": []map[string]any{{"priority": 1000, "to": "192.0.2.0/24", "table": 254}}},
+				{"type": "debug", "cniOutput": "/run/bench-calls"},
+			}},
+		{Name: "bridge + host-local + alias (the reference without it)", Subnet: "10.39", Grows: true, Extra: true,
+			Names: true, Plugins: []map[string]any{
+				{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.39")},
+				{"type": "alias", "runtimeConfig": map[string]any{"aliases": []string{"www"}}},
+			}},
 		{Name: "ptp + host-local + ipMasq", Subnet: "10.32", Alone: true, Plugins: []map[string]any{
 			{"type": "ptp", "ipMasq": true, "ipam": hostLocal("10.32")},
 		}},

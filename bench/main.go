@@ -51,7 +51,8 @@ func main() {
 	flag.BoolVar(&o.virtual, "virtual", false, "the cases that few kernels have, and no others: for the virtual machine")
 	flag.BoolVar(&asJSON, "json", false, "print JSON")
 	flag.StringVar(&from, "from", "", "measure nothing: take what -json has printed from this file")
-	flag.StringVar(&md, "md", "", "also write a page of Markdown to this file; what it has of the virtual machine, or of here, stays")
+	flag.StringVar(&md, "md", "",
+		"also write a page of Markdown to this file; what it has of the virtual machine, or of here, stays")
 	flag.BoolVar(&worker, "worker", false, "be one side's host (bench starts these itself)")
 	flag.Parse()
 
@@ -159,7 +160,8 @@ func measureAll(o options) (rep report, err error) {
 	return rep, nil
 }
 
-// read takes what -json has printed. Lines may stand before it: the virtual machine has one console for all that a program says.
+// read takes what -json has printed. Lines may stand before it: the virtual machine has one console for all that a
+// program says.
 func read(path string) (rep report, err error) {
 	b, err := os.ReadFile(path)
 	if err == nil {

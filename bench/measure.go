@@ -226,7 +226,8 @@ func startUp(o options) ([]start, error) {
 	}
 	defer os.RemoveAll(dir)
 	hello := dir + "/hello"
-	if err := os.WriteFile(hello+".go", []byte("package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello\\n\") }\n"), 0o600); err != nil {
+	if err := os.WriteFile(hello+".go",
+		[]byte("package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello\\n\") }\n"), 0o600); err != nil {
 		return nil, err
 	}
 	// Copied, as installed programs are: what the linker wrote is in small pages, and starts slower.
@@ -250,7 +251,8 @@ func startUp(o options) ([]start, error) {
 	if err := readInPages(dir + "/evicted/bridge"); err != nil {
 		return nil, err
 	}
-	if out, err := exec.Command(filepath.Join(o.plugins, "../fairlead"), "warm", dir+"/warm/bridge").CombinedOutput(); err != nil {
+	if out, err := exec.Command(filepath.Join(o.plugins, "../fairlead"), "warm",
+		dir+"/warm/bridge").CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("fairlead warm: %w\n%s", err, out)
 	}
 	took := make([][]cost, len(programs)) // the first of each is not counted

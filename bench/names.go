@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serveNames starts our name server, the program beside the directory of our plugins, for as long as the host is there. The
-// worker's first thread, which starts it, ends with the host.
+// serveNames starts our name server, the program beside the directory of our plugins, for as long as the host is there.
+// The worker's first thread, which starts it, ends with the host.
 func (h host) serveNames() error {
 	cmd := exec.Command(filepath.Join(filepath.Dir(h.dir), "fairlead"), "dns")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}

@@ -178,7 +178,8 @@ func (r report) markdown() string {
 		fmt.Fprintf(b, "- %s\n\n", f)
 	}
 	r.others(b)
-	b.WriteString("Configurations are CNI " + cniVersion + ", the newest that Debian 12's reference speaks; GC's are " + gcVersion)
+	b.WriteString("Configurations are CNI " + cniVersion + ", the newest that Debian 12's reference speaks; GC's are " +
+		gcVersion)
 	if !r.Machine.Virtual {
 		b.WriteString("; the port\nmappings are one of tcp and one of udp")
 	}

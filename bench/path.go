@@ -84,7 +84,11 @@ func (h host) path(p dataPath) (c pathCost, err error) {
 		return c, err
 	}
 	var l net.Listener
-	if err := nstest.In(measured.netns, func() (err error) { l, err = net.Listen("tcp4", ":80"); return err }); err != nil {
+	if err := nstest.In(measured.netns, func() (err error) {
+		l,
+			err = net.Listen("tcp4", ":80")
+		return err
+	}); err != nil {
 		return c, err
 	}
 	defer l.Close()

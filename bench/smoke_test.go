@@ -19,7 +19,8 @@ func built(t *testing.T) (o options) {
 	t.Helper()
 	dir := t.TempDir()
 	o = options{plugins: dir + "/cni", reference: "/usr/lib/cni", floor: dir + "/floor"}
-	for path, pkg := range map[string]string{"cni/bridge": "../cmd/cni", "floor/floor": "./floor", "fairlead": "../cmd/fairlead"} {
+	for path, pkg := range map[string]string{"cni/bridge": "../cmd/cni", "floor/floor": "./floor",
+		"fairlead": "../cmd/fairlead"} {
 		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, path), pkg)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -34,8 +35,8 @@ func built(t *testing.T) (o options) {
 	return o
 }
 
-// Each row of the benchmark runs, small, with all sides, and shows in the text, on the page and in its plots. The reference's
-// containers are enough to have their rules cloned.
+// Each row of the benchmark runs, small, with all sides, and shows in the text, on the page and in its plots. The
+// reference's containers are enough to have their rules cloned.
 func TestRows(t *testing.T) {
 	nstest.NeedProgram(t, "ip", "nft", "iptables", "/usr/lib/cni/portmap")
 	o := built(t)
@@ -46,7 +47,8 @@ func TestRows(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(rep.Start) != 5 || len(rep.Lines) != 2*len(verbs()) || len(rep.Bursts) != 2 || len(rep.GC) != 1 || len(rep.Paths) != 2 {
+	if len(rep.Start) != 5 || len(rep.Lines) != 2*len(verbs()) || len(rep.Bursts) != 2 || len(rep.GC) != 1 ||
+		len(rep.Paths) != 2 {
 		t.Fatalf("rows: %+v", rep)
 	}
 	for _, l := range rep.Lines {

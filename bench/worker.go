@@ -105,7 +105,8 @@ func calmly(f func() error) (err error) {
 		return err
 	}
 	if was.Policy != unix.SCHED_NORMAL {
-		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0); err != nil {
+		if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL},
+			0); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, unix.SchedSetAttr(0, was, 0)) }()
@@ -210,7 +211,8 @@ func (h host) present(n int) (attachment, error) {
 	if h.c.Alone {
 		per = 1
 	}
-	a := attachment{1000 + n, fmt.Sprintf("present-%d", n), fmt.Sprintf("/run/netns/p%d", n/per), fmt.Sprintf("eth%d", n%per)}
+	a := attachment{1000 + n, fmt.Sprintf("present-%d", n), fmt.Sprintf("/run/netns/p%d", n/per),
+		fmt.Sprintf("eth%d", n%per)}
 	if n%per == 0 {
 		return a, nstest.MakeNS(a.netns)
 	}

@@ -11,10 +11,11 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin"
 )
 
-// A step of a build is on a network that our plugins alone make, in a directory that `fairlead install` filled, and leaves nothing of
-// itself there. The script is a host of its own, without cgroups; the image has one file.
+// A step of a build is on a network that our plugins alone make, in a directory that `fairlead install` filled, and
+// leaves nothing of itself there. The script is a host of its own, without cgroups; the image has one file.
 func TestBuildah(t *testing.T) {
-	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
+	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil ||
+		!strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
 		t.Skip("buildah with CNI plugins takes root of the machine")
 	}
 	nstest.NeedProgram(t, "buildah", "crun", "busybox", "unshare")
@@ -27,7 +28,8 @@ func TestBuildah(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("unshare", "--net", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-eu", "-c", buildahScript)
+	cmd := exec.Command("unshare", "--net", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh",
+		"-eu", "-c", buildahScript)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", "FAIRLEAD="+bin, "D="+dir,
 		"CONTAINERS_CONF="+dir+"/containers.conf", "CONTAINERS_STORAGE_CONF="+dir+"/storage.conf")

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/names"
 )
 
-// The socket that systemd has opened is taken: who asked before the server ran is answered, and the socket stays when the
-// server ends.
+// The socket that systemd has opened is taken: who asked before the server ran is answered, and the socket stays when
+// the server ends.
 func TestNamesActivation(t *testing.T) {
 	fairlead := program(t)
 	socket := nameserver.Socket(kernel.Store{Dir: kernel.StoreDir})

@@ -135,7 +135,8 @@ func TestClients(t *testing.T) {
 		"Package: containerd\nStatus: deinstall ok config-files\nVersion: 1.6.20\n\n" +
 		"Package: containerd.io\nStatus: install ok installed\nVersion: 5:2.1.3-1~debian\n"
 	for name, want := range map[string]client{
-		"podman": {"podman", "4.3.1+ds1-8", spec.V100}, "containerd": {"containerd", "5:2.1.3-1~debian", spec.V110}, "crio": {},
+		"podman": {"podman", "4.3.1+ds1-8", spec.V100}, "containerd": {"containerd", "5:2.1.3-1~debian",
+			spec.V110}, "crio": {},
 	} {
 		if got := packaged([]byte(status), name); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)
@@ -149,8 +150,9 @@ func TestLeases(t *testing.T) {
 	soon, over := now.Add(3*time.Minute), now.Add(-time.Minute)
 	web := attach.Cached{Network: "lan", ContainerID: "web", IfName: "eth0"}
 	list := func(state string, ends time.Time) []leased {
-		return []leased{{Network: "lan", ContainerID: "web", IfName: "eth0", State: state, Addresses: []string{"10.9.0.10/24"},
-			Server: "10.9.0.1", Ends: &ends}}
+		return []leased{{Network: "lan", ContainerID: "web", IfName: "eth0", State: state,
+			Addresses: []string{"10.9.0.10/24"},
+			Server:    "10.9.0.1", Ends: &ends}}
 	}
 	for state, want := range map[string]string{
 		"bound":     "",

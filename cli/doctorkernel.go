@@ -71,7 +71,8 @@ func (d *doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 		if dst == from || dst.Is4() != from.Is4() {
 			continue
 		}
-		v, err := packetfilter.Forwarded(d.host, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst}, "inet fairlead")
+		v, err := packetfilter.Forwarded(d.host, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst},
+			"inet fairlead")
 		if err != nil {
 			d.blind("the packet filters of others: %v", err)
 			return
@@ -80,7 +81,8 @@ func (d *doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 		if v.Outcome != packetfilter.Dropped || d.has("foreign-filter-drops", where) {
 			return
 		}
-		d.add("bridge-filter-drops", where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link, rule),
+		d.add("bridge-filter-drops", where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link,
+			rule),
 			whom(mine), "", accepting(v, link))
 		return
 	}
@@ -93,7 +95,8 @@ func (d *doctor) unfiltered(key string, mine []attach.Cached) {
 		return // which is said of the packet filter
 	}
 	const chain = "KUBE-SERVICES"
-	there, err := nft.HasChain(&kernel.NFTTable{Family: kernel.NFProto(strings.HasSuffix(key, "ip6tables")), Name: "nat"}, chain)
+	there, err := nft.HasChain(&kernel.NFTTable{Family: kernel.NFProto(strings.HasSuffix(key, "ip6tables")), Name: "nat"},
+		chain)
 	if !there {
 		t := d.host.IPTables(kernel.IPTLegacy, strings.HasSuffix(key, "ip6tables"), "nat")
 		legacy, err2 := t.HasChain(chain)
@@ -144,8 +147,9 @@ func (d *doctor) reversePath(ns *kernel.NS, c attach.Cached, m portMapping) {
 	if other == "" || strict != "1" {
 		return
 	}
-	d.add("reverse-path-filter", "container", fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName,
-		other), who(c, "publishes "+m.String()), "NETNS", c.Netns)
+	d.add("reverse-path-filter", "container",
+		fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName,
+			other), who(c, "publishes "+m.String()), "NETNS", c.Netns)
 }
 
 // kinds are the kinds of links that a plugin makes; a kernel may lack them.

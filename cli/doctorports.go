@@ -96,7 +96,8 @@ func (d *doctor) translated(c attach.Cached, m portMapping) {
 		return // these publish so for the containers that they attach
 	}
 	where, rule := decider(v)
-	d.add("published-port-diverted", where, fmt.Sprintf("%s takes what comes to port %d/%s: %s", owner(v), m.HostPort, m.Protocol,
+	d.add("published-port-diverted", where, fmt.Sprintf("%s takes what comes to port %d/%s: %s", owner(v), m.HostPort,
+		m.Protocol,
 		rule), who(c, m.String()), "", undoing(v, m))
 }
 

@@ -70,8 +70,8 @@ func (d *doctor) claimed(ns *kernel.NS, l *kernel.Link, a netip.Addr) (net.Hardw
 // sizeTime is how long an answer to a large packet may take.
 const sizeTime = 400 * time.Millisecond
 
-// probeSize sends packets that must not be cut into pieces, as large as the container's link takes them, to the address of
-// --to, else to the router of the host's default route. What is lost without a word is a fault: TCP hangs on it.
+// probeSize sends packets that must not be cut into pieces, as large as the container's link takes them, to the address
+// of --to, else to the router of the host's default route. What is lost without a word is a fault: TCP hangs on it.
 func (d *doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	to, _, err := splitTarget(d.to)
 	if err != nil {

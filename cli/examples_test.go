@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Every configuration in README.md and below docs is taken by the program without a word against it, and can be planned.
+// Every configuration in README.md and below docs is taken by the program without a word against it, and can be
+// planned.
 func TestExamples(t *testing.T) {
 	bin := program(t)
 	plugins := filepath.Dir(bin)
@@ -95,7 +96,8 @@ func TestExamplesBite(t *testing.T) {
 
 type docExample struct{ where, conflist string }
 
-// examples are the blocks of JSON in our documents that are a list, or the "ipam" of one, and the files in docs/examples.
+// examples are the blocks of JSON in our documents that are a list, or the "ipam" of one, and the files in
+// docs/examples.
 func examples(t *testing.T) (all []docExample) {
 	t.Helper()
 	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/plugins/*.md", "../docs/examples/*"} {

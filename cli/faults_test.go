@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDelFaults lets each look at the namespace and at the cache fail that `fairlead del` and its plugins take: what cannot be read is not
-// set aside, what cannot be told is not taken for another one, and del fails, or has done its work.
+// TestDelFaults lets each look at the namespace and at the cache fail that `fairlead del` and its plugins take: what
+// cannot be read is not set aside, what cannot be told is not taken for another one, and del fails, or has done its
+// work.
 func TestDelFaults(t *testing.T) {
 	bare(t.Fatalf)
 	bin, conf := program(t), t.TempDir()
@@ -45,7 +46,8 @@ func TestDelFaults(t *testing.T) {
 		fired = false
 		del, said := command("del")
 		err := nstest.WithFaults(del, func(s nstest.Syscall) unix.Errno {
-			if s.Name != "openat" || s.Path != path && !strings.HasSuffix(s.Path, "/ns/net") && !strings.Contains(s.Path, "/cni/results/") {
+			if s.Name != "openat" || s.Path != path && !strings.HasSuffix(s.Path, "/ns/net") &&
+				!strings.Contains(s.Path, "/cni/results/") {
 				return 0
 			}
 			if count++; count != n {

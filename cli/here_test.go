@@ -21,7 +21,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// inProcess is a runtime that is all plugins itself, and a list. Nothing can be executed by it: the test's program is no plugin.
+// inProcess is a runtime that is all plugins itself, and a list. Nothing can be executed by it: the test's program is
+// no plugin.
 func inProcess(t *testing.T, list string) (*attach.Runtime, *spec.List) {
 	t.Helper()
 	dir := t.TempDir()
@@ -86,13 +87,15 @@ func TestHere(t *testing.T) {
 			ctx := context.Background()
 			for i := range all {
 				all[i] = attach.Attachment{ContainerID: fmt.Sprint("c", i), Netns: nstest.NewNS(t), IfName: "eth0",
-					Capabilities: map[string]any{"portMappings": []any{map[string]any{"hostPort": 8000 + i, "containerPort": 80, "protocol": "tcp"}}}}
+					Capabilities: map[string]any{"portMappings": []any{map[string]any{"hostPort": 8000 + i, "containerPort": 80,
+						"protocol": "tcp"}}}}
 			}
 			each("add", func(i int) (err error) { results[i], err = rt.Add(ctx, l, all[i]); return err })
 			seen := map[string]bool{}
 			for i, res := range results {
 				addr := res.IPs[0].Address.Addr().String()
-				if out := nstest.RunIn(t, all[i].Netns, "ip", "-br", "-4", "addr", "show", "dev", "eth0"); seen[addr] || !strings.Contains(out, addr) {
+				if out := nstest.RunIn(t, all[i].Netns, "ip", "-br", "-4", "addr", "show", "dev", "eth0"); seen[addr] ||
+					!strings.Contains(out, addr) {
 					t.Errorf("%s: has %s twice, or not: %s", all[i].ContainerID, addr, out)
 				}
 				seen[addr] = true
@@ -126,7 +129,8 @@ func hostNamespace(t *testing.T) string {
 	return strings.TrimSpace(nstest.Run(t, "readlink", "/proc/self/ns/net"))
 }
 
-// TestCachedAlike: what is remembered of an attachment is the same of a list and of a chain, and either detaches the other's.
+// TestCachedAlike: what is remembered of an attachment is the same of a list and of a chain, and either detaches the
+// other's.
 //
 // clause: R2 R6
 func TestCachedAlike(t *testing.T) {
@@ -156,7 +160,8 @@ func TestCachedAlike(t *testing.T) {
 		if now["result"] == nil || !reflect.DeepEqual(now, first) {
 			t.Errorf("remembered is\n%v\nand\n%v", first, now)
 		}
-		if err := errors.Join(rt.Check(context.Background(), way[1], a), rt.Del(context.Background(), way[1], a)); err != nil {
+		if err := errors.Join(rt.Check(context.Background(), way[1], a),
+			rt.Del(context.Background(), way[1], a)); err != nil {
 			t.Error(err)
 		}
 		if left := whatIsLeft(t); left != "" {
@@ -166,8 +171,8 @@ func TestCachedAlike(t *testing.T) {
 	nstest.Run(t, "ip", "link", "del", "br-here")
 }
 
-// TestHereFails: what a plugin in this process says is what it would have said in one of its own, and an ADD whose time is out
-// is taken back.
+// TestHereFails: what a plugin in this process says is what it would have said in one of its own, and an ADD whose time
+// is out is taken back.
 //
 // clause: I2 P7 P8 P11 R5 R12
 func TestHereFails(t *testing.T) {
@@ -177,7 +182,8 @@ func TestHereFails(t *testing.T) {
 	var ran *invoke.ExecError
 	var doc *spec.Error
 	if !errors.As(err, &ran) || !errors.As(err, &doc) || !strings.Contains(doc.Msg, "net.core.nosuch") ||
-		!strings.Contains(err.Error(), "(plugin tuning ADD network here container c1 interface eth0; "+rt.PluginDirs[0]+"/tuning)") {
+		!strings.Contains(err.Error(), "(plugin tuning ADD network here container c1 interface eth0; "+rt.PluginDirs[0]+
+			"/tuning)") {
 		t.Errorf("add says %v", err)
 	}
 	if left := whatIsLeft(t); left != "" {

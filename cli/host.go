@@ -156,8 +156,8 @@ func furnish() error {
 	return setUp("lo")
 }
 
-// placeResolv makes an empty file where the host's resolv.conf leads, if that is below /run, as systemd-resolved has it: a
-// container's own is mounted over that.
+// placeResolv makes an empty file where the host's resolv.conf leads, if that is below /run, as systemd-resolved has
+// it: a container's own is mounted over that.
 func placeResolv() error {
 	to, err := os.Readlink(etcResolv)
 	if err != nil {

@@ -44,9 +44,12 @@ directory. It refuses a DIR to which other users can write, for runtimes execute
 	}
 	c.Flags().StringVar(&i.dir, "dir", adminDir, "install in `DIR`")
 	c.Flags().StringVar(&i.from, "from", "", "take the plugins from the directory `FROM`")
-	c.Flags().BoolVar(&i.check, "check", false, "change nothing; exit status 3 says that an install would change something")
-	c.Flags().BoolVar(&i.rollback, "rollback", false, "put back what the last install replaced, and remove what it added beside that")
-	c.Flags().BoolVar(&i.uninstall, "uninstall", false, "remove Fairlead's plugins, and put the reference's back that they replaced")
+	c.Flags().BoolVar(&i.check, "check", false,
+		"change nothing; exit status 3 says that an install would change something")
+	c.Flags().BoolVar(&i.rollback, "rollback", false,
+		"put back what the last install replaced, and remove what it added beside that")
+	c.Flags().BoolVar(&i.uninstall, "uninstall", false,
+		"remove Fairlead's plugins, and put the reference's back that they replaced")
 	c.Flags().BoolVar(&i.keepReference, "keep-reference", false, "do not replace the reference's plugins")
 	for _, dir := range []string{"dir", "from"} {
 		_ = c.MarkFlagDirname(dir)
@@ -100,8 +103,8 @@ func (i installation) fresh() (*install.Change, error) {
 	return install.Install(i.from, i.dir, i.keepReference)
 }
 
-// warmFirst loads what was installed into memory in huge pages, from which it starts faster. Where that does not work, as
-// without /proc, all else does.
+// warmFirst loads what was installed into memory in huge pages, from which it starts faster. Where that does not work,
+// as without /proc, all else does.
 func warmFirst(c *install.Change) {
 	for _, e := range c.Entries {
 		if e.State != install.Kept && e.State != install.Removed {
@@ -167,7 +170,8 @@ func uninstallable(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fail(exitFailure, "Nothing is installed there; --dir names another directory.", "%w", err)
 	case errors.Is(err, syscall.EROFS):
-		return fail(exitFailure, where+" is on a read-only file system: mount it writable (mount -o remount,rw), "+elsewhere, "%w", err)
+		return fail(exitFailure, where+" is on a read-only file system: mount it writable (mount -o remount,rw), "+elsewhere,
+			"%w", err)
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return fail(exitTryAgain, "Another install is at work there: try again in a moment.", "%w", err)
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0:

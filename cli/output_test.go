@@ -83,7 +83,8 @@ func TestPrintable(t *testing.T) {
 	root.add("%s", evil)
 	root.print(&b, style{})
 	fmt.Fprint(newScreen(&b), evil, "\n\tmore\n")
-	if got := strings.ReplaceAll(b.String(), "\x1b[32myes\x1b[0m", ""); strings.ContainsAny(got, "\x1b\r\u009b\u202e") || !utf8.ValidString(got) || strings.Count(got, want) != 2 {
+	if got := strings.ReplaceAll(b.String(), "\x1b[32myes\x1b[0m", ""); strings.ContainsAny(got, "\x1b\r\u009b\u202e") ||
+		!utf8.ValidString(got) || strings.Count(got, want) != 2 {
 		t.Errorf("%q", got)
 	}
 	b.Reset()
@@ -91,7 +92,8 @@ func TestPrintable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back string
-	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back != strings.ToValidUTF8(evil, "\ufffd") || strings.ContainsAny(b.String(), "\x1b\u009b\u202e") {
+	if err := json.Unmarshal([]byte(b.String()), &back); err != nil || back != strings.ToValidUTF8(evil, "\ufffd") ||
+		strings.ContainsAny(b.String(), "\x1b\u009b\u202e") {
 		t.Errorf("%s: %q, %v", b.String(), back, err)
 	}
 }

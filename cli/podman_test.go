@@ -15,15 +15,16 @@ import (
 )
 
 // podman 4 is of before CNI 1.1.0, as containerd 1.6 is: it fails where a plugin answers in that version. Every list in
-// docs/examples is one that it takes, loads, and puts a container on. Where this kernel has no links of the kind, it comes
-// as far as the kernel's own words.
+// docs/examples is one that it takes, loads, and puts a container on. Where this kernel has no links of the kind, it
+// comes as far as the kernel's own words.
 //
 // The script is a host of its own: the uplinks that the examples name, a DHCP server on one of them, and nothing of the
 // machine's podman. The container has a root directory instead of an image, so there is no registry, and no cgroup.
 //
 // clause: K9 V10
 func TestPodmanExamples(t *testing.T) {
-	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
+	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil ||
+		!strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
 		t.Skip("podman with CNI plugins takes root of the machine")
 	}
 	nstest.NeedProgram(t, "podman", "crun", "dnsmasq", "busybox", "unshare")
@@ -60,7 +61,8 @@ network_config_dir = "`+dir+`/net.d"
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("unshare", "--net", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh", "-euc", podmanScript)
+	cmd := exec.Command("unshare", "--net", "--mount", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc", "sh",
+		"-euc", podmanScript)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", "FAIRLEAD="+bin,
 		"CONTAINERS_CONF="+dir+"/containers.conf", "CONTAINERS_STORAGE_CONF="+dir+"/storage.conf")
@@ -99,7 +101,8 @@ network_config_dir = "`+dir+`/net.d"
 	for _, l := range lists {
 		t.Run(l.Name, func(t *testing.T) {
 			if l.CNIVersion != spec.V100 || !slices.Equal(l.CNIVersions, []spec.Version{spec.V100, spec.V110}) {
-				t.Errorf("cniVersion %s, cniVersions %s: podman 4 and containerd 1.6 want the first to be 1.0.0", l.CNIVersion, l.CNIVersions)
+				t.Errorf("cniVersion %s, cniVersions %s: podman 4 and containerd 1.6 want the first to be 1.0.0", l.CNIVersion,
+					l.CNIVersions)
 			}
 			got := said(l.Name)
 			lacks := slices.ContainsFunc(strings.Fields(said("lacking")), func(kind string) bool {

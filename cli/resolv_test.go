@@ -27,11 +27,14 @@ func TestResolvConf(t *testing.T) {
 		{"nothing to say", spec.DNS{}, real, "", "", ""},
 		{"the host has no names either", spec.DNS{}, "", "", "", ""},
 		{"a server", dns("192.0.2.1", "2001:db8::1"), real, "", "nameserver 192.0.2.1\nnameserver 2001:db8::1\n", ""},
-		{"everything", spec.DNS{Nameservers: []string{"192.0.2.1"}, Domain: "example.org", Search: []string{"example.net"}, Options: []string{"ndots:2", "rotate"}}, real, "",
+		{"everything", spec.DNS{Nameservers: []string{"192.0.2.1"}, Domain: "example.org", Search: []string{"example.net"},
+			Options: []string{"ndots:2", "rotate"}}, real, "",
 			"nameserver 192.0.2.1\nsearch example.net example.org\noptions ndots:2 rotate\n", ""},
-		{"the host's servers", spec.DNS{Search: []string{"example.net"}}, real, "", "nameserver 192.0.2.53\nsearch example.net\n", ""},
+		{"the host's servers", spec.DNS{Search: []string{"example.net"}}, real, "",
+			"nameserver 192.0.2.53\nsearch example.net\n", ""},
 		{"a stub on the host's loopback", spec.DNS{}, stub, real, real, ""},
-		{"a stub, and a search", spec.DNS{Search: []string{"example.net"}}, stub, real, "nameserver 192.0.2.53\nsearch example.net\n", ""},
+		{"a stub, and a search", spec.DNS{Search: []string{"example.net"}}, stub, real,
+			"nameserver 192.0.2.53\nsearch example.net\n", ""},
 		{"a stub, and a server", dns("192.0.2.1"), stub, "", "nameserver 192.0.2.1\n", ""},
 		{"only a stub", spec.DNS{}, stub, "", "", "127.0.0.53, which is out of reach"},
 		{"only a stub in IPv6", spec.DNS{}, "nameserver ::1\n", "", "", "::1, which is out of reach"},
@@ -72,7 +75,8 @@ func TestResolvConfPipe(t *testing.T) {
 func TestMergeDNS(t *testing.T) {
 	got := spec.DNS{Nameservers: []string{"192.0.2.1"}, Search: []string{"a"}}
 	mergeDNS(&got, spec.DNS{Nameservers: []string{"192.0.2.2", "192.0.2.1"}, Domain: "b", Search: []string{"c"}})
-	if s := strings.Join(append(append(got.Nameservers, got.Search...), got.Domain), " "); s != "192.0.2.1 192.0.2.2 a c b" {
+	if s := strings.Join(append(append(got.Nameservers, got.Search...), got.Domain),
+		" "); s != "192.0.2.1 192.0.2.2 a c b" {
 		t.Error(s)
 	}
 }

@@ -179,7 +179,8 @@ func bare(fatal func(string, ...any)) {
 
 // stateFiles are the files of attachments: not those of an allocator for itself.
 func stateFiles(fatal func(string, ...any)) (left []string) {
-	for _, pattern := range []string{"/run/netns/*", "/run/cni/fairlead/run/*", "/var/lib/cni/results/*", "/var/lib/cni/networks/*/*"} {
+	for _, pattern := range []string{"/run/netns/*", "/run/cni/fairlead/run/*", "/var/lib/cni/results/*",
+		"/var/lib/cni/networks/*/*"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			fatal("%v", err)

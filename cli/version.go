@@ -32,7 +32,8 @@ type build struct {
 }
 
 func built(version string) build {
-	b := build{Version: version, CNIVersions: spec.Versions(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Version: version, CNIVersions: spec.Versions(), Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	info, _ := debug.ReadBuildInfo()
 	if info == nil {
 		return b

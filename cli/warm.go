@@ -41,7 +41,8 @@ most of them), the file is loaded in small pages, which the answer says and whic
 			for _, file := range args {
 				w, err := warm(file)
 				if err != nil {
-					errs = append(errs, fail(exitFailure, "Name programs that are there and can be read, such as "+adminDir+"/bridge.", "%w", err))
+					errs = append(errs, fail(exitFailure, "Name programs that are there and can be read, such as "+adminDir+"/bridge.",
+						"%w", err))
 					continue
 				}
 				doc.Files = append(doc.Files, w)
@@ -100,7 +101,8 @@ func warm(path string) (w warmed, err error) {
 	switch {
 	case w.Huge >= want:
 	case kept > 0:
-		w.Note = fmt.Sprintf("%d KiB cannot be dropped from memory: programs that run have them mapped, or the file system lies in memory", kept>>10)
+		w.Note = fmt.Sprintf("%d KiB cannot be dropped from memory: programs that run have them mapped, or the file system lies in memory",
+			kept>>10)
 	case w.Huge > 0:
 		w.Note = "memory is too fragmented for more"
 	default:

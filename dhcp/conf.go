@@ -80,7 +80,8 @@ func Requested4() []uint16 { return []uint16{1, 121, 3, 33, 6, 15, 119, 26, 42, 
 
 // ask4 is what is asked of DHCPv4 servers for an owner. Args are CNI_ARGS. Errors name the key, and have code 7.
 func (c Conf) ask4(o spec.Owner, args string) (Ask, error) {
-	a := Ask{Owner: o, Hostname: c.Hostname, VendorClass: c.VendorClass, Broadcast: c.Broadcast, Options: map[uint16][]byte{}, Request: Requested4(), Metric: c.Priority}
+	a := Ask{Owner: o, Hostname: c.Hostname, VendorClass: c.VendorClass, Broadcast: c.Broadcast,
+		Options: map[uint16][]byte{}, Request: Requested4(), Metric: c.Priority}
 	if a.Hostname == "" {
 		a.Hostname, _ = arg(args, "K8S_POD_NAME")
 	}
@@ -151,8 +152,9 @@ func option(path, name string) (uint16, error) {
 	}
 	n, err := strconv.ParseUint(name, 10, 8)
 	if err != nil {
-		return 0, spec.Errorf(spec.CodeConfig, "%s.option: %q: want a number from 0 to 255, or one of dhcp-client-identifier, "+
-			"subnet-mask, routers, host-name, user-class, vendor-class-identifier", path, name)
+		return 0, spec.Errorf(spec.CodeConfig,
+			"%s.option: %q: want a number from 0 to 255, or one of dhcp-client-identifier, "+
+				"subnet-mask, routers, host-name, user-class, vendor-class-identifier", path, name)
 	}
 	return uint16(n), nil
 }

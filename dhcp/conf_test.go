@@ -36,7 +36,8 @@ func TestAsk4(t *testing.T) {
 		for k, v := range a.Options {
 			options[k] = string(v)
 		}
-		got := fmt.Sprint(dash(a.Hostname), " ", dash(a.VendorClass), " ", options, " ", strings.Trim(fmt.Sprint(a.Request), "[]"))
+		got := fmt.Sprint(dash(a.Hostname), " ", dash(a.VendorClass), " ", options, " ",
+			strings.Trim(fmt.Sprint(a.Request), "[]"))
 		if a.Broadcast {
 			got += " broadcast"
 		}
@@ -82,10 +83,14 @@ func TestRefused(t *testing.T) {
 // A lease is what it was when it comes back from its file.
 func TestLeaseFile(t *testing.T) {
 	scope := 253
-	l := Lease{Addresses: []Address{{Prefix: netip.MustParsePrefix("10.9.0.77/24"), Valid: Forever}}, Gateway: netip.MustParseAddr("10.9.0.1"),
-		Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Scope: &scope, MTU: 1400}},
-		DNS:    spec.DNS{Nameservers: []string{"10.9.0.53"}, Domain: "lan.example"}, NTP: []netip.Addr{netip.MustParseAddr("10.9.0.123")}, MTU: 1400,
-		Asked: time.Now().UTC().Round(0), T1: Forever, T2: Forever, Valid: Forever, Server: Server{netip.MustParseAddr("10.9.0.1"), "02:00:00:00:00:01", []byte{1}},
+	l := Lease{Addresses: []Address{{Prefix: netip.MustParsePrefix("10.9.0.77/24"), Valid: Forever}},
+		Gateway: netip.MustParseAddr("10.9.0.1"),
+		Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.9.0.1"), Scope: &scope,
+			MTU: 1400}},
+		DNS: spec.DNS{Nameservers: []string{"10.9.0.53"},
+			Domain: "lan.example"}, NTP: []netip.Addr{netip.MustParseAddr("10.9.0.123")}, MTU: 1400,
+		Asked: time.Now().UTC().Round(0), T1: Forever, T2: Forever, Valid: Forever, Server: Server{netip.MustParseAddr("10.9.0.1"),
+			"02:00:00:00:00:01", []byte{1}},
 		Link: "eth0", MAC: "02:00:00:00:00:02", State: map[string]string{"a": "b"}}
 	b, err := json.Marshal(l)
 	if err != nil {
@@ -100,7 +105,8 @@ func TestLeaseFile(t *testing.T) {
 	}
 	var res spec.Result
 	l.Result(&res, 7)
-	if len(res.IPs) != 1 || res.IPs[0].Gateway != l.Gateway || res.Routes[0].Priority != 7 || l.Routes[0].Priority != 0 || res.DNS.Domain != "lan.example" {
+	if len(res.IPs) != 1 || res.IPs[0].Gateway != l.Gateway || res.Routes[0].Priority != 7 || l.Routes[0].Priority != 0 ||
+		res.DNS.Domain != "lan.example" {
 		t.Errorf("result %+v of %+v", res, l)
 	}
 }

@@ -15,8 +15,8 @@ type Families struct {
 	IPv4 string `json:"ipv4" want:"dhcp|off"`
 
 	// "dhcpv6": an address by DHCPv6; "slaac": the kernel makes addresses as routers on the link advertise; or "off", the
-	// default. Either way the kernel has the default route and those to what is on the link from routers, and keeps them as
-	// they say
+	// default. Either way the kernel has the default route and those to what is on the link from routers, and keeps them
+	// as they say
 	IPv6 string `json:"ipv6" want:"dhcpv6|slaac|off"`
 
 	// length of a prefix to have delegated by DHCPv6, 1 to 128, for example 64; what the server gives may have another.
@@ -67,7 +67,8 @@ func (f Families) protocols() (names []string, err error) {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam.ipv6: %q: want \"dhcpv6\", \"slaac\" or \"off\"", f.IPv6)
 	}
 	if len(names) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "ipam.ipv4 and ipam.ipv6: both are off, and an attachment has to have an address")
+		return nil, spec.Errorf(spec.CodeConfig,
+			"ipam.ipv4 and ipam.ipv6: both are off, and an attachment has to have an address")
 	}
 	return names, nil
 }
@@ -100,13 +101,15 @@ func (c Conf) Wanted(o spec.Owner, args string) (list []Wanted, err error) {
 		list = append(list, w)
 	}
 	if c.PrefixDelegation != 0 && c.IPv6 != DHCPv6 {
-		return nil, spec.Errorf(spec.CodeConfig, "ipam.prefixDelegation: %d: DHCPv6 delegates prefixes: set ipam.ipv6 to \"dhcpv6\"", c.PrefixDelegation)
+		return nil, spec.Errorf(spec.CodeConfig,
+			"ipam.prefixDelegation: %d: DHCPv6 delegates prefixes: set ipam.ipv6 to \"dhcpv6\"", c.PrefixDelegation)
 	}
 	return list, nil
 }
 
 func (c Conf) ask6(o spec.Owner, args string) (Ask, error) {
-	a := Ask{Owner: o, Hostname: c.Hostname, Options: map[uint16][]byte{}, Metric: c.Priority, Delegate: c.PrefixDelegation}
+	a := Ask{Owner: o, Hostname: c.Hostname, Options: map[uint16][]byte{}, Metric: c.Priority,
+		Delegate: c.PrefixDelegation}
 	if a.Hostname == "" {
 		a.Hostname, _ = arg(args, "K8S_POD_NAME")
 	}
@@ -160,7 +163,8 @@ func option6(path, name string) (uint16, error) {
 		return 0, spec.Errorf(spec.CodeConfig, "%s.option: %q: want a number from 1 to 65535", path, name)
 	}
 	if n <= 14 || n == 25 || n == 26 {
-		return 0, spec.Errorf(spec.CodeConfig, "%s.option: %q: the protocol itself says it; \"duid\" sets what the container is known by", path, name)
+		return 0, spec.Errorf(spec.CodeConfig,
+			"%s.option: %q: the protocol itself says it; \"duid\" sets what the container is known by", path, name)
 	}
 	return uint16(n), nil
 }

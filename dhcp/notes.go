@@ -34,8 +34,8 @@ func LeaseFile(dir string, o spec.Owner, protocol string) string {
 	return stem(dir, o) + "." + protocol + LeaseSuffix
 }
 
-// LeaveNote says, for the next daemon to read, that an owner whose lease nobody could give back was deleted. Where there is
-// no lease there is nothing to say, and left is false.
+// LeaveNote says, for the next daemon to read, that an owner whose lease nobody could give back was deleted. Where
+// there is no lease there is nothing to say, and left is false.
 func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	files, err := filepath.Glob(stem(dir, o) + ".*" + LeaseSuffix)
 	if err != nil || len(files) == 0 {
@@ -50,7 +50,8 @@ func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	return true, os.WriteFile(note, b, 0o600)
 }
 
-// TakeNotes are the owners that were deleted while there was no daemon. Take is called with each, and then its note goes.
+// TakeNotes are the owners that were deleted while there was no daemon. Take is called with each, and then its note
+// goes.
 func TakeNotes(dir string, take func(spec.Owner)) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+NoteSuffix))
 	for _, f := range files {

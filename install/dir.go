@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is one that runtimes search, locked. What is kept is below .fairlead in it: the same file system, so that a
-// link keeps a file and a rename puts it back, and there also where nothing but this directory is mounted.
+// A directory is one that runtimes search, locked. What is kept is below .fairlead in it: the same file system, so that
+// a link keeps a file and a rename puts it back, and there also where nothing but this directory is mounted.
 type directory struct {
 	path string
 	lock *os.File
@@ -111,7 +111,8 @@ func makeDir(path string) error {
 	return syncDir(parent)
 }
 
-// An UnsafeError is the refusal of a file or directory that somebody may write to whom root should not execute a program of.
+// An UnsafeError is the refusal of a file or directory that somebody may write to whom root should not execute a
+// program of.
 type UnsafeError struct{ Path, Why string }
 
 func (e *UnsafeError) Error() string { return fmt.Sprintf("%s is not safe: %s", e.Path, e.Why) }
@@ -139,7 +140,8 @@ func ancestors(path string) error {
 	return nil
 }
 
-// alone refuses a directory that anybody but root and the caller may write to, unless it has the mode that makes that harmless.
+// alone refuses a directory that anybody but root and the caller may write to, unless it has the mode that makes that
+// harmless.
 func alone(path string, harmless fs.FileMode) error {
 	var root, st syscall.Stat_t
 	if err := syscall.Stat("/", &root); err != nil {
@@ -258,14 +260,18 @@ func (d *directory) write(last *previousFiles) error {
 	return syncDir(d.state())
 }
 
-// keep gives second names to all files that a change replaces or removes. What an install kept that was killed half-way is
-// how the directory was before, and stays; what a complete one kept goes. Where a change adds files only, nothing is kept.
+// keep gives second names to all files that a change replaces or removes. What an install kept that was killed half-way
+// is how the directory was before, and stays; what a complete one kept goes. Where a change adds files only, nothing is
+// kept.
 func (d *directory) keep(entries []Entry) error {
 	last, err := d.last()
 	if err != nil {
 		return err
 	}
-	goes := slices.ContainsFunc(entries, func(e Entry) bool { return e.State == Updated || e.State == Replaced || e.State == Removed })
+	goes := slices.ContainsFunc(entries, func(e Entry) bool {
+		return e.State == Updated || e.State == Replaced ||
+			e.State == Removed
+	})
 	if last != nil && last.Complete { // the record first: without the files it would have a rollback only remove
 		if err := os.Remove(d.state(record)); err != nil {
 			return err
@@ -304,7 +310,8 @@ func (d *directory) keepOne(e Entry, added []string) error {
 		return nil
 	}
 	if e.State == Replaced {
-		if err := errors.Join(remove(d.state(original, e.Name)), link(d.entry(e.Name), d.state(original, e.Name))); err != nil {
+		if err := errors.Join(remove(d.state(original, e.Name)),
+			link(d.entry(e.Name), d.state(original, e.Name))); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,6 @@
-// Package install puts the plugins' program into a directory that container runtimes search, keeps what it replaces, and
-// puts that back. A runtime may call a plugin at any moment: each entry is, before and after a single rename, a complete
-// program.
+// Package install puts the plugins' program into a directory that container runtimes search, keeps what it replaces,
+// and puts that back. A runtime may call a plugin at any moment: each entry is, before and after a single rename, a
+// complete program.
 package install
 
 import (
@@ -46,8 +46,8 @@ type Change struct {
 	label []byte // SELinux's, of the files there
 }
 
-// Plan compares the plugins in the directory from with those in dir, which need not exist. With ownOnly, the reference's
-// plugins are kept like those of others. It changes nothing.
+// Plan compares the plugins in the directory from with those in dir, which need not exist. With ownOnly, the
+// reference's plugins are kept like those of others. It changes nothing.
 func Plan(from, dir string, ownOnly bool) (*Change, error) {
 	names, program, err := shipped(from)
 	if err != nil {
@@ -116,9 +116,9 @@ func (c *Change) Changes() bool {
 	return slices.ContainsFunc(c.Entries, func(e Entry) bool { return e.State != Same && e.State != Kept })
 }
 
-// Install makes dir what Plan says, and makes dir itself where it is missing. It first keeps links to all that goes, then
-// replaces one entry after the other. Killed in between it leaves both versions mixed; the next Install completes it, and
-// Rollback still goes back behind it.
+// Install makes dir what Plan says, and makes dir itself where it is missing. It first keeps links to all that goes,
+// then replaces one entry after the other. Killed in between it leaves both versions mixed; the next Install completes
+// it, and Rollback still goes back behind it.
 func Install(from, dir string, ownOnly bool) (*Change, error) {
 	c, err := Plan(from, dir, ownOnly)
 	if err != nil {
@@ -158,8 +158,8 @@ func Install(from, dir string, ownOnly bool) (*Change, error) {
 	return c, errors.Join(syncDir(d.path), d.complete())
 }
 
-// Rollback puts back what the last Install replaced, and removes what it added. A file that another program has replaced
-// since is kept. Entries say what was done.
+// Rollback puts back what the last Install replaced, and removes what it added. A file that another program has
+// replaced since is kept. Entries say what was done.
 func Rollback(dir string) (entries []Entry, err error) {
 	d, err := openExisting(dir)
 	if err != nil {

@@ -113,27 +113,34 @@ func TestLife(t *testing.T) {
 	c, err := Plan(v1, dir, false)
 	step("plan", c.Entries, err, "bridge=replaced loopback=added old=added route=kept", before)
 	c, err = Install(v1, dir, true)
-	step("beside the reference", c.Entries, err, "bridge=kept loopback=added old=added route=kept", "bridge=reference loopback=v1 old=v1 route=stranger")
+	step("beside the reference", c.Entries, err, "bridge=kept loopback=added old=added route=kept",
+		"bridge=reference loopback=v1 old=v1 route=stranger")
 	c, err = Install(v1, dir, false)
-	step("install", c.Entries, err, "bridge=replaced loopback=same old=same route=kept", "bridge=v1 loopback=v1 old=v1 route=stranger")
+	step("install", c.Entries, err, "bridge=replaced loopback=same old=same route=kept",
+		"bridge=v1 loopback=v1 old=v1 route=stranger")
 	c, err = Install(v2, dir, false)
-	step("upgrade", c.Entries, err, "bridge=updated loopback=updated old=removed route=kept tap=added", "bridge=v2 loopback=v2 route=stranger tap=v2")
+	step("upgrade", c.Entries, err, "bridge=updated loopback=updated old=removed route=kept tap=added",
+		"bridge=v2 loopback=v2 route=stranger tap=v2")
 	c, err = Install(v2, dir, false)
-	step("again", c.Entries, err, "bridge=same loopback=same route=kept tap=same", "bridge=v2 loopback=v2 route=stranger tap=v2")
+	step("again", c.Entries, err, "bridge=same loopback=same route=kept tap=same",
+		"bridge=v2 loopback=v2 route=stranger tap=v2")
 	if c.Changes() {
 		t.Error("a second install changes something")
 	}
 	entries, err := Rollback(dir)
-	step("rollback", entries, err, "bridge=restored loopback=restored old=restored tap=removed", "bridge=v1 loopback=v1 old=v1 route=stranger")
+	step("rollback", entries, err, "bridge=restored loopback=restored old=restored tap=removed",
+		"bridge=v1 loopback=v1 old=v1 route=stranger")
 	if _, err := Rollback(dir); !errors.Is(err, ErrNothingKept) {
 		t.Errorf("a second rollback: %v", err)
 	}
 	c, err = Install(v2, dir, false)
-	step("upgrade again", c.Entries, err, "bridge=updated loopback=updated old=removed route=kept tap=added", "bridge=v2 loopback=v2 route=stranger tap=v2")
+	step("upgrade again", c.Entries, err, "bridge=updated loopback=updated old=removed route=kept tap=added",
+		"bridge=v2 loopback=v2 route=stranger tap=v2")
 	must(t, os.Remove(filepath.Join(dir, "loopback")))
 	must(t, os.WriteFile(filepath.Join(dir, "loopback"), []byte("#!/bin/sh\necho stranger >&2\n"), 0o755))
 	entries, err = Rollback(dir)
-	step("rollback past a stranger's", entries, err, "bridge=restored loopback=kept old=restored tap=removed", "bridge=v1 loopback=stranger old=v1 route=stranger")
+	step("rollback past a stranger's", entries, err, "bridge=restored loopback=kept old=restored tap=removed",
+		"bridge=v1 loopback=stranger old=v1 route=stranger")
 	entries, err = Uninstall(dir)
 	step("uninstall", entries, err, "bridge=restored old=removed", "bridge=reference loopback=stranger route=stranger")
 	if _, err := os.Lstat(filepath.Join(dir, ".fairlead")); !errors.Is(err, fs.ErrNotExist) {
@@ -171,8 +178,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// Killed before any of its changes, an install leaves whole programs; the next one completes it, and a rollback goes back
-// behind both.
+// Killed before any of its changes, an install leaves whole programs; the next one completes it, and a rollback goes
+// back behind both.
 func TestKilled(t *testing.T) {
 	nstest.NeedProgram(t, "strace")
 	v1, v2, dir := world(t)
@@ -222,7 +229,8 @@ func TestKilled(t *testing.T) {
 		must(t, err)
 		kill(n)
 		_, err = Rollback(dir)
-		if got := says(t, dir); got != before && (err != nil || got != original) || err != nil && !errors.Is(err, ErrNothingKept) {
+		if got := says(t, dir); got != before && (err != nil || got != original) || err != nil &&
+			!errors.Is(err, ErrNothingKept) {
 			t.Errorf("kill %d: a rollback of it: %v, and %s", n, err, got)
 		}
 		_, err = Install(v1, dir, false)
@@ -290,14 +298,19 @@ func TestUnsafe(t *testing.T) {
 		want string // "" is no error
 	}{
 		{"of root", func(string) error { return nil }, ""},
-		{"writable for all", func(dir string) error { return os.Chmod(dir, 0o777) }, "opt/bin is not safe: every user may write to it (mode 0777)"},
-		{"writable for all, with the sticky bit", func(dir string) error { return os.Chmod(dir, 0o777|fs.ModeSticky) }, "every user may write"},
+		{"writable for all", func(dir string) error { return os.Chmod(dir, 0o777) },
+			"opt/bin is not safe: every user may write to it (mode 0777)"},
+		{"writable for all, with the sticky bit", func(dir string) error { return os.Chmod(dir, 0o777|fs.ModeSticky) },
+			"every user may write"},
 		{"in a directory for all", func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777) }, "opt is not safe"},
-		{"in a directory for all with the sticky bit", func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777|fs.ModeSticky) }, ""},
+		{"in a directory for all with the sticky bit",
+			func(dir string) error { return os.Chmod(filepath.Dir(dir), 0o777|fs.ModeSticky) }, ""},
 		{"for root's group", func(dir string) error { return os.Chmod(dir, 0o775) }, ""},
-		{"for another group", func(dir string) error { return errors.Join(os.Chown(dir, 0, 5), os.Chmod(dir, 0o775)) }, "group 5 may write"},
+		{"for another group", func(dir string) error { return errors.Join(os.Chown(dir, 0, 5), os.Chmod(dir, 0o775)) },
+			"group 5 may write"},
 		{"of another user", func(dir string) error { return os.Chown(dir, 5, 0) }, "it belongs to user 5"},
-		{"in a directory of another user", func(dir string) error { return os.Chown(filepath.Dir(dir), 5, 0) }, "it belongs to user 5"},
+		{"in a directory of another user", func(dir string) error { return os.Chown(filepath.Dir(dir), 5, 0) },
+			"it belongs to user 5"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "opt/bin")
@@ -339,7 +352,8 @@ func TestReadOnly(t *testing.T) {
 	must(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	var path *fs.PathError
-	if _, err := Install(v2, dir, false); !errors.Is(err, unix.EROFS) || !errors.As(err, &path) || !strings.HasPrefix(path.Path, dir) {
+	if _, err := Install(v2, dir, false); !errors.Is(err, unix.EROFS) || !errors.As(err, &path) ||
+		!strings.HasPrefix(path.Path, dir) {
 		t.Errorf("read-only: %v", err)
 	}
 	_, err = Install(v1, dir, false)
@@ -383,7 +397,8 @@ func TestFind(t *testing.T) {
 		want(t, "plugins", found, filepath.Join(root, dir))
 	}
 	must(t, os.Link(filepath.Join(v2, "tap"), filepath.Join(root, "bin/cni/tap")))
-	if _, err := Plan(filepath.Join(root, "bin/cni"), t.TempDir(), false); err == nil || !strings.Contains(err.Error(), "different versions") {
+	if _, err := Plan(filepath.Join(root, "bin/cni"), t.TempDir(), false); err == nil ||
+		!strings.Contains(err.Error(), "different versions") {
 		t.Errorf("plugins of two versions: %v", err)
 	}
 	if _, err := Plan(t.TempDir(), t.TempDir(), false); err == nil || !strings.Contains(err.Error(), "has no plugins") {

@@ -33,7 +33,8 @@ func originOf(path string) origin {
 		return others
 	case info.Path == module+"/cmd/cni" || info.Path == module+"/cmd/fairlead":
 		return ours
-	case strings.HasPrefix(info.Path, "github.com/containernetworking/plugins/") && filepath.Base(info.Path) == filepath.Base(path):
+	case strings.HasPrefix(info.Path, "github.com/containernetworking/plugins/") &&
+		filepath.Base(info.Path) == filepath.Base(path):
 		return reference
 	}
 	return others
@@ -86,7 +87,8 @@ func shipped(from string) (names []string, program string, err error) {
 		case program == "":
 			program, want = path, have
 		case have != want:
-			return nil, "", fmt.Errorf("%s and %s are plugins of different versions of Fairlead: unpack or build one version into an empty directory", program, path)
+			return nil, "", fmt.Errorf("%s and %s are plugins of different versions of Fairlead: unpack or build one version into an empty directory",
+				program, path)
 		}
 		names = append(names, name)
 	}

@@ -100,8 +100,10 @@ func (e *ExecError) older() string {
 	switch c := e.doc.Code; {
 	case c == spec.CodeVersion:
 		return e.Path + " does not speak that version. " + newer + "or change cniVersion in the network's configuration. `fairlead version NET` says what each plugin speaks."
-	case (e.Command == "STATUS" || e.Command == "GC") && (c == spec.CodeUnknown || c == spec.CodeEnvironment): // about a container, and those name none
-		return e.Path + " is older than " + e.Command + ". " + newer + "a network whose cniVersion is before 1.1.0 goes without."
+	// about a container, and those name none
+	case (e.Command == "STATUS" || e.Command == "GC") && (c == spec.CodeUnknown || c == spec.CodeEnvironment):
+		return e.Path + " is older than " + e.Command + ". " + newer +
+			"a network whose cniVersion is before 1.1.0 goes without."
 	}
 	return ""
 }
@@ -150,7 +152,8 @@ func (e *ExecError) Error() string {
 	return b.String()
 }
 
-// said is what a document says. If it has an error of another plugin, as one of a delegate is, the details are that one's.
+// said is what a document says. If it has an error of another plugin, as one of a delegate is, the details are that
+// one's.
 func said(doc *spec.Error) string {
 	if its, who, ok := strings.Cut(doc.Msg, " (plugin "); ok && doc.Details != "" {
 		return its + "; " + doc.Details + " (plugin " + who

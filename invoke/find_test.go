@@ -74,7 +74,8 @@ func TestFind(t *testing.T) {
 			}
 		})
 	}
-	if _, err := invoke.Find("bridge", []string{""}); !errors.Is(err, invoke.ErrNotFound) || !strings.Contains(err.Error(), "no plugin directory") {
+	if _, err := invoke.Find("bridge", []string{""}); !errors.Is(err, invoke.ErrNotFound) ||
+		!strings.Contains(err.Error(), "no plugin directory") {
 		t.Errorf("without directories: %v", err)
 	}
 }
@@ -91,8 +92,8 @@ func TestFindRelative(t *testing.T) {
 	}
 }
 
-// An empty element of CNI_PATH, as in "", ":", "/a::/b" and "/a:", is no directory: in PATH of a shell it would be the working
-// directory, where anybody may have put a program.
+// An empty element of CNI_PATH, as in "", ":", "/a::/b" and "/a:", is no directory: in PATH of a shell it would be the
+// working directory, where anybody may have put a program.
 //
 // clause: I1 R11
 func TestFindNotInTheWorkingDirectory(t *testing.T) {

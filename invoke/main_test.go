@@ -64,7 +64,8 @@ func behaviours() map[string]func() int {
 		"family":   family,
 		"leaver":   leaver,
 		"runtime": func() int {
-			_, err := invoke.Run(context.Background(), filepath.Join(filepath.Dir(os.Args[0]), "orderly"), invoke.Call{Stderr: os.Stderr})
+			_, err := invoke.Run(context.Background(), filepath.Join(filepath.Dir(os.Args[0]), "orderly"),
+				invoke.Call{Stderr: os.Stderr})
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		},

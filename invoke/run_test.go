@@ -45,8 +45,9 @@ func TestEnvironment(t *testing.T) {
 		change func(*invoke.Call)
 		want   string
 	}{
-		{"add", func(*invoke.Call) {}, "CNI_ARGS=A=1;B=2 CNI_COMMAND=ADD CNI_CONTAINERID=web CNI_IFNAME=eth0 CNI_NETNS=/run/netns/web " +
-			"CNI_NETNS_OVERRIDE=1 CNI_PATH=/opt/cni/bin:/usr/lib/cni TRACEPARENT=00-aa-bb-01"},
+		{"add", func(*invoke.Call) {},
+			"CNI_ARGS=A=1;B=2 CNI_COMMAND=ADD CNI_CONTAINERID=web CNI_IFNAME=eth0 CNI_NETNS=/run/netns/web " +
+				"CNI_NETNS_OVERRIDE=1 CNI_PATH=/opt/cni/bin:/usr/lib/cni TRACEPARENT=00-aa-bb-01"},
 		{"gc", func(c *invoke.Call) { c.Command, c.ContainerID, c.Netns, c.IfName, c.Args = "GC", "", "", "", "" },
 			"CNI_ARGS= CNI_COMMAND=GC CNI_CONTAINERID= CNI_IFNAME= CNI_NETNS= " +
 				"CNI_NETNS_OVERRIDE=1 CNI_PATH=/opt/cni/bin:/usr/lib/cni TRACEPARENT=00-aa-bb-01"},
@@ -84,7 +85,8 @@ func TestEnvironment(t *testing.T) {
 
 // clause: R12 I2 P7
 func TestRunFails(t *testing.T) {
-	dir := plugin(t, "refuses", "twice", "liar", "garbage", "mute", "silent", "talker", "text", "killed", "crashed", "chatty", "endless")
+	dir := plugin(t, "refuses", "twice", "liar", "garbage", "mute", "silent", "talker", "text", "killed", "crashed",
+		"chatty", "endless")
 	for name, content := range map[string]string{"data": "", "script": "#!/no/such/interpreter\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
 			t.Fatal(err)
@@ -101,7 +103,8 @@ func TestRunFails(t *testing.T) {
 		is     error
 		says   []string
 	}{
-		{name: "refuses", status: 1, doc: &spec.Error{CNIVersion: spec.V100, Code: 11, Msg: "no address left", Details: "10.1.0.0/24"},
+		{name: "refuses", status: 1, doc: &spec.Error{CNIVersion: spec.V100, Code: 11, Msg: "no address left",
+			Details: "10.1.0.0/24"},
 			says: []string{"no address left; 10.1.0.0/24 (plugin refuses ADD ", "looked everywhere"}},
 		{name: "twice", status: 1, doc: &spec.Error{Code: 8, Msg: "the namespace is the host's"}},
 		{name: "liar", status: 1, says: []string{"exit status 1", "stdout `{\"cniVersion"}},
@@ -141,7 +144,8 @@ func TestRunFails(t *testing.T) {
 					t.Errorf("%v: says no %s", err, s)
 				}
 			}
-			if tc.doc != nil && (!strings.HasPrefix(err.Error(), tc.doc.Error()) || strings.Contains(err.Error(), "exit status")) {
+			if tc.doc != nil && (!strings.HasPrefix(err.Error(), tc.doc.Error()) ||
+				strings.Contains(err.Error(), "exit status")) {
 				t.Errorf("%v: what matters is not first", err)
 			}
 			if len(err.Error()) > 4<<10 || len(e.Stderr) > 1<<10 || len(e.Stdout) > 1<<10 {
@@ -182,11 +186,13 @@ func TestStderr(t *testing.T) {
 	}
 	// Whoever has seen it, and is told why by the plugin, is not shown it again.
 	logs.Reset()
-	if _, err := invoke.Run(bounded(t), filepath.Join(dir, "refuses"), c); err == nil || strings.Contains(err.Error(), "looked everywhere") || logs.String() != "looked everywhere\n" {
+	if _, err := invoke.Run(bounded(t), filepath.Join(dir, "refuses"), c); err == nil ||
+		strings.Contains(err.Error(), "looked everywhere") || logs.String() != "looked everywhere\n" {
 		t.Errorf("stderr %q, %v", logs.String(), err)
 	}
 	logs.Reset()
-	if _, err := invoke.Run(bounded(t), filepath.Join(dir, "talker"), c); err == nil || !strings.Contains(err.Error(), "panic: something") {
+	if _, err := invoke.Run(bounded(t), filepath.Join(dir, "talker"), c); err == nil ||
+		!strings.Contains(err.Error(), "panic: something") {
 		t.Errorf("stderr %q, %v", logs.String(), err)
 	}
 	// A log that cannot be written must not kill the plugin.
@@ -225,7 +231,8 @@ func TestTextFileBusy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	_, err = invoke.Run(ctx, path, call())
-	if !errors.Is(err, syscall.ETXTBSY) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "text file busy") {
+	if !errors.Is(err, syscall.ETXTBSY) || !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "text file busy") {
 		t.Errorf("while it is written: %v", err)
 	}
 	var free atomic.Bool
@@ -259,7 +266,8 @@ func TestVersions(t *testing.T) {
 		if !slices.Equal(got, tc.want) || (err == nil) != (tc.says == "") {
 			t.Errorf("%s: got %v, %v, want %v", tc.name, got, err, tc.want)
 		}
-		if err != nil && (!strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "dummy") || !strings.Contains(err.Error(), path)) {
+		if err != nil && (!strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "dummy") ||
+			!strings.Contains(err.Error(), path)) {
 			t.Errorf("%s: %v: want %q", tc.name, err, tc.says)
 		}
 	}

@@ -101,15 +101,16 @@ type Binding struct {
 	Until   time.Time  `json:"-"`     // when the hold ends; while there is a lease it has not begun
 }
 
-// PossibleKey is why no owner comes under a sticky key of so many parts: between them is a slash, and inside of one it is
-// %2F, "%" being %25. A key of one part is that part as it is.
+// PossibleKey is why no owner comes under a sticky key of so many parts: between them is a slash, and inside of one it
+// is %2F, "%" being %25. A key of one part is that part as it is.
 func PossibleKey(key string, parts int) error {
 	if parts < 2 {
 		return nil
 	}
 	list := strings.Split(key, "/")
 	if len(list) != parts {
-		return fmt.Errorf("the keys have %d parts with / between them (a / inside of one is %%2F), and this has %d", parts, len(list))
+		return fmt.Errorf("the keys have %d parts with / between them (a / inside of one is %%2F), and this has %d", parts,
+			len(list))
 	}
 	for _, p := range list {
 		if p == "" {

@@ -47,7 +47,8 @@ func NoHost(p netip.Prefix) string {
 	case a.IsMulticast():
 		return "is a group's (multicast), and no single host's" + ofFamily(a)
 	case a.Is4In6():
-		return "is an IPv4 address in the clothes of IPv6: write " + a.Unmap().String() + " with the length of its IPv4 subnet"
+		return "is an IPv4 address in the clothes of IPv6: write " + a.Unmap().String() +
+			" with the length of its IPv4 subnet"
 	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return "is everybody's (broadcast)" + ofFamily(a)
 	case a.Is6() || p.Bits() > 30 || p.Bits() < 0:

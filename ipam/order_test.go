@@ -35,7 +35,8 @@ func TestOrder(t *testing.T) {
 		return as
 	}
 	all := list("10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", "10.2.0.8", "10.2.0.10")
-	for last, first := range map[string]int{"": 0, "192.0.2.1": 0, "fd00::1": 0, "10.1.0.1": 0, "10.1.0.4": 3, "10.1.0.6": 5, "10.2.0.9": 6, "10.2.0.10": 0, "10.3.0.1": 0} {
+	for last, first := range map[string]int{"": 0, "192.0.2.1": 0, "fd00::1": 0, "10.1.0.1": 0, "10.1.0.4": 3,
+		"10.1.0.6": 5, "10.2.0.9": 6, "10.2.0.10": 0, "10.3.0.1": 0} {
 		want := slices.Concat(all[first:], all[:first])
 		if got := walk(sets[0], addr(last)); !slices.Equal(got, want) {
 			t.Errorf("after %q:\ngot  %s\nwant %s", last, got, want)
@@ -51,7 +52,8 @@ func TestOrderIsComplete(t *testing.T) {
 		for i := range 1 + r.IntN(4) {
 			from, n := r.IntN(200), r.IntN(50)
 			base := netip.AddrFrom4([4]byte{10, byte(i), 0, 0})
-			in = append(in, Range{netip.PrefixFrom(base, 24), Plus(base, uint64(from)), Plus(base, uint64(from+n)), Plus(base, uint64(r.IntN(256)))})
+			in = append(in, Range{netip.PrefixFrom(base, 24), Plus(base, uint64(from)), Plus(base, uint64(from+n)),
+				Plus(base, uint64(r.IntN(256)))})
 		}
 		sets, err := Complete([]Set{{"ipam.ranges[0]", in}})
 		if err != nil {
@@ -94,10 +96,13 @@ func TestAssign(t *testing.T) {
 		{ask: []string{"10.1.0.9"}, v4: "10.1.0.9"},
 		{ask: []string{"fd00::9", "10.1.0.9"}, v4: "10.1.0.9", v6: "fd00::9"},
 		{ask: []string{"10.1.0.9/16", "10.1.0.9"}, v4: "10.1.0.9"},
-		{ask: []string{"10.1.0.9", "10.1.0.10"}, wantError: "requested address 10.1.0.10: ipam.ranges[0] (10.1.0.1-10.1.0.254) gives one address, and 10.1.0.9 is asked for too"},
+		{ask: []string{"10.1.0.9", "10.1.0.10"},
+			wantError: "requested address 10.1.0.10: ipam.ranges[0] (10.1.0.1-10.1.0.254) gives one address, and 10.1.0.9 is asked for too"},
 		{ask: []string{"10.1.0.1"}, wantError: "requested address 10.1.0.1 is the gateway of 10.1.0.0/24"},
-		{ask: []string{"10.2.0.1"}, wantError: "requested address 10.2.0.1 is in no range; there is 10.1.0.1-10.1.0.254, fd00::1-fd00::ffff:ffff:ffff:ffff"},
-		{ask: []string{"10.1.0.255"}, wantError: "requested address 10.1.0.255 is in no range; there is 10.1.0.1-10.1.0.254, fd00::1-fd00::ffff:ffff:ffff:ffff"},
+		{ask: []string{"10.2.0.1"},
+			wantError: "requested address 10.2.0.1 is in no range; there is 10.1.0.1-10.1.0.254, fd00::1-fd00::ffff:ffff:ffff:ffff"},
+		{ask: []string{"10.1.0.255"},
+			wantError: "requested address 10.1.0.255 is in no range; there is 10.1.0.1-10.1.0.254, fd00::1-fd00::ffff:ffff:ffff:ffff"},
 	} {
 		var ask []netip.Addr
 		for _, s := range tc.ask {
@@ -122,7 +127,8 @@ func TestAssign(t *testing.T) {
 }
 
 func FuzzParseRequest(f *testing.F) {
-	for _, s := range []string{"10.1.0.5", "10.1.0.5/24", "fd00::5/64", "::ffff:10.0.0.1", "10.1.0.5/33", "fe80::1%eth0", "010.0.0.1", "", "/", "1.2.3.4/"} {
+	for _, s := range []string{"10.1.0.5", "10.1.0.5/24", "fd00::5/64", "::ffff:10.0.0.1", "10.1.0.5/33", "fe80::1%eth0",
+		"010.0.0.1", "", "/", "1.2.3.4/"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

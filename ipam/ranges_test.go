@@ -31,11 +31,14 @@ func TestDefaults(t *testing.T) {
 		{rng("10.1.0.0/30", "", "", ""), rng("10.1.0.0/30", "10.1.0.1", "10.1.0.2", "10.1.0.1"), "1"},
 		{rng("10.1.0.0/16", "", "", ""), rng("10.1.0.0/16", "10.1.0.1", "10.1.255.254", "10.1.0.1"), "65533"},
 		{rng("0.0.0.0/0", "", "", ""), rng("0.0.0.0/0", "0.0.0.1", "255.255.255.254", "0.0.0.1"), "4294967293"},
-		{rng("10.1.0.0/24", "10.1.0.0", "10.1.0.255", "192.0.2.1"), rng("10.1.0.0/24", "10.1.0.0", "10.1.0.255", "192.0.2.1"), "256"},
+		{rng("10.1.0.0/24", "10.1.0.0", "10.1.0.255", "192.0.2.1"), rng("10.1.0.0/24", "10.1.0.0", "10.1.0.255", "192.0.2.1"),
+			"256"},
 		{rng("10.1.0.0/24", "10.1.0.9", "10.1.0.9", ""), rng("10.1.0.0/24", "10.1.0.9", "10.1.0.9", "10.1.0.1"), "1"},
-		{rng("fd00::/64", "", "", ""), rng("fd00::/64", "fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1"), "18446744073709551614"},
+		{rng("fd00::/64", "", "", ""), rng("fd00::/64", "fd00::1", "fd00::ffff:ffff:ffff:ffff", "fd00::1"),
+			"18446744073709551614"},
 		{rng("fd00::/126", "", "", ""), rng("fd00::/126", "fd00::1", "fd00::3", "fd00::1"), "2"},
-		{rng("::/0", "", "", ""), rng("::/0", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::1"), "340282366920938463463374607431768211454"},
+		{rng("::/0", "", "", ""), rng("::/0", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::1"),
+			"340282366920938463463374607431768211454"},
 		{rng("10.1.0.0/24", "::ffff:10.1.0.5", "", ""), rng("10.1.0.0/24", "10.1.0.5", "10.1.0.254", "10.1.0.1"), "250"},
 		{rng("::ffff:10.1.0.0/120", "", "", ""), rng("10.1.0.0/24", "10.1.0.1", "10.1.0.254", "10.1.0.1"), "253"},
 	} {
@@ -61,20 +64,29 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"ipam.ranges[0][1].subnet: 10.0.0.5/24 has host bits set; the network is 10.0.0.0/24",
 			[]Set{at("ipam.ranges[0]", good, rng("10.0.0.5/24", "", "", ""))}},
-		{"ipam.subnet: 10.0.0.0/31 is too small to allocate from: the longest prefix is /30", []Set{at("ipam", rng("10.0.0.0/31", "", "", ""))}},
-		{"ipam.subnet: fd00::/127 is too small to allocate from: the longest prefix is /126", []Set{at("ipam", rng("fd00::/127", "", "", ""))}},
-		{"ipam.ranges[0][0].subnet: is missing: a range needs one, such as 10.1.0.0/24", []Set{at("ipam.ranges[0]", Range{})}},
-		{"ipam.ranges[1]: is an empty list: give it a range, or leave it out", []Set{at("ipam.ranges[0]", good), at("ipam.ranges[1]")}},
-		{"ipam.rangeStart: 10.1.0.1 is not in 10.0.0.0/24, which is 10.0.0.0-10.0.0.255", []Set{at("ipam", rng("10.0.0.0/24", "10.1.0.1", "", ""))}},
-		{"ipam.rangeEnd: fd00::1 is not in 10.0.0.0/24, which is 10.0.0.0-10.0.0.255", []Set{at("ipam", rng("10.0.0.0/24", "", "fd00::1", ""))}},
-		{"ipam.rangeEnd: 10.0.0.5 is below the start of the range, 10.0.0.9", []Set{at("ipam", rng("10.0.0.0/24", "10.0.0.9", "10.0.0.5", ""))}},
-		{"ipam.gateway: fd00::1 is not of the family of 10.0.0.0/24", []Set{at("ipam", rng("10.0.0.0/24", "", "", "fd00::1"))}},
+		{"ipam.subnet: 10.0.0.0/31 is too small to allocate from: the longest prefix is /30",
+			[]Set{at("ipam", rng("10.0.0.0/31", "", "", ""))}},
+		{"ipam.subnet: fd00::/127 is too small to allocate from: the longest prefix is /126",
+			[]Set{at("ipam", rng("fd00::/127", "", "", ""))}},
+		{"ipam.ranges[0][0].subnet: is missing: a range needs one, such as 10.1.0.0/24",
+			[]Set{at("ipam.ranges[0]", Range{})}},
+		{"ipam.ranges[1]: is an empty list: give it a range, or leave it out",
+			[]Set{at("ipam.ranges[0]", good), at("ipam.ranges[1]")}},
+		{"ipam.rangeStart: 10.1.0.1 is not in 10.0.0.0/24, which is 10.0.0.0-10.0.0.255",
+			[]Set{at("ipam", rng("10.0.0.0/24", "10.1.0.1", "", ""))}},
+		{"ipam.rangeEnd: fd00::1 is not in 10.0.0.0/24, which is 10.0.0.0-10.0.0.255",
+			[]Set{at("ipam", rng("10.0.0.0/24", "", "fd00::1", ""))}},
+		{"ipam.rangeEnd: 10.0.0.5 is below the start of the range, 10.0.0.9",
+			[]Set{at("ipam", rng("10.0.0.0/24", "10.0.0.9", "10.0.0.5", ""))}},
+		{"ipam.gateway: fd00::1 is not of the family of 10.0.0.0/24",
+			[]Set{at("ipam", rng("10.0.0.0/24", "", "", "fd00::1"))}},
 		{"ipam.gateway: fe80::1%eth0 has a zone; write fe80::1", []Set{at("ipam", rng("fd00::/64", "", "", "fe80::1%eth0"))}},
 		{"ipam.ranges[0][1].subnet: fd00::/64 and 10.9.0.0/24 of ipam.ranges[0][0] are of two families: each needs a list of its own",
 			[]Set{at("ipam.ranges[0]", good, rng("fd00::/64", "", "", ""))}},
 		{"ipam.ranges[0][1]: 10.9.0.9-10.9.0.254 overlaps 10.9.0.1-10.9.0.254 of ipam.ranges[0][0]",
 			[]Set{at("ipam.ranges[0]", good, rng("10.9.0.0/24", "10.9.0.9", "", ""))}},
-		{"ipam.subnet: is missing: a range needs one, such as 10.1.0.0/24", []Set{at("runtimeConfig.ipRanges[0]", good), at("ipam", Range{RangeStart: addr("10.0.0.1")})}},
+		{"ipam.subnet: is missing: a range needs one, such as 10.1.0.0/24",
+			[]Set{at("runtimeConfig.ipRanges[0]", good), at("ipam", Range{RangeStart: addr("10.0.0.1")})}},
 		{"ipam.ranges[0][0]: 10.9.0.1-10.9.0.254 overlaps 10.9.0.1-10.9.0.254 of runtimeConfig.ipRanges[0][0]",
 			[]Set{at("runtimeConfig.ipRanges[0]", good), at("ipam.ranges[0]", good)}},
 	} {
@@ -109,7 +121,8 @@ func FuzzComplete(f *testing.F) {
 		}
 		for _, s := range sets {
 			r := s.Ranges[0]
-			if !r.Subnet.Contains(r.RangeStart) || !r.Subnet.Contains(r.RangeEnd) || r.RangeEnd.Less(r.RangeStart) || !r.Gateway.IsValid() || s.Size().IsZero() {
+			if !r.Subnet.Contains(r.RangeStart) || !r.Subnet.Contains(r.RangeEnd) || r.RangeEnd.Less(r.RangeStart) ||
+				!r.Gateway.IsValid() || s.Size().IsZero() {
 				// A lone gateway leaves nothing, which is exhausted and no error.
 				if r.RangeStart != r.RangeEnd || r.RangeStart != r.Gateway {
 					t.Errorf("accepted %+v", r)

@@ -37,8 +37,8 @@ func ParseReserved(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// Slip is why a reservation of p in sets can hardly be meant: it is of none of them (ErrOutside), or all of one, or is a
-// gateway, that nobody is given anyway.
+// Slip is why a reservation of p in sets can hardly be meant: it is of none of them (ErrOutside), or all of one, or is
+// a gateway, that nobody is given anyway.
 func Slip(sets []Set, p netip.Prefix) error {
 	inside := len(sets) == 0
 	for _, set := range sets {

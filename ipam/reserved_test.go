@@ -36,7 +36,8 @@ func TestParseReserved(t *testing.T) {
 }
 
 func TestUnionAndCut(t *testing.T) {
-	r := Union(prefixes("10.1.0.8/29", "10.1.0.12/32", "fd00::/126", "10.1.0.0/30", "10.1.0.2/31", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe/127"))
+	r := Union(prefixes("10.1.0.8/29", "10.1.0.12/32", "fd00::/126", "10.1.0.0/30", "10.1.0.2/31",
+		"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe/127"))
 	if got := fmt.Sprint(r); got != "[{10.1.0.0 10.1.0.3 invalid IP} {10.1.0.8 10.1.0.15 invalid IP} {fd00:: fd00::3 invalid IP} {ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff invalid IP}]" {
 		t.Errorf("got %s", got)
 	}
@@ -47,15 +48,19 @@ func TestUnionAndCut(t *testing.T) {
 		{"10.1.0.4", "10.1.0.7", "[{10.1.0.4 10.1.0.7 10.1.0.5}]"},
 		{"10.1.0.7", "10.1.0.8", "[{10.1.0.7 10.1.0.7 10.1.0.5}]"},
 		{"fd00::1", "fd00::9", "[{fd00::4 fd00::9 10.1.0.5}]"},
-		{"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff0", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "[{ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff0 ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd 10.1.0.5}]"},
+		{"ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff0", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+			"[{ffff:ffff:ffff:ffff:ffff:ffff:ffff:fff0 ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd 10.1.0.5}]"},
 		{"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "[]"},
 	} {
-		if got := fmt.Sprint(r.Cut([]Span{{netip.MustParseAddr(tc.first), netip.MustParseAddr(tc.last), gw}})); got != tc.want {
+		if got := fmt.Sprint(r.Cut([]Span{{netip.MustParseAddr(tc.first), netip.MustParseAddr(tc.last),
+			gw}})); got != tc.want {
 			t.Errorf("%s-%s: %s, want %s", tc.first, tc.last, got, tc.want)
 		}
 	}
-	order := []Span{{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.9"), gw}, {netip.MustParseAddr("10.1.0.12"), netip.MustParseAddr("10.1.0.14"), gw}}
-	if got := fmt.Sprint(Clip(order, netip.MustParsePrefix("10.1.0.8/29"))); got != "[{10.1.0.8 10.1.0.9 10.1.0.5} {10.1.0.12 10.1.0.14 10.1.0.5}]" {
+	order := []Span{{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("10.1.0.9"), gw},
+		{netip.MustParseAddr("10.1.0.12"), netip.MustParseAddr("10.1.0.14"), gw}}
+	if got := fmt.Sprint(Clip(order,
+		netip.MustParsePrefix("10.1.0.8/29"))); got != "[{10.1.0.8 10.1.0.9 10.1.0.5} {10.1.0.12 10.1.0.14 10.1.0.5}]" {
 		t.Errorf("clipped to %s", got)
 	}
 	if got := fmt.Sprint(Clip(order, netip.MustParsePrefix("fd00::/64"))); got != "[]" {
@@ -79,7 +84,8 @@ func TestReservedLaw(t *testing.T) {
 				a := at(r.IntN(64))
 				list = append(list, netip.PrefixFrom(a, a.BitLen()-r.IntN(5)).Masked())
 			}
-			set := Set{Ranges: []Range{{Subnet: netip.PrefixFrom(at(0), at(0).BitLen()-6), RangeStart: at(1 + r.IntN(20)), RangeEnd: at(30 + r.IntN(33)), Gateway: at(r.IntN(64))}}}
+			set := Set{Ranges: []Range{{Subnet: netip.PrefixFrom(at(0), at(0).BitLen()-6), RangeStart: at(1 + r.IntN(20)),
+				RangeEnd: at(30 + r.IntN(33)), Gateway: at(r.IntN(64))}}}
 			reserved := Union(list)
 			free, order := 0, map[netip.Addr]bool{}
 			for _, s := range reserved.Cut(set.After(at(r.IntN(64)))) {

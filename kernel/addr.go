@@ -104,8 +104,9 @@ func (ns *NS) AddAddr(index int, a Addr) error {
 	return nil
 }
 
-// PreferAddr says for how long an IPv6 address that is there is still chosen for what is new; negative: for ever. What has begun with it goes
-// on, and it stays where it is: for the kernel it has no end, or a link that goes down would lose it.
+// PreferAddr says for how long an IPv6 address that is there is still chosen for what is new; negative: for ever. What
+// has begun with it goes on, and it stays where it is: for the kernel it has no end, or a link that goes down would
+// lose it.
 func (ns *NS) PreferAddr(index int, a Addr, left time.Duration) error {
 	const forever = 0xffffffff
 	preferred := uint32(forever)
@@ -128,7 +129,8 @@ func (ns *NS) PreferAddr(index int, a Addr, left time.Duration) error {
 
 // DelAddr deletes an address; one that is not there is deleted.
 func (ns *NS) DelAddr(index int, a Addr) error {
-	if err := ns.tell(ns.addrRequest(unix.RTM_DELADDR, 0, index, a)); err != nil && !is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {
+	if err := ns.tell(ns.addrRequest(unix.RTM_DELADDR, 0, index, a)); err != nil &&
+		!is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {
 		return fmt.Errorf("delete address %v: %w", a.Prefix, err)
 	}
 	return nil

@@ -139,7 +139,8 @@ func (ns *NS) portVLANs(typ int, what string, index int, list []PortVLAN) error 
 	return nil
 }
 
-// SetBridgeVLANFiltering makes a bridge keep VLANs apart. Its ports are in its default one until they are told otherwise.
+// SetBridgeVLANFiltering makes a bridge keep VLANs apart. Its ports are in its default one until they are told
+// otherwise.
 func (ns *NS) SetBridgeVLANFiltering(index int) error {
 	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

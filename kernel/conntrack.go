@@ -206,8 +206,8 @@ func (ns *NS) ForgetUDP(flows []UDPFlow) error {
 	return errors.Join(errs...)
 }
 
-// mayKnow reports whether conntrack has a flow that is meant, as far as its file in /proc says, which takes 0.5 ms: it is read
-// without a lock on each bucket. Where there is no such file, it may.
+// mayKnow reports whether conntrack has a flow that is meant, as far as its file in /proc says, which takes 0.5 ms: it
+// is read without a lock on each bucket. Where there is no such file, it may.
 func (ns *NS) mayKnow(meant func(line string) bool) bool {
 	var text []byte
 	if err := ns.Do(func() (err error) {
@@ -238,7 +238,8 @@ func aboutPorts(flows []UDPFlow) func(line string) bool {
 			return false
 		}
 		port, err := strconv.ParseUint(sent(line, "dport"), 10, 16)
-		return err != nil || slices.ContainsFunc(flows, func(f UDPFlow) bool { return f.Port <= uint16(port) && uint16(port) <= max(f.Port, f.Last) })
+		return err != nil || slices.ContainsFunc(flows,
+			func(f UDPFlow) bool { return f.Port <= uint16(port) && uint16(port) <= max(f.Port, f.Last) })
 	}
 }
 

@@ -61,7 +61,10 @@ func TestForgetUDP(t *testing.T) {
 			nodad = " nodad"
 			host, other, away, c1, c2, any = "2001:db8::1", "2001:db8::9", "2001:db8:1::1", "fd00::5", "fd00::6", "::"
 		}
-		addr, at := netip.MustParseAddr, func(a string, port uint16) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(a), port) }
+		addr, at := netip.MustParseAddr, func(a string,
+			port uint16) netip.AddrPort {
+			return netip.AddrPortFrom(netip.MustParseAddr(a), port)
+		}
 		client := at(map[bool]string{false: "203.0.113.1", true: "2001:db8:2::1"}[v6], 4000)
 		for name, c := range map[string]struct {
 			flow UDPFlow
@@ -69,13 +72,15 @@ func TestForgetUDP(t *testing.T) {
 		}{
 			"any": {UDPFlow{Host: addr(any), Port: 53, To: at(c1, 5353)},
 				[]string{host + ":53>" + host + ":53", other + ":53>" + other + ":53", host + ":53>" + c2 + ":5353"}},
-			"one":  {UDPFlow{Host: addr(host), Port: 53, To: at(c1, 5353)}, []string{host + ":53>" + host + ":53", host + ":53>" + c2 + ":5353"}},
+			"one": {UDPFlow{Host: addr(host), Port: 53, To: at(c1, 5353)},
+				[]string{host + ":53>" + host + ":53", host + ":53>" + c2 + ":5353"}},
 			"gone": {UDPFlow{Host: addr(any), Port: 53, To: at(c2, 5353), Gone: true}, []string{host + ":53>" + c2 + ":5353"}},
 		} {
 			for _, way := range []string{"", "one read", "one read of all"} {
 				t.Run(fmt.Sprintf("%s %s %v %s", name, any, v6, way), func(t *testing.T) {
 					_, ns := newNFT(t)
-					for _, line := range []string{"ip link add br0 type bridge", "ip addr add " + host + " dev br0" + nodad, "ip addr add " + other + " dev br0" + nodad,
+					for _, line := range []string{"ip link add br0 type bridge", "ip addr add " + host + " dev br0" + nodad,
+						"ip addr add " + other + " dev br0" + nodad,
 						"ip link set br0 up", "nft add table inet t; add chain inet t c { type nat hook prerouting priority 0; }"} {
 						f := strings.SplitN(line, " ", 2)
 						if f[0] == "nft" {
@@ -136,7 +141,8 @@ func TestMayKnowUDP(t *testing.T) {
 	nstest.RunIn(t, ns.Path, "nft", "add table inet t; add chain inet t c { type nat hook prerouting priority 0; }")
 	port := func(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 	track(t, ns, tuple{port("192.0.2.2:4000"), port("192.0.2.1:53")}, tuple{port("10.1.2.5:5353"), port("192.0.2.2:4000")})
-	track(t, ns, tuple{port("[2001:db8::2]:4000"), port("[2001:db8::1]:100")}, tuple{port("[fd00::5]:200"), port("[2001:db8::2]:4000")})
+	track(t, ns, tuple{port("[2001:db8::2]:4000"), port("[2001:db8::1]:100")},
+		tuple{port("[fd00::5]:200"), port("[2001:db8::2]:4000")})
 	for _, c := range []struct {
 		first, last uint16
 		want        bool
@@ -176,10 +182,13 @@ func TestListens(t *testing.T) {
 		first, last uint16
 		want        uint16
 	}{
-		{TCP, "0.0.0.0", 80, 80, 80}, {TCP, "192.0.2.1", 80, 80, 80}, {TCP, "0.0.0.0", 81, 81, 0}, {UDP, "0.0.0.0", 80, 80, 0},
+		{TCP, "0.0.0.0", 80, 80, 80}, {TCP, "192.0.2.1", 80, 80, 80}, {TCP, "0.0.0.0", 81, 81, 0}, {UDP, "0.0.0.0", 80, 80,
+			0},
 		{TCP, "::", 80, 80, 0}, {UDP, "::1", 53, 53, 53}, {UDP, "::", 53, 53, 0},
-		{TCP, "0.0.0.0", 1, 1000, 80}, {TCP, "192.0.2.1", 80, 81, 80}, {TCP, "0.0.0.0", 79, 80, 80}, {TCP, "0.0.0.0", 81, 65535, 0}, {TCP, "0.0.0.0", 1, 79, 0},
-		{UDP, "0.0.0.0", 1, 1000, 0}, {TCP, "::", 1, 1000, 0}, {UDP, "::1", 1, 1000, 53}, {UDP, "::", 1, 1000, 53}, {UDP, "::2", 1, 1000, 0},
+		{TCP, "0.0.0.0", 1, 1000, 80}, {TCP, "192.0.2.1", 80, 81, 80}, {TCP, "0.0.0.0", 79, 80, 80}, {TCP, "0.0.0.0", 81,
+			65535, 0}, {TCP, "0.0.0.0", 1, 79, 0},
+		{UDP, "0.0.0.0", 1, 1000, 0}, {TCP, "::", 1, 1000, 0}, {UDP, "::1", 1, 1000, 53}, {UDP, "::", 1, 1000, 53}, {UDP,
+			"::2", 1, 1000, 0},
 	} {
 		got, ok := ns.Listens(c.proto, addr(c.host), c.first, c.last)
 		if ok != (c.want != 0) || ok && got != c.want {

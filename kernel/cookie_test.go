@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Without a file descriptor left, nobody knows which namespace is which: that is an error, and never another namespace, or none.
+// Without a file descriptor left, nobody knows which namespace is which: that is an error, and never another namespace,
+// or none.
 func TestCookieUnanswered(t *testing.T) {
 	path := nstest.NewNS(t)
 	ns, err := Open(path)

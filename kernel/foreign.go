@@ -66,7 +66,8 @@ func (ns *NS) ForeignFingerprint(skip ...string) (string, error) {
 		if slices.Contains(skip, t) {
 			return
 		}
-		fmt.Fprintln(h, t, attr(body, nftaTableHandle), attr32(body, unix.NFTA_TABLE_USE), attr32(body, unix.NFTA_TABLE_FLAGS))
+		fmt.Fprintln(h, t, attr(body, nftaTableHandle), attr32(body, unix.NFTA_TABLE_USE),
+			attr32(body, unix.NFTA_TABLE_FLAGS))
 	})
 	if err != nil && !unsupported(err) {
 		return "", err

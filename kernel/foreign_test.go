@@ -46,7 +46,8 @@ func TestForeignForward(t *testing.T) {
 		}
 		last = print
 	}
-	if f, err := ns.ForeignForward(); err != nil || !slices.ContainsFunc(f.Chains, func(c BaseChain) bool { return c.Table == "fairlead" }) {
+	if f, err := ns.ForeignForward(); err != nil ||
+		!slices.ContainsFunc(f.Chains, func(c BaseChain) bool { return c.Table == "fairlead" }) {
 		t.Errorf("nothing is skipped, and ours is not seen: %v, %v", f, err)
 	}
 }

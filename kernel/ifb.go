@@ -13,7 +13,8 @@ type IFB struct {
 
 // AddIFB makes an ifb and sets it up. It gets no address of its own: nobody talks by it.
 func (ns *NS) AddIFB(i IFB) error {
-	if err := ns.AddLink(NewLink{Name: i.Name, Kind: "ifb", MAC: i.MAC, MTU: i.MTU, Group: i.Group, Queues: 1}); err != nil {
+	if err := ns.AddLink(NewLink{Name: i.Name, Kind: "ifb", MAC: i.MAC, MTU: i.MTU, Group: i.Group,
+		Queues: 1}); err != nil {
 		return err
 	}
 	// The kernel sets a link up before it reads how IPv6 is to name it, so that takes two messages.

@@ -97,7 +97,8 @@ func (c *Inet6Conn) Send(b []byte, to netip.AddrPort) error {
 	return nil
 }
 
-// SolicitRouters asks the routers on a link to say what they are, from the unspecified address: by who has no other yet (RFC 4861, 4.1).
+// SolicitRouters asks the routers on a link to say what they are, from the unspecified address: by who has no other yet
+// (RFC 4861, 4.1).
 func (ns *NS) SolicitRouters(index int) error {
 	var fd int
 	err := ns.Do(func() (err error) {
@@ -110,7 +111,8 @@ func (ns *NS) SolicitRouters(index int) error {
 	defer func() { go unix.Close(fd) }()                              // it takes a grace period
 	packet := [48]byte{0: 0x60, 5: 8, 6: unix.IPPROTO_ICMPV6, 7: 255, // payload of 8 bytes, hop limit
 		24: 0xff, 25: 2, 39: 2, 40: 133, 42: 0x7b, 43: 0xb8} // to ff02::2; what is the same always has always the same sum
-	to := unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IPV6), Ifindex: index, Halen: 6, Addr: [8]byte{0x33, 0x33, 0, 0, 0, 2}}
+	to := unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IPV6), Ifindex: index, Halen: 6,
+		Addr: [8]byte{0x33, 0x33, 0, 0, 0, 2}}
 	if err := unix.Sendto(fd, packet[:], 0, &to); err != nil {
 		return fmt.Errorf("send to routers: %w", err)
 	}
@@ -119,7 +121,8 @@ func (ns *NS) SolicitRouters(index int) error {
 
 // Receive waits for a message until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Hops is its hop
 // limit, or -1 where the kernel does not say. A message longer than buf is cut.
-func (c *Inet6Conn) Receive(ctx context.Context, deadline time.Time, buf []byte) (n int, from netip.AddrPort, hops int, err error) {
+func (c *Inet6Conn) Receive(ctx context.Context, deadline time.Time,
+	buf []byte) (n int, from netip.AddrPort, hops int, err error) {
 	n, sa, said, err := receive(ctx, c.file, deadline, buf)
 	if err != nil {
 		return 0, from, 0, fmt.Errorf("receive: %w", err)

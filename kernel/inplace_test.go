@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A thread that visits a namespace in place is at home again afterwards, whatever was done there, and however many others
-// visit it at the same time.
+// A thread that visits a namespace in place is at home again afterwards, whatever was done there, and however many
+// others visit it at the same time.
 func TestInPlace(t *testing.T) {
 	cont, err := Open(nstest.NewNS(t))
 	if err != nil {

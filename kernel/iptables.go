@@ -250,7 +250,8 @@ func parsePorts(list string) (ports [][2]uint16) {
 // quoteIPT quotes a word as iptables-save does.
 func quoteIPT(w string) string {
 	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("!-_./:,+[]%@=", r)
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("!-_./:,+[]%@=", r)
 	}
 	if w != "" && strings.IndexFunc(w, func(r rune) bool { return !plain(r) }) < 0 {
 		return w

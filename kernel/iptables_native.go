@@ -48,8 +48,8 @@ const (
 )
 
 // A LegacyInfo says where the chains of a table of ip_tables begin among its entries, as struct ipt_getinfo. Hooks and
-// Underflow are the offsets of the first entry and of the policy of a chain that the kernel itself calls, by the number of
-// its hook (unix.NF_INET_FORWARD); only those of ValidHooks count.
+// Underflow are the offsets of the first entry and of the policy of a chain that the kernel itself calls, by the number
+// of its hook (unix.NF_INET_FORWARD); only those of ValidHooks count.
 type LegacyInfo struct {
 	name             [32]byte
 	ValidHooks       uint32
@@ -99,7 +99,8 @@ func (ns *NS) LegacyEntries(v6 bool, table string) (info LegacyInfo, b []byte, e
 	}
 	defer unix.Close(fd)
 	get := func(opt int, p unsafe.Pointer, size uint32) error {
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt), uintptr(p), uintptr(unsafe.Pointer(&size)), 0)
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt), uintptr(p),
+			uintptr(unsafe.Pointer(&size)), 0)
 		if errno != 0 {
 			return errno
 		}
@@ -261,7 +262,8 @@ func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
 			}
 			compare = nil
 		case "range":
-			from, to := attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE), attr(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+			from, to := attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE), attr(data, unix.NFTA_RANGE_TO_DATA,
+				unix.NFTA_DATA_VALUE)
 			if port && len(from) == 2 && len(to) == 2 && attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
 				r.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
 			}
@@ -367,7 +369,8 @@ func (n *NFT) eachRule(t *NFTTable, chain string, each func(body []byte)) error 
 	return nil
 }
 
-// RawRules calls each with the attributes (NFTA_RULE_…) of each rule of a chain. Its error is unix.ENOENT if there is none.
+// RawRules calls each with the attributes (NFTA_RULE_…) of each rule of a chain. Its error is unix.ENOENT if there is
+// none.
 func (n *NFT) RawRules(t *NFTTable, chain string, each func(body []byte)) error {
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
@@ -376,7 +379,8 @@ func (n *NFT) RawRules(t *NFTTable, chain string, each func(body []byte)) error 
 	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
 	err := n.c.dump(r, func(body []byte) {
 		// A kernel that does not know the filter tells of other chains, too.
-		if len(body) > 4 && text(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain && text(attr(body[4:], unix.NFTA_RULE_TABLE)) == t.Name {
+		if len(body) > 4 && text(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain &&
+			text(attr(body[4:], unix.NFTA_RULE_TABLE)) == t.Name {
 			each(bytes.Clone(body[4:]))
 		}
 	})
@@ -422,15 +426,17 @@ func (t *IPTables) Remove(ctx context.Context, rules []IPTRule, chains []string)
 // RemoveRules deletes rules by their handles.
 func (b *NFTBatch) RemoveRules(t *NFTTable, rules []IPTRule) {
 	for _, rule := range rules {
-		b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, rule.Chain, rule.handle), func(r *requests) {
-			named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, rule.Chain)(r)
-			r.attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, rule.handle)...)
-		})
+		b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, rule.Chain, rule.handle),
+			func(r *requests) {
+				named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, rule.Chain)(r)
+				r.attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, rule.handle)...)
+			})
 	}
 }
 
 // RemoveChain empties a chain and deletes it.
 func (b *NFTBatch) RemoveChain(t *NFTTable, chain string) {
-	b.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+chain, named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain))
+	b.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+chain,
+		named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain))
 	b.DeleteChain(t, chain)
 }

@@ -25,7 +25,8 @@ func eachIPT(t *testing.T, fn func(t *testing.T, ns *NS, x *IPTables)) {
 			t.Cleanup(ns.Close)
 			x := ns.IPTables(v, v6, "nat")
 			t.Run(x.command(""), func(t *testing.T) {
-				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), x.command(""), "-t", "nat", "-L", "-n").CombinedOutput()
+				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), x.command(""), "-t", "nat", "-L",
+					"-n").CombinedOutput()
 				if err != nil {
 					nstest.Skip(t, string(out))
 				}
@@ -74,7 +75,8 @@ func TestIPTables(t *testing.T) {
 		}
 		gone := NewIPTRule("MINE", "-d", other, "-j", "RETURN")
 		away := NewIPTRule("MISSING", "-j", "ACCEPT")
-		if missing, err := x.Missing(ctx, gone, masq, away, accept, gone); err != nil || len(missing) != 3 || !missing[0].Same(away) || !missing[1].Same(gone) || !missing[2].Same(gone) {
+		if missing, err := x.Missing(ctx, gone, masq, away, accept, gone); err != nil || len(missing) != 3 ||
+			!missing[0].Same(away) || !missing[1].Same(gone) || !missing[2].Same(gone) {
 			t.Errorf("missing: %v, %v", missing, err)
 		}
 		saved, err := x.Save(ctx)
@@ -89,7 +91,8 @@ func TestIPTables(t *testing.T) {
 			t.Fatalf("listed: %v, %v", rules, err)
 		}
 		r := rules[0]
-		if r.Chain != "POSTROUTING" || r.Jump != "MINE" || r.Comment != oddComment || r.Src.String() != addr+map[bool]string{false: "/32", true: "/128"}[x.V6] || r.Dst.IsValid() {
+		if r.Chain != "POSTROUTING" || r.Jump != "MINE" || r.Comment != oddComment || r.Src.String() != addr+
+			map[bool]string{false: "/32", true: "/128"}[x.V6] || r.Dst.IsValid() {
 			t.Errorf("the jump was read as %+v", r)
 		}
 		if r := rules[2]; r.Jump != "ACCEPT" || r.Dst.String() != other || r.Comment != "" {
@@ -106,7 +109,8 @@ func TestIPTables(t *testing.T) {
 			t.Errorf("half of a change: %v\n%s", err, after)
 		}
 		var failed *IPTError
-		if err := x.Apply(ctx, "-N MINE"); !errors.As(err, &failed) || failed.Line != 2 || !strings.Contains(err.Error(), x.command("restore")) {
+		if err := x.Apply(ctx, "-N MINE"); !errors.As(err, &failed) || failed.Line != 2 ||
+			!strings.Contains(err.Error(), x.command("restore")) {
 			t.Errorf("%v", err)
 		}
 		if err := x.Remove(ctx, rules[:1], []string{"MINE", "OTHER"}); err != nil {

@@ -176,7 +176,8 @@ func parseLink(b []byte) *Link {
 		return &Link{}
 	}
 	flags := u32(b[8:])
-	l := &Link{Index: int(u32(b[4:])), Ethernet: u16(b[2:]) == unix.ARPHRD_ETHER, Up: flags&unix.IFF_UP != 0, Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
+	l := &Link{Index: int(u32(b[4:])), Ethernet: u16(b[2:]) == unix.ARPHRD_ETHER, Up: flags&unix.IFF_UP != 0,
+		Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
 	l.Traits.Flags = flags & traitFlags
 	attrs(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {

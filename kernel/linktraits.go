@@ -103,8 +103,8 @@ func (ns *NS) SetTraits(l *Link, want Traits) error {
 	return errors.Join(errs...)
 }
 
-// Params are what a link's kind keeps of it and whoever is root where it is may change: a macvlan's mode, a vxlan's remote
-// end. They are nil for kinds of which SetParams changes none.
+// Params are what a link's kind keeps of it and whoever is root where it is may change: a macvlan's mode, a vxlan's
+// remote end. They are nil for kinds of which SetParams changes none.
 func (l *Link) Params() []byte {
 	switch l.Kind {
 	case "macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "vxlan":
@@ -128,7 +128,8 @@ func (ns *NS) SetParams(l *Link, want []byte) error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		v := was[key]
-		if bytes.Equal(is[key], v) || strings.HasPrefix(l.Kind, "macv") && key != nl.IFLA_MACVLAN_MODE && key != nl.IFLA_MACVLAN_FLAGS && key != macvlanQueueLen {
+		if bytes.Equal(is[key], v) || strings.HasPrefix(l.Kind, "macv") && key != nl.IFLA_MACVLAN_MODE &&
+			key != nl.IFLA_MACVLAN_FLAGS && key != macvlanQueueLen {
 			continue
 		}
 		req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)

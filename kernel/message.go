@@ -72,8 +72,8 @@ func (ns *NS) RouteMessages(f RouteFilter) (list []Message, err error) {
 	return list, err
 }
 
-// storedRoute is a route as the kernel takes it: without what it knows by itself, such as that a next hop is dead. A route
-// by a nexthop object, ip-nexthop(8), is listed with what that object says as well, and taken without.
+// storedRoute is a route as the kernel takes it: without what it knows by itself, such as that a next hop is dead. A
+// route by a nexthop object, ip-nexthop(8), is listed with what that object says as well, and taken without.
 func storedRoute(b []byte) []byte {
 	object := false
 	attrs(b[unix.SizeofRtMsg:], func(kind uint16, _ []byte) { object = object || kind == nexthopID })

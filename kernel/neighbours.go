@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Neighbours hears what the others on an Ethernet link say of the addresses of one family, by ARP or by IPv6's neighbour
-// discovery, and can ask them. Closing it takes the kernel a grace period, 10 ms and more.
+// Neighbours hears what the others on an Ethernet link say of the addresses of one family, by ARP or by IPv6's
+// neighbour discovery, and can ask them. Closing it takes the kernel a grace period, 10 ms and more.
 type Neighbours struct {
 	f    *os.File
 	link *Link

@@ -28,8 +28,8 @@ func NetSysctlPath(key, link string) (string, error) {
 	return path, nil
 }
 
-// A NetSysctlFile is a setting of a namespace that is open. To find it is what takes the kernel long: it keeps the files of all
-// namespaces that have the same name in one list.
+// A NetSysctlFile is a setting of a namespace that is open. To find it is what takes the kernel long: it keeps the
+// files of all namespaces that have the same name in one list.
 type NetSysctlFile struct {
 	ReadOnly error // why it cannot be written; nil where it can
 

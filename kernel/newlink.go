@@ -99,7 +99,8 @@ func (ns *NS) AddLink(l NewLink) error {
 	return err
 }
 
-// MacvlanData is the data of a macvlan or macvtap. A queue of zero is left to the kernel, as it is by Linux before 5.11.
+// MacvlanData is the data of a macvlan or macvtap. A queue of zero is left to the kernel, as it is by Linux before
+// 5.11.
 func MacvlanData(mode, bcQueueLen uint32) func(*nl.RtAttr) {
 	return func(data *nl.RtAttr) {
 		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(mode))

@@ -18,7 +18,8 @@ func TestLinkIsBornWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	mac, _ := net.ParseMAC("02:11:22:33:44:55")
-	l := NewLink{Name: "net0", Kind: "macvlan", NS: cont, Index: 77, Parent: parent.Index, MAC: mac, MTU: 1300, Group: 5, Alias: "whose", Up: true,
+	l := NewLink{Name: "net0", Kind: "macvlan", NS: cont, Index: 77, Parent: parent.Index, MAC: mac, MTU: 1300, Group: 5,
+		Alias: "whose", Up: true,
 		Data: func(d *nl.RtAttr) { d.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_VEPA)) }}
 	if err := host.AddLink(l); err != nil {
 		t.Fatal(err)
@@ -27,7 +28,8 @@ func TestLinkIsBornWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Index != 77 || got.Kind != "macvlan" || got.MAC.String() != mac.String() || got.MTU != 1300 || got.Group != 5 || got.Alias != "whose" || !got.Up ||
+	if got.Index != 77 || got.Kind != "macvlan" || got.MAC.String() != mac.String() || got.MTU != 1300 || got.Group != 5 ||
+		got.Alias != "whose" || !got.Up ||
 		got.Data.Mode != nl.MACVLAN_MODE_VEPA || got.Peer != parent.Index || !got.PeerAway {
 		t.Errorf("%+v", got)
 	}

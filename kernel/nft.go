@@ -266,7 +266,8 @@ func (b *NFTBatch) Empty() bool { return b == nil || len(b.ops) == 0 }
 // Add adds an element; one that exists fails the transaction with EEXIST.
 func (b *NFTBatch) Add(e NFTElem) {
 	e.timeout = 0
-	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, elem: e})
+	b.ops = append(b.ops, nftOp{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		elem: e})
 }
 
 // Delete deletes an element; one that does not exist fails the transaction with ENOENT.
@@ -306,7 +307,8 @@ func (o nftOp) String() string {
 }
 
 func sameSet(a, b *NFTSet) bool {
-	return a == b || a != nil && b != nil && a.Name == b.Name && a.Table.Family == b.Table.Family && a.Table.Name == b.Table.Name
+	return a == b || a != nil && b != nil && a.Name == b.Name && a.Table.Family == b.Table.Family &&
+		a.Table.Name == b.Table.Name
 }
 
 // Commit makes all of b happen, or nothing.
@@ -330,7 +332,8 @@ func (n *NFT) CommitAt(b *NFTBatch, generation uint32) error {
 	for i := 0; i < len(b.ops); {
 		// Elements of one set go in one message, of at most half of what an attribute can hold.
 		o, j := b.ops[i], i+1
-		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && sameSet(b.ops[j].elem.Set, o.elem.Set) && b.ops[j].verb == o.verb && b.ops[j].flags == o.flags {
+		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && sameSet(b.ops[j].elem.Set, o.elem.Set) &&
+			b.ops[j].verb == o.verb && b.ops[j].flags == o.flags {
 			j++
 		}
 		flags := o.flags

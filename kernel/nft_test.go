@@ -53,7 +53,8 @@ func TestNFTRuleWords(t *testing.T) {
 	to6 := &NFTSet{Table: table, Name: "to6", Key: []NFTType{NFTAddr6, NFTProto, NFTService}}
 	pair := &NFTSet{Table: table, Name: "pair", Key: []NFTType{NFTAddr, NFTAddr}}
 	pair6 := &NFTSet{Table: table, Name: "pair6", Key: []NFTType{NFTAddr6, NFTAddr6}}
-	exact := &NFTSet{Table: table, Name: "exact", Key: []NFTType{NFTAddr6, NFTProto, NFTService}, Data: []NFTType{NFTAddr6, NFTService}}
+	exact := &NFTSet{Table: table, Name: "exact", Key: []NFTType{NFTAddr6, NFTProto, NFTService},
+		Data: []NFTType{NFTAddr6, NFTService}}
 	any := &NFTSet{Table: table, Name: "any", Key: []NFTType{NFTProto, NFTService}, Data: []NFTType{NFTAddr, NFTService}}
 	rule := func() *NFTRule { return NewNFTRule("") }
 	p := netip.MustParsePrefix
@@ -80,8 +81,10 @@ func TestNFTRuleWords(t *testing.T) {
 		{rule().From(false, addrs).Jump("u"), "ip saddr @addrs jump u"},
 		{rule().From(true, addrs6).Jump("u"), "ip6 saddr @addrs6 jump u"},
 		{rule().To(false, to).Jump("u"), "ip daddr . meta l4proto . th dport @to jump u"},
-		{rule().PublishedTo(false, to).Jump("u"), "ct direction original ip daddr . meta l4proto . ct original proto-dst @to jump u"},
-		{rule().PublishedTo(true, to6).Jump("u"), "ct direction original ip6 daddr . meta l4proto . ct original proto-dst @to6 jump u"},
+		{rule().PublishedTo(false, to).Jump("u"),
+			"ct direction original ip daddr . meta l4proto . ct original proto-dst @to jump u"},
+		{rule().PublishedTo(true, to6).Jump("u"),
+			"ct direction original ip6 daddr . meta l4proto . ct original proto-dst @to6 jump u"},
 		{rule().Pair(false, pair).Return(), "ip saddr . ip daddr @pair return"},
 		{rule().Pair(true, pair6).Return(), "ip6 saddr . ip6 daddr @pair6 return"},
 		{rule().SNAT(netip.MustParseAddr("192.0.2.1")), "snat ip to 192.0.2.1"},
@@ -93,7 +96,8 @@ func TestNFTRuleWords(t *testing.T) {
 	}
 	nat := &NFTChain{Name: "pre", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: -99, Rules: []*NFTRule{
 		NewNFTRule("one").DNAT(true, false, exact), NewNFTRule("two").DNAT(false, true, any)}}
-	post := &NFTChain{Name: "post", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 101, Rules: []*NFTRule{rule().Masquerade()}}
+	post := &NFTChain{Name: "post", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 101,
+		Rules: []*NFTRule{rule().Masquerade()}}
 	table.Sets = []*NFTSet{addrs, addrs6, to, to6, pair, pair6, exact, any}
 	table.Chains = []*NFTChain{{Name: "u", Open: true}, c, nat, post}
 	mend(t, n, table)
@@ -126,7 +130,8 @@ func TestNFTCommit(t *testing.T) {
 	table.Sets = []*NFTSet{set}
 	mend(t, n, table)
 	elem := func(port uint16) NFTElem {
-		return NFTElem{Set: set, Key: NFTKey(uint8(TCP), port), Data: NFTKey(netip.MustParseAddr("10.0.0.1"), port), Comment: "port"}
+		return NFTElem{Set: set, Key: NFTKey(uint8(TCP), port), Data: NFTKey(netip.MustParseAddr("10.0.0.1"), port),
+			Comment: "port"}
 	}
 	var b NFTBatch
 	for port := range uint16(3000) {
@@ -140,7 +145,8 @@ func TestNFTCommit(t *testing.T) {
 		t.Fatalf("%d elements, %v", len(all), err)
 	}
 	listed := func() []string { // sorted, for a set that the kernel makes larger meanwhile has another order
-		words := strings.FieldsFunc(nstest.RunIn(t, ns.Path, "nft", "list", "ruleset"), func(r rune) bool { return strings.ContainsRune("={,}\n", r) })
+		words := strings.FieldsFunc(nstest.RunIn(t, ns.Path, "nft", "list", "ruleset"),
+			func(r rune) bool { return strings.ContainsRune("={,}\n", r) })
 		for i := range words {
 			words[i] = strings.TrimSpace(words[i])
 		}
@@ -160,7 +166,8 @@ func TestNFTCommit(t *testing.T) {
 	b = NFTBatch{}
 	b.Add(elem(4000))
 	b.Delete(elem(5000))
-	if err = n.Commit(&b); !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "nft delete element inet t m { tcp . 5000 }") {
+	if err = n.Commit(&b); !errors.Is(err, unix.ENOENT) ||
+		!strings.Contains(err.Error(), "nft delete element inet t m { tcp . 5000 }") {
 		t.Errorf("deleting what does not exist: %v", err)
 	}
 	if after := listed(); !slices.Equal(after, before) || len(after) < 3000 {
@@ -213,8 +220,9 @@ func TestNFTDiff(t *testing.T) {
 	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
 	set := &NFTSet{Table: table, Name: "s", Key: []NFTType{NFTIfname}}
 	table.Sets = []*NFTSet{set}
-	table.Chains = []*NFTChain{{Name: "user", Open: true}, {Name: "pre", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: -300,
-		Rules: []*NFTRule{NewNFTRule("first").Jump("user"), NewNFTRule("second").NotLo().Drop()}}}
+	table.Chains = []*NFTChain{{Name: "user", Open: true},
+		{Name: "pre", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: -300,
+			Rules: []*NFTRule{NewNFTRule("first").Jump("user"), NewNFTRule("second").NotLo().Drop()}}}
 	if drift, _, err := n.Diff(table); err != nil || len(drift) != 1 || drift[0].Error() != "nft table inet t is missing" {
 		t.Errorf("%v, %v", drift, err)
 	}
@@ -309,7 +317,8 @@ func TestNFTSupported(t *testing.T) {
 	// Asked by a thread that has no rights here.
 	weak, ns := newNFT(t)
 	err := ns.Do(func() error {
-		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &make([]unix.CapUserData, 2)[0]); err != nil {
+		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
+			&make([]unix.CapUserData, 2)[0]); err != nil {
 			return err
 		}
 		return weak.Supported(table)
@@ -376,13 +385,15 @@ func FuzzNFTKeyText(f *testing.F) {
 func TestNFTRanges(t *testing.T) {
 	n, ns := newNFT(t)
 	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
-	s := &NFTSet{Table: table, Name: "s", Key: []NFTType{NFTAddr6, NFTProto, NFTService}, Data: []NFTType{NFTAddr6}, Interval: true}
+	s := &NFTSet{Table: table, Name: "s", Key: []NFTType{NFTAddr6, NFTProto, NFTService}, Data: []NFTType{NFTAddr6},
+		Interval: true}
 	table.Sets = []*NFTSet{s}
 	table.Chains = []*NFTChain{{Name: "c", Rules: []*NFTRule{NewNFTRule("").DNAT(true, false, s)}}}
 	mend(t, n, table)
 	host, to := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("fd00::5")
 	ports := func(first, last uint16) NFTElem {
-		return NFTElem{Set: s, Key: NFTKey(host, uint8(TCP), first), KeyEnd: NFTKey(host, uint8(TCP), last), Data: NFTKey(to), Comment: "mine"}
+		return NFTElem{Set: s, Key: NFTKey(host, uint8(TCP), first), KeyEnd: NFTKey(host, uint8(TCP), last), Data: NFTKey(to),
+			Comment: "mine"}
 	}
 	var b NFTBatch
 	b.Add(ports(8000, 8010))
@@ -391,7 +402,8 @@ func TestNFTRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset")
-	for _, want := range []string{"2001:db8::1 . tcp . 8000-8010 comment \"mine\" : fd00::5", "2001:db8::1 . tcp . 8011 comment", "flags interval",
+	for _, want := range []string{"2001:db8::1 . tcp . 8000-8010 comment \"mine\" : fd00::5",
+		"2001:db8::1 . tcp . 8011 comment", "flags interval",
 		"dnat ip6 to ip6 daddr . meta l4proto . th dport map @s"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("nft does not print %q:\n%s", want, out)

@@ -52,8 +52,8 @@ func (n *NFT) Ending(b *NFTBatch) (*NFTBatch, error) {
 	return ending, nil
 }
 
-// Ended waits until everything has ended that this World has made end, and says what has not. It is asked at the end, for
-// what else is removed makes the kernel wait longer than that.
+// Ended waits until everything has ended that this World has made end, and says what has not. It is asked at the end,
+// for what else is removed makes the kernel wait longer than that.
 func (w *World) Ended() error {
 	if w == nil || w.Host == nil {
 		return nil

@@ -22,7 +22,8 @@ func endingSets(t *NFTTable) (all []NFTElem) {
 	return []NFTElem{
 		{Set: s, Key: NFTKey("eth0"), Comment: "one"},
 		{Set: m, Key: NFTKey(byte(TCP), uint16(80)), Data: NFTKey(addr("10.0.0.1"), uint16(8080)), Comment: "two"},
-		{Set: r, Key: NFTKey(byte(TCP), uint16(80)), KeyEnd: NFTKey(byte(TCP), uint16(90)), Data: NFTKey(addr("10.0.0.1")), Comment: "three"},
+		{Set: r, Key: NFTKey(byte(TCP), uint16(80)), KeyEnd: NFTKey(byte(TCP), uint16(90)), Data: NFTKey(addr("10.0.0.1")),
+			Comment: "three"},
 	}
 }
 
@@ -34,7 +35,8 @@ func needEnding(t testing.TB, n *NFT) {
 	}
 }
 
-// What ends is gone for whoever reads, at once, and its key is free: for the same, for something else, for a range that overlaps.
+// What ends is gone for whoever reads, at once, and its key is free: for the same, for something else, for a range that
+// overlaps.
 func TestNFTEnding(t *testing.T) {
 	n, ns := newNFT(t)
 	needEnding(t, n)

@@ -25,10 +25,13 @@ func (n *NFT) SetNames(t *NFTTable) (names []string, err error) {
 
 // DeleteChain deletes a chain with its rules. One that rules still lead to fails the transaction with EBUSY.
 func (b *NFTBatch) DeleteChain(t *NFTTable, chain string) {
-	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain "+t.String()+" "+chain, named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, chain))
+	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain "+t.String()+" "+chain,
+		named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, chain))
 }
 
-// DeleteSet deletes a set with its elements. One that rules still look something up in fails the transaction with EBUSY.
+// DeleteSet deletes a set with its elements. One that rules still look something up in fails the transaction with
+// EBUSY.
 func (b *NFTBatch) DeleteSet(s *NFTSet) {
-	b.op("delete", unix.NFT_MSG_DELSET, 0, s.Table, "set "+s.Table.String()+" "+s.Name, named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name))
+	b.op("delete", unix.NFT_MSG_DELSET, 0, s.Table, "set "+s.Table.String()+" "+s.Name,
+		named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name))
 }

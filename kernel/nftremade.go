@@ -47,8 +47,8 @@ func (n *NFT) Remade(t *NFTTable, stay ...string) (*NFTBatch, error) {
 	return b, nil
 }
 
-// lookingUp are the chains, with their rules, that look something up in some sets. A chain has to stay that is given, or
-// has a set of its own, which would go with the rule: where it looks something up is taken out of the sets.
+// lookingUp are the chains, with their rules, that look something up in some sets. A chain has to stay that is given,
+// or has a set of its own, which would go with the rule: where it looks something up is taken out of the sets.
 func (n *NFT) lookingUp(t *NFTTable, sets map[string][]byte, stay []string) (map[string][][]byte, error) {
 	uses, err := n.Uses(t)
 	if err != nil {

@@ -290,7 +290,8 @@ func (r *NFTRule) Translated() *NFTRule { return r.status(ctStatusDNAT, unix.NFT
 func (r *NFTRule) Unconfirmed() *NFTRule { return r.status(ctStatusConfirmed, unix.NFT_CMP_EQ) }
 
 func (r *NFTRule) status(bit, op uint32) *NFTRule {
-	return r.ct(unix.NFT_CT_STATUS, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bit)).cmp(op, make([]byte, 4))
+	return r.ct(unix.NFT_CT_STATUS, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bit)).cmp(op,
+		make([]byte, 4))
 }
 
 // Confirmed is "ct status confirmed".

@@ -36,7 +36,8 @@ func (n *NFT) Supported(t *NFTTable) error {
 }
 
 func (t *NFTTable) question() *question {
-	return &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {}, fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
+	return &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {},
+		fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
 }
 
 // Handle is the number of a table: one that is made anew, under the same name, has another.
@@ -56,9 +57,9 @@ func (s *NFTSet) question() *question {
 		fill: named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name)}
 }
 
-// Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them:
-// enough to see that somebody flushed or deleted something. Diff sees everything. Of the sets it looks whether something
-// can end in the first, where it should: they are all made alike.
+// Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them: enough to
+// see that somebody flushed or deleted something. Diff sees everything. Of the sets it looks whether something can end
+// in the first, where it should: they are all made alike.
 func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 	ok := true
 	var qs []*question
@@ -105,9 +106,11 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		q := s.question()
 		q.answer = func(body []byte) {
 			b := body[4:]
-			odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType || attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
+			odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType ||
+				attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
 				(attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) != 0 ||
-				len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType || attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
+				len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType ||
+					attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
 		}
 		qs = append(qs, q)
 	}
@@ -127,7 +130,8 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 	}
 	for what, bad := range odd {
 		if bad {
-			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t, t))
+			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t,
+				t))
 		}
 	}
 	if drift != nil {
@@ -180,7 +184,8 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		if there {
 			drift = append(drift, ruleDrift(t, c, got, want)...)
 			if len(got) > 0 {
-				fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name, named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
+				fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name,
+					named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
 			}
 		}
 		for _, r := range c.Rules {
@@ -232,7 +237,8 @@ func ruleDrift(t *NFTTable, c *NFTChain, got, want []string) (drift []error) {
 	}
 	for _, g := range got {
 		if !slices.Contains(want, g) {
-			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q that is not ours; it belongs into the chain user", t, c.Name, g))
+			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q that is not ours; it belongs into the chain user", t,
+				c.Name, g))
 		}
 	}
 	if drift == nil {
@@ -322,12 +328,13 @@ func (b *NFTBatch) AddRule(t *NFTTable, chain string, rule *NFTRule) {
 func (b *NFTBatch) InsertRule(t *NFTTable, chain string, rule *NFTRule) { b.rule(t, chain, rule, 0) }
 
 func (b *NFTBatch) rule(t *NFTTable, chain string, rule *NFTRule, flags uint16) {
-	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, t, "rule "+t.String()+" "+chain+" "+rule.comment, func(r *requests) {
-		r.str(unix.NFTA_RULE_TABLE, t.Name)
-		r.str(unix.NFTA_RULE_CHAIN, chain)
-		r.nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.buffer = append(r.buffer, rule.buffer...) })
-		r.comment(unix.NFTA_RULE_USERDATA, rule.Comment())
-	})
+	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, t, "rule "+t.String()+" "+chain+" "+rule.comment,
+		func(r *requests) {
+			r.str(unix.NFTA_RULE_TABLE, t.Name)
+			r.str(unix.NFTA_RULE_CHAIN, chain)
+			r.nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.buffer = append(r.buffer, rule.buffer...) })
+			r.comment(unix.NFTA_RULE_USERDATA, rule.Comment())
+		})
 }
 
 // A NoTableError says that a table is missing, and with it all that stood in it.

@@ -47,7 +47,8 @@ func (ns *NS) WatchNFT() (*NFTWatch, error) {
 			return os.NewSyscallError("socket", err)
 		}
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // else some more are lost, and heard as such
-		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
+		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+			Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
 			unix.Close(fd)
 			return os.NewSyscallError("bind", err)
 		}

@@ -19,7 +19,8 @@ func TestNoKind(t *testing.T) {
 	defer nstest.Run(t, "ip", "link", "del", "below")
 	before := nstest.Run(t, "ip", "-o", "link")
 	kinds := map[string][]string{
-		"dummy": {"dummy"}, "vlan": {"vlan", "id", "7"}, "ipvlan": {"ipvlan"}, "macvlan": {"macvlan"}, "vrf": {"vrf", "table", "7"}, "veth": {"veth"},
+		"dummy": {"dummy"}, "vlan": {"vlan", "id", "7"}, "ipvlan": {"ipvlan"}, "macvlan": {"macvlan"}, "vrf": {"vrf", "table",
+			"7"}, "veth": {"veth"},
 		"nonsense": {"nonsense"},
 	}
 	for kind, words := range kinds {
@@ -27,7 +28,8 @@ func TestNoKind(t *testing.T) {
 		if after := nstest.Run(t, "ip", "-o", "link"); after != before {
 			t.Errorf("%s: asking made a link:\n%s", kind, after)
 		}
-		out, err := exec.Command("ip", append([]string{"link", "add", "link", "below", "name", "kind0", "type"}, words...)...).CombinedOutput()
+		out, err := exec.Command("ip", append([]string{"link", "add", "link", "below", "name", "kind0", "type"},
+			words...)...).CombinedOutput()
 		if err == nil {
 			nstest.Run(t, "ip", "link", "del", "kind0")
 		}

@@ -33,7 +33,8 @@ func (ns *NS) Watch(stop <-chan struct{}, f func(NamespaceEvent)) error {
 	}
 	file := os.NewFile(uintptr(fd), "events")
 	defer file.Close()
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NSID-1)})
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+		Groups: 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NSID-1)})
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
 	}
@@ -108,8 +109,8 @@ func events(b []byte, from int, f func(NamespaceEvent)) {
 	}
 }
 
-// Number is the number that ns has for another namespace, by which Watch tells of it. It is given one where it has none;
-// that ends with the other one and does not keep it.
+// Number is the number that ns has for another namespace, by which Watch tells of it. It is given one where it has
+// none; that ends with the other one and does not keep it.
 func (ns *NS) Number(other *NS) (int, error) {
 	for range 2 {
 		if id, err := ns.ID(other); err != nil || id >= 0 {

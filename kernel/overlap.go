@@ -5,8 +5,8 @@ import "net/netip"
 // Overlapping is what an overlap comes to, as warnings say it.
 const Overlapping = "and the host reaches only one of the two"
 
-// Overlap is the link, but for a network's own, that has something in common with the network's subnet: an "address" or a
-// "route", and which. What there is for single containers of ours is none.
+// Overlap is the link, but for a network's own, that has something in common with the network's subnet: an "address" or
+// a "route", and which. What there is for single containers of ours is none.
 func (ns *NS) Overlap(link string, subnet netip.Prefix) (other, kind string, prefix netip.Prefix, err error) {
 	if subnet.Addr().IsLinkLocalUnicast() || subnet.IsSingleIP() {
 		return "", "", prefix, nil // which stand on any number of links
@@ -27,7 +27,8 @@ func (ns *NS) Overlap(link string, subnet netip.Prefix) (other, kind string, pre
 	}
 	for _, a := range all {
 		// A lone address is the gateway's on other cables.
-		if l := others[a.Link]; l != nil && a.Prefix.Masked().Overlaps(subnet.Masked()) && !(a.Prefix.IsSingleIP() && a.Prefix.Addr() == subnet.Addr()) {
+		if l := others[a.Link]; l != nil && a.Prefix.Masked().Overlaps(subnet.Masked()) &&
+			!(a.Prefix.IsSingleIP() && a.Prefix.Addr() == subnet.Addr()) {
 			return l.Name, "address", a.Prefix, nil
 		}
 	}
@@ -38,7 +39,8 @@ func (ns *NS) Overlap(link string, subnet netip.Prefix) (other, kind string, pre
 	routes, err := ns.Routes(RouteFilter{Family: family, Table: MainTable})
 	for _, r := range routes {
 		l := others[r.Link]
-		if l != nil && r.Dst.IsValid() && r.Dst.Bits() > 0 && r.Dst.Overlaps(subnet.Masked()) && !(r.Dst.IsSingleIP() && OfGroup(l.Group)) {
+		if l != nil && r.Dst.IsValid() && r.Dst.Bits() > 0 && r.Dst.Overlaps(subnet.Masked()) &&
+			!(r.Dst.IsSingleIP() && OfGroup(l.Group)) {
 			return l.Name, "route", r.Dst, nil
 		}
 	}

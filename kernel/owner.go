@@ -90,8 +90,8 @@ func LinkGroup(network string) uint32 {
 // OfGroup reports whether a group is that of some network.
 func OfGroup(group uint32) bool { return group>>24 == 0x7A }
 
-// MAC is a locally administered unicast address of o's own for one end of a link ("cont", "host"). It
-// differs between machines: the same path on two hosts of one LAN must not give one address. That of a port of a bridge ("host",
+// MAC is a locally administered unicast address of o's own for one end of a link ("cont", "host"). It differs between
+// machines: the same path on two hosts of one LAN must not give one address. That of a port of a bridge ("host",
 // "port") begins with the greatest byte there is: a bridge whose address nobody has set takes the least of its ports'.
 func MAC(end string, o spec.Owner) net.HardwareAddr {
 	b := sum("mac", end, machineID(), o.Network, o.ContainerID, o.IfName)[:6]

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A PacketConn sends and receives the IPv4 packets of one link, whatever addresses it has and whatever the packet filter
-// says. Like every socket it keeps its namespace alive.
+// A PacketConn sends and receives the IPv4 packets of one link, whatever addresses it has and whatever the packet
+// filter says. Like every socket it keeps its namespace alive.
 type PacketConn struct {
 	file  *os.File
 	index int
@@ -32,7 +32,8 @@ func (ns *NS) ListenUDP4(index int, port uint16) (*PacketConn, error) {
 		return nil, fmt.Errorf("open a packet socket: %w", err)
 	}
 	prog := udpTo(port)
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
+	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)
 	}
@@ -95,7 +96,8 @@ func (c *PacketConn) Send(packet []byte, to net.HardwareAddr) error {
 
 // Receive waits for a packet until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Unsummed says that
 // its sender, a program of this machine, left the checksum to a network card that was never there.
-func (c *PacketConn) Receive(ctx context.Context, deadline time.Time, buf []byte) (n int, from net.HardwareAddr, unsummed bool, err error) {
+func (c *PacketConn) Receive(ctx context.Context, deadline time.Time,
+	buf []byte) (n int, from net.HardwareAddr, unsummed bool, err error) {
 	n, sa, said, err := receive(ctx, c.file, deadline, buf)
 	if err != nil {
 		return 0, nil, false, fmt.Errorf("receive on a packet socket: %w", err)
@@ -111,9 +113,10 @@ func (c *PacketConn) Receive(ctx context.Context, deadline time.Time, buf []byte
 	return n, from, unsummed, nil
 }
 
-// receive waits for a message on a socket until the deadline or the end of ctx, which are os.ErrDeadlineExceeded, and returns
-// what the kernel says of it, too.
-func receive(ctx context.Context, socket *os.File, deadline time.Time, buf []byte) (n int, from unix.Sockaddr, said []unix.SocketControlMessage, err error) {
+// receive waits for a message on a socket until the deadline or the end of ctx, which are os.ErrDeadlineExceeded, and
+// returns what the kernel says of it, too.
+func receive(ctx context.Context, socket *os.File, deadline time.Time,
+	buf []byte) (n int, from unix.Sockaddr, said []unix.SocketControlMessage, err error) {
 	if err := socket.SetReadDeadline(deadline); err != nil {
 		return 0, nil, nil, err
 	}

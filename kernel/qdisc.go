@@ -157,7 +157,8 @@ func (ns *NS) addQdisc(proto, link int, q Qdisc) error {
 			opt.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(q.Bucket.Rate))
 		}
 	case q.Kind == "htb" && proto == unix.RTM_NEWTCLASS:
-		opt.AddRtAttr(nl.TCA_HTB_PARMS, (&nl.TcHtbCopt{Rate: spec, Ceil: spec, Buffer: ticks, Cbuffer: ticks, Quantum: 64 << 10}).Serialize())
+		opt.AddRtAttr(nl.TCA_HTB_PARMS, (&nl.TcHtbCopt{Rate: spec, Ceil: spec, Buffer: ticks, Cbuffer: ticks,
+			Quantum: 64 << 10}).Serialize())
 		if wide {
 			opt.AddRtAttr(nl.TCA_HTB_RATE64, nl.Uint64Attr(q.Bucket.Rate))
 			opt.AddRtAttr(nl.TCA_HTB_CEIL64, nl.Uint64Attr(q.Bucket.Rate))

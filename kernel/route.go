@@ -58,7 +58,8 @@ func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
 	var list []Route
 	for _, m := range msgs {
 		for _, r := range parseRoute(m) {
-			if (f.Table == 0 || r.Table == f.Table) && (f.Link == 0 || r.Link == f.Link) && (f.Protocol == 0 || r.Protocol == f.Protocol) {
+			if (f.Table == 0 || r.Table == f.Table) && (f.Link == 0 || r.Link == f.Link) &&
+				(f.Protocol == 0 || r.Protocol == f.Protocol) {
 				list = append(list, r)
 			}
 		}
@@ -193,7 +194,8 @@ func (ns *NS) AddRoute(r Route, alone bool) error {
 
 // DelRoute deletes a route; one that is not there is deleted.
 func (ns *NS) DelRoute(r Route) error {
-	if err := ns.tell(ns.routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil && !is(err, unix.ESRCH, unix.ENODEV) {
+	if err := ns.tell(ns.routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil &&
+		!is(err, unix.ESRCH, unix.ENODEV) {
 		return fmt.Errorf("delete route %v: %w", r.Dst, err)
 	}
 	return nil

@@ -100,8 +100,8 @@ func family(a netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// Unanswered reports whether an error says nothing of what the kernel was asked, but only that it could not be asked: what does
-// without an answer otherwise is to be tried again.
+// Unanswered reports whether an error says nothing of what the kernel was asked, but only that it could not be asked:
+// what does without an answer otherwise is to be tried again.
 func Unanswered(err error) bool {
 	return is(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EPERM)
 }

@@ -30,7 +30,8 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 	if err := ns.SetLink("lo", LinkChange{Up: true}); err != nil {
 		t.Fatal(err)
 	}
-	err = ns.AddRoute(Route{Dst: mustPrefix("192.0.2.0/24"), Via: mustPrefix("203.0.113.1/32").Addr(), Link: lo.Index, Table: MainTable}, false)
+	err = ns.AddRoute(Route{Dst: mustPrefix("192.0.2.0/24"), Via: mustPrefix("203.0.113.1/32").Addr(), Link: lo.Index,
+		Table: MainTable}, false)
 	if !errors.Is(err, unix.ENETUNREACH) || !strings.Contains(err.Error(), "Nexthop has invalid gateway") {
 		t.Errorf("a change: %v", err)
 	}
@@ -38,7 +39,8 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 	req := ns.Request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	req.AddData(rtMsg(unix.AF_INET))
 	req.AddData(attrU32(unix.RTA_TABLE, 4711))
-	if _, err := ns.Call(req, unix.RTM_NEWROUTE); !errors.Is(err, unix.ENOENT) || !strings.Contains(err.Error(), "table does not exist") {
+	if _, err := ns.Call(req, unix.RTM_NEWROUTE); !errors.Is(err, unix.ENOENT) ||
+		!strings.Contains(err.Error(), "table does not exist") {
 		t.Errorf("a dump: %v", err)
 	}
 	if list, err := ns.Routes(RouteFilter{Family: IPv4, Table: 4711}); err != nil || list != nil {
@@ -53,7 +55,8 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 	if err := ns.SetLink("none", LinkChange{Up: true}); !errors.Is(err, ErrNoLink) {
 		t.Error(err)
 	}
-	if err := errors.Join(ns.DelLink(4711), ns.DelGroup(4711), ns.DelAddr(lo.Index, Addr{Prefix: mustPrefix("192.0.2.1/24")}),
+	if err := errors.Join(ns.DelLink(4711), ns.DelGroup(4711),
+		ns.DelAddr(lo.Index, Addr{Prefix: mustPrefix("192.0.2.1/24")}),
 		ns.DelRoute(Route{Dst: mustPrefix("192.0.2.0/24"), Link: lo.Index, Table: MainTable})); err != nil {
 		t.Errorf("what is not there is deleted: %v", err)
 	}

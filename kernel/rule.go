@@ -41,8 +41,9 @@ const (
 // MainPriority is where the kernel keeps the rule that leads to the main table.
 const MainPriority = 32766
 
-// RuleTag is a Tag, of a hash of its owner. A rule has no comment. The kernel keeps the tag as suppress_ifgroup, which has the rule
-// not lead to links of that group: no link is of such a group, as the numbers that people and programs give are small.
+// RuleTag is a Tag, of a hash of its owner. A rule has no comment. The kernel keeps the tag as suppress_ifgroup, which
+// has the rule not lead to links of that group: no link is of such a group, as the numbers that people and programs
+// give are small.
 func RuleTag(hash uint32) uint32 { return tagged | hash&(tagged-1) }
 
 const tagged = 1 << 30 // ip(8) takes groups below 1<<31
@@ -134,7 +135,8 @@ func (ns *NS) AddRule(r Rule) error {
 // DelRule deletes the first rule that r matches; one that is not there is deleted. A field that is zero matches
 // any, so what it gets is a rule as Rules lists it.
 func (ns *NS) DelRule(r Rule) error {
-	if err := ns.tell(ns.ruleRequest(unix.RTM_DELRULE, 0, r)); err != nil && !is(err, unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT) {
+	if err := ns.tell(ns.ruleRequest(unix.RTM_DELRULE, 0, r)); err != nil &&
+		!is(err, unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT) {
 		return fmt.Errorf("delete rule: %w", err)
 	}
 	return nil

@@ -131,7 +131,8 @@ func (ns *NS) SaveRoutes(index int) (list []Saved, err error) {
 		}
 		for _, m := range msgs {
 			r := parseRoute(m)
-			if len(r) != 1 || r[0].Link != index || r[0].Type != Unicast || r[0].Protocol <= unix.RTPROT_KERNEL || r[0].Protocol == ByRA {
+			if len(r) != 1 || r[0].Link != index || r[0].Type != Unicast || r[0].Protocol <= unix.RTPROT_KERNEL ||
+				r[0].Protocol == ByRA {
 				continue
 			}
 			list = append(list, m)

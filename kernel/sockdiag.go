@@ -28,7 +28,8 @@ func (ns *NS) Listens(proto byte, host netip.Addr, first, last uint16) (port uin
 		ours, theirs, end, none = theirs, ours, none, end
 	}
 	r := c.requests()
-	r.begin(unix.SOCK_DIAG_BY_FAMILY, 0, diagRequest(proto, host.Is6(), 0xffffffff, slices.Concat(ours, theirs, end, none))...)
+	r.begin(unix.SOCK_DIAG_BY_FAMILY, 0, diagRequest(proto, host.Is6(), 0xffffffff,
+		slices.Concat(ours, theirs, end, none))...)
 	if c.send(r) != nil {
 		return 0, false
 	}

@@ -83,8 +83,8 @@ func (m Store) put(kind string, o spec.Owner, v any, sync bool) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// replace puts a file in the place of one, in one step. Who writes the same one has to wait until the new file has its name:
-// the lock goes when that is closed.
+// replace puts a file in the place of one, in one step. Who writes the same one has to wait until the new file has its
+// name: the lock goes when that is closed.
 func replace(file string, b []byte, sync bool) error {
 	if made, err := first(file, b, sync); made || err != nil {
 		return err
@@ -108,8 +108,8 @@ func write(f *os.File, b []byte, sync bool) error {
 	return err
 }
 
-// first makes a file where there is none, and reports whether it has. A call that is killed leaves nothing. Not every file
-// system has files without a name.
+// first makes a file where there is none, and reports whether it has. A call that is killed leaves nothing. Not every
+// file system has files without a name.
 func first(file string, b []byte, sync bool) (made bool, err error) {
 	if err := unix.Access(file, unix.F_OK); !errors.Is(err, unix.ENOENT) {
 		return false, nil
@@ -133,9 +133,9 @@ func first(file string, b []byte, sync bool) (made bool, err error) {
 	return err == nil, nil // else somebody was faster, or /proc is not there
 }
 
-// create opens a file, empties it, and locks it: several calls may write one record at a time, of a bridge that they share.
-// What is no file, a pipe say, is removed. It is not os.OpenFile, which sets the runtime's poller up for it; that takes a
-// call longer than all the rest of the record.
+// create opens a file, empties it, and locks it: several calls may write one record at a time, of a bridge that they
+// share. What is no file, a pipe say, is removed. It is not os.OpenFile, which sets the runtime's poller up for it;
+// that takes a call longer than all the rest of the record.
 func create(path string) (*os.File, error) {
 	for range 1000 {
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -387,8 +387,8 @@ func flock(ctx context.Context, f *os.File, how int) error {
 	return nil
 }
 
-// lockFile opens the file of a lock. Where there is no room to make it, or the file system is read-only, its directory is locked in its stead, or the
-// nearest one above it: a full disk must not keep DEL from making room.
+// lockFile opens the file of a lock. Where there is no room to make it, or the file system is read-only, its directory
+// is locked in its stead, or the nearest one above it: a full disk must not keep DEL from making room.
 func lockFile(path string) (*os.File, error) {
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {

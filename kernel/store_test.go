@@ -219,7 +219,8 @@ func TestLockBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unlock()
-	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "bound", unix.LOCK_EX); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "bound", unix.LOCK_EX); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("lock: %v", err)
 	}
 }
@@ -234,7 +235,8 @@ func TestShare(t *testing.T) {
 		}
 	}
 	unlock[0]()
-	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "shared", unix.LOCK_EX); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "shared", unix.LOCK_EX); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("lock of what is shared: %v", err)
 	}
 	unlock[1]()
@@ -242,7 +244,8 @@ func TestShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "shared", unix.LOCK_SH); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := lockWithin(t.Context(), 10*time.Millisecond, "shared", unix.LOCK_SH); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("share of what is locked: %v", err)
 	}
 	alone()

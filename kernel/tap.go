@@ -29,7 +29,8 @@ func (ns *NS) AddTap(t Tap, finish func() error) error {
 	})
 	switch {
 	case is(err, unix.ENOENT, unix.ENODEV, unix.ENXIO):
-		return fmt.Errorf("add tap %s: open %s: %w (load the module tun, or let this container have the device: c 10 200)", t.Name, tunDevice, err)
+		return fmt.Errorf("add tap %s: open %s: %w (load the module tun, or let this container have the device: c 10 200)",
+			t.Name, tunDevice, err)
 	case err != nil:
 		return fmt.Errorf("add tap %s: open %s: %w", t.Name, tunDevice, err)
 	}

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A missing directory proves that a namespace is gone only where the host's own mounts are seen, as after a boot, when there
-// is no /run/netns yet.
+// A missing directory proves that a namespace is gone only where the host's own mounts are seen, as after a boot, when
+// there is no /run/netns yet.
 func TestHidden(t *testing.T) {
 	dir := t.TempDir()
 	missing := filepath.Join(dir, "missing/c1")

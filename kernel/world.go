@@ -45,9 +45,9 @@ func (w *World) Close() {
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
 	FD   netns.NsHandle
-	// Stranded has the caller's thread enter the namespace and leave it again, where it may. That is for a program of one call, where
-	// to start another thread, and to hand over to it, is a good part of what a call takes. Where a thread cannot leave, this is
-	// called, and has to end the program.
+	// Stranded has the caller's thread enter the namespace and leave it again, where it may. That is for a program of one
+	// call, where to start another thread, and to hand over to it, is a good part of what a call takes. Where a thread
+	// cannot leave, this is called, and has to end the program.
 	Stranded func(error)
 
 	connMu sync.Mutex
@@ -71,7 +71,8 @@ func Open(path string) (*NS, error) {
 	fd, err := unix.Open(p, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	switch {
 	case path == "" && err != nil:
-		return nil, fmt.Errorf("open the host's network namespace (is /proc mounted?): %w", &fs.PathError{Op: "open", Path: p, Err: err})
+		return nil, fmt.Errorf("open the host's network namespace (is /proc mounted?): %w",
+			&fs.PathError{Op: "open", Path: p, Err: err})
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH), errors.Is(err, unix.ENOTDIR),
 		errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENAMETOOLONG), errors.Is(err, unix.EINVAL):
 		return nil, fmt.Errorf("open netns %s: %w", p, ErrNoNamespace)
@@ -88,8 +89,8 @@ func Open(path string) (*NS, error) {
 	return ns, nil
 }
 
-// network is nil for a file that is a network namespace. Only nsfs answers; a plain file left at the path, or the namespace
-// of another kind, does not. Whether an error is that answer is asked of the file system.
+// network is nil for a file that is a network namespace. Only nsfs answers; a plain file left at the path, or the
+// namespace of another kind, does not. Whether an error is that answer is asked of the file system.
 func network(fd int) error {
 	kind, err := unix.IoctlRetInt(fd, unix.NS_GET_NSTYPE)
 	if err == nil && kind == unix.CLONE_NEWNET {
@@ -108,7 +109,8 @@ func network(fd int) error {
 // Hidden reports whether what Open says of a path is no proof that the namespace is gone: mounts are not all seen in a
 // container of the program's own, where there is a file that nothing is mounted on, or not even the directory.
 func Hidden(path string, err error) bool {
-	return errors.Is(err, ErrNotNamespace) && !strings.HasPrefix(path, "/proc/") || errors.Is(err, ErrNoNamespace) && spec.Unseen(path)
+	return errors.Is(err, ErrNotNamespace) && !strings.HasPrefix(path, "/proc/") || errors.Is(err, ErrNoNamespace) &&
+		spec.Unseen(path)
 }
 
 // Close closes the descriptor and the sockets and ends the thread. A nil NS is closed already.
@@ -129,8 +131,8 @@ func (ns *NS) Close() {
 	}
 }
 
-// Do runs fn on a thread that is inside the namespace, for what follows the thread: opening sockets, and
-// /proc/sys/net. The thread is made at the first use and thrown away by Close, and runs nothing else; Stranded says otherwise.
+// Do runs fn on a thread that is inside the namespace, for what follows the thread: opening sockets, and /proc/sys/net.
+// The thread is made at the first use and thrown away by Close, and runs nothing else; Stranded says otherwise.
 func (ns *NS) Do(fn func() error) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -165,8 +167,8 @@ func (ns *NS) Do(fn func() error) error {
 	return <-done
 }
 
-// wayBack locks the caller's thread and opens the namespace that it is in, or is -1 where it could not come back: where that is of
-// another user namespace than the program, which may enter a container's and not this one.
+// wayBack locks the caller's thread and opens the namespace that it is in, or is -1 where it could not come back: where
+// that is of another user namespace than the program, which may enter a container's and not this one.
 func wayBack() (home int) {
 	runtime.LockOSThread()
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -196,8 +198,8 @@ func (ns *NS) inNetns(home int, fn func() error) error {
 	return fn()
 }
 
-// onDisposableThread runs fn on a thread that ends with it. The process's first thread never ends: in a daemon it would keep
-// the namespace that it was in last, and all that is in there, for good.
+// onDisposableThread runs fn on a thread that ends with it. The process's first thread never ends: in a daemon it would
+// keep the namespace that it was in last, and all that is in there, for good.
 func onDisposableThread(fn func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine
@@ -240,8 +242,8 @@ type Identity struct {
 	Dev, Ino, Cookie uint64
 }
 
-// Same reports whether two identities may be of one namespace. One that has no cookie is of an old kernel: then the inode has
-// to do.
+// Same reports whether two identities may be of one namespace. One that has no cookie is of an old kernel: then the
+// inode has to do.
 func (id Identity) Same(as Identity) bool {
 	if id.Cookie == 0 || as.Cookie == 0 {
 		id.Cookie, as.Cookie = 0, 0

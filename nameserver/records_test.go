@@ -18,7 +18,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Records that come and go are heard of without being told; those that cannot be read, or are somebody else's, count as none.
+// Records that come and go are heard of without being told; those that cannot be read, or are somebody else's, count as
+// none.
 func TestRecords(t *testing.T) {
 	r := newRig(t)
 	r.record(false, "c1", names.Record{Addrs: addrs("10.1.0.2/16")})
@@ -50,8 +51,10 @@ func TestRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.record(true, "c3", names.Record{Addrs: addrs("10.1.0.4/16")})
-	for _, q := range []names.Question{{Record: "../../x"}, {Record: "names"}, {Network: "net", Record: "0123456789ab.0123456789abcdee"}} {
-		if err := names.Ask(t.Context(), Socket(r.memory), q); err == nil || !strings.Contains(err.Error(), "there is no record") {
+	for _, q := range []names.Question{{Record: "../../x"}, {Record: "names"},
+		{Network: "net", Record: "0123456789ab.0123456789abcdee"}} {
+		if err := names.Ask(t.Context(), Socket(r.memory), q); err == nil ||
+			!strings.Contains(err.Error(), "there is no record") {
 			t.Errorf("%+v: %v", q, err)
 		}
 	}
@@ -73,7 +76,8 @@ func TestRecords(t *testing.T) {
 	r.done = nil
 }
 
-// A bridge, or another link, that goes and comes again takes no name with it, nor does one that comes later than its record.
+// A bridge, or another link, that goes and comes again takes no name with it, nor does one that comes later than its
+// record.
 func TestAddressesComeAndGo(t *testing.T) {
 	r := newRig(t)
 	r.record(true, "c1", names.Record{Addrs: addrs("10.1.0.2/16", "fd00:1::2/64")})
@@ -128,11 +132,16 @@ func TestScope(t *testing.T) {
 	put("c", "c1", "10.3.0.2/24", "10.3.0.1") // two networks of one bridge
 	put("d", "d1", "10.3.0.3/24", "10.3.0.1")
 	for _, tt := range []struct{ gateway, client, name, want string }{
-		{"10.1.0.1", "10.1.0.2", "a2", "[10.1.0.3]"}, {"10.1.0.1", "10.1.0.2", "b1", "[]"}, {"10.1.0.1", "10.1.0.77", "a2", "[10.1.0.3]"},
-		{"10.1.0.1", "10.1.0.1", "a1", "[10.1.0.2]"}, {"10.1.0.1", "10.2.0.2", "a1", "refused"}, {"10.1.0.1", "192.0.2.1", "a1", "refused"},
-		{"10.1.0.1", "10.1.0.3", "b1", "[10.2.0.2]"}, {"10.2.0.1", "10.2.0.3", "a1", "[10.1.0.2]"}, {"10.2.0.1", "10.2.0.3", "same", "[10.2.0.2 10.2.0.3]"},
-		{"10.3.0.1", "10.3.0.2", "same", "[10.3.0.2]"}, {"10.3.0.1", "10.3.0.3", "c1", "[]"}, {"10.3.0.1", "10.3.0.9", "c1", "refused"},
-		{"10.3.0.1", "10.3.0.1", "c1", "refused"}, {"10.9.0.1", "10.1.0.2", "a1", "refused"}, {"::ffff:10.1.0.1", "::ffff:10.1.0.2", "a1", "[10.1.0.2]"},
+		{"10.1.0.1", "10.1.0.2", "a2", "[10.1.0.3]"}, {"10.1.0.1", "10.1.0.2", "b1", "[]"}, {"10.1.0.1", "10.1.0.77", "a2",
+			"[10.1.0.3]"},
+		{"10.1.0.1", "10.1.0.1", "a1", "[10.1.0.2]"}, {"10.1.0.1", "10.2.0.2", "a1", "refused"}, {"10.1.0.1", "192.0.2.1",
+			"a1", "refused"},
+		{"10.1.0.1", "10.1.0.3", "b1", "[10.2.0.2]"}, {"10.2.0.1", "10.2.0.3", "a1", "[10.1.0.2]"}, {"10.2.0.1", "10.2.0.3",
+			"same", "[10.2.0.2 10.2.0.3]"},
+		{"10.3.0.1", "10.3.0.2", "same", "[10.3.0.2]"}, {"10.3.0.1", "10.3.0.3", "c1", "[]"}, {"10.3.0.1", "10.3.0.9", "c1",
+			"refused"},
+		{"10.3.0.1", "10.3.0.1", "c1", "refused"}, {"10.9.0.1", "10.1.0.2", "a1", "refused"}, {"::ffff:10.1.0.1",
+			"::ffff:10.1.0.2", "a1", "[10.1.0.2]"},
 	} {
 		s, ok := x.scope(netip.MustParseAddr(tt.gateway), netip.MustParseAddr(tt.client))
 		got := "refused"
@@ -176,8 +185,10 @@ func FuzzReversed(f *testing.F) {
 func thousands(n int) *index {
 	x := newIndex()
 	for i := range n {
-		x.put(fmt.Sprint(i), &names.Record{Network: "net", ContainerID: fmt.Sprint("c", i), IfName: "eth0", Names: []string{fmt.Sprint("c", i), "shared", fmt.Sprint("group", i/10)},
-			Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 16)}, Gateways: []netip.Addr{netip.MustParseAddr(gw4)}})
+		x.put(fmt.Sprint(i), &names.Record{Network: "net", ContainerID: fmt.Sprint("c", i), IfName: "eth0",
+			Names: []string{fmt.Sprint("c", i), "shared", fmt.Sprint("group", i/10)},
+			Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}),
+				16)}, Gateways: []netip.Addr{netip.MustParseAddr(gw4)}})
 	}
 	return x
 }
@@ -193,7 +204,8 @@ func TestFast(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				s.index.put(fmt.Sprint("x", i%100), &names.Record{Network: "net", ContainerID: "x", Names: []string{"x"}, Addrs: addrs("10.1.255.1/16")})
+				s.index.put(fmt.Sprint("x", i%100), &names.Record{Network: "net", ContainerID: "x", Names: []string{"x"},
+					Addrs: addrs("10.1.255.1/16")})
 			}
 		}
 	}()
@@ -228,7 +240,8 @@ func BenchmarkAnswer(b *testing.B) {
 // BenchmarkRecord is what an ADD and a DEL among 10,000 others take of the index.
 func BenchmarkRecord(b *testing.B) {
 	x := thousands(10_000)
-	r := &names.Record{Network: "net", ContainerID: "x", IfName: "eth0", Names: []string{"x"}, Addrs: addrs("10.1.255.1/16"), Gateways: []netip.Addr{netip.MustParseAddr(gw4)}}
+	r := &names.Record{Network: "net", ContainerID: "x", IfName: "eth0", Names: []string{"x"},
+		Addrs: addrs("10.1.255.1/16"), Gateways: []netip.Addr{netip.MustParseAddr(gw4)}}
 	for b.Loop() {
 		x.put("x", r)
 		x.put("x", nil)
@@ -242,7 +255,8 @@ func TestTenThousand(t *testing.T) {
 	r.stop()
 	const n = 10_000
 	for i := range n {
-		r.record(false, fmt.Sprint("c", i), names.Record{Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 16)}})
+		r.record(false, fmt.Sprint("c", i), names.Record{Addrs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1,
+			byte(i >> 8), byte(i)}), 16)}})
 	}
 	begin := time.Now()
 	r.start()

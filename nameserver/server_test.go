@@ -56,7 +56,8 @@ const gw4, gw6, resolvConf = "10.1.0.1", "fd00:1::1", "/run/resolv.conf"
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{T: t, memory: kernel.Store{Dir: filepath.Join(t.TempDir(), "memory")}, netns: nstest.NewNS(t), log: &logged{}}
+	r := &rig{T: t, memory: kernel.Store{Dir: filepath.Join(t.TempDir(), "memory")}, netns: nstest.NewNS(t),
+		log: &logged{}}
 	r.link()
 	t.Cleanup(func() { nstest.Run(t, "sh", "-c", "ip link del gw0") })
 	r.start()
@@ -86,7 +87,8 @@ func (r *rig) start() {
 	r.cancel, r.done = cancel, make(chan error, 1)
 	ready := make(chan struct{})
 	go func() {
-		r.done <- Serve(ctx, Settings{Memory: r.memory, ResolvConf: resolvConf, Log: slog.New(slog.NewTextHandler(r.log, nil)),
+		r.done <- Serve(ctx, Settings{Memory: r.memory, ResolvConf: resolvConf,
+			Log:    slog.New(slog.NewTextHandler(r.log, nil)),
 			Holder: func(uint32) string { return "process other (PID 1)" }}, l, func() { close(ready) })
 	}()
 	select {
@@ -129,7 +131,8 @@ func (r *rig) record(told bool, id string, rec names.Record) {
 
 func (r *rig) tell(id string) error {
 	o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
-	return names.Ask(r.Context(), Socket(r.memory), names.Question{Network: "net", Record: names.RecordOf("net", kernel.OwnerHash(o))})
+	return names.Ask(r.Context(), Socket(r.memory),
+		names.Question{Network: "net", Record: names.RecordOf("net", kernel.OwnerHash(o))})
 }
 
 func addrs(list ...string) (all []netip.Prefix) {
@@ -214,7 +217,8 @@ func newUpstream(t *testing.T, addr string, handle func(w dns.ResponseWriter, q,
 // says answers each question with an address.
 func says(addr string) func(w dns.ResponseWriter, q, m *dns.Msg) {
 	return func(w dns.ResponseWriter, q, m *dns.Msg) {
-		m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.ParseIP(addr)})
+		m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA,
+			Class: dns.ClassINET}, A: net.ParseIP(addr)})
 		w.WriteMsg(m)
 	}
 }
@@ -233,8 +237,8 @@ func resolv(t *testing.T, servers ...string) {
 	}
 }
 
-// Other names are asked of the host's servers, by UDP and TCP; the file that names them is read again when it changes; a
-// server that is silent, or fails, has the next one asked; and the server never asks itself.
+// Other names are asked of the host's servers, by UDP and TCP; the file that names them is read again when it changes;
+// a server that is silent, or fails, has the next one asked; and the server never asks itself.
 func TestForward(t *testing.T) {
 	r := newRig(t)
 	one := newUpstream(t, "127.0.0.2", says("192.0.2.1"))
@@ -289,7 +293,8 @@ func TestForward(t *testing.T) {
 	}
 
 	// A record's own servers come before the host's, for its container.
-	r.record(true, "c1", names.Record{Addrs: addrs("10.1.0.2/16"), Upstream: []netip.Addr{netip.MustParseAddr("127.0.0.3")}})
+	r.record(true, "c1", names.Record{Addrs: addrs("10.1.0.2/16"),
+		Upstream: []netip.Addr{netip.MustParseAddr("127.0.0.3")}})
 	if got := r.answer("udp", "www.example.com", dns.TypeA); got != "192.0.2.2" {
 		t.Errorf("with servers of its own: %q", got)
 	}
@@ -302,7 +307,8 @@ func TestTruncation(t *testing.T) {
 	many := func(n int) func(w dns.ResponseWriter, q, m *dns.Msg) {
 		return func(w dns.ResponseWriter, q, m *dns.Msg) {
 			for i := range n {
-				m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, byte(i))})
+				m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA,
+					Class: dns.ClassINET}, A: net.IPv4(192, 0, 2, byte(i))})
 			}
 			m.Compress = true
 			if o := q.IsEdns0(); o != nil {
@@ -319,7 +325,8 @@ func TestTruncation(t *testing.T) {
 	r.record(true, "c1", names.Record{Addrs: addrs("10.1.0.2/16")})
 	const shared = 100
 	for i := range shared {
-		r.record(i == shared-1, fmt.Sprint("s", i), names.Record{Names: []string{fmt.Sprint("s", i), "all"}, Addrs: addrs(fmt.Sprintf("10.1.2.%d/16", i))})
+		r.record(i == shared-1, fmt.Sprint("s", i),
+			names.Record{Names: []string{fmt.Sprint("s", i), "all"}, Addrs: addrs(fmt.Sprintf("10.1.2.%d/16", i))})
 	}
 	r.until("all records", func() bool { return strings.Count(r.answer("tcp", "all", dns.TypeA), "10.1.2.") == shared })
 	for _, tt := range []struct {
@@ -341,7 +348,8 @@ func TestTruncation(t *testing.T) {
 			t.Fatalf("%+v: %v", tt, err)
 		}
 		a.Compress = true
-		if a.Truncated != (tt.whole == 0) || a.Len() > tt.most || tt.whole > 0 && len(a.Answer) != tt.whole || (a.IsEdns0() != nil) != (tt.edns > 0) || len(a.Answer) == 0 {
+		if a.Truncated != (tt.whole == 0) || a.Len() > tt.most || tt.whole > 0 && len(a.Answer) != tt.whole ||
+			(a.IsEdns0() != nil) != (tt.edns > 0) || len(a.Answer) == 0 {
 			t.Errorf("%+v: TC %v, %d bytes, %d answers, OPT %v", tt, a.Truncated, a.Len(), len(a.Answer), a.IsEdns0())
 		}
 	}
@@ -402,7 +410,8 @@ func TestSilentClients(t *testing.T) {
 		m := new(dns.Msg)
 		m.SetQuestion("c1.", dns.TypeA)
 		if err := nstest.In(r.netns, func() error {
-			a, _, err := (&dns.Client{Net: "tcp", Timeout: 5 * time.Second, Dialer: &net.Dialer{LocalAddr: other}}).Exchange(m, gw4+":53")
+			a, _, err := (&dns.Client{Net: "tcp", Timeout: 5 * time.Second, Dialer: &net.Dialer{LocalAddr: other}}).Exchange(m,
+				gw4+":53")
 			if err == nil && said(a) != "10.1.0.2" {
 				err = fmt.Errorf("%v", a)
 			}

@@ -41,15 +41,18 @@ func TestTransact(t *testing.T) {
 	c := dial(t, o)
 	transact(t, c,
 		ovsdb.Insert("Interface", "i", map[string]any{"name": "p0", "type": "internal", "ofport_request": 7, "external_ids": ovsdb.Map{"b": `"x"`, "a": "1"}}),
-		ovsdb.Insert("Port", "p", map[string]any{"name": "p0", "interfaces": ovsdb.Named("i"), "trunks": ovsdb.SetOf(30, 10, 20), "protected": true}),
+		ovsdb.Insert("Port", "p", map[string]any{"name": "p0", "interfaces": ovsdb.Named("i"),
+			"trunks": ovsdb.SetOf(30, 10, 20), "protected": true}),
 		ovsdb.Insert("Bridge", "b", map[string]any{"name": "br", "datapath_type": "netdev", "ports": ovsdb.Named("p")}),
 		ovsdb.Mutate("Open_vSwitch", nil, "bridges", "insert", ovsdb.SetOf(ovsdb.Named("b"))))
-	if got := o.Ctl(t, "get", "interface", "p0", "ofport_request", "external_ids"); got != "7\n{a=\"1\", b=\"\\\"x\\\"\"}\n" {
+	if got := o.Ctl(t, "get", "interface", "p0", "ofport_request",
+		"external_ids"); got != "7\n{a=\"1\", b=\"\\\"x\\\"\"}\n" {
 		t.Errorf("ovs-vsctl says %q", got)
 	}
 	a := transact(t, c,
 		ovsdb.Select("Port", ovsdb.Is("name", "p0"), "_uuid", "trunks", "protected", "interfaces", "tag"),
-		ovsdb.Select("Interface", ovsdb.Includes("external_ids", ovsdb.Map{"a": "1"}), "_uuid", "name", "external_ids", "ofport_request"),
+		ovsdb.Select("Interface", ovsdb.Includes("external_ids", ovsdb.Map{"a": "1"}), "_uuid", "name", "external_ids",
+			"ofport_request"),
 		ovsdb.Select("Bridge", nil, "ports"),
 		ovsdb.Count("Port", ovsdb.Is("protected", true)),
 		ovsdb.Select("Port", ovsdb.Is("name", "none"), "name"))
@@ -92,12 +95,15 @@ func TestRefused(t *testing.T) {
 		changed bool
 	}{
 		{"a name that is there", bridge("br"), "constraint violation", true},
-		{"a wait that does not hold", append(bridge("br2"), ovsdb.Wait("Bridge", ovsdb.Is("name", "br"), map[string]any{"name": "br9"})), "timed out", true},
+		{"a wait that does not hold", append(bridge("br2"),
+			ovsdb.Wait("Bridge", ovsdb.Is("name", "br"), map[string]any{"name": "br9"})), "timed out", true},
 		{"a table that is not there", append(bridge("br2"), ovsdb.Select("Bride", nil, "name")), "Bride", false},
-		{"a number out of range", append(bridge("br2"), ovsdb.Mutate("Port", nil, "trunks", "insert", ovsdb.SetOf(5000))), "5000", true},
+		{"a number out of range", append(bridge("br2"), ovsdb.Mutate("Port", nil, "trunks", "insert", ovsdb.SetOf(5000))),
+			"5000", true},
 	} {
 		_, err := c.Transact(t.Context(), tt.ops...)
-		if err == nil || !strings.Contains(err.Error(), tt.say) || !errors.As(err, new(*ovsdb.Error)) || ovsdb.Changed(err) != tt.changed {
+		if err == nil || !strings.Contains(err.Error(), tt.say) || !errors.As(err, new(*ovsdb.Error)) ||
+			ovsdb.Changed(err) != tt.changed {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if got := o.Ctl(t, "list-br"); got != "br\n" {
@@ -106,7 +112,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestApply returns when ovs-vswitchd has acted, also on what other programs change at the same time, and in time where it does not run.
+// TestApply returns when ovs-vswitchd has acted, also on what other programs change at the same time, and in time where
+// it does not run.
 func TestApply(t *testing.T) {
 	o := nstest.NewOVS(t, "")
 	o.Ctl(t, "add-br", "br", "--", "set", "bridge", "br", "datapath_type=netdev")
@@ -142,7 +149,8 @@ func TestApply(t *testing.T) {
 	if _, err := c.Transact(t.Context()); !errors.Is(err, ovsdb.ErrUnavailable) {
 		t.Errorf("on a connection that the server has closed: %v", err)
 	}
-	if _, err := ovsdb.Dial(t.Context(), o.Socket()); !errors.Is(err, ovsdb.ErrUnavailable) || !errors.Is(err, os.ErrNotExist) {
+	if _, err := ovsdb.Dial(t.Context(), o.Socket()); !errors.Is(err, ovsdb.ErrUnavailable) ||
+		!errors.Is(err, os.ErrNotExist) {
 		t.Errorf("without ovsdb-server: %v", err)
 	}
 }

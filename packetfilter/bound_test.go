@@ -21,7 +21,8 @@ func TestVerdictBounds(t *testing.T) {
 		elements = append(elements, fmt.Sprintf("10.3.%d.%d", i/256, i%256))
 	}
 	for i := 10; i > 0; i-- {
-		tree = append(tree, fmt.Sprintf("chain c%d { %s; }", i, strings.Repeat(fmt.Sprintf("meta random < 1000; jump c%d; ", i+1), 3)))
+		tree = append(tree, fmt.Sprintf("chain c%d { %s; }", i,
+			strings.Repeat(fmt.Sprintf("meta random < 1000; jump c%d; ", i+1), 3)))
 	}
 	forward := "chain forward { type filter hook forward priority 0; policy drop; "
 	src, dst := netip.MustParseAddr("10.1.0.5"), netip.MustParseAddr("10.3.1.7")
@@ -32,19 +33,26 @@ func TestVerdictBounds(t *testing.T) {
 		want        Outcome
 		why         string
 	}{
-		{"a large set, by key", "set s { type ipv4_addr; elements = { " + strings.Join(elements, ", ") + " }; }; " + forward + "ip daddr @s accept; }",
+		{"a large set, by key", "set s { type ipv4_addr; elements = { " + strings.Join(elements, ", ") + " }; }; " + forward +
+			"ip daddr @s accept; }",
 			Packet{Src: src, Dst: dst}, "", Accepted, ""},
-		{"a large set, and not the key", "set s { type ipv4_addr; elements = { " + strings.Join(elements, ", ") + " }; }; " + forward + "ip daddr @s accept; }",
+		{"a large set, and not the key", "set s { type ipv4_addr; elements = { " + strings.Join(elements, ", ") + " }; }; " +
+			forward + "ip daddr @s accept; }",
 			Packet{Src: src}, "", Undecided, "depends on ip daddr in @s"},
-		{"any other element, by key", "map m { type ipv4_addr : verdict; elements = { 10.1.0.5 : drop, * : accept }; }; " + forward + "ip daddr vmap @m; }",
+		{"any other element, by key", "map m { type ipv4_addr : verdict; elements = { 10.1.0.5 : drop, * : accept }; }; " +
+			forward + "ip daddr vmap @m; }",
 			Packet{Src: src, Dst: dst}, "", Accepted, ""},
-		{"any other element, and not the key", "map m { type ipv4_addr : verdict; elements = { 10.1.0.5 : accept, * : accept }; }; " + forward + "ip daddr vmap @m; }",
+		{"any other element, and not the key",
+			"map m { type ipv4_addr : verdict; elements = { 10.1.0.5 : accept, * : accept }; }; " + forward +
+				"ip daddr vmap @m; }",
 			Packet{Src: src}, "", Undecided, "depends on ip daddr"},
 		{"the same either way", forward + "meta l4proto tcp drop; drop; }", Packet{Src: src}, "", Dropped, ""},
 		{"a table that sleeps", "flags dormant; " + forward + "}", Packet{Src: src}, "", Accepted, ""},
 		{"ours", forward + "}", Packet{Src: src}, "inet t", Accepted, ""},
-		{"another family's", forward + "meta nfproto ipv4 accept; }", Packet{Src: netip.MustParseAddr("fd00::1")}, "", Dropped, ""},
-		{"more rules than can be followed", "chain c11 { counter; counter; }; " + strings.Join(tree, "; ") + "; " + forward + "jump c1; accept; }",
+		{"another family's", forward + "meta nfproto ipv4 accept; }", Packet{Src: netip.MustParseAddr("fd00::1")}, "",
+			Dropped, ""},
+		{"more rules than can be followed", "chain c11 { counter; counter; }; " + strings.Join(tree, "; ") + "; " + forward +
+			"jump c1; accept; }",
 			Packet{Src: src}, "", Undecided, "too many rules"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -138,7 +146,8 @@ func TestReceived(t *testing.T) {
 	}
 }
 
-// TestArriving holds that what comes to the host is asked about before its destination is translated, and who does that.
+// TestArriving holds that what comes to the host is asked about before its destination is translated, and who does
+// that.
 func TestArriving(t *testing.T) {
 	path := nstest.NewNS(t)
 	rules := `table ip t {
@@ -182,8 +191,10 @@ table ip ours { chain in { type nat hook prerouting priority dstnat; tcp dport 8
 			t.Logf("%s: %s", tool, out) // this kernel has no ip_tables
 			continue
 		}
-		nstest.RunIn(t, path, tool, "-t", "nat", "-A", "PREROUTING", "-m", "addrtype", "!", "--dst-type", "MULTICAST", "-j", "DOCKER")
-		nstest.RunIn(t, path, tool, "-t", "nat", "-A", "DOCKER", "!", "-i", "docker0", "-p", "tcp", "--dport", "90", "-j", "DNAT", "--to-destination", "172.17.0.2:80")
+		nstest.RunIn(t, path, tool, "-t", "nat", "-A", "PREROUTING", "-m", "addrtype", "!", "--dst-type", "MULTICAST", "-j",
+			"DOCKER")
+		nstest.RunIn(t, path, tool, "-t", "nat", "-A", "DOCKER", "!", "-i", "docker0", "-p", "tcp", "--dport", "90", "-j",
+			"DNAT", "--to-destination", "172.17.0.2:80")
 		ask(kernel.TCP, 90, Translated, "PREROUTING")
 		p.In = "docker0"
 		ask(kernel.TCP, 90, Accepted, "")

@@ -38,9 +38,11 @@ func FuzzVerdict(f *testing.F) {
 		f.Fatal(err)
 	}
 	nstest.RunIn(f, path, "nft", "-f", file)
-	for _, rule := range []string{"-s 10.0.0.0/8 -m conntrack --ctstate NEW -j REJECT", "-p tcp -m multiport --dports 1,2:3 -m mark --mark 1/2 -j c1",
+	for _, rule := range []string{"-s 10.0.0.0/8 -m conntrack --ctstate NEW -j REJECT",
+		"-p tcp -m multiport --dports 1,2:3 -m mark --mark 1/2 -j c1",
 		"-m addrtype --dst-type LOCAL -j MARK --set-mark 1", "-p udp -m udp --dport 53 -m iprange --src-range 10.0.0.1-10.0.0.9 -i eth+ -g c1"} {
-		nstest.RunIn(f, path, "sh", "-ec", "iptables-nft -N c1 || :; iptables-legacy -N c1 || :; iptables-nft -A FORWARD "+rule+"; iptables-legacy -A FORWARD "+rule)
+		nstest.RunIn(f, path, "sh", "-ec", "iptables-nft -N c1 || :; iptables-legacy -N c1 || :; iptables-nft -A FORWARD "+
+			rule+"; iptables-legacy -A FORWARD "+rule)
 	}
 	var table *nftTable
 	for _, name := range []string{"filter", "t"} {
@@ -60,7 +62,8 @@ func FuzzVerdict(f *testing.F) {
 	f.Add(b, true, false)
 	packets := []Packet{
 		{Src: netip.MustParseAddr("10.0.0.1")},
-		{In: "eth0", Out: "eth1", Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"), Proto: kernel.TCP, SrcPort: 1000, DstPort: 80},
+		{In: "eth0", Out: "eth1", Src: netip.MustParseAddr("10.0.0.1"), Dst: netip.MustParseAddr("10.0.0.2"),
+			Proto: kernel.TCP, SrcPort: 1000, DstPort: 80},
 		{In: "eth0", Src: netip.MustParseAddr("fd00::1"), Proto: kernel.UDP, DstPort: 53, Reply: true},
 	}
 	f.Fuzz(func(t *testing.T, b []byte, legacy, v6 bool) {

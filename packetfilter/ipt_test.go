@@ -24,21 +24,26 @@ func (g *grammar) iptMatch(v6 bool) string {
 	case 2:
 		return g.one("-p tcp", "-p udp", "! -p tcp", "-p esp")
 	case 3:
-		return "-p tcp -m tcp " + not + g.one("--dport 80", "--dport 22:443", "--sport 1000", "--syn", "--tcp-flags SYN,ACK SYN,ACK")
+		return "-p tcp -m tcp " + not + g.one("--dport 80", "--dport 22:443", "--sport 1000", "--syn",
+			"--tcp-flags SYN,ACK SYN,ACK")
 	case 4:
 		return "-p udp -m udp " + not + g.one("--dport 53", "--dport 8000:", "--sport :33000")
 	case 5:
-		return g.one("-p tcp", "-p udp") + " -m multiport " + not + g.one("--dports 22,80", "--dports 22:79,443,8000:9000", "--sports 1000,33000", "--ports 53,60000,22:30")
+		return g.one("-p tcp", "-p udp") + " -m multiport " + not +
+			g.one("--dports 22,80", "--dports 22:79,443,8000:9000", "--sports 1000,33000", "--ports 53,60000,22:30")
 	case 6:
-		return "-m conntrack " + not + g.one("--ctstate NEW", "--ctstate RELATED,ESTABLISHED", "--ctstate INVALID", "--ctstate DNAT", "--ctstate NEW,DNAT")
+		return "-m conntrack " + not + g.one("--ctstate NEW", "--ctstate RELATED,ESTABLISHED", "--ctstate INVALID",
+			"--ctstate DNAT", "--ctstate NEW,DNAT")
 	case 7:
-		return g.one("-m state --state NEW", "-m state --state ESTABLISHED", "-m conntrack --ctstatus SEEN_REPLY", "-m conntrack --ctproto 17")
+		return g.one("-m state --state NEW", "-m state --state ESTABLISHED", "-m conntrack --ctstatus SEEN_REPLY",
+			"-m conntrack --ctproto 17")
 	case 8:
 		return "-m mark " + not + g.one("--mark 1", "--mark 0x4000/0x4000", "--mark 0", "--mark 0x1/0x1")
 	case 9:
 		return "-m comment --comment \"a word\""
 	case 10:
-		return "-m addrtype " + g.one("--dst-type LOCAL", "! --dst-type LOCAL", "--src-type UNICAST", "--dst-type UNICAST,BROADCAST")
+		return "-m addrtype " + g.one("--dst-type LOCAL", "! --dst-type LOCAL", "--src-type UNICAST",
+			"--dst-type UNICAST,BROADCAST")
 	case 11:
 		if !v6 && g.IntN(3) == 0 {
 			return "-f"
@@ -82,7 +87,8 @@ func (g *grammar) iptTable(v6 bool, table string) string {
 			rule := g.iptRule(c, v6, chains)
 			if table == "mangle" {
 				if strings.Contains(rule, "REJECT") {
-					rule = strings.Replace(rule, "-j REJECT", "-j MARK "+g.one("--set-mark 1", "--set-xmark 0x4000/0x4000", "--or-mark 1", "--and-mark 0x4000"), 1)
+					rule = strings.Replace(rule, "-j REJECT",
+						"-j MARK "+g.one("--set-mark 1", "--set-xmark 0x4000/0x4000", "--or-mark 1", "--and-mark 0x4000"), 1)
 				}
 			}
 			fmt.Fprintln(&b, rule)

@@ -32,7 +32,8 @@ type tap struct {
 	peer      net.HardwareAddr // of the link in the middle
 }
 
-// newForwarder has the links in0 and br-in to send to, and out0 (for 10.2.0.0/16 and fd02::/16) and eth9 (for all else).
+// newForwarder has the links in0 and br-in to send to, and out0 (for 10.2.0.0/16 and fd02::/16) and eth9 (for all
+// else).
 func newForwarder(t testing.TB) *forwarder {
 	runtime.LockOSThread() // and on one processor, so that packets keep their order
 	t.Cleanup(runtime.UnlockOSThread)
@@ -266,7 +267,8 @@ func probe() string {
 // establish tells conntrack that the packet's flow has been answered.
 func (f *forwarder) establish(p Packet) {
 	f.t.Helper()
-	args := []string{"conntrack", "-I", "-s", p.Src.String(), "-d", p.Dst.String(), "-p", kernel.ProtoName(p.Proto), "--sport", fmt.Sprint(p.SrcPort),
+	args := []string{"conntrack", "-I", "-s", p.Src.String(), "-d", p.Dst.String(), "-p", kernel.ProtoName(p.Proto),
+		"--sport", fmt.Sprint(p.SrcPort),
 		"--dport", fmt.Sprint(p.DstPort), "-t", "600", "-u", "SEEN_REPLY,ASSURED"}
 	if p.Proto == kernel.TCP {
 		args = append(args, "--state", "ESTABLISHED")

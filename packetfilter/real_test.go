@@ -99,8 +99,10 @@ COMMIT
 -A LIBVIRT_FWX -i out0 -o out0 -j ACCEPT
 COMMIT
 `
-	nft, iptables, legacy := []string{"nft", "-f", "-"}, []string{"iptables-nft-restore"}, []string{"iptables-legacy-restore"}
-	out := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"), Proto: kernel.TCP, SrcPort: 1000, DstPort: 80}.route()
+	nft, iptables, legacy := []string{"nft", "-f",
+		"-"}, []string{"iptables-nft-restore"}, []string{"iptables-legacy-restore"}
+	out := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"),
+		Proto: kernel.TCP, SrcPort: 1000, DstPort: 80}.route()
 	to := func(dst string, change ...func(*Packet)) Packet {
 		p := out
 		p.Dst = netip.MustParseAddr(dst)
@@ -119,12 +121,15 @@ COMMIT
 		packet Packet
 		want   string
 	}{
-		{"docker", docker, iptables, out, "dropped by table ip filter chain FORWARD (iptables-nft of Docker, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
-		{"docker, legacy", docker, legacy, out, "dropped by table ip filter chain FORWARD (iptables-legacy of Docker, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
+		{"docker", docker, iptables, out,
+			"dropped by table ip filter chain FORWARD (iptables-nft of Docker, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
+		{"docker, legacy", docker, legacy, out,
+			"dropped by table ip filter chain FORWARD (iptables-legacy of Docker, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
 		{"docker's own", docker, iptables, to("203.0.113.5", bridge), "accepted (tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
 		{"docker's isolation", docker, iptables, to("10.2.0.1", bridge), `dropped by table ip filter chain DOCKER-ISOLATION-STAGE-2, called from FORWARD (Docker, rule: oifname "out0" drop, handle N)`},
 		{"docker's isolation, legacy", docker, legacy, to("10.2.0.1", bridge), `dropped by table ip filter chain DOCKER-ISOLATION-STAGE-2, called from FORWARD (Docker, rule: oifname "out0" drop, line 1)`},
-		{"ufw", ufw, iptables, out, "dropped by table ip filter chain FORWARD (iptables-nft of ufw, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
+		{"ufw", ufw, iptables, out,
+			"dropped by table ip filter chain FORWARD (iptables-nft of ufw, policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
 		{"ufw, reply", ufw, iptables, to("203.0.113.5", reply), "accepted (tcp 10.1.0.5:42000 -> 203.0.113.5:80)"},
 		{"firewalld", string(firewalld), nft, out, `dropped by table inet firewalld chain filter_FWD_public, called from filter_FORWARD (firewalld, rule: reject, handle N)`},
 		{"kube-proxy", kubeIPTables, iptables, out, "accepted (tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
@@ -132,7 +137,8 @@ COMMIT
 		{"kube-proxy by nft, no endpoints", kubeNFT, nft, to("10.2.3.4"), `dropped by table ip kube-proxy chain reject-chain, called from filter-forward (kube-proxy, rule: reject, handle N)`},
 		{"kube-proxy by nft, no such service", kubeNFT, nft, to("10.9.0.9"), `dropped by table ip kube-proxy chain cluster-ips-check, called from filter-forward (kube-proxy, rule: ip daddr 10.9.0.0/16 drop comment "Drop traffic to unallocated ClusterIPs", handle N)`},
 		{"libvirt", libvirt, iptables, to("10.2.0.1"), `dropped by table ip filter chain LIBVIRT_FWI, called from FORWARD (libvirt, rule: oifname "out0" -j REJECT, handle N)`},
-		{"nftables.conf", "table inet filter { chain forward { type filter hook forward priority filter; policy drop; }; }", nft, out,
+		{"nftables.conf", "table inet filter { chain forward { type filter hook forward priority filter; policy drop; }; }",
+			nft, out,
 			"dropped by table inet filter chain forward (policy drop; no rule accepts tcp 10.1.0.5:1000 -> 203.0.113.5:80)"},
 		{"words", `table inet t { chain f { type filter hook forward priority 0; ip saddr 10.1.0.0/16 ct state new,established meta mark and 0x10 != 0x10 tcp dport 80-90 drop comment "why"; }; }`, nft, out,
 			`dropped by table inet t chain f (rule: ip saddr 10.1.0.0/16 ct state established,new meta mark != 0x10/0x10 tcp dport >= 80 <= 90 drop comment "why", handle N)`},
@@ -140,7 +146,8 @@ COMMIT
 			`dropped by table ip filter chain FORWARD (iptables-legacy, rule: ip saddr 10.1.0.0/16 ip daddr != 10.2.0.1 iifname "in*" oifname != "out0" meta l4proto tcp -j REJECT, line 2)`},
 		{"a limit", "*filter\n:FORWARD DROP\n-A FORWARD -p tcp -m limit --limit 1/sec -j ACCEPT\nCOMMIT\n", iptables, out,
 			"undecided: table ip filter chain FORWARD (iptables-nft, rule: meta l4proto tcp limit accept, handle N, which depends on a limit; else policy drop)"},
-		{"a match that is not known", "*filter\n:FORWARD ACCEPT\n-A FORWARD -m string --algo bm --string x -j DROP\nCOMMIT\n", legacy, out,
+		{"a match that is not known", "*filter\n:FORWARD ACCEPT\n-A FORWARD -m string --algo bm --string x -j DROP\nCOMMIT\n",
+			legacy, out,
 			"undecided: table ip filter chain FORWARD (iptables-legacy, rule: -m string drop, line 1, which depends on -m string)"},
 		{"a packet of which little is known", docker, iptables, Packet{In: "in0", Src: out.Src},
 			`undecided: table ip filter chain FORWARD (iptables-nft, rule: oifname "br-in" jump DOCKER, handle N, which depends on oifname; else policy drop)`},
@@ -158,15 +165,16 @@ COMMIT
 				t.Errorf("the kernel lets it through: %v", came)
 			}
 			v, err := Forwarded(f.ns, tc.packet)
-			if got := regexp.MustCompile("handle [0-9]+").ReplaceAllString(v.String(), "handle N"); err != nil || got != tc.want {
+			if got := regexp.MustCompile("handle [0-9]+").ReplaceAllString(v.String(), "handle N"); err != nil ||
+				got != tc.want {
 				t.Errorf("%v, %v\nwant %s", v, err, tc.want)
 			}
 		})
 	}
 }
 
-// BenchmarkVerdict asks about one packet beside 5,000 Services of kube-proxy, of which a packet passes a chain of as many
-// rules; and where the rules are in other tables.
+// BenchmarkVerdict asks about one packet beside 5,000 Services of kube-proxy, of which a packet passes a chain of as
+// many rules; and where the rules are in other tables.
 func BenchmarkVerdict(b *testing.B) {
 	const services = 5000
 	for _, bc := range []struct {
@@ -186,7 +194,8 @@ func BenchmarkVerdict(b *testing.B) {
 			if err := f.load(w.String(), bc.program); err != nil {
 				b.Fatal(err)
 			}
-			p := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"), Proto: kernel.TCP, SrcPort: 1000, DstPort: 80}.route()
+			p := Packet{In: "in0", Src: netip.MustParseAddr("10.1.0.5"), Dst: netip.MustParseAddr("203.0.113.5"),
+				Proto: kernel.TCP, SrcPort: 1000, DstPort: 80}.route()
 			for b.Loop() {
 				if v, err := Forwarded(f.ns, p); err != nil || v.Outcome != Accepted {
 					b.Fatalf("%v, %v", v, err)

@@ -3,9 +3,9 @@
 //
 // It reads every base chain at the forward or the input hook of ip, ip6 and inet, in order of priority, with the chains
 // and sets that the packet comes to, and FORWARD or INPUT of legacy iptables in mangle, filter and security. No program
-// is run. Not all of the packet need be known. A rule that asks for the rest, or in a way that is not understood, may match or not, and
-// both are followed: what is dropped either way is dropped, and what is accepted either way is accepted; else the
-// answer is undecided, because of that rule. Understood are
+// is run. Not all of the packet need be known. A rule that asks for the rest, or in a way that is not understood, may
+// match or not, and both are followed: what is dropped either way is dropped, and what is accepted either way is
+// accepted; else the answer is undecided, because of that rule. Understood are
 //
 //   - of nf_tables what asks for links, addresses, protocols, ports, marks, conntrack's state and status and the type
 //     of an address, with masks, ranges, sets, intervals, concatenations, maps and verdict maps; and what sets marks;
@@ -144,8 +144,8 @@ func Received(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
 	return at(ns, unix.NF_INET_LOCAL_IN, p, skip, nil)
 }
 
-// Arriving says whether the rules of others drop, or send elsewhere, a packet that comes to an address of the host. Only
-// chains are looked at that come before those of another program at priority before.
+// Arriving says whether the rules of others drop, or send elsewhere, a packet that comes to an address of the host.
+// Only chains are looked at that come before those of another program at priority before.
 func Arriving(ns *kernel.NS, p Packet, before int32, skip ...string) (Verdict, error) {
 	return at(ns, unix.NF_INET_PRE_ROUTING, p, skip, func(c kernel.BaseChain) bool { return c.Priority >= before })
 }

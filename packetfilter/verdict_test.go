@@ -31,10 +31,12 @@ func (g *grammar) packets(n int) (all []Packet) {
 	flows := map[Packet]bool{}
 	for len(all) < n {
 		p := Packet{In: g.one("in0", "br-in"), Mark: probeMarks()[g.IntN(4)],
-			Src: netip.MustParseAddr(g.one("10.1.0.5", "10.1.7.8", "10.5.0.5", "192.0.2.77")), Dst: netip.MustParseAddr(g.one(probeDsts()...))}
+			Src: netip.MustParseAddr(g.one("10.1.0.5", "10.1.7.8", "10.5.0.5",
+				"192.0.2.77")), Dst: netip.MustParseAddr(g.one(probeDsts()...))}
 		p.Proto = []byte{kernel.TCP, kernel.UDP, unix.IPPROTO_ESP}[g.IntN(3)]
 		if g.IntN(4) == 0 {
-			p.Src, p.Dst = netip.MustParseAddr(g.one("fd01::5", "fd01:0:7::8", "fd05::1")), netip.MustParseAddr(g.one("fd02::1", "fd02:0:3::4", "fd09::9"))
+			p.Src, p.Dst = netip.MustParseAddr(g.one("fd01::5", "fd01:0:7::8", "fd05::1")), netip.MustParseAddr(g.one("fd02::1",
+				"fd02:0:3::4", "fd09::9"))
 			p.Mark = 0
 		}
 		if p.Proto != unix.IPPROTO_ESP {
@@ -109,7 +111,8 @@ func (g *grammar) nftMatch() string {
 	case 19:
 		return "meta nfproto " + g.one("ipv4", "ipv6")
 	case 20:
-		return g.one("tcp flags syn / fin,syn,rst,ack", "ip frag-off & 0x1fff != 0", "meta pkttype host", "meta protocol ip", "ip6 nexthdr tcp")
+		return g.one("tcp flags syn / fin,syn,rst,ack", "ip frag-off & 0x1fff != 0", "meta pkttype host", "meta protocol ip",
+			"ip6 nexthdr tcp")
 	case 21:
 		return "iifname . oifname " + g.one("@links", "{ in0 . out0, br-in . eth9 }")
 	case 22:
@@ -140,7 +143,8 @@ func (g *grammar) nftVerdict(chains []string) string {
 		return "goto " + to
 	case n == 10:
 		return g.one("ip daddr vmap @where", "meta l4proto vmap { tcp : jump "+to+", udp : drop, esp : return }",
-			"th dport vmap { 22-80 : accept, 443 : goto "+to+", * : continue }", "iifname vmap { in0 : jump "+to+", br-in : accept }")
+			"th dport vmap { 22-80 : accept, 443 : goto "+to+", * : continue }", "iifname vmap { in0 : jump "+to+
+				", br-in : accept }")
 	}
 	return "jump " + to
 }
@@ -181,7 +185,8 @@ func (g *grammar) nftTable(family, name string) string {
 		chains = append(chains, c)
 	}
 	for i := range 1 + g.IntN(2) {
-		fmt.Fprintf(&b, "chain f%d { type filter hook forward priority %d; policy %s;\n", i, g.IntN(5), g.one("accept", "drop"))
+		fmt.Fprintf(&b, "chain f%d { type filter hook forward priority %d; policy %s;\n", i, g.IntN(5),
+			g.one("accept", "drop"))
 		for range 2 + g.IntN(7) {
 			fmt.Fprintln(&b, g.nftRule(chains))
 		}
@@ -203,7 +208,8 @@ func (f *forwarder) loadSane(rules string) (string, error) {
 		for _, said := range strings.Split(err.Error(), "\n") {
 			_, said, _ = strings.Cut(said, "/dev/stdin:")
 			number, _, _ := strings.Cut(said, ":")
-			if n, nerr := strconv.Atoi(number); nerr == nil && n > before && n-before <= len(lines) && !strings.HasSuffix(lines[n-before-1], "{") {
+			if n, nerr := strconv.Atoi(number); nerr == nil && n > before && n-before <= len(lines) &&
+				!strings.HasSuffix(lines[n-before-1], "{") {
 				removed = removed || lines[n-before-1] != ""
 				lines[n-before-1] = ""
 			}

@@ -25,7 +25,8 @@ type Kind interface {
 	Remove(ctx context.Context, w *kernel.World, tags ...Tag) error
 }
 
-// A Tidier is a Kind of which a network itself has something as well, that its attachments share: a policy of a bridge, say.
+// A Tidier is a Kind of which a network itself has something as well, that its attachments share: a policy of a bridge,
+// say.
 type Tidier interface {
 	Kind
 
@@ -46,7 +47,8 @@ type Tag struct {
 	// Found is what Owners found, for Remove of the same Kind.
 	Found any
 
-	// Could reports, of a thing without a mark, whether it can be that attachment's. It is nil where Hash says whose it is.
+	// Could reports, of a thing without a mark, whether it can be that attachment's. It is nil where Hash says whose it
+	// is.
 	Could func(spec.Owner) bool
 }
 
@@ -58,8 +60,8 @@ func TagOf(o spec.Owner) Tag {
 // Known reports whether the whole owner is known.
 func (t Tag) Known() bool { return t.Owner != spec.Owner{} }
 
-// Remove is DEL: what an attachment has of each kind is removed, the last kind first. It goes on past an error, and takes what lived
-// in a vanished namespace for removed.
+// Remove is DEL: what an attachment has of each kind is removed, the last kind first. It goes on past an error, and
+// takes what lived in a vanished namespace for removed.
 func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 	var errs []error
 	for _, k := range slices.Backward(kinds) {
@@ -70,8 +72,8 @@ func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 	return errors.Join(append(errs, w.Ended())...)
 }
 
-// Collect is GC (clause P22): of each kind, what the attachments of the network have that are not valid is removed, the last
-// kind first. It goes on past an error.
+// Collect is GC (clause P22): of each kind, what the attachments of the network have that are not valid is removed, the
+// last kind first. It goes on past an error.
 func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string, valid []spec.Owner) error {
 	var errs []error
 	fail := func(k Kind, err error) {

@@ -43,12 +43,12 @@ func Shared(r Resource) Resource { return shared{r} }
 // Required is somebody else's r: verified, never made, never removed. STATUS verifies these.
 func Required(r Resource) Resource { return required{r} }
 
-// Prerequisite is somebody else's r that any attachment needs. STATUS verifies it; ADD and CHECK find out by what stands on it, and so
-// do not ask.
+// Prerequisite is somebody else's r that any attachment needs. STATUS verifies it; ADD and CHECK find out by what
+// stands on it, and so do not ask.
 func Prerequisite(r Resource) Resource { return prerequisite{required{r}} }
 
-// Lacking is what only a runtime could say, and has not: ADD and CHECK fail with err, before anything is changed. STATUS, which is asked
-// about no container, does not.
+// Lacking is what only a runtime could say, and has not: ADD and CHECK fail with err, before anything is changed.
+// STATUS, which is asked about no container, does not.
 func Lacking(err error) Resource { return lacking{err} }
 
 // Unwrap is the resource inside Shared, Required and Prerequisite, or r itself.

@@ -69,7 +69,8 @@ func (h *host) last(name string) lasting { return lasting{thing{h, name, nil}} }
 func TestRollback(t *testing.T) {
 	h := newHost("was-there")
 	boom := errors.New("boom")
-	p := Plan{Shared(h.last("bridge")), h.last("was-there"), h.last("link"), thing{h, "addr", nil}, h.last("rule"), thing{h, "bad", boom}, h.last("never")}
+	p := Plan{Shared(h.last("bridge")), h.last("was-there"), h.last("link"), thing{h, "addr", nil}, h.last("rule"),
+		thing{h, "bad", boom}, h.last("never")}
 	ctx, cancel := context.WithCancel(context.Background())
 	tx := Begin(nil)
 	if err := tx.Apply(ctx, p[:3]); err != nil {
@@ -83,7 +84,8 @@ func TestRollback(t *testing.T) {
 	if err := tx.Rollback(ctx); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"ensure bridge", "ensure was-there", "ensure link", "ensure addr", "ensure rule", "remove rule", "remove link"}
+	want := []string{"ensure bridge", "ensure was-there", "ensure link", "ensure addr", "ensure rule", "remove rule",
+		"remove link"}
 	if !slices.Equal(h.log, want) {
 		t.Errorf("did %q, want %q", h.log, want)
 	}
@@ -103,7 +105,8 @@ func TestApplyStopsWithItsCaller(t *testing.T) {
 func TestRemove(t *testing.T) {
 	h := newHost("a", "c")
 	boom := errors.New("boom")
-	p := Plan{h.last("a"), Shared(h.last("bridge")), lasting{thing{h, "b", boom}}, lasting{thing{h, "gone", fmt.Errorf("open: %w", kernel.ErrNoNamespace)}}, h.last("c")}
+	p := Plan{h.last("a"), Shared(h.last("bridge")), lasting{thing{h, "b", boom}},
+		lasting{thing{h, "gone", fmt.Errorf("open: %w", kernel.ErrNoNamespace)}}, h.last("c")}
 	err := p.Remove(context.Background(), nil)
 	if !errors.Is(err, boom) || errors.Is(err, kernel.ErrNoNamespace) || err.Error() != "remove b: boom" {
 		t.Errorf("remove: %v", err)
@@ -118,7 +121,8 @@ func TestVerify(t *testing.T) {
 	h := newHost("a")
 	p := Plan{Required(h.last("master")), Shared(h.last("bridge")), h.last("a")}
 	err := p.Verify(context.Background(), nil)
-	if err == nil || strings.Count(err.Error(), "is missing") != 2 || !strings.Contains(err.Error(), "shared bridge: is missing") {
+	if err == nil || strings.Count(err.Error(), "is missing") != 2 ||
+		!strings.Contains(err.Error(), "shared bridge: is missing") {
 		t.Errorf("verify: %v", err)
 	}
 	if _, err := p[0].Ensure(context.Background(), nil); err == nil || len(h.log) != 0 {

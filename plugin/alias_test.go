@@ -40,7 +40,8 @@ func startNameServer(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		done <- nameserver.Serve(ctx, nameserver.Settings{Memory: m, ResolvConf: "/run/resolv.conf", Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		done <- nameserver.Serve(ctx, nameserver.Settings{Memory: m, ResolvConf: "/run/resolv.conf",
+			Log:    slog.New(slog.NewTextHandler(io.Discard, nil)),
 			Holder: func(uint32) string { return "process other (PID 1)" }}, l, func() { close(ready) })
 	}()
 	select {
@@ -244,7 +245,8 @@ func TestAliasTwoNetworks(t *testing.T) {
 	red.must("add", red.add(mate2))
 	four := func(a *attachment) string { v4, _ := addrsOf(t, a); return v4 }
 	for _, q := range []struct{ netns, gw, name, want string }{
-		{netns, "10.77.0.1", "mate1", four(mate1)}, {netns, "10.77.0.1", "mate2", four(mate2)}, {netns, "10.78.0.1", "mate1", four(mate1)},
+		{netns, "10.77.0.1", "mate1", four(mate1)}, {netns, "10.77.0.1", "mate2", four(mate2)}, {netns, "10.78.0.1", "mate1",
+			four(mate1)},
 		{netns, "10.78.0.1", "both", four(in2)}, {netns, "10.77.0.1", "both", four(in1)},
 		{mate1.netns, "10.77.0.1", "both", four(in1)}, {mate1.netns, "10.77.0.1", "mate2", "NXDOMAIN"},
 		{mate2.netns, "10.78.0.1", "both", four(in2)}, {mate2.netns, "10.78.0.1", "mate1", "NXDOMAIN"},
@@ -416,6 +418,9 @@ func TestAliasAtOnce(t *testing.T) {
 		}
 		return r.del(a)
 	})
-	until(t, "the others to go", func() bool { return asked(t, "", "10.77.0.1", "tcp", "all", dns.TypeA) == keep.text("IP4") })
+	until(t, "the others to go", func() bool {
+		return asked(t, "", "10.77.0.1", "tcp", "all",
+			dns.TypeA) == keep.text("IP4")
+	})
 	r.must("del", r.del(&keep))
 }

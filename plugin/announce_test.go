@@ -30,7 +30,8 @@ func (a *audience) listens(netns string) {
 	a.t.Helper()
 	fd := -1
 	err := nstest.In(netns, func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(unix.ETH_P_ALL<<8|unix.ETH_P_ALL>>8)&0xffff)
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+			int(unix.ETH_P_ALL<<8|unix.ETH_P_ALL>>8)&0xffff)
 		return err
 	})
 	if err != nil {
@@ -91,8 +92,10 @@ func (a *audience) tells(c *attachment, want bool) {
 		for _, ip := range res.IPs {
 			addr := ip.Address.Addr()
 			switch raw := addr.AsSlice(); {
-			case addr.Is4() && n >= 42 && bytes.Equal(f[12:14], []byte{8, 6}) && bytes.Equal(f[28:32], raw) && bytes.Equal(f[38:42], raw),
-				addr.Is6() && n >= 78 && bytes.Equal(f[12:14], []byte{0x86, 0xdd}) && f[20] == unix.IPPROTO_ICMPV6 && f[54] == 136 && bytes.Equal(f[62:78], raw):
+			case addr.Is4() && n >= 42 && bytes.Equal(f[12:14], []byte{8, 6}) && bytes.Equal(f[28:32], raw) &&
+				bytes.Equal(f[38:42], raw),
+				addr.Is6() && n >= 78 && bytes.Equal(f[12:14], []byte{0x86, 0xdd}) && f[20] == unix.IPPROTO_ICMPV6 &&
+					f[54] == 136 && bytes.Equal(f[62:78], raw):
 				heard[addr] = true
 			case !want && addr.Is4() && n >= 34 && bytes.Equal(f[12:14], []byte{8, 0}) && bytes.Equal(f[26:30], raw):
 				if len(heard) > 0 {
@@ -123,7 +126,8 @@ func TestAnnouncedOnBridge(t *testing.T) {
 	network := func(conf string) func(*testing.T, *audience) *attachment {
 		return func(t *testing.T, a *audience) *attachment { return a.list(conf).attach() }
 	}
-	elsewhere := strings.NewReplacer("10.78.0.0/24", "10.78.0.128/25", "fd00:78::/64", "fd00:78::8000/113").Replace(announcedLists)
+	elsewhere := strings.NewReplacer("10.78.0.0/24", "10.78.0.128/25", "fd00:78::/64",
+		"fd00:78::8000/113").Replace(announcedLists)
 	cases := []struct {
 		name string
 		do   func(*testing.T, *audience) *attachment

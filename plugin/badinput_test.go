@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// badInput is what people write by mistake. MASTER are all plugins that put a link on another, TAKEN those of them whose
-// link takes what comes in by the other.
+// badInput is what people write by mistake. MASTER are all plugins that put a link on another, TAKEN those of them
+// whose link takes what comes in by the other.
 var badInput = []struct {
 	plugin string
 	conf   string    // what the configuration has beside type and ipam
@@ -126,8 +126,8 @@ var badInput = []struct {
 	{"debug", `"delHooks":[["ip"],"ip link"]`, `delHooks[1]: "ip link": want a list`, 6},
 }
 
-// TestBadInput: a configuration that cannot be served is refused before anything is changed, in words that say which key,
-// its value, what is allowed, and what there is on this host. STATUS says it too, where the host can be asked.
+// TestBadInput: a configuration that cannot be served is refused before anything is changed, in words that say which
+// key, its value, what is allowed, and what there is on this host. STATUS says it too, where the host can be asked.
 //
 // clause: K13 P8 P11 P21
 func TestBadInput(t *testing.T) {

@@ -146,7 +146,8 @@ func TestBandwidthOfReference(t *testing.T) {
 		old := bytes.ReplaceAll(a.prev, []byte(`"1.1.0"`), []byte(`"1.0.0"`))
 		cmd := exec.Command(reference)
 		cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"` + r.network() + `","type":"bandwidth"` + limits + `,"prevResult":` + string(old) + `}`)
-		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0",
+			"CNI_PATH=/usr/lib/cni", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), `"bwp`) {
 			t.Fatalf("the reference plugin: %v: %s", err, out)
@@ -234,7 +235,8 @@ func TestBandwidthOfPeer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r.t = t
-			for verb, del := range map[string]*attachment{"with a result": {id: "one", netns: one.netns, prev: made}, "without": {id: "one", netns: one.netns}, "by its owner alone": {id: "one"}} {
+			for verb, del := range map[string]*attachment{"with a result": {id: "one", netns: one.netns, prev: made},
+				"without": {id: "one", netns: one.netns}, "by its owner alone": {id: "one"}} {
 				res, err := spec.DecodeResult(made, spec.V110)
 				r.must("decode", err)
 				res.Interfaces = append(append(res.Interfaces[:1:1], res.Interfaces[2]), listed...)
@@ -281,7 +283,8 @@ func TestBandwidthOfPeer(t *testing.T) {
 	// Where the container's link does not lead to the host, the result has to list one that is there, and nobody else's.
 	apart := nstest.NewNS(t)
 	nstest.RunIn(t, apart, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
-	for link, say := range map[string]string{"veth00000000": "veth00000000: no such link on the host", own.Name: own.Name + ": leads into another network namespace"} {
+	for link, say := range map[string]string{"veth00000000": "veth00000000: no such link on the host",
+		own.Name: own.Name + ": leads into another network namespace"} {
 		a := &attachment{id: "apart", netns: apart, prev: json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"` + link + `"},{"name":"eth0","sandbox":"` + apart + `"}]}`)}
 		_, err := r.run(1, "ADD", a, "")
 		wantCode(t, link, err, spec.CodeConfig, say)

@@ -137,7 +137,8 @@ func TestRemoveWhenEmpty(t *testing.T) {
 			}
 			there("an ADD failed")
 			r.must("check", r.check(a))
-			sh("ip link del $(ip -br link show type veth | sed -n 's/@.*//p' | grep -v 'br7\\|vlan' | head -1)") // its container dies, and there is no DEL
+			// its container dies, and there is no DEL
+			sh("ip link del $(ip -br link show type veth | sed -n 's/@.*//p' | grep -v 'br7\\|vlan' | head -1)")
 			if err := r.add(b); err == nil {
 				t.Error("there was an address")
 			}
@@ -174,7 +175,8 @@ func TestRemoveWhenEmptyRace(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if links := nstest.RunIn(t, r.host, "ip", "-br", "link"); strings.Contains(links, "br7") || strings.Contains(links, "veth") {
+	if links := nstest.RunIn(t, r.host, "ip", "-br", "link"); strings.Contains(links, "br7") ||
+		strings.Contains(links, "veth") {
 		t.Errorf("left:\n%s", links)
 	}
 }

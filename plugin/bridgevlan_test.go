@@ -72,11 +72,13 @@ func TestBridgeVLANPackets(t *testing.T) {
 	for _, name := range []string{"a1", "a2", "b1", "c1", "c2", "t1", "r1"} {
 		s.add(name)
 	}
-	for _, pair := range [][2]string{{"a1", "a2"}, {"a1", "outside"}, {"outside", "a2"}, {"c1", "c2"}, {"b1", "t1"}, {"t1", "b1"}, {"r1", "b1"}} {
+	for _, pair := range [][2]string{{"a1", "a2"}, {"a1", "outside"}, {"outside", "a2"}, {"c1", "c2"}, {"b1", "t1"},
+		{"t1", "b1"}, {"r1", "b1"}} {
 		s.talks(pair[0], pair[1])
 	}
 	s.heard("the same VLAN", "a2", "a1", true)
-	for _, pair := range [][2]string{{"c1", "a1"}, {"a1", "c1"}, {"b1", "a1"}, {"a1", "b1"}, {"t1", "a1"}, {"a1", "t1"}, {"t1", "c1"}} {
+	for _, pair := range [][2]string{{"c1", "a1"}, {"a1", "c1"}, {"b1", "a1"}, {"a1", "b1"}, {"t1", "a1"}, {"a1", "t1"},
+		{"t1", "c1"}} {
 		s.deaf("another VLAN", pair[0], pair[1])
 		s.unreachable("another VLAN", pair[0], pair[1])
 	}
@@ -92,7 +94,8 @@ func TestBridgeVLANPackets(t *testing.T) {
 
 	r := s.runners["a"]
 	res, err := spec.DecodeResult(s.containers["a1"].prev, spec.V110)
-	if err != nil || len(res.Interfaces) != 4 || res.Interfaces[3].Name != "br0.100" || res.Interfaces[3].Sandbox != "" || *res.IPs[0].Interface != 2 {
+	if err != nil || len(res.Interfaces) != 4 || res.Interfaces[3].Name != "br0.100" || res.Interfaces[3].Sandbox != "" ||
+		*res.IPs[0].Interface != 2 {
 		t.Errorf("%+v, %v", res, err)
 	}
 	r.must("check", r.check(s.containers["a1"]))
@@ -125,8 +128,8 @@ func TestPolicyBesideBridge(t *testing.T) {
 	}
 }
 
-// TestBridgeVLANPolicies has two networks in two VLANs of one bridge, whose policies hold for what comes by the gateways'
-// links: it is them that the host routes by.
+// TestBridgeVLANPolicies has two networks in two VLANs of one bridge, whose policies hold for what comes by the
+// gateways' links: it is them that the host routes by.
 //
 // clause: P20 P24
 func TestBridgeVLANPolicies(t *testing.T) {
@@ -136,7 +139,8 @@ func TestBridgeVLANPolicies(t *testing.T) {
 				t.Run(policy+"/"+backend+"/br_netfilter="+bridged, func(t *testing.T) {
 					needBridgeVLANs(t)
 					s := newSite(t)
-					s.sh("host", "for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do if [ -e $f ]; then echo "+bridged+" > $f; fi; done")
+					s.sh("host", "for f in /proc/sys/net/bridge/bridge-nf-call-ip*; do if [ -e $f ]; then echo "+bridged+
+						" > $f; fi; done")
 					fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, backend, policy)
 					for i, r := range []*runner{s.network("a", published, fw), s.network("b", fw)} {
 						r.chain.plugins[0] = strings.Replace(r.chain.plugins[0], `"bridge":"br-`+"ab"[i:i+1]+`"`, fmt.Sprintf(`"bridge":"br-v","access":%d`, 100+i), 1)
@@ -188,8 +192,11 @@ func TestPolicyBesideVRF(t *testing.T) {
 			net4, net6 = "10.99.0", "fd00:99"
 		}
 		s.addr[name] = [2]string{net4 + ".50", net6 + "::50"}
-		s.sh("host", "ip link add p-"+name+" up master "+bridge+" type veth peer name eth0 netns "+strings.TrimPrefix(path, "/run/netns/"))
-		s.sh(name, "ip addr add "+net4+".50/24 dev eth0; ip addr add "+net6+"::50/64 dev eth0 nodad; ip link set eth0 up; ip route add default via "+net4+".1; ip route add default via "+net6+"::1")
+		s.sh("host", "ip link add p-"+name+" up master "+bridge+" type veth peer name eth0 netns "+
+			strings.TrimPrefix(path, "/run/netns/"))
+		s.sh(name, "ip addr add "+net4+".50/24 dev eth0; ip addr add "+net6+
+			"::50/64 dev eth0 nodad; ip link set eth0 up; ip route add default via "+net4+".1; ip route add default via "+net6+
+			"::1")
 		s.serve(name)
 	}
 	s.talks("v1", "v2")
@@ -225,10 +232,12 @@ func TestBridgeVLANRefused(t *testing.T) {
 	r.host = nstest.NewNS(t)
 	nstest.RunIn(t, r.host, "sh", "-ec", "ip link add br0 up type bridge; ip link set lo up")
 	links := func() string {
-		return nstest.RunIn(t, r.host, "sh", "-c", "ip -o link | sed 's/state [A-Z]*//; s/NO-CARRIER,//; s/,LOWER_UP//'; ip -o addr show scope global; ip -d link | grep -o 'vlan_filtering [01]'")
+		return nstest.RunIn(t, r.host, "sh", "-c",
+			"ip -o link | sed 's/state [A-Z]*//; s/NO-CARRIER,//; s/,LOWER_UP//'; ip -o addr show scope global; ip -d link | grep -o 'vlan_filtering [01]'")
 	}
 	clean, host := state(t), links()
-	_, none := nstest.Output(nstest.NewNS(t), exec.Command("ip", "link", "add", "br9", "type", "bridge", "vlan_filtering", "1"))
+	_, none := nstest.Output(nstest.NewNS(t),
+		exec.Command("ip", "link", "add", "br9", "type", "bridge", "vlan_filtering", "1"))
 	for _, tt := range []struct {
 		extra  string
 		say    string

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestBridgeVLANNeighbors has a network with a policy beside an open one and one without plugin firewall, in VLANs of one bridge
-// under br_netfilter.
+// TestBridgeVLANNeighbors has a network with a policy beside an open one and one without plugin firewall, in VLANs of
+// one bridge under br_netfilter.
 func TestBridgeVLANNeighbors(t *testing.T) {
 	needBridgeVLANs(t)
 	for _, backend := range []string{"nftables", "iptables"} {

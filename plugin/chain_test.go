@@ -19,7 +19,8 @@ const inChain = "-in-chain"
 
 // livesInChain are the lists whose lives are tested a second time in one process.
 func livesInChain() []string {
-	return []string{"bridge", "ptp-chain", "portmap", "firewall", "bandwidth", "tuning", "dhcp-bridge", "host-device-mac", "vrf", "route", "debug", "alias"}
+	return []string{"bridge", "ptp-chain", "portmap", "firewall", "bandwidth", "tuning", "dhcp-bridge", "host-device-mac",
+		"vrf", "route", "debug", "alias"}
 }
 
 func withChains(lists []chain) []chain {
@@ -74,11 +75,13 @@ func listed(t *testing.T, name string) chain {
 	return chains[i]
 }
 
-// TestChainCrossed: what a chain makes is what the same plugins make as a list, and each takes away what the other made.
+// TestChainCrossed: what a chain makes is what the same plugins make as a list, and each takes away what the other
+// made.
 //
 // clause: R2 P12 P14 P22
 func TestChainCrossed(t *testing.T) {
-	for _, name := range []string{"bridge", "ptp-chain", "portmap", "portmap-iptables", "firewall", "bandwidth", "tuning", "sbr", "vrf"} {
+	for _, name := range []string{"bridge", "ptp-chain", "portmap", "portmap-iptables", "firewall", "bandwidth", "tuning",
+		"sbr", "vrf"} {
 		nstest.Apart(t, name, func(t *testing.T) {
 			c := listed(t, name)
 			list := newRunner(t, c)
@@ -102,7 +105,8 @@ func TestChainCrossed(t *testing.T) {
 				list.must(way.what, way.add.add(a))
 				now := [2]string{string(a.prev), inOrder(volatile.ReplaceAllString(state(t), ""))}
 				for i, s := range now {
-					now[i] = strings.NewReplacer(a.text("IP4"), "IP4", a.text("IP6"), "IP6", strings.ReplaceAll(a.text("IP6"), ":", "_"), "IP6").Replace(s)
+					now[i] = strings.NewReplacer(a.text("IP4"), "IP4", a.text("IP6"), "IP6",
+						strings.ReplaceAll(a.text("IP6"), ":", "_"), "IP6").Replace(s)
 				}
 				switch {
 				case first[0] == "":
@@ -202,7 +206,8 @@ cat >DIR/$CNI_COMMAND
 	}
 }
 
-// TestChainFails: what was made before a plugin that fails is taken back, DEL goes on past errors, and each error says whose it is.
+// TestChainFails: what was made before a plugin that fails is taken back, DEL goes on past errors, and each error says
+// whose it is.
 //
 // clause: R4 R5 P8 P11 P12
 func TestChainFails(t *testing.T) {

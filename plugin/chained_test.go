@@ -51,7 +51,8 @@ func TestTap(t *testing.T) {
 	}
 	nstest.Run(t, "ip", "link", "set", "tap0", "master", "br-tap")
 	r.must("del without a result", r.del(&attachment{id: "t", netns: ns}))
-	if s := nstest.Run(t, "ip", "-br", "link", "show", "tap0"); s == "" || strings.Contains(nstest.Run(t, "ip", "-br", "link", "show", "master", "br-tap"), "tap0") {
+	if s := nstest.Run(t, "ip", "-br", "link", "show", "tap0"); s == "" ||
+		strings.Contains(nstest.Run(t, "ip", "-br", "link", "show", "master", "br-tap"), "tap0") {
 		t.Errorf("after DEL tap0 is %q", s)
 	}
 	r.must("del again", r.del(a))
@@ -91,13 +92,15 @@ func TestResult(t *testing.T) {
 		t.Fatalf("%d interfaces: %s", n, a.prev)
 	}
 	br, host, cont := res.Interfaces[0], res.Interfaces[1], res.Interfaces[2]
-	if br.Name != "br-res" || br.Sandbox != "" || !strings.HasPrefix(host.Name, "veth") || host.Sandbox != "" || cont.Name != "eth0" || cont.Sandbox != a.netns {
+	if br.Name != "br-res" || br.Sandbox != "" || !strings.HasPrefix(host.Name, "veth") || host.Sandbox != "" ||
+		cont.Name != "eth0" || cont.Sandbox != a.netns {
 		t.Errorf("interfaces %+v", res.Interfaces)
 	}
 	if cont.MAC != "02:00:5e:00:00:07" || cont.MTU != 1400 || host.MTU != 1400 {
 		t.Errorf("asked for MAC 02:00:5e:00:00:07 and MTU 1400: %+v", res.Interfaces)
 	}
-	if len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.67.0.9/24" || res.IPs[0].Interface == nil || *res.IPs[0].Interface != 2 {
+	if len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.67.0.9/24" || res.IPs[0].Interface == nil ||
+		*res.IPs[0].Interface != 2 {
 		t.Errorf("addresses %+v", res.IPs)
 	}
 	if s := nstest.RunIn(t, a.netns, "ip", "-br", "link", "show", "eth0"); !strings.Contains(s, cont.MAC) {
@@ -116,7 +119,8 @@ func TestResult(t *testing.T) {
 	second.ifName = "eth1"
 	b := &attachment{id: "r", netns: a.netns}
 	r.must("add to a second network", second.add(b))
-	if strings.Contains(string(b.prev), "0.0.0.0/0") || strings.Count(nstest.RunIn(t, a.netns, "ip", "-4", "route"), "default") != 1 {
+	if strings.Contains(string(b.prev), "0.0.0.0/0") ||
+		strings.Count(nstest.RunIn(t, a.netns, "ip", "-4", "route"), "default") != 1 {
 		t.Errorf("the second network's default route: %s\n%s", b.prev, nstest.RunIn(t, a.netns, "ip", "-4", "route"))
 	}
 	r.must("check of the second network", second.check(b))

@@ -109,9 +109,11 @@ func TestChainedUse(t *testing.T) {
 					a.prev = out
 					res, err := spec.DecodeResult(out, spec.V110)
 					r.must("decode", err)
-					if len(res.IPs) != len(made.IPs) || len(res.Routes) != len(made.Routes) || slices.ContainsFunc(made.Interfaces, func(f spec.Interface) bool {
-						return !slices.ContainsFunc(res.Interfaces, func(g spec.Interface) bool { return f.Name == g.Name && f.Sandbox == g.Sandbox })
-					}) {
+					if len(res.IPs) != len(made.IPs) || len(res.Routes) != len(made.Routes) ||
+						slices.ContainsFunc(made.Interfaces, func(f spec.Interface) bool {
+							return !slices.ContainsFunc(res.Interfaces,
+								func(g spec.Interface) bool { return f.Name == g.Name && f.Sandbox == g.Sandbox })
+						}) {
 						t.Errorf("the result was\n%s\nand is\n%s", alone, out)
 					}
 					run(c.shows)
@@ -164,7 +166,8 @@ func byReference(a *attachment, r *runner, verb string) error {
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin = strings.NewReader(conf)
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni"}
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id,
+		"CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni"}
 	out, err := cmd.Output()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -175,8 +178,9 @@ func byReference(a *attachment, r *runner, verb string) error {
 	return nil
 }
 
-// TestVRFAndSourceRouting has both in a chain, in either order, as the reference takes them: neither waits for addresses
-// that are where it does not look, the second says what the first takes from it, no route is lost, and each goes as it came.
+// TestVRFAndSourceRouting has both in a chain, in either order, as the reference takes them: neither waits for
+// addresses that are where it does not look, the second says what the first takes from it, no route is lost, and each
+// goes as it came.
 //
 // clause: P9 P17 P18 P23
 func TestVRFAndSourceRouting(t *testing.T) {
@@ -193,7 +197,8 @@ func TestVRFAndSourceRouting(t *testing.T) {
 				out, err := r.run(i, "ADD", a, "", "sh", "-c", `exec "$@" 2>`+stderr, "sh")
 				r.must("add", err)
 				a.prev = out
-				if b, err := os.ReadFile(stderr); err != nil || (i == 2) != strings.Contains(string(b), "has a route in the VRF's table") {
+				if b, err := os.ReadFile(stderr); err != nil ||
+					(i == 2) != strings.Contains(string(b), "has a route in the VRF's table") {
 					t.Errorf("plugin %d prints %s, %v", i, b, err)
 				}
 				if took := time.Since(begin); took > 40*time.Second { // the wait for an address is a minute
@@ -207,7 +212,9 @@ func TestVRFAndSourceRouting(t *testing.T) {
 				nstest.RunIn(t, a.netns, "busybox", "ping", "-q", "-c", "1", "-W", "3", "-I", "blue", gw)
 			}
 			r.must("del", r.del(a))
-			if out := nstest.RunIn(t, a.netns, "sh", "-c", "ip -br link; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all"); strings.Contains(out, "blue") || strings.Contains(out, "10.77") || strings.Contains(out, "fd00") {
+			if out := nstest.RunIn(t, a.netns, "sh", "-c",
+				"ip -br link; ip rule; ip -6 rule; ip route show table all; ip -6 route show table all"); strings.Contains(out, "blue") ||
+				strings.Contains(out, "10.77") || strings.Contains(out, "fd00") {
 				t.Errorf("left: %s", out)
 			}
 		})
@@ -255,7 +262,8 @@ func TestChainedTraffic(t *testing.T) {
 			s.expect("to the outside, without a way", "a1", "192.0.2.2:80", "")
 			a.prev = made
 			r.must("the reference's del", byReference(a, r, "DEL"))
-			if out := s.sh("host", "ip -br link; iptables-save"); strings.Contains(out, "veth") || strings.Contains(out, "10.81") {
+			if out := s.sh("host", "ip -br link; iptables-save"); strings.Contains(out, "veth") ||
+				strings.Contains(out, "10.81") {
 				t.Errorf("left: %s", out)
 			}
 		})

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// TestConflictDetection: a machine on the segment has an address that a pool is about to give away. ADD names it, undoes
-// itself and gives the address back; the next one gets another.
+// TestConflictDetection: a machine on the segment has an address that a pool is about to give away. ADD names it,
+// undoes itself and gives the address back; the next one gets another.
 //
 // clause: P8 P10 P11 P13 I3
 func TestConflictDetection(t *testing.T) {
@@ -69,7 +69,8 @@ func TestConflictDetection(t *testing.T) {
 				for _, addr := range strings.Fields(round.has) {
 					s.sh("outside", "ip addr add "+addr+" dev "+on+map[bool]string{true: " nodad"}[strings.Contains(addr, ":")])
 				}
-				wantCode(t, round.has, r.add(a), spec.CodeTryAgain, "address "+round.taken+": "+there.MAC.String()+" on the link has it")
+				wantCode(t, round.has, r.add(a), spec.CodeTryAgain,
+					"address "+round.taken+": "+there.MAC.String()+" on the link has it")
 				same("a conflict")
 				if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
 					t.Errorf("a conflict left %s", out)
@@ -133,7 +134,8 @@ func TestConflictOfHost(t *testing.T) {
 			r := s.neighbours(`"type":"` + kind + `","conflictDetection":"probe"`)
 			s.sh("host", "ip route add default via 192.0.2.2; ip addr add 192.0.2.100/24 dev wan")
 			a := &attachment{id: "a1", netns: nstest.NewNS(t)}
-			wantCode(t, "the host's address", r.add(a), spec.CodeTryAgain, "address 192.0.2.100: wan itself, on the host, has it")
+			wantCode(t, "the host's address", r.add(a), spec.CodeTryAgain,
+				"address 192.0.2.100: wan itself, on the host, has it")
 			r.must("add again", r.add(a))
 			r.must("del", r.del(a))
 		})

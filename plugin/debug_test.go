@@ -75,13 +75,15 @@ func TestDebug(t *testing.T) {
 		t.Fatal(got)
 	}
 	add, failed := all[1], all[5]
-	if add.Env["CNI_CONTAINERID"] != "c1" || add.Env["CNI_NETNS"] != a.netns || add.Env["CNI_IFNAME"] != "eth0" || add.Error != nil {
+	if add.Env["CNI_CONTAINERID"] != "c1" || add.Env["CNI_NETNS"] != a.netns || add.Env["CNI_IFNAME"] != "eth0" ||
+		add.Error != nil {
 		t.Errorf("%+v", add)
 	}
 	if prev := add.Stdin["prevResult"]; !sameJSON(t, add.Result, string(prev)) {
 		t.Errorf("the result is\n%s\nthe one before was\n%s", add.Result, prev)
 	}
-	if failed.Error == nil || failed.Error.Code != spec.CodeConfig || !strings.Contains(failed.Error.Msg, "prevResult is missing") || failed.Result != nil {
+	if failed.Error == nil || failed.Error.Code != spec.CodeConfig ||
+		!strings.Contains(failed.Error.Msg, "prevResult is missing") || failed.Result != nil {
 		t.Errorf("%+v", failed.Error)
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
@@ -107,7 +109,8 @@ func TestDebugText(t *testing.T) {
 		t.Fatalf("%s", b)
 	}
 	at := 0
-	for _, name := range []string{"Time: 2", "ContainerID: c1\n", "Netns: " + a.netns, "IfName: eth0\n", "Args: \n", "Path: " + r.dir, "StdinData: {", "Result: {", "Took: "} {
+	for _, name := range []string{"Time: 2", "ContainerID: c1\n", "Netns: " + a.netns, "IfName: eth0\n", "Args: \n",
+		"Path: " + r.dir, "StdinData: {", "Result: {", "Took: "} {
 		i := strings.Index(records[1][at:], "\n"+name)
 		if i < 0 {
 			t.Fatalf("no %q in its place in\n%s", name, records[1])
@@ -178,7 +181,8 @@ func TestDebugHooks(t *testing.T) {
 	for line := range strings.Lines(string(got)) {
 		words = append(words, strings.Join(strings.Fields(line), " "))
 	}
-	want := []string{"status STATUS " + host, "add ADD eth0 " + cont, "check CHECK eth0 " + cont, "gc GC " + host, "del DEL eth0 " + cont}
+	want := []string{"status STATUS " + host, "add ADD eth0 " + cont, "check CHECK eth0 " + cont, "gc GC " + host,
+		"del DEL eth0 " + cont}
 	if fmt.Sprint(words) != fmt.Sprint(want) {
 		t.Errorf("is %q\nwant %q", words, want)
 	}

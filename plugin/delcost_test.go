@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDelCost counts what a DEL that has nothing to remove asks of the kernel: it is the same beside one attachment and beside eight, it runs
-// no program, and it is not more than a look-up by key for each kind that the plugin declares.
+// TestDelCost counts what a DEL that has nothing to remove asks of the kernel: it is the same beside one attachment and
+// beside eight, it runs no program, and it is not more than a look-up by key for each kind that the plugin declares.
 //
 // clause: P12
 func TestDelCost(t *testing.T) {
@@ -90,6 +90,7 @@ func TestChainCheckCost(t *testing.T) {
 	t.Logf("CHECK of a list sends %d messages, and of a chain %d", apart, together)
 	const table, links = 10, 6 // to read them takes more: the rules of each chain are asked for, and each link by itself
 	if want := apart - 2*(table+links); together > want {
-		t.Errorf("CHECK of a chain sends %d messages to the kernel, want at most %d, for a list sends %d", together, want, apart)
+		t.Errorf("CHECK of a chain sends %d messages to the kernel, want at most %d, for a list sends %d", together, want,
+			apart)
 	}
 }

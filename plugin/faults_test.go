@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestFaults lets each question that ADD, and then DEL, asks of the kernel about the container's namespace fail. What fails says so in an
-// error document. A DEL has either done all its work, or says that it has not, and then the address is the container's for as
-// long as its interface is, and the next DEL does the work.
+// TestFaults lets each question that ADD, and then DEL, asks of the kernel about the container's namespace fail. What
+// fails says so in an error document. A DEL has either done all its work, or says that it has not, and then the address
+// is the container's for as long as its interface is, and the next DEL does the work.
 func TestFaults(t *testing.T) {
 	for _, c := range chains {
 		if !slices.Contains([]string{"macvlan", "host-device", "bridge"}, c.name) {

@@ -23,7 +23,8 @@ func TestIngressPolicy(t *testing.T) {
 				t.Run(fmt.Sprint(backend, "/", policy, "/br_netfilter=", bridged), func(t *testing.T) {
 					t.Parallel()
 					s, conf := newSite(t), backend
-					s.sh("host", "sysctl -qw net.bridge.bridge-nf-call-iptables="+bridged+" net.bridge.bridge-nf-call-ip6tables="+bridged)
+					s.sh("host", "sysctl -qw net.bridge.bridge-nf-call-iptables="+bridged+" net.bridge.bridge-nf-call-ip6tables="+
+						bridged)
 					if backend, variant, ok := strings.Cut(backend, "-"); ok {
 						for _, p := range []string{"iptables", "ip6tables"} {
 							s.sh("host", p+"-"+variant+" -P FORWARD ACCEPT")

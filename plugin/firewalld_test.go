@@ -23,7 +23,8 @@ func (s *site) firewalld() (stop func()) {
 	nstest.NeedProgram(s, "dbus-daemon", "firewalld")
 	dir := s.TempDir()
 	bus := filepath.Join(dir, "bus")
-	if err := os.WriteFile(filepath.Join(dir, "bus.conf"), []byte(strings.ReplaceAll(busConf, "BUS", bus)), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "bus.conf"), []byte(strings.ReplaceAll(busConf, "BUS", bus)),
+		0o644); err != nil {
 		s.Fatal(err)
 	}
 	s.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+bus)
@@ -52,9 +53,11 @@ func (s *site) firewalld() (stop func()) {
 		s.Cleanup(stop)
 		return stop
 	}
-	start(true, "dbus-daemon", "--config-file="+filepath.Join(dir, "bus.conf"), "--nofork", "--nopidfile", "--print-address=1")
+	start(true, "dbus-daemon", "--config-file="+filepath.Join(dir, "bus.conf"), "--nofork", "--nopidfile",
+		"--print-address=1")
 	log := filepath.Join(dir, "log")
-	stop = start(false, "firewalld", "--nofork", "--nopid", "--system-config="+filepath.Join(dir, "fw"), "--log-target=file", "--log-file="+log)
+	stop = start(false, "firewalld", "--nofork", "--nopid", "--system-config="+filepath.Join(dir, "fw"),
+		"--log-target=file", "--log-file="+log)
 	for end := time.Now().Add(30 * time.Second); ; { // each question takes a good while itself
 		out, err := exec.Command("firewall-cmd", "--state").CombinedOutput()
 		if err == nil {
@@ -97,7 +100,8 @@ func TestFirewalld(t *testing.T) {
 	a.must("check", a.check(s.containers["a1"]))
 
 	nstest.Run(t, "firewall-cmd", "--reload")
-	if err := a.check(s.containers["a1"]); err == nil || !strings.Contains(err.Error(), "firewalld zone trusted: source 10.81.0.2/32 is missing") {
+	if err := a.check(s.containers["a1"]); err == nil ||
+		!strings.Contains(err.Error(), "firewalld zone trusted: source 10.81.0.2/32 is missing") {
 		t.Errorf("check after a reload: %v", err)
 	}
 

@@ -96,7 +96,8 @@ func (s *site) saved() string {
 
 // TestForeignRules lets containers out, and in to published ports, on hosts where others decide about forwarding.
 func TestForeignRules(t *testing.T) {
-	for name, rules := range map[string]string{"Docker": dockerRules, "ufw": ufwRules, "kube-proxy": kubeRules, "last rule REJECT": rejectRules, "policy DROP": dropRules} {
+	for name, rules := range map[string]string{"Docker": dockerRules, "ufw": ufwRules, "kube-proxy": kubeRules,
+		"last rule REJECT": rejectRules, "policy DROP": dropRules} {
 		for _, variant := range []string{"nft", "legacy"} {
 			t.Run(name+"/"+variant, func(t *testing.T) {
 				t.Parallel()
@@ -122,8 +123,11 @@ func TestForeignRules(t *testing.T) {
 					t.Errorf("no jump to CNI-FORWARD:\n%s", s.saved())
 				}
 				s.add("b1")
-				s.sh("host", "iptables-"+variant+" -D CNI-FORWARD $(iptables-"+variant+" -S CNI-FORWARD | grep -- -s.10.82 | sed 's/.*FORWARD //; s/ -m comment.*//') -m comment --comment \"$(iptables-"+variant+" -S CNI-FORWARD | grep -- -s.10.82 | cut -d'\"' -f2)\" -j ACCEPT")
-				if err := s.runners["b"].check(s.containers["b1"]); err == nil || !strings.Contains(err.Error(), "-s 10.82.0.2/32") {
+				s.sh("host", "iptables-"+variant+" -D CNI-FORWARD $(iptables-"+variant+
+					" -S CNI-FORWARD | grep -- -s.10.82 | sed 's/.*FORWARD //; s/ -m comment.*//') -m comment --comment \"$(iptables-"+
+					variant+" -S CNI-FORWARD | grep -- -s.10.82 | cut -d'\"' -f2)\" -j ACCEPT")
+				if err := s.runners["b"].check(s.containers["b1"]); err == nil ||
+					!strings.Contains(err.Error(), "-s 10.82.0.2/32") {
 					t.Errorf("check without an accept: %v", err)
 				}
 				if err := a.del(&attachment{id: "a1", netns: s.containers["a1"].netns}); err != nil {
@@ -157,8 +161,8 @@ func TestNoForeignRules(t *testing.T) {
 	}
 }
 
-// TestForeignTable: of a chain of somebody else's that may drop whatever a container sends ADD, CHECK and STATUS warn, and
-// none of them fails for it. Where the packets get is what the kernel makes of all rules.
+// TestForeignTable: of a chain of somebody else's that may drop whatever a container sends ADD, CHECK and STATUS warn,
+// and none of them fails for it. Where the packets get is what the kernel makes of all rules.
 func TestForeignTable(t *testing.T) {
 	const table = "nft 'add table inet site; add chain inet site hosts { type filter hook forward priority 5; policy accept; }; %s'"
 	warning := regexp.MustCompile(`may drop the container's packets.*chain="table inet site chain hosts \(a rule drops all\)" remedy="nft insert rule inet site hosts iifname`)
@@ -175,7 +179,8 @@ func TestForeignTable(t *testing.T) {
 			s := newSite(t)
 			r := s.network("a", `"type":"firewall"`)
 			s.add("a1")
-			s.sh("host", fmt.Sprintf(table, "add rule inet site hosts "+strings.ReplaceAll(rule, "; ", "; add rule inet site hosts ")))
+			s.sh("host", fmt.Sprintf(table, "add rule inet site hosts "+
+				strings.ReplaceAll(rule, "; ", "; add rule inet site hosts ")))
 			a := &attachment{id: "a2", netns: nstest.NewNS(t)}
 			for verb, said := range map[string]string{"ADD": r.addSaying(a), "CHECK": r.saying("CHECK", a)} {
 				if said != "" != want.add || want.add && !warning.MatchString(said) {
@@ -184,7 +189,8 @@ func TestForeignTable(t *testing.T) {
 			}
 			r.must("check", r.check(a))
 			r.must("del", r.del(a))
-			if said := r.saying("STATUS", &attachment{}); said != "" != want.status || want.status && !warning.MatchString(said) {
+			if said := r.saying("STATUS", &attachment{}); said != "" != want.status || want.status &&
+				!warning.MatchString(said) {
 				t.Errorf("STATUS says %q", said)
 			}
 			who := "outside"
@@ -207,8 +213,8 @@ func (r *runner) saying(verb string, a *attachment) string {
 	return string(b)
 }
 
-// TestForeignIPTables: the backend that was asked for does not lift what iptables drops, of either variant, and another one
-// does. ADD says so and goes on.
+// TestForeignIPTables: the backend that was asked for does not lift what iptables drops, of either variant, and another
+// one does. ADD says so and goes on.
 func TestForeignIPTables(t *testing.T) {
 	for variant, owner := range map[string]string{"nft": "iptables-nft", "legacy": "iptables-legacy"} {
 		t.Run(variant, func(t *testing.T) {
@@ -218,14 +224,16 @@ func TestForeignIPTables(t *testing.T) {
 			s.add("a1")
 			s.expect("to the outside", "a1", "192.0.2.2:80", "")
 			want := "table ip6 filter chain FORWARD (" + owner + `, policy drop)" remedy="backend \"auto\" puts an accept there"`
-			for verb, said := range map[string]string{"ADD": r.saying("ADD", s.containers["a1"]), "CHECK": r.saying("CHECK", s.containers["a1"]),
+			for verb, said := range map[string]string{"ADD": r.saying("ADD", s.containers["a1"]),
+				"CHECK":  r.saying("CHECK", s.containers["a1"]),
 				"STATUS": r.saying("STATUS", &attachment{})} {
 				if !strings.Contains(said, want) || strings.Count(said, "level=WARN") != 2 {
 					t.Errorf("%s says %s, want %s", verb, said, want)
 				}
 			}
 			r.chain.plugins[1] = `"type":"firewall"`
-			for verb, said := range map[string]string{"ADD": r.saying("ADD", s.containers["a1"]), "CHECK": r.saying("CHECK", s.containers["a1"]),
+			for verb, said := range map[string]string{"ADD": r.saying("ADD", s.containers["a1"]),
+				"CHECK":  r.saying("CHECK", s.containers["a1"]),
 				"STATUS": r.saying("STATUS", &attachment{})} {
 				if said != "" {
 					t.Errorf("with auto, %s says %s", verb, said)

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAdvisoryForgedReply: a container with CAP_NET_RAW, or a host of the LAN, sends a datagram to itself in the name of a
-// victim that a policy keeps it from, so that conntrack takes for a reply what it then sends the victim. With TCP it
-// makes the host believe that the victim has begun a connection that both sides open at once.
+// TestAdvisoryForgedReply: a container with CAP_NET_RAW, or a host of the LAN, sends a datagram to itself in the name
+// of a victim that a policy keeps it from, so that conntrack takes for a reply what it then sends the victim. With TCP
+// it makes the host believe that the victim has begun a connection that both sides open at once.
 func TestAdvisoryForgedReply(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables-nft", "iptables-legacy"} {
 		for _, policy := range []string{"same-bridge", "isolated", "strict"} {
@@ -125,7 +125,8 @@ func (s *site) forgeBy(what, from, victim string, by net.HardwareAddr, succeeds 
 		if got := s.udp(from, victim, v, func(local uint16) {
 			s.frame(from, by, datagram(it, me, unix.IPPROTO_UDP, transport(53, local, unix.IPPROTO_UDP, forged)))
 		}); got != succeeds {
-			s.Errorf("%s: %s to %s in the name of %s: what it sends then comes there: %v, want %v", what, proto, from, victim, got, succeeds)
+			s.Errorf("%s: %s to %s in the name of %s: what it sends then comes there: %v, want %v", what, proto, from, victim,
+				got, succeeds)
 		}
 		if from != "c1" && from != "outside" {
 			want = "" // conntrack takes the victim's SYN-ACK for invalid, and the policy keeps it from the attacker
@@ -136,12 +137,14 @@ func (s *site) forgeBy(what, from, victim string, by net.HardwareAddr, succeeds 
 	}
 }
 
-// udp sends a datagram to port 53 after before has done what it wants with the local port, and reports whether it comes.
+// udp sends a datagram to port 53 after before has done what it wants with the local port, and reports whether it
+// comes.
 func (s *site) udp(from, to string, v int, before func(local uint16)) bool {
 	s.Helper()
 	var c *net.UDPConn
 	if err := s.ns[from].Do(func() (err error) {
-		c, err = net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(s.addr[from][v])}, &net.UDPAddr{IP: net.ParseIP(s.addr[to][v]), Port: 53})
+		c, err = net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(s.addr[from][v])},
+			&net.UDPAddr{IP: net.ParseIP(s.addr[to][v]), Port: 53})
 		return err
 	}); err != nil {
 		s.Fatal(err)
@@ -169,7 +172,11 @@ const forged = "forged"
 func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr) (answer string) {
 	s.Helper()
 	var l net.Listener // whose port is to be the one that is connected from
-	if err := s.ns[from].Do(func() (err error) { l, err = net.Listen("tcp", netip.AddrPortFrom(me, 0).String()); return err }); err != nil {
+	if err := s.ns[from].Do(func() (err error) {
+		l,
+			err = net.Listen("tcp", netip.AddrPortFrom(me, 0).String())
+		return err
+	}); err != nil {
 		s.Fatal(err)
 	}
 	local := l.Addr().(*net.TCPAddr)
@@ -177,7 +184,11 @@ func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr)
 	s.frame(from, by, datagram(to, me, unix.IPPROTO_TCP, transport(80, uint16(local.Port), unix.IPPROTO_TCP, "")))
 	d := net.Dialer{Timeout: 250 * time.Millisecond, LocalAddr: local}
 	var c net.Conn
-	if err := s.ns[from].Do(func() (err error) { c, err = d.Dial("tcp", netip.AddrPortFrom(to, 80).String()); return err }); err != nil {
+	if err := s.ns[from].Do(func() (err error) {
+		c,
+			err = d.Dial("tcp", netip.AddrPortFrom(to, 80).String())
+		return err
+	}); err != nil {
 		return ""
 	}
 	defer c.Close()
@@ -205,7 +216,8 @@ func datagram(src, dst netip.Addr, proto byte, b []byte) []byte {
 	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, 0, byte(len(b) >> 8), byte(len(b)), 0, 0, 0, proto}, b)
 	binary.BigEndian.PutUint16(b[at:], sum(pseudo))
 	if src.Is6() {
-		return slices.Concat([]byte{0x60, 0, 0, 0, byte(len(b) >> 8), byte(len(b)), proto, 64}, src.AsSlice(), dst.AsSlice(), b)
+		return slices.Concat([]byte{0x60, 0, 0, 0, byte(len(b) >> 8), byte(len(b)), proto, 64}, src.AsSlice(), dst.AsSlice(),
+			b)
 	}
 	head := slices.Concat([]byte{0x45, 0, 0, byte(20 + len(b)), 0, 1, 0, 0, 64, proto, 0, 0}, src.AsSlice(), dst.AsSlice())
 	binary.BigEndian.PutUint16(head[10:], sum(head))
@@ -266,8 +278,8 @@ func (s *site) frame(from string, to net.HardwareAddr, packet []byte) {
 	}
 }
 
-// TestSourcesPass is what the question in whose name a connection begins must let pass: containers with two networks, whose
-// replies leave by the other one; a bridge without an address of the host's, even with the subnet of another
+// TestSourcesPass is what the question in whose name a connection begins must let pass: containers with two networks,
+// whose replies leave by the other one; a bridge without an address of the host's, even with the subnet of another
 // network; several uplinks, of which the reply takes another one; and a link that another plugin made.
 func TestSourcesPass(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables"} {
@@ -292,13 +304,16 @@ func TestSourcesPass(t *testing.T) {
 				by.must("add", by.add(&second))
 				t.Cleanup(func() { by.must("del", by.del(&second)) })
 				// The host hears of 192.0.2.77 by another uplink than the one that it would answer by.
-				s.sh("host", "ip link add wan2 type veth peer name eth1 netns "+strings.TrimPrefix(s.ns["outside"].Path, "/run/netns/")+"; ip addr add 198.51.100.1/24 dev wan2; ip link set wan2 up")
+				s.sh("host", "ip link add wan2 type veth peer name eth1 netns "+
+					strings.TrimPrefix(s.ns["outside"].Path, "/run/netns/")+
+					"; ip addr add 198.51.100.1/24 dev wan2; ip link set wan2 up")
 				s.sh("outside", "sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth1.rp_filter=0; ip addr add 198.51.100.2/24 dev eth1; ip link set eth1 up; ip route add 10.82.0.0/24 via 198.51.100.1 src 192.0.2.2")
 				for _, filter := range []string{"0", "2"} {
 					s.rpFilter(filter)
 					for v := range 2 {
 						at := func(addr string) string { return net.JoinHostPort(addr, "80") }
-						s.expect("the second network, answered by the first", "outside", at([]string{second.text("IP4"), second.text("IP6")}[v]), "a1")
+						s.expect("the second network, answered by the first", "outside",
+							at([]string{second.text("IP4"), second.text("IP6")}[v]), "a1")
 						s.expect("on a bridge without an address of the host", "p1", at(s.addr["p2"][v]), "p2")
 						s.expect("by one uplink in, by another out", "outside", at(s.addr["b1"][v]), "b1")
 						s.expect("to the outside", "b1", at(s.addr["outside"][v]), "outside")
@@ -328,7 +343,8 @@ func TestPolicyLeavesIPTables(t *testing.T) {
 				r := s.network("a", fw)
 				ptp := s.network("q", fw)
 				ptp.chain.plugins[0] = `"type":"ptp",` + hostLocal
-				one, two, three := &attachment{id: "1", netns: nstest.NewNS(t)}, &attachment{id: "2", netns: nstest.NewNS(t)}, &attachment{id: "3", netns: nstest.NewNS(t)}
+				one, two, three := &attachment{id: "1", netns: nstest.NewNS(t)}, &attachment{id: "2",
+					netns: nstest.NewNS(t)}, &attachment{id: "3", netns: nstest.NewNS(t)}
 				r.must("add", r.add(one))
 				r.must("add", r.add(two))
 				ptp.must("add", ptp.add(three))

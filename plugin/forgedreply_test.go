@@ -10,8 +10,9 @@ import (
 )
 
 // TestAdvisoryForgedAnswer: br_netfilter has conntrack make an entry of what a container sends another network by a
-// neighbor's MAC address, since the frame stays on the bridge, where no policy drops it. An answer in the victim's name, by the same
-// neighbor, makes the connection established. It is still the attacker's, and the policy holds for it.
+// neighbor's MAC address, since the frame stays on the bridge, where no policy drops it. An answer in the victim's
+// name, by the same neighbor, makes the connection established. It is still the attacker's, and the policy holds for
+// it.
 func TestAdvisoryForgedAnswer(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables"} {
 		for _, policy := range []string{"same-bridge", "isolated", "strict"} {
@@ -36,8 +37,8 @@ func TestAdvisoryForgedAnswer(t *testing.T) {
 	}
 }
 
-// answerBy has one begin a connection with a victim, and answer it in the victim's name, both by a link-layer address, and then
-// send to the victim by its gateway.
+// answerBy has one begin a connection with a victim, and answer it in the victim's name, both by a link-layer address,
+// and then send to the victim by its gateway.
 func (s *site) answerBy(what, from, victim string, by net.HardwareAddr) {
 	s.Helper()
 	for v, proto := range []string{"udp4", "udp6"} {

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A host that had its router's address would be cut off. It gets it from nobody: neither STATUS nor ADD has any doubt, and
-// ADD has changed nothing.
+// A host that had its router's address would be cut off. It gets it from nobody: neither STATUS nor ADD has any doubt,
+// and ADD has changed nothing.
 //
 // clause: P8 P11 P23
 func TestGatewayIsRouter(t *testing.T) {
@@ -130,9 +130,9 @@ func TestGatewayOverlaps(t *testing.T) {
 	r1.must("del", r1.del(a1))
 }
 
-// TestGatewayKeepsMAC has a bridge that the administrator made keep the MAC that it had before its first port came, with the
-// gateway's address of ours and of his, and one with an uplink and no gateway keep that of its uplink: no link of ours on the
-// host begins below the address of a bridge.
+// TestGatewayKeepsMAC has a bridge that the administrator made keep the MAC that it had before its first port came,
+// with the gateway's address of ours and of his, and one with an uplink and no gateway keep that of its uplink: no link
+// of ours on the host begins below the address of a bridge.
 func TestGatewayKeepsMAC(t *testing.T) {
 	withoutBridges(t)
 	mac := func(link string) string {

@@ -24,7 +24,8 @@ var renewals = map[string]func(*testing.T){"host-device": card, "host-device-mac
 // spare gives the host a network card that nobody uses, ens9, which is a veth's end and has its cable in a LAN.
 func spare(t *testing.T) {
 	card(t)
-	t.Cleanup(func() { nstest.Run(t, "sh", "-c", "ip link del ens9 2>/dev/null || true") }) // it may have gone with its cable
+	// it may have gone with its cable
+	t.Cleanup(func() { nstest.Run(t, "sh", "-c", "ip link del ens9 2>/dev/null || true") })
 }
 
 func card(t *testing.T) {
@@ -32,7 +33,8 @@ func card(t *testing.T) {
 		return
 	}
 	lan := nstest.NewNS(t)
-	nstest.Run(t, "sh", "-ec", "ip link add ens9 address 02:00:00:00:09:09 mtu 1450 type veth peer name wire netns "+strings.TrimPrefix(lan, "/run/netns/")+
+	nstest.Run(t, "sh", "-ec", "ip link add ens9 address 02:00:00:00:09:09 mtu 1450 type veth peer name wire netns "+
+		strings.TrimPrefix(lan, "/run/netns/")+
 		"; sysctl -qw net.ipv6.conf.ens9.disable_ipv6=1; ip link set ens9 up alias spare; ip link property add dev ens9 altname enp0s9; ip addr add 203.0.113.9/24 dev ens9; ip route add 198.51.100.0/24 via 203.0.113.1 dev ens9 metric 7")
 	nstest.RunIn(t, lan, "sh", "-ec", "ip link set lo up; ip link set wire up; ip addr add 10.77.0.1/24 dev wire")
 }
@@ -79,10 +81,11 @@ func TestHostDevicePackets(t *testing.T) {
 	r.must("del", r.del(&attachment{id: "a1", netns: a.netns}))
 	r.must("second del", r.del(a))
 	after := ""
-	if err := s.ns["host"].Await(t.Context(), time.Minute, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
-		after = s.sh("host", show) // without the kernel's own address, which comes later
-		return fieldsOf(after) == fieldsOf(before), nil
-	}); err != nil {
+	if err := s.ns["host"].Await(t.Context(), time.Minute, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents},
+		func() (bool, error) {
+			after = s.sh("host", show) // without the kernel's own address, which comes later
+			return fieldsOf(after) == fieldsOf(before), nil
+		}); err != nil {
 		t.Errorf("after DEL:\n%s\nbefore ADD:\n%s", after, before)
 	}
 	for v, addr := range []string{"192.0.2.2", "2001:db8::2"} {
@@ -191,8 +194,11 @@ func TestHostDeviceKilledDel(t *testing.T) {
 	for n := 1; ; n++ {
 		a := &attachment{id: "k", netns: nstest.NewNS(t)}
 		r.must("add", r.add(a))
-		nstest.RunIn(t, a.netns, "sh", "-ec", "ip link property del dev eth0 altname enp0s9; ip link property del dev eth0 altname "+r.network()+":k:eth0; ip link set eth0 address 02:00:00:00:00:0b mtu 1300 alias zz")
-		_, err := r.run(0, "DEL", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+		nstest.RunIn(t, a.netns, "sh", "-ec",
+			"ip link property del dev eth0 altname enp0s9; ip link property del dev eth0 altname "+r.network()+
+				":k:eth0; ip link set eth0 address 02:00:00:00:00:0b mtu 1300 alias zz")
+		_, err := r.run(0, "DEL", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+			"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 		if n%2 == 0 { // by then it may be gone with all that was left in it
 			a.netns = ""
 		}
@@ -200,7 +206,8 @@ func TestHostDeviceKilledDel(t *testing.T) {
 		if after := state(t); after != clean {
 			t.Fatalf("a kill at call %d left\n%s\nbefore it was\n%s", n, after, clean)
 		}
-		if out := nstest.Run(t, "ip", "link", "show", "ens9"); !strings.Contains(out, "mtu 1450") || !strings.Contains(out, "02:00:00:00:09:09") || !strings.Contains(out, ",UP") {
+		if out := nstest.Run(t, "ip", "link", "show", "ens9"); !strings.Contains(out, "mtu 1450") ||
+			!strings.Contains(out, "02:00:00:00:09:09") || !strings.Contains(out, ",UP") {
 			t.Fatalf("a kill at call %d left %s", n, out)
 		}
 		if err == nil {
@@ -213,7 +220,8 @@ func TestHostDeviceKilledDel(t *testing.T) {
 	}
 }
 
-// TestHostDeviceReference: what the reference's plugin moved into a container, ours gives back, and the other way round.
+// TestHostDeviceReference: what the reference's plugin moved into a container, ours gives back, and the other way
+// round.
 //
 // clause: P12
 func TestHostDeviceReference(t *testing.T) {
@@ -247,7 +255,8 @@ func TestHostDeviceReference(t *testing.T) {
 	ours.must("their add", theirs.add(a))
 	for range 2 {
 		ours.must("our del", ours.del(a))
-		if out := nstest.Run(t, "ip", "link", "show", "ens9"); strings.Contains(out, "alias") || !strings.Contains(out, "altname enp0s9") || !strings.Contains(out, "mtu 1450") {
+		if out := nstest.Run(t, "ip", "link", "show", "ens9"); strings.Contains(out, "alias") ||
+			!strings.Contains(out, "altname enp0s9") || !strings.Contains(out, "mtu 1450") {
 			t.Errorf("after their ADD and our DEL: %s", out)
 		}
 	}
@@ -261,7 +270,8 @@ func TestHostDeviceUnknown(t *testing.T) {
 	s := newSite(t)
 	r := s.device("")
 	mac := strings.Fields(s.sh("host", "ip -o link show wan | grep -o 'link/ether [^ ]*'"))[1]
-	other := strings.Fields(s.sh("host", "ip link add spare type veth peer name wire; ip -o link show spare | grep -o 'link/ether [^ ]*'"))[1]
+	other := strings.Fields(s.sh("host",
+		"ip link add spare type veth peer name wire; ip -o link show spare | grep -o 'link/ether [^ ]*'"))[1]
 	for keys, say := range map[string]string{
 		`"device":"wam"`:                    `device: "wam": no such device on the host; there is wan, wire, spare; did you mean "wan"?`,
 		`"hwaddr":"02:00:00:0f:0f:0f"`:      `hwaddr: "02:00:00:0f:0f:0f": no such device on the host; there is `,

@@ -30,8 +30,8 @@ func (c *pciCard) bind(driver string) {
 	}
 }
 
-// TestHostDevicePCIUserspace: a driver by which programs in user space drive a card, as it is. The card stays with it, and
-// the result has its place and its addresses. vfio-pci takes no card here, for the machine has no IOMMU:
+// TestHostDevicePCIUserspace: a driver by which programs in user space drive a card, as it is. The card stays with it,
+// and the result has its place and its addresses. vfio-pci takes no card here, for the machine has no IOMMU:
 // TestHostDeviceUserspace has it.
 //
 // clause: K8 P11 P12
@@ -55,7 +55,8 @@ func TestHostDevicePCIUserspace(t *testing.T) {
 	r.must("add", r.add(a))
 	res, err := spec.DecodeResult(a.prev, spec.V110)
 	r.must("decode", err)
-	if f := res.Interfaces; len(f) != 1 || f[0] != (spec.Interface{Name: "eth0", Sandbox: a.netns, PciID: c.id}) || len(res.IPs) != 2 || len(res.Routes) != 2 {
+	if f := res.Interfaces; len(f) != 1 || f[0] != (spec.Interface{Name: "eth0", Sandbox: a.netns, PciID: c.id}) ||
+		len(res.IPs) != 2 || len(res.Routes) != 2 {
 		t.Errorf("result %s", a.prev)
 	}
 	if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
@@ -70,7 +71,8 @@ func TestHostDevicePCIUserspace(t *testing.T) {
 
 	c.bind("") // behind our back
 	c.link()
-	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "device "+c.id+" has no driver for user space any more") {
+	if err := r.check(a); err == nil || !strings.Contains(err.Error(),
+		"device "+c.id+" has no driver for user space any more") {
 		t.Errorf("with its own driver again, CHECK says %v", err)
 	}
 	r.must("del", r.del(a))
@@ -90,8 +92,8 @@ func (r *runner) with(keys string) *runner {
 }
 
 // TestHostDeviceAuxiliary: a device of the auxiliary bus, as the functions of a card have it that are no functions of
-// PCI. No emulated card has any, so a real card gets such a name here: the bus's directory has symbolic links to devices
-// and nothing else.
+// PCI. No emulated card has any, so a real card gets such a name here: the bus's directory has symbolic links to
+// devices and nothing else.
 //
 // clause: K8
 func TestHostDeviceAuxiliary(t *testing.T) {

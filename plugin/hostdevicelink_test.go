@@ -83,7 +83,8 @@ func TestHostDeviceMadeAnew(t *testing.T) {
 // clause: P14
 func TestCheckWithoutCarrier(t *testing.T) {
 	host, sh := wire(t)
-	sh("ip link set wire down; until ip link show ens4 | grep -q NO-CARRIER; do :; done") // the kernel says it in its own time
+	// the kernel says it in its own time
+	sh("ip link set wire down; until ip link show ens4 | grep -q NO-CARRIER; do :; done")
 	for name, conf := range map[string]string{
 		"host-device": `"type":"host-device","device":"ens4",` + hostLocal,
 		"macvlan":     `"type":"macvlan","master":"ens4",` + hostLocal,

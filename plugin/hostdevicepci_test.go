@@ -70,7 +70,8 @@ func (c *pciCard) arrive() {
 }
 
 func (c *pciCard) show() string {
-	return fieldsOf(nstest.RunIn(c, c.ns.Path, "sh", "-c", "ip -o addr show dev "+c.link().Name+"; ip -o link show dev "+c.link().Name))
+	return fieldsOf(nstest.RunIn(c, c.ns.Path, "sh", "-c",
+		"ip -o addr show dev "+c.link().Name+"; ip -o link show dev "+c.link().Name))
 }
 
 // TestHostDevicePCI moves PCI cards into containers that end in every way.
@@ -80,7 +81,8 @@ func TestHostDevicePCI(t *testing.T) {
 	c := newCard(t, "0000:00:10.0", "52:54:00:00:00:00")
 	name := c.link().Name
 	was := c.link()
-	nstest.RunIn(t, c.ns.Path, "sh", "-ec", "ip link set "+name+" up mtu 1400 alias storage; ip addr add 203.0.113.16/24 dev "+name)
+	nstest.RunIn(t, c.ns.Path, "sh", "-ec", "ip link set "+name+
+		" up mtu 1400 alias storage; ip addr add 203.0.113.16/24 dev "+name)
 	t.Cleanup(func() {
 		nstest.RunIn(t, c.ns.Path, "ip", "addr", "del", "203.0.113.16/24", "dev", name)
 		_ = c.ns.SetLink(name, kernel.LinkChange{MTU: was.MTU, Down: !was.Up})
@@ -112,7 +114,8 @@ func TestHostDevicePCI(t *testing.T) {
 			t.Errorf("%s: interface %+v", keys, f)
 		}
 		r.must("check", r.check(a))
-		wantCode(t, keys, r.add(&attachment{id: "c2", netns: nstest.NewNS(t)}), spec.CodeConfig, "life-pci/c1/eth0 has it, as eth0, in "+a.netns)
+		wantCode(t, keys, r.add(&attachment{id: "c2", netns: nstest.NewNS(t)}), spec.CodeConfig,
+			"life-pci/c1/eth0 has it, as eth0, in "+a.netns)
 		r.must("status in use", r.status())
 		r.must("del", r.del(a))
 		back(keys)
@@ -131,7 +134,8 @@ func TestHostDevicePCI(t *testing.T) {
 		} {
 			a := &attachment{id: "c3", netns: nstest.NewNS(t)}
 			r.must("add", r.add(a))
-			nstest.RunIn(t, a.netns, "sh", "-ec", "ip link set eth0 mtu 1300; ip link set eth0 down; ip link set eth0 address 02:00:00:00:00:0b name eth7")
+			nstest.RunIn(t, a.netns, "sh", "-ec",
+				"ip link set eth0 mtu 1300; ip link set eth0 down; ip link set eth0 address 02:00:00:00:00:0b name eth7")
 			if end == "GC" { // the name is taken, so that the kernel makes one up
 				nstest.RunIn(t, c.ns.Path, "ip", "link", "add", "eth7", "type", "bridge")
 			}

@@ -22,7 +22,8 @@ func TestHostDeviceUserspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount("/sys/bus", unix.MNT_DETACH) })
-	for _, dir := range []string{"/sys/bus/pci/devices/" + id, "/sys/bus/pci/drivers/vfio-pci", "/sys/bus/pci/drivers/virtio-pci"} {
+	for _, dir := range []string{"/sys/bus/pci/devices/" + id, "/sys/bus/pci/drivers/vfio-pci",
+		"/sys/bus/pci/drivers/virtio-pci"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +47,8 @@ func TestHostDeviceUserspace(t *testing.T) {
 		r.must("add", r.add(a))
 		res, err := spec.DecodeResult(a.prev, spec.V110)
 		r.must("decode", err)
-		if f := res.Interfaces; len(f) != 1 || f[0] != (spec.Interface{Name: "eth0", Sandbox: a.netns, PciID: id}) || len(res.IPs) != 2 || *res.IPs[0].Interface != 0 || len(res.Routes) != 2 {
+		if f := res.Interfaces; len(f) != 1 || f[0] != (spec.Interface{Name: "eth0", Sandbox: a.netns, PciID: id}) ||
+			len(res.IPs) != 2 || *res.IPs[0].Interface != 0 || len(res.Routes) != 2 {
 			t.Errorf("result %s", a.prev)
 		}
 		if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
@@ -59,13 +61,15 @@ func TestHostDeviceUserspace(t *testing.T) {
 		r.must("status in use", r.status())
 
 		bind("virtio-pci")
-		if err := r.check(a); err == nil || !strings.Contains(err.Error(), "device "+id+" has no driver for user space any more") {
+		if err := r.check(a); err == nil || !strings.Contains(err.Error(),
+			"device "+id+" has no driver for user space any more") {
 			t.Errorf("another driver has it: %v", err)
 		}
 		r.must("del", r.del(a))
 		r.must("del again", r.del(a))
 		same(t, "del", before)
-		wantCode(t, "a driver without a link", r.add(b), spec.CodeConfig, "its driver, virtio-pci, shows no network link of it on the host")
+		wantCode(t, "a driver without a link", r.add(b), spec.CodeConfig,
+			"its driver, virtio-pci, shows no network link of it on the host")
 		bind("vfio-pci")
 
 		r.must("add", r.add(a))

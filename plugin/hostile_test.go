@@ -58,7 +58,8 @@ func TestForeignPair(t *testing.T) {
 	r.must("add", r.add(warm))
 	r.must("del", r.del(warm))
 	a := &attachment{id: "f", netns: nstest.NewNS(t)}
-	nstest.Run(t, "ip", "link", "add", "somebodys", "type", "veth", "peer", "name", "eth0", "netns", filepath.Base(a.netns))
+	nstest.Run(t, "ip", "link", "add", "somebodys", "type", "veth", "peer", "name", "eth0", "netns",
+		filepath.Base(a.netns))
 	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "somebodys") })
 	nstest.Run(t, "ip", "link", "set", "somebodys", "master", "br-h")
 	if err := r.add(a); err == nil || !strings.Contains(err.Error(), "eth0: an interface of that name exists already") {

@@ -44,7 +44,8 @@ func TestHostInterfaceName(t *testing.T) {
 			if f := interfaceOf(t, a.prev, "web"); f.Sandbox != "" || f.MAC == "" {
 				t.Errorf("the result: %+v", f)
 			}
-			if out := nstest.Run(t, "ip", "link", "show", "web"); !strings.Contains(out, r.network()+":c1:eth0") || !strings.Contains(out, r.network()+"/c1/eth0") {
+			if out := nstest.Run(t, "ip", "link", "show", "web"); !strings.Contains(out, r.network()+":c1:eth0") ||
+				!strings.Contains(out, r.network()+"/c1/eth0") {
 				t.Errorf("whose it is is not to be seen: %s", out)
 			}
 			with := state(t)

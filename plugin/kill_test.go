@@ -14,7 +14,9 @@ import (
 // clause: P11 P12
 func TestKill(t *testing.T) {
 	for _, c := range chains {
-		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth", "tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug", "route", "ovs", "alias", "ptp-chain" + inChain}, c.name) {
+		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth",
+			"tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug", "route", "ovs", "alias", "ptp-chain" +
+				inChain}, c.name) {
 			continue
 		}
 		nstest.Apart(t, c.name, func(t *testing.T) {
@@ -28,7 +30,8 @@ func TestKill(t *testing.T) {
 			calls := "sendto,sendmsg,write,pwrite64,renameat,renameat2,rename,linkat,unlinkat,mkdirat,ftruncate,flock"
 			for n := 1; ; n++ {
 				a := &attachment{id: "k", netns: nstest.NewNS(t)}
-				err := r.add(a, "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+				err := r.add(a, "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+					"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 				r.must(fmt.Sprintf("del after a kill at call %d", n), r.del(&attachment{id: "k", netns: a.netns}))
 				if after := state(t); after != clean {
 					t.Fatalf("a kill at call %d left\n%s\nbefore it was\n%s", n, after, clean)

@@ -16,7 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// The test binary is the plugins: called by the name of one, it is that one, in a process of its own; and it is the command.
+// The test binary is the plugins: called by the name of one, it is that one, in a process of its own; and it is the
+// command.
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name == "dhcp" && len(os.Args) > 1 && os.Args[1] == "daemon" {
 		os.Exit(daemon.Main(os.Args[2:], os.Stderr))
@@ -432,7 +433,10 @@ func TestLife(t *testing.T) {
 			b := fresh("c4")
 			c5 := fresh("c5")
 			r.must("add", r.add(b))
-			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") && !slices.Contains([]string{"ptp-chain", "vlan", "host-device", "host-device-mac", "bridge-named", "ptp-named"}, strings.TrimSuffix(c.name, inChain)) { // the second one's host ports, addresses, VLAN, device or name are taken, which is tested elsewhere
+			// the second one's host ports, addresses, VLAN, device or name are taken, which is tested elsewhere
+			if !strings.HasPrefix(c.name, "portmap") && !strings.HasPrefix(c.name, "static") &&
+				!slices.Contains([]string{"ptp-chain", "vlan", "host-device", "host-device-mac", "bridge-named", "ptp-named"},
+					strings.TrimSuffix(c.name, inChain)) {
 				r.must("add", r.add(c5))
 			}
 			r.must("gc", r.gc("c4"))

@@ -13,9 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// TestLinear: what the owner of a pod, or a runtime, writes in quantity costs CPU time in proportion to its length, and fills no
-// log. Five times as many members take five times as long in linear time and 25 times in quadratic; the CPU time of a
-// process without a garbage collector does not depend on load.
+// TestLinear: what the owner of a pod, or a runtime, writes in quantity costs CPU time in proportion to its length, and
+// fills no log. Five times as many members take five times as long in linear time and 25 times in quadratic; the CPU
+// time of a process without a garbage collector does not depend on load.
 //
 // clause: C12 P22
 func TestLinear(t *testing.T) {

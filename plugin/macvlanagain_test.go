@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// The same container may be attached again while somebody keeps the namespace that it was in before: a macvlan's address is
-// another one of the attachment's then, unless somebody asked for one.
+// The same container may be attached again while somebody keeps the namespace that it was in before: a macvlan's
+// address is another one of the attachment's then, unless somebody asked for one.
 func TestMacvlanAgain(t *testing.T) {
 	for _, keys := range []string{`"type":"macvlan"`, `"type":"macvtap"`, `"type":"macvlan","ipv6":"off"`} {
 		t.Run(keys, func(t *testing.T) {
@@ -23,7 +23,8 @@ func TestMacvlanAgain(t *testing.T) {
 				r.must("ADD", r.add(a))
 				r.must("CHECK", r.check(a))
 				macs[strings.Fields(nstest.RunIn(t, a.netns, "ip", "-br", "link", "show", "eth0"))[2]] = true
-				if err := r.add(&attachment{id: "c1", netns: a.netns}); err == nil || !strings.Contains(err.Error(), "exists already") {
+				if err := r.add(&attachment{id: "c1", netns: a.netns}); err == nil ||
+					!strings.Contains(err.Error(), "exists already") {
 					t.Errorf("attached twice in one namespace: %v", err)
 				}
 			}
@@ -33,7 +34,8 @@ func TestMacvlanAgain(t *testing.T) {
 			asked := `,"runtimeConfig":{"mac":"02:00:00:00:00:77"}`
 			r.chain.plugins[0] += asked
 			r.must("ADD", r.add(&attachment{id: "c2", netns: nstest.NewNS(t)}))
-			if err := r.add(&attachment{id: "c3", netns: nstest.NewNS(t)}); err == nil || !strings.Contains(err.Error(), "02:00:00:00:00:77") {
+			if err := r.add(&attachment{id: "c3", netns: nstest.NewNS(t)}); err == nil ||
+				!strings.Contains(err.Error(), "02:00:00:00:00:77") {
 				t.Errorf("with an address that somebody asked for: %v", err)
 			}
 		})

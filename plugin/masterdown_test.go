@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// A master that is down is not the attachment's to set up: the attachment is made, it is warned of, nothing is waited for, and
-// packets flow when somebody sets the master up.
+// A master that is down is not the attachment's to set up: the attachment is made, it is warned of, nothing is waited
+// for, and packets flow when somebody sets the master up.
 func TestMasterDown(t *testing.T) {
 	for _, kind := range []string{"macvlan", "macvtap", "ipvlan"} {
 		t.Run(kind, func(t *testing.T) {
@@ -18,8 +18,10 @@ func TestMasterDown(t *testing.T) {
 			wire := nstest.NewNS(t)
 			r := newRunner(t, chain{name: "down-" + kind, plugins: []string{`"type":"` + kind + `","master":"ens7",` + hostLocal}})
 			r.host = nstest.NewNS(t)
-			nstest.RunIn(t, r.host, "ip", "link", "add", "ens7", "type", "veth", "peer", "name", "wire", "netns", strings.TrimPrefix(wire, "/run/netns/"))
-			nstest.RunIn(t, wire, "sh", "-ec", "ip addr add 10.77.0.1/24 dev wire; ip addr add fd00:77::1/64 dev wire nodad; ip link set wire up")
+			nstest.RunIn(t, r.host, "ip", "link", "add", "ens7", "type", "veth", "peer", "name", "wire", "netns",
+				strings.TrimPrefix(wire, "/run/netns/"))
+			nstest.RunIn(t, wire, "sh", "-ec",
+				"ip addr add 10.77.0.1/24 dev wire; ip addr add fd00:77::1/64 dev wire nodad; ip link set wire up")
 			var said bytes.Buffer
 			r.start = func(cmd *exec.Cmd) error {
 				out := cmd.Stderr.(*bytes.Buffer)
@@ -29,7 +31,8 @@ func TestMasterDown(t *testing.T) {
 			}
 			warned := func(verb string) {
 				t.Helper()
-				if !strings.Contains(said.String(), "the master is down") || strings.Contains(said.String(), "carries nothing yet") {
+				if !strings.Contains(said.String(), "the master is down") ||
+					strings.Contains(said.String(), "carries nothing yet") {
 					t.Errorf("%s said %s", verb, said.String())
 				}
 				said.Reset()

@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// TestMTUOfResult: interfaces[].mtu is in results of 1.1.0 only, and of what a chained plugin was not asked to change the result
-// says what prevResult said. CHECK of a plugin that makes the interface goes by the MTU that tuning gave it, also where
-// the result cannot say it.
+// TestMTUOfResult: interfaces[].mtu is in results of 1.1.0 only, and of what a chained plugin was not asked to change
+// the result says what prevResult said. CHECK of a plugin that makes the interface goes by the MTU that tuning gave it,
+// also where the result cannot say it.
 //
 // clause: V6 V7 P16 P17 P18
 func TestMTUOfResult(t *testing.T) {

@@ -46,7 +46,8 @@ func uplink(kind string, more ...string) func(*testing.T) {
 		nstest.Run(t, "sh", "-ec", "ip link add ens3 type veth peer name wire netns "+strings.TrimPrefix(lan, "/run/netns/")+
 			"; sysctl -qw net.ipv6.conf.ens3.disable_ipv6=1; ip link set ens3 up;"+strings.Join(more, ";"))
 		t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "ens3") })
-		nstest.RunIn(t, lan, "sh", "-ec", "ip link set lo up; ip link set wire up; ip addr add 10.77.0.1/24 dev wire; ip addr add fd00:77::1/64 dev wire nodad")
+		nstest.RunIn(t, lan, "sh", "-ec",
+			"ip link set lo up; ip link set wire up; ip addr add 10.77.0.1/24 dev wire; ip addr add fd00:77::1/64 dev wire nodad")
 	}
 }
 
@@ -134,13 +135,15 @@ func TestMacvlanPackets(t *testing.T) {
 		r := s.neighbours(`"type":"macvlan","linkInContainer":true`)
 		a := &attachment{id: "a1", netns: nstest.NewNS(t)}
 		s.sh("host", "ip link set wan netns "+strings.TrimPrefix(a.netns, "/run/netns/"))
-		nstest.RunIn(t, a.netns, "sh", "-ec", "ip link set wan up; ip route add default dev wan metric 99; ip -6 route add default dev wan metric 2000")
+		nstest.RunIn(t, a.netns, "sh", "-ec",
+			"ip link set wan up; ip route add default dev wan metric 99; ip -6 route add default dev wan metric 2000")
 		r.must("add", r.add(a))
 		s.open("a1", a.netns)
 		s.expect("to a neighbour", "a1", "192.0.2.2:80", "outside")
 		r.must("check", r.check(a))
 		r.must("del", r.del(&attachment{id: "a1", netns: a.netns}))
-		if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") || !strings.Contains(out, "wan") {
+		if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") ||
+			!strings.Contains(out, "wan") {
 			t.Errorf("after DEL: %s", out)
 		}
 	})
@@ -159,10 +162,12 @@ func (s *site) shown(name, keys string) {
 	if strings.Contains(keys, "1400") {
 		mtu = 1400
 	}
-	if f.MAC != l.MAC.String() || f.MTU != l.MTU || l.MTU != mtu || f.Sandbox != a.netns || (f.SocketPath != "") != strings.Contains(keys, "macvtap") {
+	if f.MAC != l.MAC.String() || f.MTU != l.MTU || l.MTU != mtu || f.Sandbox != a.netns ||
+		(f.SocketPath != "") != strings.Contains(keys, "macvtap") {
 		s.Errorf("the result has %+v, the kernel %+v", f, l)
 	}
-	if out := s.sh(name, "ip -d link show eth0"); !strings.Contains(out, "net:") && !strings.Contains(out, "/"+name+"/eth0") {
+	if out := s.sh(name, "ip -d link show eth0"); !strings.Contains(out, "net:") &&
+		!strings.Contains(out, "/"+name+"/eth0") {
 		s.Errorf("who it is of is not to be seen: %s", out)
 	}
 }
@@ -254,7 +259,8 @@ func (r *runner) refuses(cases []refusal) {
 			t.Errorf("del with %s: %v", tt.extra, err)
 		}
 		same(t, tt.extra, clean)
-		if now := links(); now != host || nstest.RunIn(t, a.netns, "ip", "-br", "link") != nstest.RunIn(t, nstest.NewNS(t), "ip", "-br", "link") {
+		if now := links(); now != host || nstest.RunIn(t, a.netns, "ip", "-br", "link") != nstest.RunIn(t, nstest.NewNS(t),
+			"ip", "-br", "link") {
 			t.Errorf("%s left on the host\n%s\nit was\n%s", tt.extra, now, host)
 		}
 	}
@@ -363,9 +369,10 @@ func TestMasterRouterAdvertisements(t *testing.T) {
 			}
 			await := func(who, what string) {
 				t.Helper()
-				err := s.ns[who].Await(t.Context(), 5e9, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
-					return strings.Contains(believed(who), "2001:db8:bad:"), nil
-				})
+				err := s.ns[who].Await(t.Context(), 5e9, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents},
+					func() (bool, error) {
+						return strings.Contains(believed(who), "2001:db8:bad:"), nil
+					})
 				if err != nil {
 					t.Errorf("%s: %v: so the test shows nothing", what, err)
 				}

@@ -31,7 +31,8 @@ func TestMasterChained(t *testing.T) {
 		s.expect("to a neighbour", "a1", net.JoinHostPort(s.addr["outside"][v], "80"), "outside")
 		s.expect("from a neighbour", "outside", net.JoinHostPort(s.addr["a1"][v], "80"), "a1")
 	}
-	if out := s.sh("a1", "ip rule; tc qdisc show dev eth0"); !strings.Contains(out, "lookup 100") || !strings.Contains(out, "tbf") {
+	if out := s.sh("a1", "ip rule; tc qdisc show dev eth0"); !strings.Contains(out, "lookup 100") ||
+		!strings.Contains(out, "tbf") {
 		t.Errorf("sbr and bandwidth: %s", out)
 	}
 
@@ -45,7 +46,8 @@ func TestMasterChained(t *testing.T) {
 	r.must("add", err)
 	res, err := spec.DecodeResult(out, spec.V110)
 	r.must("decode", err)
-	if len(res.Interfaces) != 2 || res.Interfaces[0].Name != "tap7" || res.Interfaces[1].Name != "eth0" || len(res.IPs) != 2 || *res.IPs[0].Interface != 0 || *res.IPs[1].Interface != 1 {
+	if len(res.Interfaces) != 2 || res.Interfaces[0].Name != "tap7" || res.Interfaces[1].Name != "eth0" ||
+		len(res.IPs) != 2 || *res.IPs[0].Interface != 0 || *res.IPs[1].Interface != 1 {
 		t.Errorf("the result: %s", out)
 	}
 	if len(res.DNS.Nameservers) != 1 || res.DNS.Nameservers[0] != "192.0.2.53" {
@@ -71,7 +73,8 @@ func TestIPvlanChained(t *testing.T) {
 	r.must("add", err)
 	res, err := spec.DecodeResult(out, spec.V110)
 	r.must("decode", err)
-	if len(res.Interfaces) != 2 || res.Interfaces[0].Name != "wan" || len(res.IPs) != 1 || *res.IPs[0].Interface != 1 || len(res.Routes) != 1 || res.DNS.Domain != "x" {
+	if len(res.Interfaces) != 2 || res.Interfaces[0].Name != "wan" || len(res.IPs) != 1 || *res.IPs[0].Interface != 1 ||
+		len(res.Routes) != 1 || res.DNS.Domain != "x" {
 		t.Errorf("the result: %s", out)
 	}
 	a.prev = out
@@ -101,7 +104,8 @@ func TestMasterOfReference(t *testing.T) {
 			a := &attachment{id: "c", netns: nstest.NewNS(t)}
 			cmd := exec.Command("/usr/lib/cni/" + kind)
 			cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"` + r.network() + `",` + conf + `}`)
-			cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni"}
+			cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0",
+				"CNI_PATH=/usr/lib/cni"}
 			out, err := cmd.CombinedOutput()
 			if err != nil {
 				t.Fatalf("the reference plugin: %v: %s", err, out)

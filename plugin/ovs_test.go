@@ -11,7 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ovsConf is a configuration of plugin ovs for a test's Open vSwitch, with its own datapath: not every kernel has the module.
+// ovsConf is a configuration of plugin ovs for a test's Open vSwitch, with its own datapath: not every kernel has the
+// module.
 func ovsConf(o *nstest.OVS, more string) string {
 	return fmt.Sprintf(`"type":"ovs","bridge":"ovs0","datapath_type":"netdev","socket_file":%q%s`, o.Socket(), more)
 }
@@ -35,7 +36,8 @@ func pings(t *testing.T, from *attachment, to string) bool {
 // ovs runs the host's Open vSwitch.
 func ovs(t *testing.T) { nstest.NewOVS(t, "") }
 
-// TestOVS sends between containers of one bridge, by the datapath of ovs-vswitchd and the kernel's, apart where their VLANs are, and before, while and after ovs-vswitchd is started again.
+// TestOVS sends between containers of one bridge, by the datapath of ovs-vswitchd and the kernel's, apart where their
+// VLANs are, and before, while and after ovs-vswitchd is started again.
 func TestOVS(t *testing.T) {
 	for _, datapath := range []string{"netdev", "system"} {
 		nstest.Apart(t, datapath, func(t *testing.T) { pingsByOVS(t, datapath) })
@@ -85,7 +87,8 @@ func pingsByOVS(t *testing.T, datapath string) {
 	}
 }
 
-// TestOVSTunnels pings through VXLAN between the bridges of three hosts, each of which has tunnels to both others: nothing goes round.
+// TestOVSTunnels pings through VXLAN between the bridges of three hosts, each of which has tunnels to both others:
+// nothing goes round.
 func TestOVSTunnels(t *testing.T) {
 	type host struct {
 		ns string
@@ -106,7 +109,9 @@ func TestOVSTunnels(t *testing.T) {
 		// The datapath of ovs-vswitchd sends what it has put into UDP by a bridge of its own, which has the host's address.
 		h.o = nstest.NewOVS(t, h.ns)
 		h.o.Ctl(t, "add-br", "ext", "--", "set", "bridge", "ext", "datapath_type=netdev", "--", "add-port", "ext", "ens3")
-		nstest.RunIn(t, h.ns, "sh", "-ec", fmt.Sprintf("ip addr add 192.0.2.%d/24 dev ext; ip link set ext up; ip link set ens3 up; ip link set lo up; ethtool -K ext tx off >/dev/null 2>&1 || true", i+1))
+		nstest.RunIn(t, h.ns, "sh", "-ec",
+			fmt.Sprintf("ip addr add 192.0.2.%d/24 dev ext; ip link set ext up; ip link set ens3 up; ip link set lo up; ethtool -K ext tx off >/dev/null 2>&1 || true",
+				i+1))
 	}
 	for i, h := range hosts {
 		h.r = newRunner(t, chain{name: "ovs-vxlan", plugins: []string{ovsConf(h.o, fmt.Sprintf(`,"vxlanID":42,"remotes":["192.0.2.1","192.0.2.2","192.0.2.3"],"vlan":%d`, 10*(i+1))+static4(fmt.Sprint("10.77.0.", i+1)))}})
@@ -143,8 +148,8 @@ func TestOVSTunnels(t *testing.T) {
 	}
 }
 
-// TestOVSAway says which daemon is not there: STATUS with code 50, ADD with code 11, which has changed nothing. DEL of what is in the
-// database waits for its server.
+// TestOVSAway says which daemon is not there: STATUS with code 50, ADD with code 11, which has changed nothing. DEL of
+// what is in the database waits for its server.
 //
 // clause: P8 P11
 func TestOVSAway(t *testing.T) {
@@ -157,7 +162,8 @@ func TestOVSAway(t *testing.T) {
 		before := nstest.Run(t, "sh", "-c", "ip -br link | sed 's/@.*//'; find /run/cni -type f | grep -v lock || true")
 		wantCode(t, when+": status", r.status(), spec.CodeUnavailable, say)
 		wantCode(t, when+": add", r.add(&attachment{id: "b", netns: a.netns}), spec.CodeTryAgain, say)
-		if after := nstest.Run(t, "sh", "-c", "ip -br link | sed 's/@.*//'; find /run/cni -type f | grep -v lock || true"); after != before {
+		if after := nstest.Run(t, "sh", "-c",
+			"ip -br link | sed 's/@.*//'; find /run/cni -type f | grep -v lock || true"); after != before {
 			t.Errorf("%s: is\n%s\nwas\n%s", when, after, before)
 		}
 		r.must(when+": del of nothing", r.del(&attachment{id: "b", netns: a.netns}))
@@ -191,7 +197,8 @@ func TestOVSAway(t *testing.T) {
 	wantCode(t, "add without the bridge", r.add(a), spec.CodeConfig, `bridge: "ovs9": no such bridge`)
 }
 
-// TestOVSParallel adds many containers of a bridge that is not there yet at once, and deletes them: the last one takes the tunnels away.
+// TestOVSParallel adds many containers of a bridge that is not there yet at once, and deletes them: the last one takes
+// the tunnels away.
 func TestOVSParallel(t *testing.T) {
 	o := nstest.NewOVS(t, "")
 	r := newRunner(t, chain{name: "ovs-parallel", plugins: []string{ovsConf(o, `,"vxlanID":7,"remotes":["192.0.2.7"],"ipam":{"type":"host-local","subnet":"10.77.0.0/24"}`)}})
@@ -226,7 +233,8 @@ func TestOVSParallel(t *testing.T) {
 // clause: C11 C12
 func TestOVSSpecification(t *testing.T) {
 	o := nstest.NewOVS(t, "")
-	o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev", "--", "add-port", "ovs0", "wire", "--", "set", "interface", "wire", "type=internal")
+	o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev", "--", "add-port", "ovs0", "wire",
+		"--", "set", "interface", "wire", "type=internal")
 	nstest.Run(t, "sh", "-ec", "ip link set wire up; ip addr add 10.77.0.1/24 dev wire")
 	dhcpServer(t, "/proc/self/ns/net", "wire", "10.77.0")
 	r := newRunner(t, chain{name: "pci", plugins: []string{`"type":"ovs","bridge":"ovs0","vxlanID":42,"ipam":{"type":"dhcp","routes":[{"dst":"10.3.0.0/16"},{"dst":"10.4.0.0/16"}]},"args":{"labels":{"appVersion":"1.0"}}`}})
@@ -234,7 +242,8 @@ func TestOVSSpecification(t *testing.T) {
 	r.must("add", r.add(a))
 	r.must("check", r.check(a))
 	ping(t, a, "10.77.0.1")
-	if out := nstest.RunIn(t, a.netns, "ip", "route"); !strings.Contains(out, "10.3.0.0/16 via 10.77.0.1") || !strings.Contains(out, "10.4.0.0/16 via 10.77.0.1") {
+	if out := nstest.RunIn(t, a.netns, "ip", "route"); !strings.Contains(out, "10.3.0.0/16 via 10.77.0.1") ||
+		!strings.Contains(out, "10.4.0.0/16 via 10.77.0.1") {
 		t.Errorf("routes\n%s", out)
 	}
 	r.must("del", r.del(a))

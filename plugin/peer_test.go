@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// TestPeerAmongListed gives plugins a result that lists another container's link, and one more, before the container's own:
-// firewall isolates, and bridge makes a port of, the one that is the other end of the container's veth.
+// TestPeerAmongListed gives plugins a result that lists another container's link, and one more, before the container's
+// own: firewall isolates, and bridge makes a port of, the one that is the other end of the container's veth.
 //
 // clause: P18 P23
 func TestPeerAmongListed(t *testing.T) {

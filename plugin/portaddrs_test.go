@@ -10,8 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// TestOneBridgeTwoLists has two lists, with overlapping ranges, put containers on one bridge: the address of one that lives is
-// refused, and the error says whose it is. What goes, goes with its mark. What was configured by hand with both is warned about.
+// TestOneBridgeTwoLists has two lists, with overlapping ranges, put containers on one bridge: the address of one that
+// lives is refused, and the error says whose it is. What goes, goes with its mark. What was configured by hand with
+// both is warned about.
 func TestOneBridgeTwoLists(t *testing.T) {
 	host := nstest.NewNS(t)
 	nstest.RunIn(t, host, "ip", "link", "set", "lo", "up")
@@ -82,7 +83,8 @@ func TestOneBridgeTwoLists(t *testing.T) {
 func TestStatusOverlap(t *testing.T) {
 	host := nstest.NewNS(t)
 	nstest.RunIn(t, host, "sh", "-ec", `ip link set lo up; ip link add ens3 up type veth peer name wire; ip addr add 192.0.2.10/24 dev ens3; ip route add 198.51.100.0/24 via 192.0.2.1`)
-	for subnet, want := range map[string]string{"192.0.2.0/26": "overlaps with address 192.0.2.10/24 of link ens3", "198.51.0.0/16": "overlaps with route 198.51.100.0/24 of link ens3", "10.77.0.0/24": ""} {
+	for subnet, want := range map[string]string{"192.0.2.0/26": "overlaps with address 192.0.2.10/24 of link ens3",
+		"198.51.0.0/16": "overlaps with route 198.51.100.0/24 of link ens3", "10.77.0.0/24": ""} {
 		r := newRunner(t, chain{"overlap", []string{`"type":"bridge","bridge":"br1","isGateway":true,"ipam":{"type":"host-local","subnet":"` + subnet + `","gateway":"` + map[bool]string{true: "192.0.2.2"}[subnet[:3] == "192"] + `"}`}, nil})
 		r.host = host
 		file := filepath.Join(t.TempDir(), "stderr")

@@ -127,7 +127,8 @@ func TestPtpLoneAddresses(t *testing.T) {
 	}
 	res, err := spec.DecodeResult(s.containers["a1"].prev, spec.V110)
 	r.must("decode", err)
-	if f := res.Interfaces; len(f) != 2 || f[0].Sandbox != "" || f[0].Name != kernel.LinkName("veth", spec.Owner{Network: r.network(), ContainerID: "a1", IfName: "eth0"}) ||
+	if f := res.Interfaces; len(f) != 2 || f[0].Sandbox != "" ||
+		f[0].Name != kernel.LinkName("veth", spec.Owner{Network: r.network(), ContainerID: "a1", IfName: "eth0"}) ||
 		f[1].Name != "eth0" || f[1].Sandbox == "" || f[1].MAC == "" || f[1].MTU != 1500 {
 		t.Errorf("interfaces %+v", f)
 	}
@@ -212,8 +213,8 @@ func TestPtpRouterAdvertisements(t *testing.T) {
 	r.must("del", r.del(a))
 }
 
-// advertiseAlways sends router advertisements by eth0, as soon as there is one and as fast as it goes, until stop. Whoever waits
-// hears of each by sent.
+// advertiseAlways sends router advertisements by eth0, as soon as there is one and as fast as it goes, until stop.
+// Whoever waits hears of each by sent.
 func advertiseAlways(ns *kernel.NS, stop, sent chan struct{}) {
 	ra := make([]byte, 16+32)
 	ra[0], ra[4] = 134, 64
@@ -264,7 +265,8 @@ func TestPtpOfReference(t *testing.T) {
 		nstest.NeedProgram(t, "/usr/lib/cni/ptp")
 		cmd := exec.Command("/usr/lib/cni/ptp")
 		cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"` + r.network() + `",` + conf + `}`)
-		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + ns, "CNI_IFNAME=eth0", "CNI_PATH=/usr/lib/cni", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS=" + ns, "CNI_IFNAME=eth0",
+			"CNI_PATH=/usr/lib/cni", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("the reference plugin: %v: %s", err, out)
 		}

@@ -86,7 +86,10 @@ func arrived(t *testing.T, c *net.TCPConn, v6 bool) (bits float64, since, until 
 	}
 	var info *unix.TCPInfo
 	since = time.Now()
-	if cerr := raw.Control(func(fd uintptr) { info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); cerr != nil || err != nil {
+	if cerr := raw.Control(func(fd uintptr) {
+		info,
+			err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	}); cerr != nil || err != nil {
 		t.Fatal(cerr, err)
 	}
 	until = time.Now()
@@ -168,7 +171,8 @@ func TestRateVeth(t *testing.T) {
 	res, err := spec.DecodeResult(a.prev, spec.V110)
 	r.must("decode", err)
 	last := res.Interfaces[len(res.Interfaces)-1]
-	if !strings.HasPrefix(last.Name, "ifb") || last.Sandbox != "" || last.MAC == "" || !strings.Contains(nstest.Run(t, "ip", "-br", "link", "show", last.Name), last.MAC) {
+	if !strings.HasPrefix(last.Name, "ifb") || last.Sandbox != "" || last.MAC == "" ||
+		!strings.Contains(nstest.Run(t, "ip", "-br", "link", "show", last.Name), last.MAC) {
 		t.Errorf("the ifb in the result: %+v", last)
 	}
 	for _, fam := range [][2]string{{"10.77.0.1", "IP4"}, {"fd00:77::1", "IP6"}} {
@@ -188,7 +192,8 @@ func TestRateVeth(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := map[string]int{res.Interfaces[1].Name: toRate / 8, last.Name: fromRate / 8}[dev]
-		if len(list) == 0 || list[0].Kind != "tbf" || list[0].Options.Rate != want || want/20-list[0].Options.Burst > 32 || list[0].Bytes < want {
+		if len(list) == 0 || list[0].Kind != "tbf" || list[0].Options.Rate != want || want/20-list[0].Options.Burst > 32 ||
+			list[0].Bytes < want {
 			t.Errorf("tc -s qdisc show dev %s: %s", dev, out)
 		}
 	}
@@ -262,7 +267,8 @@ func TestRateMacvlan(t *testing.T) {
 		t.Errorf("check of a limit that the container's root has lifted: %v", err)
 	}
 	r.must("del", r.del(&attachment{id: a.id, netns: cont}))
-	if s := nstest.RunIn(t, cont, "sh", "-c", "tc qdisc show dev eth0; ip -br link"); strings.Contains(s, "fa1d:") || strings.Contains(s, "ingress") || strings.Contains(s, "ifb") {
+	if s := nstest.RunIn(t, cont, "sh", "-c", "tc qdisc show dev eth0; ip -br link"); strings.Contains(s, "fa1d:") ||
+		strings.Contains(s, "ingress") || strings.Contains(s, "ifb") {
 		t.Errorf("after DEL: %s", s)
 	}
 }
@@ -286,8 +292,10 @@ func TestRateTap(t *testing.T) {
 			}
 		}()
 	}
-	nstest.Run(t, "sh", "-ec", "ip addr add 10.81.0.1/24 dev ratetap; ip addr add fd00:81::1/64 dev ratetap nodad; ip link set ratetap up")
-	nstest.RunIn(t, vm, "sh", "-ec", "ip addr add 10.81.0.2/24 dev eth0; ip addr add fd00:81::2/64 dev eth0 nodad; ip link set eth0 up")
+	nstest.Run(t, "sh", "-ec",
+		"ip addr add 10.81.0.1/24 dev ratetap; ip addr add fd00:81::1/64 dev ratetap nodad; ip link set ratetap up")
+	nstest.RunIn(t, vm, "sh", "-ec",
+		"ip addr add 10.81.0.2/24 dev eth0; ip addr add fd00:81::2/64 dev eth0 nodad; ip link set eth0 up")
 	r := newRunner(t, chain{name: "ratetap", plugins: []string{shaping}})
 	qdiscs := func() string { return state(t) + nstest.Run(t, "tc", "qdisc", "show") }
 	before := qdiscs()

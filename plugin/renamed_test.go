@@ -46,8 +46,8 @@ func hasRenamed(c chain) bool {
 	return false
 }
 
-// Whoever is root in a container writes what he likes on his interface: neither DEL nor GC leaves it to him, and neither takes
-// that of another attachment of the container for it.
+// Whoever is root in a container writes what he likes on his interface: neither DEL nor GC leaves it to him, and
+// neither takes that of another attachment of the container for it.
 func TestForgedMark(t *testing.T) {
 	for _, c := range chains {
 		if !hasRenamed(c) || len(c.plugins) > 1 || strings.Contains(c.plugins[0], `"bridge"`) || strings.Contains(c.plugins[0], `"ptp"`) {
@@ -60,7 +60,8 @@ func TestForgedMark(t *testing.T) {
 			for _, forgery := range []string{
 				"ip link set eth0 alias '" + alien + "'",
 				"ip link set eth0 alias '" + alien + "' group 0; ip link set eth0 down; ip link set eth0 name net9",
-				"ip link set eth0 alias '' group 0; ip link set eth0 down; ip link set eth0 name net9; ip link add eth0 type bridge; ip link set eth0 alias '" + second + "'",
+				"ip link set eth0 alias '' group 0; ip link set eth0 down; ip link set eth0 name net9; ip link add eth0 type bridge; ip link set eth0 alias '" +
+					second + "'",
 			} {
 				for _, remove := range []func(*attachment) error{r.del, func(*attachment) error { return r.gc() }} {
 					a := &attachment{id: "c1", netns: nstest.NewNS(t)}
@@ -70,7 +71,8 @@ func TestForgedMark(t *testing.T) {
 					refused := &attachment{id: "c2", netns: a.netns, network: a.network}
 					r.must("del of another", r.del(refused))
 					there := func() bool {
-						out := nstest.RunIn(t, a.netns, "sh", "-c", "ip -d -br link show type macvlan; ip -br link show type macvtap; ip -br link show type ipvlan; ip -br link show type vlan; ip -br link show type dummy; ip -br tuntap")
+						out := nstest.RunIn(t, a.netns, "sh", "-c",
+							"ip -d -br link show type macvlan; ip -br link show type macvtap; ip -br link show type ipvlan; ip -br link show type vlan; ip -br link show type dummy; ip -br tuntap")
 						return strings.TrimSpace(out) != ""
 					}
 					if !there() {

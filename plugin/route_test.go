@@ -38,8 +38,8 @@ func (f *fork) answerers(form string, n int) map[string]int {
 	return count
 }
 
-// TestRouteTraffic: packets take the routes that were added, several next hops share them, and what was replaced comes back
-// with DEL.
+// TestRouteTraffic: packets take the routes that were added, several next hops share them, and what was replaced comes
+// back with DEL.
 //
 // clause: P11 P12 P18
 func TestRouteTraffic(t *testing.T) {
@@ -125,7 +125,8 @@ func TestRouteResult(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(res.Interfaces) != 3 || len(res.IPs) != 1 || res.IPs[0].Gateway.String() != "10.77.0.1" || len(res.DNS.Nameservers) != 1 {
+		if len(res.Interfaces) != 3 || len(res.IPs) != 1 || res.IPs[0].Gateway.String() != "10.77.0.1" ||
+			len(res.DNS.Nameservers) != 1 {
 			t.Errorf("%s: the result is %s", conf, a.prev)
 		}
 		var got struct{ Routes json.RawMessage }
@@ -188,13 +189,15 @@ func TestRouteKilled(t *testing.T) {
 	nstest.RunIn(t, a.netns, "sh", "-ec", `ip route add 10.4.0.0/16 mtu lock 1300 nexthop via 10.77.0.3 weight 3 nexthop via 10.77.0.4; ip -6 route add 2001:db8::/32 via fd00:77::3 expires 9999
 		ip rule add priority 7 from 10.5.0.0/16 tos 0x10 lookup 9; ip neigh add 10.77.0.9 lladdr 02:00:00:00:00:09 dev eth0 nud permanent; ip -6 route add 2001:db8:1::/48 metric 9 nexthop via fd00:77::3 nexthop via fd00:77::4`)
 	show := func() string {
-		out := rules(t, a.netns) + nstest.RunIn(t, a.netns, "sh", "-c", "ip neigh show nud permanent; find /run/cni/fairlead/memory -name 'changes*'")
+		out := rules(t, a.netns) + nstest.RunIn(t, a.netns, "sh", "-c",
+			"ip neigh show nud permanent; find /run/cni/fairlead/memory -name 'changes*'")
 		return regexp.MustCompile(` expires \d+sec`).ReplaceAllString(out, "")
 	}
 	before := show()
 	calls := "sendto,sendmsg,write,renameat,renameat2,linkat,unlinkat,mkdirat,flock"
 	for n := 1; ; n++ {
-		_, err := r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+		_, err := r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+			"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 		if n%5 == 0 && err != nil {
 			_, again := r.run(1, "ADD", a, "")
 			r.must(fmt.Sprintf("add again after a kill at call %d", n), again)
@@ -214,8 +217,8 @@ func TestRouteKilled(t *testing.T) {
 	}
 }
 
-// TestRouteInChains: beside sbr, in either order, and after ptp, whose way to its own subnet is no route of the kernel's,
-// CHECK of every plugin is content, and DEL leaves a container without a trace.
+// TestRouteInChains: beside sbr, in either order, and after ptp, whose way to its own subnet is no route of the
+// kernel's, CHECK of every plugin is content, and DEL leaves a container without a trace.
 //
 // clause: P12 P16 P18
 func TestRouteInChains(t *testing.T) {
@@ -246,8 +249,8 @@ func TestRouteInChains(t *testing.T) {
 	}
 }
 
-// TestRouteInVRF: of an interface in a VRF it is the VRF's table that is changed, and one that comes into a VRF later is
-// found there.
+// TestRouteInVRF: of an interface in a VRF it is the VRF's table that is changed, and one that comes into a VRF later
+// is found there.
 //
 // clause: P16 P18
 func TestRouteInVRF(t *testing.T) {
@@ -262,7 +265,8 @@ func TestRouteInVRF(t *testing.T) {
 			before := rules(t, a.netns)
 			r.must("add", r.add(a))
 			r.must("check", r.check(a))
-			nstest.RunIn(t, a.netns, "sh", "-ec", "ip route show vrf blue | grep 'default via 10.77.0.1'; ip -6 route show vrf blue | grep '2001:db8::/32 via fd00:77::1'; ! ip -6 route show vrf blue default | grep via")
+			nstest.RunIn(t, a.netns, "sh", "-ec",
+				"ip route show vrf blue | grep 'default via 10.77.0.1'; ip -6 route show vrf blue | grep '2001:db8::/32 via fd00:77::1'; ! ip -6 route show vrf blue default | grep via")
 			r.must("del", r.del(a))
 			if after := rules(t, a.netns); strings.ReplaceAll(after, "1000:\tfrom all lookup [l3mdev-table]\n", "") != before {
 				t.Errorf("left\n%s", after)

@@ -61,7 +61,8 @@ func TestRoutes(t *testing.T) {
 			}
 			a := add()
 			var shown []string
-			for _, line := range strings.Split(nstest.RunIn(t, a.netns, "sh", "-c", "ip -4 route show table all; ip -6 route show table all"), "\n") {
+			for _, line := range strings.Split(nstest.RunIn(t, a.netns, "sh", "-c",
+				"ip -4 route show table all; ip -6 route show table all"), "\n") {
 				line = strings.Join(strings.Fields(strings.ReplaceAll(line, "linkdown", "")), " ")
 				if name == "ptp" && strings.Contains(line, "via 10.85.0.9") {
 					line = strings.TrimSuffix(line, " onlink") // its cable leads nowhere but to the gateway
@@ -93,7 +94,8 @@ func TestRoutes(t *testing.T) {
 			}
 			if full, err := spec.DecodeResult(a.prev, spec.V110); err != nil {
 				t.Error(err)
-			} else if old, err := full.Encode(spec.V020); err != nil || strings.Contains(string(old), "advmss") || strings.Contains(string(old), "scope") {
+			} else if old, err := full.Encode(spec.V020); err != nil || strings.Contains(string(old), "advmss") ||
+				strings.Contains(string(old), "scope") {
 				t.Errorf("what 0.2.0 is told: %s, %v", old, err)
 			}
 			r.must("check", r.check(a))

@@ -83,7 +83,8 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 	cmd.Stdin = strings.NewReader(conf)
 	var out, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &stderr
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns, "CNI_IFNAME="+r.ifName, "CNI_PATH="+r.dir)
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns,
+		"CNI_IFNAME="+r.ifName, "CNI_PATH="+r.dir)
 	start := cmd.Run
 	if r.start != nil {
 		start = func() error { return r.start(cmd) }

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// TestDelOfRefused has a second network refused because the container has an interface of that name. The DEL that runtimes send then leaves
-// what the first network has on it as it is.
+// TestDelOfRefused has a second network refused because the container has an interface of that name. The DEL that
+// runtimes send then leaves what the first network has on it as it is.
 //
 // clause: P10 P12
 func TestDelOfRefused(t *testing.T) {
@@ -22,7 +22,8 @@ func TestDelOfRefused(t *testing.T) {
 	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
 	first.must("ADD", first.add(a))
 	inside := func() string {
-		return nstest.RunIn(t, a.netns, "sh", "-c", "ip -br link; (ip -4 route show table all; ip rule; tc qdisc) | sort; cat /proc/sys/net/core/somaxconn")
+		return nstest.RunIn(t, a.netns, "sh", "-c",
+			"ip -br link; (ip -4 route show table all; ip rule; tc qdisc) | sort; cat /proc/sys/net/core/somaxconn")
 	}
 	before := inside()
 	limits := nstest.RunIn(t, "/proc/self/ns/net", "tc", "qdisc")

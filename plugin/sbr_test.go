@@ -37,9 +37,10 @@ func newFork(t *testing.T) *fork {
 	for _, r := range []struct{ name, net, host string }{{"r1", "1", "1"}, {"r2", "2", "1"}, {"r3", "2", "9"}} {
 		path := nstest.NewNS(t)
 		f.open(r.name, path)
-		nstest.Run(t, "sh", "-ec", fmt.Sprintf("ip link add %s type veth peer name eth0 netns %s; ip link set %[1]s master br-t%[3]s up; ip netns exec %[2]s sh -ec "+
-			"'ip link set lo up; ip link set eth0 up; ip addr add 10.9%[3]s.0.%s/24 dev eth0; ip addr add fd9%[3]s::%[4]s/64 dev eth0 nodad; ip addr add %[5]s dev lo; ip addr add %[6]s dev lo nodad'",
-			r.name, strings.TrimPrefix(path, "/run/netns/"), r.net, r.host, client[0], client[1]))
+		nstest.Run(t, "sh", "-ec",
+			fmt.Sprintf("ip link add %s type veth peer name eth0 netns %s; ip link set %[1]s master br-t%[3]s up; ip netns exec %[2]s sh -ec "+
+				"'ip link set lo up; ip link set eth0 up; ip addr add 10.9%[3]s.0.%s/24 dev eth0; ip addr add fd9%[3]s::%[4]s/64 dev eth0 nodad; ip addr add %[5]s dev lo; ip addr add %[6]s dev lo nodad'",
+				r.name, strings.TrimPrefix(path, "/run/netns/"), r.net, r.host, client[0], client[1]))
 		t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", r.name) }) // the namespace may live on for a while
 		f.serve(r.name)
 	}
@@ -74,7 +75,8 @@ func (f *fork) expect(from, local, to, want string) {
 func (f *fork) add(network, routes string, more ...string) (*runner, *attachment) {
 	f.Helper()
 	bridge := strings.ReplaceAll(`"type":"bridge","bridge":"br-tN","ipam":{"type":"host-local","ranges":[[{"subnet":"10.9N.0.0/24","rangeStart":"10.9N.0.100"}],[{"subnet":"fd9N::/64","rangeStart":"fd9N::100"}]],"routes":[ROUTES]}`, "N", network)
-	r := newRunner(f.T, chain{"fork" + network, append([]string{strings.Replace(bridge, "ROUTES", routes, 1)}, more...), nil})
+	r := newRunner(f.T, chain{"fork" + network, append([]string{strings.Replace(bridge, "ROUTES", routes, 1)}, more...),
+		nil})
 	r.ifName = map[string]string{"1": "eth0", "2": "eth1"}[network]
 	a := &attachment{id: "c", netns: f.ns["c"].Path}
 	r.must("add", r.add(a))
@@ -147,7 +149,8 @@ func TestSourceRoutingOfPackets(t *testing.T) {
 // rules is what sbr changes in a container.
 func rules(t *testing.T, netns string) string {
 	t.Helper()
-	return nstest.RunIn(t, netns, "sh", "-c", "for f in -4 -6; do ip $f rule; ip $f route show table all | grep -v 'table local\\|multicast\\|^fe80' | sort; done")
+	return nstest.RunIn(t, netns, "sh", "-c",
+		"for f in -4 -6; do ip $f rule; ip $f route show table all | grep -v 'table local\\|multicast\\|^fe80' | sort; done")
 }
 
 // TestSourceHints: an interface with two addresses of one subnet uses the one that the network gave it for
@@ -170,9 +173,9 @@ func TestSourceHints(t *testing.T) {
 	}
 }
 
-// TestSourceRoutingMain leaves of an interface's routes in the main table what the reference's plugin leaves there: nothing, not
-// its subnet either, but in IPv6 what belongs to the link alone. With addSourceHints the subnets stay. An address of another
-// interface is left out, and that is said.
+// TestSourceRoutingMain leaves of an interface's routes in the main table what the reference's plugin leaves there:
+// nothing, not its subnet either, but in IPv6 what belongs to the link alone. With addSourceHints the subnets stay. An
+// address of another interface is left out, and that is said.
 //
 // clause: P18
 func TestSourceRoutingMain(t *testing.T) {
@@ -190,24 +193,28 @@ func TestSourceRoutingMain(t *testing.T) {
 		}
 		cmd := exec.Command(path)
 		cmd.Stdin = strings.NewReader(`{"cniVersion":"1.0.0","name":"main","type":"sbr"` + strings.TrimPrefix(plugin, reference) + `,"prevResult":` + strings.ReplaceAll(prev, "NS", ns) + `}`)
-		cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS="+ns, "CNI_IFNAME=eth2", "CNI_PATH=/usr/lib/cni")
+		cmd.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_NETNS="+ns, "CNI_IFNAME=eth2",
+			"CNI_PATH=/usr/lib/cni")
 		var said strings.Builder
 		cmd.Stderr = &said
 		if out, err := cmd.Output(); err != nil {
 			t.Fatalf("%s: %v: %s %s", path, err, out, &said)
 		}
-		return nstest.RunIn(t, ns, "sh", "-c", "for f in -4 -6; do ip $f route show table main | grep -v ^fe80 | sed 's/ *$//' | sort; done"), said.String()
+		return nstest.RunIn(t, ns, "sh", "-c",
+			"for f in -4 -6; do ip $f route show table main | grep -v ^fe80 | sed 's/ *$//' | sort; done"), said.String()
 	}
 	theirs, _ := main(reference)
 	ours, said := main("")
 	if ours != theirs {
 		t.Errorf("the main table is\n%swith the reference's plugin it is\n%s", ours, theirs)
 	}
-	if want := "prevResult.ips[0]: 10.91.0.2/24 is an address of eth1, and packets from it are left as they are"; !strings.Contains(said, want) {
+	if want := "prevResult.ips[0]: 10.91.0.2/24 is an address of eth1, and packets from it are left as they are"; !strings.Contains(said,
+		want) {
 		t.Errorf("stderr is %q, want %q", said, want)
 	}
 	hinted, _ := main(`,"addSourceHints":true`)
-	for _, want := range []string{"10.92.0.0/24 dev eth2 proto kernel scope link src 10.92.0.2", "fd92::/64 dev eth2 proto 250 src fd92::2"} {
+	for _, want := range []string{"10.92.0.0/24 dev eth2 proto kernel scope link src 10.92.0.2",
+		"fd92::/64 dev eth2 proto 250 src fd92::2"} {
 		if strings.Contains(ours, want) || !strings.Contains(hinted, want) {
 			t.Errorf("with hints the main table is\n%swant %s", hinted, want)
 		}
@@ -245,7 +252,11 @@ func TestSourceRoutingGone(t *testing.T) {
 		}},
 		{"of a dead process", func(a *attachment) string { return fmt.Sprintf("/proc/%d/ns/net", dead.Process.Pid) }},
 		{"of another container", func(a *attachment) string { return nstest.NewNS(t) }},
-		{"without its interface", func(a *attachment) string { nstest.RunIn(t, a.netns, "ip", "link", "del", "eth0"); return a.netns }},
+		{"without its interface", func(a *attachment) string {
+			nstest.RunIn(t, a.netns, "ip", "link", "del",
+				"eth0")
+			return a.netns
+		}},
 		{"without its addresses", func(a *attachment) string {
 			nstest.RunIn(t, a.netns, "ip", "addr", "flush", "dev", "eth0")
 			return a.netns
@@ -270,7 +281,8 @@ func TestSourceRoutingGone(t *testing.T) {
 					t.Errorf("at the path is %q (%v), before it was %q (%v)", after, aerr, before, berr)
 				}
 				if strings.HasPrefix(tt.name, "without") {
-					if s := nstest.RunIn(t, a.netns, "ip", "rule") + nstest.RunIn(t, a.netns, "ip", "-6", "rule"); strings.Contains(s, "lookup 10") {
+					if s := nstest.RunIn(t, a.netns, "ip", "rule") +
+						nstest.RunIn(t, a.netns, "ip", "-6", "rule"); strings.Contains(s, "lookup 10") {
 						t.Errorf("rules are left:\n%s", s)
 					}
 				}
@@ -293,7 +305,8 @@ func TestSourceRoutingKilled(t *testing.T) {
 		before, host := rules(t, a.netns), state(t)
 		calls := "sendto,sendmsg,write,renameat,renameat2,rename,unlinkat,mkdirat,flock"
 		for n := 1; ; n++ {
-			_, err := r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+			_, err := r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+				"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 			_, derr := r.run(1, "DEL", &attachment{id: a.id, netns: a.netns}, "")
 			r.must(fmt.Sprintf("del after a kill at call %d", n), derr)
 			if after := rules(t, a.netns); after != before {
@@ -310,7 +323,8 @@ func TestSourceRoutingKilled(t *testing.T) {
 		}
 		// And an ADD that comes after a killed one, without a DEL, finds its way.
 		for n := 3; n < 20; n += 4 {
-			_, _ = r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+			_, _ = r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+				"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 			_, err := r.run(1, "ADD", a, "")
 			r.must("add after a killed one", err)
 			_, err = r.run(1, "CHECK", a, "")
@@ -397,7 +411,8 @@ func TestSourceRoutingOfOtherLinks(t *testing.T) {
 	ns = nstest.NewNS(t)
 	nstest.Run(t, "sh", "-ec", "ip tuntap add tap9 mode tap; ip link set tap9 up")
 	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "tap9") })
-	nstest.RunIn(t, ns, "sh", "-ec", "ip link add eth0 type veth peer name other; ip link set eth0 up; ip link set other up")
+	nstest.RunIn(t, ns, "sh", "-ec",
+		"ip link add eth0 type veth peer name other; ip link set eth0 up; ip link set other up")
 	r = newRunner(t, chain{"tapped", []string{strings.Replace(sourceRouted, "br-g", "br-tap9", 1), `"type":"sbr"`}, nil})
 	a = &attachment{id: "t", netns: ns, network: r.network(), prev: []byte(fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"tap9","mac":"02:00:00:00:00:01"},{"name":"eth0","sandbox":%q}]}`, ns))}
 	for i := range r.chain.plugins {

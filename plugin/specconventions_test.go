@@ -47,7 +47,8 @@ func TestSpecCapabilities(t *testing.T) {
 		nstest.Apart(t, name, func(t *testing.T) {
 			withoutBridges(t)
 			nstest.Run(t, "sh", "-ec", host)
-			newSpecHost(t).byCommand(specCase{offers: "{" + c.offers + "}", there: func(h specHost, _ specResult) { c.there(h) }},
+			newSpecHost(t).byCommand(specCase{offers: "{" + c.offers + "}",
+				there: func(h specHost, _ specResult) { c.there(h) }},
 				`{"cniVersion":"1.0.0","name":"conventions","plugins":[`+c.plugins+`]}`)
 		})
 	}

@@ -96,8 +96,8 @@ func specUplink(t *testing.T) {
 }
 
 // specSwitch makes the bridge of Open vSwitch, in userspace for kernels without its module, and a DHCP server on it.
-// The server is on the bridge's own link: one behind a veth pair would leave checksums to a card, which this datapath is
-// not.
+// The server is on the bridge's own link: one behind a veth pair would leave checksums to a card, which this datapath
+// is not.
 func specSwitch(t *testing.T) {
 	o := nstest.NewOVS(t, "")
 	t.Cleanup(func() { o.Ctl(t, "del-br", "ovs0") })

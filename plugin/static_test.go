@@ -10,8 +10,8 @@ import (
 // static are addresses of both families that the configuration names.
 const static = `"ipam":{"type":"static","addresses":[{"address":"10.77.0.9/24","gateway":"10.77.0.1"},{"address":"fd00:77::9/64","gateway":"fd00:77::1"},{"address":"10.77.0.10/24"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]}`
 
-// TestStaticOnALAN gives a container addresses of a network that others are on: they work, CHECK misses each of them, and
-// who is given one that another container has is told so.
+// TestStaticOnALAN gives a container addresses of a network that others are on: they work, CHECK misses each of them,
+// and who is given one that another container has is told so.
 //
 // clause: P14 P15 P17 I5 K5
 func TestStaticOnALAN(t *testing.T) {
@@ -68,7 +68,8 @@ func TestStaticUnderOthers(t *testing.T) {
 			r := newRunner(t, chain{name: "static-told", plugins: []string{`"type":"bridge","isGateway":true,` + subnets + `,` + conf}})
 			a := &attachment{id: "a", netns: nstest.NewNS(t)}
 			r.must("add", r.add(a))
-			if got := nstest.RunIn(t, a.netns, "ip", "-br", "addr", "show", "dev", "eth0"); !strings.Contains(got, "10.77.0.9/24") || !strings.Contains(got, "fd00:77::9/64") || strings.Contains(got, "::2/") {
+			if got := nstest.RunIn(t, a.netns, "ip", "-br", "addr", "show", "dev", "eth0"); !strings.Contains(got,
+				"10.77.0.9/24") || !strings.Contains(got, "fd00:77::9/64") || strings.Contains(got, "::2/") {
 				t.Errorf("got %s", got)
 			}
 			r.must("check", r.check(a))

@@ -80,7 +80,8 @@ func TestNoKindIsSaidOnce(t *testing.T) {
 			r.must("del", r.del(a))
 			continue
 		}
-		if s := err.Error(); strings.Count(s, "no links of type "+kind) != 1 || strings.Contains(s, "takes no VLAN") || strings.Contains(s, "add link") {
+		if s := err.Error(); strings.Count(s, "no links of type "+kind) != 1 || strings.Contains(s, "takes no VLAN") ||
+			strings.Contains(s, "add link") {
 			t.Errorf("%s: %s", kind, s)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// TestStickyConflict has a machine on the segment take the address that a key would get. The key gets another one the next
-// time, and that again and again.
+// TestStickyConflict has a machine on the segment take the address that a key would get. The key gets another one the
+// next time, and that again and again.
 //
 // clause: P8 P11 K11
 func TestStickyConflict(t *testing.T) {
@@ -26,7 +26,8 @@ func TestStickyConflict(t *testing.T) {
 			t.Setenv("CNI_ARGS", "IgnoreUnknown=1;POD=web")
 			nstest.Need(t, "macvlan")
 			lan := nstest.NewNS(t)
-			nstest.Run(t, "sh", "-ec", "ip link add ens3 type veth peer name wire netns "+strings.TrimPrefix(lan, "/run/netns/")+"; sysctl -qw net.ipv6.conf.ens3.disable_ipv6=1; ip link set ens3 up")
+			nstest.Run(t, "sh", "-ec", "ip link add ens3 type veth peer name wire netns "+strings.TrimPrefix(lan, "/run/netns/")+
+				"; sysctl -qw net.ipv6.conf.ens3.disable_ipv6=1; ip link set ens3 up")
 			t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "ens3") })
 			nstest.RunIn(t, lan, "sh", "-ec", "ip link set wire up")
 			for _, a := range c.has {
@@ -39,7 +40,8 @@ func TestStickyConflict(t *testing.T) {
 			r := newRunner(t, chain{name: "sticky-" + c.name, plugins: []string{`"type":"macvlan","master":"ens3","conflictDetection":"probe","ipam":{"type":"host-local","ranges":[` + c.ranges + `],"sticky":{"key":["POD"]}}`}})
 			a := &attachment{id: "a", netns: nstest.NewNS(t)}
 			var e *spec.Error
-			if err := r.add(a); !errors.As(err, &e) || e.Code != spec.CodeTryAgain || !strings.Contains(e.Msg, strings.Split(c.has[0], "/")[0]) {
+			if err := r.add(a); !errors.As(err, &e) || e.Code != spec.CodeTryAgain ||
+				!strings.Contains(e.Msg, strings.Split(c.has[0], "/")[0]) {
 				t.Fatalf("the machine's address: %v", err)
 			}
 			r.must("del", r.del(a))

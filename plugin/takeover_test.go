@@ -29,7 +29,8 @@ func eachIPTables(t *testing.T, fn func(t *testing.T, variant string)) {
 						t.Fatal(err)
 					}
 				}
-				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), family+"-"+variant, "-t", "nat", "-L", "-n").CombinedOutput()
+				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), family+"-"+variant, "-t", "nat", "-L",
+					"-n").CombinedOutput()
 				if err != nil {
 					nstest.Skip(t, string(out))
 				}
@@ -96,7 +97,10 @@ func TestTakeOver(t *testing.T) {
 			}
 		}
 		attached("with a result", func(a *attachment) { ours.must("del", ours.del(a)) })
-		attached("without a result", func(a *attachment) { ours.must("del", ours.del(&attachment{id: a.id, netns: a.netns})) })
+		attached("without a result", func(a *attachment) {
+			ours.must("del",
+				ours.del(&attachment{id: a.id, netns: a.netns}))
+		})
 		attached("without a result, the namespace gone", func(a *attachment) {
 			if err := nstest.RemoveNS(a.netns); err != nil {
 				t.Fatal(err)
@@ -108,7 +112,8 @@ func TestTakeOver(t *testing.T) {
 		a := &attachment{id: "c1", netns: nstest.NewNS(t)}
 		ours.must("add by the reference", theirs.add(a))
 		b := &attachment{id: "c2", netns: nstest.NewNS(t)}
-		if err := ours.add(b); err == nil || !strings.Contains(err.Error(), "life-takeover/c1") || !strings.Contains(err.Error(), "8080") {
+		if err := ours.add(b); err == nil || !strings.Contains(err.Error(), "life-takeover/c1") ||
+			!strings.Contains(err.Error(), "8080") {
 			t.Errorf("add of a second container: %v", err)
 		}
 		ours.must("del", ours.del(b))
@@ -163,7 +168,8 @@ func TestTakeOverNFT(t *testing.T) {
 		add rule bridge nat PREROUTING iifname "vethold" jump cni-br-iface-c1-eth0 comment "macspoofchk-c1-eth0"
 		add rule bridge nat PREROUTING iifname "vethgone" jump cni-br-iface-c1-eth0 comment "macspoofchk-c1-eth0"`)
 	b := &attachment{id: "c2", netns: nstest.NewNS(t)}
-	if err := r.add(b); err == nil || !strings.Contains(err.Error(), "8080") || !strings.Contains(err.Error(), "container c1") || !strings.Contains(err.Error(), "cni_hostport") {
+	if err := r.add(b); err == nil || !strings.Contains(err.Error(), "8080") ||
+		!strings.Contains(err.Error(), "container c1") || !strings.Contains(err.Error(), "cni_hostport") {
 		t.Errorf("a port that the reference publishes: %v", err)
 	}
 	r.must("del", r.del(b))

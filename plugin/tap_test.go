@@ -75,7 +75,8 @@ func TestTapFrames(t *testing.T) {
 			r.must("check before anybody opens it", r.check(a))
 			res, err := spec.DecodeResult(a.prev, spec.V110)
 			r.must("decode", err)
-			if f := res.Interfaces; len(f) != 1 || f[0].Name != "eth0" || f[0].Sandbox != a.netns || len(res.IPs) != 2 || *res.IPs[0].Interface != 0 || len(res.DNS.Nameservers) != 1 {
+			if f := res.Interfaces; len(f) != 1 || f[0].Name != "eth0" || f[0].Sandbox != a.netns || len(res.IPs) != 2 ||
+				*res.IPs[0].Interface != 0 || len(res.DNS.Nameservers) != 1 {
 				t.Errorf("result %s", a.prev)
 			} else if name == "jumbo" && (f[0].MTU != 9000 || f[0].MAC != "02:00:5e:00:00:0c") {
 				t.Errorf("interface %+v", f[0])
@@ -109,7 +110,8 @@ func TestTapOnBridge(t *testing.T) {
 	r.chain.plugins = []string{`"type":"tap","bridge":"br0","multiQueue":false`}
 	a := &attachment{id: "c", netns: nstest.NewNS(t)}
 	wantCode(t, "without the bridge", r.add(a), spec.CodeConfig, `bridge: "br0": no such link in the container, which has no bridge`)
-	nstest.RunIn(t, a.netns, "sh", "-ec", "ip link set lo up; ip link add br0 type bridge; ip addr add 10.86.0.2/24 dev br0; ip addr add fd00:86::2/64 dev br0 nodad; ip link set br0 up")
+	nstest.RunIn(t, a.netns, "sh", "-ec",
+		"ip link set lo up; ip link add br0 type bridge; ip addr add 10.86.0.2/24 dev br0; ip addr add fd00:86::2/64 dev br0 nodad; ip link set br0 up")
 	r.must("add", r.add(a))
 	r.must("check", r.check(a))
 	s.machine(r, a)
@@ -181,7 +183,11 @@ func TestTapByAnother(t *testing.T) {
 	needTap(t)
 	s := openSide(t, nstest.NewNS(t), "127.0.0.1")
 	var tun *os.File
-	if err := s.ns.Do(func() (err error) { tun, err = os.OpenFile("/dev/net/tun", os.O_RDWR, 0); return err }); err != nil {
+	if err := s.ns.Do(func() (err error) {
+		tun,
+			err = os.OpenFile("/dev/net/tun", os.O_RDWR, 0)
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer tun.Close()
@@ -201,7 +207,8 @@ func TestTapByAnother(t *testing.T) {
 	if err := give(fmt.Sprintf("%d:lab0", unix.IFF_TAP|unix.IFF_NO_PI|unix.IFF_TUN_EXCL)); err != nil {
 		t.Fatal(err)
 	}
-	if out := nstest.RunIn(t, s.ns.Path, "ip", "-d", "link", "show", "lab0"); !strings.Contains(out, "tun type tap pi off vnet_hdr off persist off") {
+	if out := nstest.RunIn(t, s.ns.Path, "ip", "-d", "link", "show", "lab0"); !strings.Contains(out,
+		"tun type tap pi off vnet_hdr off persist off") {
 		t.Errorf("the tap is %s", out)
 	}
 }

@@ -65,7 +65,11 @@ func (p places) stream(from, link, addr string) {
 	got, err := func() ([]byte, error) {
 		d := net.Dialer{Timeout: 10 * time.Second, Control: by(link)}
 		var c net.Conn
-		if err := p.ns[from].Do(func() (err error) { c, err = d.Dial("tcp", net.JoinHostPort(addr, "81")); return err }); err != nil {
+		if err := p.ns[from].Do(func() (err error) {
+			c,
+				err = d.Dial("tcp", net.JoinHostPort(addr, "81"))
+			return err
+		}); err != nil {
 			return nil, err
 		}
 		defer c.Close()
@@ -87,7 +91,8 @@ func (p places) stream(from, link, addr string) {
 		return got, err
 	}()
 	if err != nil || !bytes.Equal(got, sent) {
-		p.Errorf("a stream from %s to %s: %d bytes of %d came back, as they were: %v; %v", from, addr, len(got), len(sent), bytes.HasPrefix(sent, got), err)
+		p.Errorf("a stream from %s to %s: %d bytes of %d came back, as they were: %v; %v", from, addr, len(got), len(sent),
+			bytes.HasPrefix(sent, got), err)
 	}
 }
 
@@ -122,7 +127,8 @@ func segment(t *testing.T) *site {
 		ip route add default via 198.51.100.1; ip route add default via 2001:db8:1::1`)
 	s.sh("host", "ip link set lo up")
 	for i := 1; i <= 2; i++ {
-		s.sh("host", fmt.Sprintf("ip link add ens%d type veth peer name port%[1]d netns %s; ip link set ens%[1]d up", i, name("outside")))
+		s.sh("host", fmt.Sprintf("ip link add ens%d type veth peer name port%[1]d netns %s; ip link set ens%[1]d up", i,
+			name("outside")))
 		s.sh("outside", fmt.Sprintf("ip link set port%d up master lan", i))
 	}
 	s.addr["beyond"] = [2]string{"198.51.100.2", "2001:db8:1::2"}
@@ -208,7 +214,8 @@ func TestTraffic(t *testing.T) {
 					c.plug(s, letter+"1")
 				}
 			}
-			for _, way := range []struct{ from, to, link string }{{"a1", "b1", c.link}, {"b1", "a1", c.link}, {"a1", "beyond", c.link}, {"b1", "beyond", c.link}, {"beyond", "a1", ""}, {"beyond", "b1", ""}} {
+			for _, way := range []struct{ from, to, link string }{{"a1", "b1", c.link}, {"b1", "a1", c.link},
+				{"a1", "beyond", c.link}, {"b1", "beyond", c.link}, {"beyond", "a1", ""}, {"beyond", "b1", ""}} {
 				for _, addr := range s.addr[way.to] {
 					ping := "busybox ping -q -c 2 -i 0.1 -W 3 "
 					if way.link != "" {

@@ -43,7 +43,8 @@ func TestTuningAfterBridge(t *testing.T) {
 	if f := interfaceOf(t, a.prev, "eth0"); f.MAC != "02:00:5e:00:00:0b" || f.MTU != 1400 || f.Sandbox != a.netns {
 		t.Errorf("the result has %+v", f)
 	}
-	if out := nstest.RunIn(t, a.netns, "ip", "link", "show", "eth0"); !strings.Contains(out, "02:00:5e:00:00:0b") || !strings.Contains(out, "mtu 1400") {
+	if out := nstest.RunIn(t, a.netns, "ip", "link", "show", "eth0"); !strings.Contains(out, "02:00:5e:00:00:0b") ||
+		!strings.Contains(out, "mtu 1400") {
 		t.Errorf("the kernel shows %s", out)
 	}
 	r.must("check", r.check(a))
@@ -87,7 +88,10 @@ func TestTuningTwiceInAChain(t *testing.T) {
 		_, err := r.run(i, "DEL", a, "")
 		r.must("del", err)
 		out := nstest.RunIn(t, a.netns, "ip", "link", "show", "eth0")
-		if v := nstest.RunIn(t, a.netns, "sysctl", "-n", "net.core.somaxconn", "net.ipv4.ip_default_ttl"); strings.Join(strings.Fields(v), " ") != "4096 64" || strings.Contains(out, "02:00:00:00:00:0c") || !strings.Contains(out, "mtu 1500") || !strings.Contains(out, "qlen 1000") {
+		if v := nstest.RunIn(t, a.netns, "sysctl", "-n", "net.core.somaxconn",
+			"net.ipv4.ip_default_ttl"); strings.Join(strings.Fields(v), " ") != "4096 64" ||
+			strings.Contains(out, "02:00:00:00:00:0c") || !strings.Contains(out, "mtu 1500") ||
+			!strings.Contains(out, "qlen 1000") {
 			t.Errorf("after DEL of plugin %d sysctls %q, and\n%s", i, v, out)
 		}
 	}
@@ -107,7 +111,9 @@ func TestTuningRefusals(t *testing.T) {
 	r.must("add bridge", err)
 	a.prev = out
 	look := func() string {
-		return state(t) + nstest.RunIn(t, a.netns, "ip", "link") + nstest.RunIn(t, a.netns, "sh", "-c", "grep -rs . /proc/sys/net/core /proc/sys/net/ipv4/conf /proc/sys/net/ipv4/ip_default_ttl || true")
+		return state(t) + nstest.RunIn(t, a.netns, "ip", "link") +
+			nstest.RunIn(t, a.netns, "sh", "-c",
+				"grep -rs . /proc/sys/net/core /proc/sys/net/ipv4/conf /proc/sys/net/ipv4/ip_default_ttl || true")
 	}
 	before := look()
 	for _, tt := range []struct {
@@ -189,7 +195,8 @@ func TestTuningFromReference(t *testing.T) {
 	// Debian's speaks 1.0.0; of two keys the last one counts.
 	ours := newRunner(t, tuned("moved", `,"cniVersion":"1.0.0","mac":"02:00:00:00:00:0d","mtu":1400,"promisc":true,"allmulti":true`))
 	theirs := &runner{t: t, dir: t.TempDir(), chain: ours.chain, ifName: ours.ifName}
-	for name, path := range map[string]string{"bridge": filepath.Join(ours.dir, "bridge"), "host-local": filepath.Join(ours.dir, "host-local"), "tuning": debian} {
+	for name, path := range map[string]string{"bridge": filepath.Join(ours.dir, "bridge"),
+		"host-local": filepath.Join(ours.dir, "host-local"), "tuning": debian} {
 		if err := os.Symlink(path, filepath.Join(theirs.dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +252,8 @@ func TestTuningOthers(t *testing.T) {
 	ns := nstest.NewNS(t)
 	nstest.RunIn(t, ns, "ip", "link", "add", "up0", "up", "type", "veth", "peer", "name", "up1")
 	nstest.RunIn(t, ns, "ip", "link", "set", "up1", "up")
-	nstest.RunIn(t, ns, "ip", "link", "add", "mac.7", "link", "up0", "address", "02:00:00:00:00:44", "type", "macvlan", "mode", "bridge")
+	nstest.RunIn(t, ns, "ip", "link", "add", "mac.7", "link", "up0", "address", "02:00:00:00:00:44", "type", "macvlan",
+		"mode", "bridge")
 	links := []string{"mac.7"}
 	if f, err := os.OpenFile("/dev/net/tun", os.O_RDWR|unix.O_CLOEXEC, 0); err == nil { // else only root has taps
 		f.Close()
@@ -258,7 +266,8 @@ func TestTuningOthers(t *testing.T) {
 	for _, name := range links {
 		r.ifName = name
 		show := func() string {
-			return nstest.RunIn(t, ns, "ip", "link", "show", name) + nstest.RunIn(t, ns, "cat", "/proc/sys/net/ipv4/conf/"+name+"/arp_accept")
+			return nstest.RunIn(t, ns, "ip", "link", "show", name) +
+				nstest.RunIn(t, ns, "cat", "/proc/sys/net/ipv4/conf/"+name+"/arp_accept")
 		}
 		before := show()
 		prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q,"mac":"02:00:00:00:00:44","sandbox":%q}],"ips":[{"address":"10.99.0.2/24","interface":0}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{"domain":"x"},"vendor":1}`, name, ns)
@@ -295,7 +304,8 @@ func TestTuningKilled(t *testing.T) {
 	r.must("add bridge", err)
 	a.prev = out
 	look := func() string {
-		return state(t) + nstest.RunIn(t, a.netns, "ip", "link", "show", "eth0") + nstest.RunIn(t, a.netns, "sysctl", "net.core.somaxconn", "net.ipv4.conf.eth0.arp_accept")
+		return state(t) + nstest.RunIn(t, a.netns, "ip", "link", "show", "eth0") +
+			nstest.RunIn(t, a.netns, "sysctl", "net.core.somaxconn", "net.ipv4.conf.eth0.arp_accept")
 	}
 	_, err = r.run(1, "ADD", a, "")
 	r.must("add", err)
@@ -305,7 +315,8 @@ func TestTuningKilled(t *testing.T) {
 	// A thread of the plugin's enters the container, and strace counts by thread: so each kind of call by itself.
 	for _, call := range []string{"sendto", "write", "pwrite64", "renameat", "mkdirat", "unlinkat"} {
 		for n := 1; ; n++ {
-			_, err := r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", call, n))
+			_, err := r.run(1, "ADD", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+				fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", call, n))
 			if look() != before {
 				halfway++
 			}
@@ -326,8 +337,8 @@ func TestTuningKilled(t *testing.T) {
 	r.must("del", r.del(a))
 }
 
-// TestTuningWithoutLink sets sysctls for an interface that is none of the kernel's, as those of DPDK and vhost-user, and
-// gives them back. What asks for a change of the interface itself still fails.
+// TestTuningWithoutLink sets sysctls for an interface that is none of the kernel's, as those of DPDK and vhost-user,
+// and gives them back. What asks for a change of the interface itself still fails.
 //
 // clause: P18
 func TestTuningWithoutLink(t *testing.T) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A plugin in a user namespace, as of a rootless runtime that has the host's network, may enter its container and not the
-// host's namespace again.
+// A plugin in a user namespace, as of a rootless runtime that has the host's network, may enter its container and not
+// the host's namespace again.
 //
 // clause: P8 P10 P12
 func TestUserNamespace(t *testing.T) {

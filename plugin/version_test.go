@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// TestNoGCBefore110 asks every plugin for GC and STATUS in each version that does not have them. GC removes nothing then,
-// although its list is empty.
+// TestNoGCBefore110 asks every plugin for GC and STATUS in each version that does not have them. GC removes nothing
+// then, although its list is empty.
 //
 // clause: V9
 func TestNoGCBefore110(t *testing.T) {

@@ -17,7 +17,8 @@ func twoHosts(t *testing.T) *site {
 	t.Helper()
 	s := emptySite(t)
 	s.open("outside", nstest.NewNS(t))
-	s.sh("host", "ip link set lo up; ip link add ens3 type veth peer name ens3 netns "+strings.TrimPrefix(s.ns["outside"].Path, "/run/netns/")+"; ip link set ens3 up")
+	s.sh("host", "ip link set lo up; ip link add ens3 type veth peer name ens3 netns "+
+		strings.TrimPrefix(s.ns["outside"].Path, "/run/netns/")+"; ip link set ens3 up")
 	s.sh("outside", "ip link set lo up; ip link set ens3 up")
 	s.serve("host") // package net asks once whether there is IPv6, and believes a namespace whose lo is down
 	return s
@@ -74,7 +75,8 @@ func TestVLANPackets(t *testing.T) {
 	s.sh("host", "ip addr add 10.77.0.99/24 dev ens3; ip addr add fd00:77::99/64 dev ens3 nodad")
 	s.unreachable("no VLAN", "host", "b1")
 	s.unreachable("no VLAN", "host", "a1")
-	if out := s.sh("b1", "ip -d link show eth0"); !strings.Contains(out, "mtu 1400") || !strings.Contains(out, "protocol 802.1Q id 100") {
+	if out := s.sh("b1", "ip -d link show eth0"); !strings.Contains(out, "mtu 1400") ||
+		!strings.Contains(out, "protocol 802.1Q id 100") {
 		t.Error(out)
 	}
 

@@ -72,14 +72,16 @@ func TestVRFPackets(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(res.Routes) != 3 || len(res.IPs) != 2 || len(res.DNS.Nameservers) != 1 || interfaceOf(t, a[color].prev, fmt.Sprint("eth", i+1)).MTU != 1400 {
+		if len(res.Routes) != 3 || len(res.IPs) != 2 || len(res.DNS.Nameservers) != 1 ||
+			interfaceOf(t, a[color].prev, fmt.Sprint("eth", i+1)).MTU != 1400 {
 			t.Errorf("the result is not that of the plugin before: %s", a[color].prev)
 		}
 	}
 
 	// What somebody took away is said by both, and one VRF's loss is not the other's.
 	s.sh("c", "ip route del default vrf blue")
-	for i, say := range []string{"route default via 10.81.0.9 dev cont/eth1: is missing", "route default via 10.81.0.9 dev cont/eth1"} {
+	for i, say := range []string{"route default via 10.81.0.9 dev cont/eth1: is missing",
+		"route default via 10.81.0.9 dev cont/eth1"} {
 		if _, err := r["blue"].run(i, "CHECK", a["blue"], ""); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("check without the default route: %v", err)
 		}
@@ -128,7 +130,8 @@ func TestVRFRefused(t *testing.T) {
 	if _, err = r.run(0, "ADD", a, ""); err == nil || !strings.Contains(err.Error(), "link eth0: link does not exist") {
 		t.Errorf("add of no interface: %v", err)
 	}
-	nstest.RunIn(t, a.netns, "sh", "-ec", "ip link add br0 type bridge; ip link add eth0 type veth peer name far; ip link set eth0 master br0")
+	nstest.RunIn(t, a.netns, "sh", "-ec",
+		"ip link add br0 type bridge; ip link add eth0 type veth peer name far; ip link set eth0 master br0")
 	before := nstest.RunIn(t, a.netns, "ip", "link")
 	_, err = r.run(0, "ADD", a, `,"table":255`)
 	wantCode(t, "the table of the kernel's own", err, spec.CodeConfig, "table: 255: want 1 to")

@@ -152,8 +152,8 @@ func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, link
 	}
 }
 
-// verifyTheirs finds out what the reference made of the attachment, and is missing. Of what it made in nf_tables nothing
-// is told.
+// verifyTheirs finds out what the reference made of the attachment, and is missing. Of what it made in nf_tables
+// nothing is told.
 func (a *attached) verifyTheirs(ctx context.Context) {
 	w, release := a.hold(ctx)
 	if w == nil {
@@ -169,7 +169,8 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 	for _, r := range a.theirs {
 		wrong := Wrong{Resource: r.String()}
 		for _, line := range words(r.Verify(ctx, w)) {
-			if strings.HasPrefix(line, "rule ") && strings.HasSuffix(line, " is missing") { // else it is ours, or could not be asked
+			// else it is ours, or could not be asked
+			if strings.HasPrefix(line, "rule ") && strings.HasSuffix(line, " is missing") {
 				wrong.What = append(wrong.What, line)
 				a.offline = append(a.offline, wrong.Resource+": "+line)
 			}
@@ -264,8 +265,8 @@ func (a *attached) before(ctx context.Context, w *kernel.World) {
 	}
 }
 
-// without says, in the words of CHECK, that the container has not the interface that it was given: it has deleted it, or
-// calls it otherwise. Then nothing is made for it, for who has its addresses is not known.
+// without says, in the words of CHECK, that the container has not the interface that it was given: it has deleted it,
+// or calls it otherwise. Then nothing is made for it, for who has its addresses is not known.
 func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	if w.Container == nil {
 		return false

@@ -58,7 +58,8 @@ func TestAdvisoryCVE202554388(t *testing.T) {
 		flushed := time.Since(start)
 		report := s.repair()
 		gap := visits.gap(t, d.name)
-		t.Logf("%s took %v, repair %v; a published port did not answer for %v", d.name, flushed.Round(time.Millisecond), report.Took.Round(time.Millisecond), gap.Round(time.Millisecond))
+		t.Logf("%s took %v, repair %v; a published port did not answer for %v", d.name, flushed.Round(time.Millisecond),
+			report.Took.Round(time.Millisecond), gap.Round(time.Millisecond))
 		s.whole(d.name, web, udp)
 		if n := attack.settles(t); n != closed {
 			t.Errorf("%s: %d datagrams for 127.0.0.1 of the host came through from the LAN", d.name, n-closed)
@@ -84,7 +85,8 @@ func TestAdvisoryCVE202554410(t *testing.T) {
 
 	// With the protection taken out it opens.
 	nstest.Run(t, "nft", "flush", "ruleset")
-	nstest.Run(t, "sh", "-c", "ip -4 rule | grep -v 'lookup \\(local\\|main\\|default\\)$' | while IFS=: read n rest; do ip -4 rule del pref $n; done")
+	nstest.Run(t, "sh", "-c",
+		"ip -4 rule | grep -v 'lookup \\(local\\|main\\|default\\)$' | while IFS=: read n rest; do ip -4 rule del pref $n; done")
 	attack.opens(t, "without the rules")
 	s.repair()
 	nstest.Run(t, "conntrack", "-D", "-p", "udp") // of the flow that came to be meanwhile
@@ -146,7 +148,8 @@ func TestShut(t *testing.T) {
 // An ADD of one network finds our tables flushed and makes its own part anew. What is closed otherwise stays closed
 // all the same, in both directions.
 func TestAddOpensNothing(t *testing.T) {
-	for _, policies := range [][2]string{{"isolated", "isolated"}, {"isolated", "strict"}, {"strict", "isolated"}, {"strict", "strict"}} {
+	for _, policies := range [][2]string{{"isolated", "isolated"}, {"isolated", "strict"}, {"strict", "isolated"},
+		{"strict", "strict"}} {
 		t.Run(policies[0]+" beside "+policies[1], func(t *testing.T) {
 			s := newSite(t)
 			policy := func(i int) string { return `{"type":"firewall","ingressPolicy":"` + policies[i] + `"}` }

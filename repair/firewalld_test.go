@@ -33,12 +33,14 @@ func (s *site) firewalld() {
 	}
 	s.background("dbus-daemon", "--config-file="+conf, "--nofork", "--nopidfile")
 	ctx := bounded(s)
-	for exec.CommandContext(ctx, "dbus-send", "--system", "--print-reply", "--dest=org.freedesktop.DBus", "/", "org.freedesktop.DBus.GetId").Run() != nil {
+	for exec.CommandContext(ctx, "dbus-send", "--system", "--print-reply", "--dest=org.freedesktop.DBus", "/",
+		"org.freedesktop.DBus.GetId").Run() != nil {
 		if ctx.Err() != nil {
 			s.Fatal("no bus")
 		}
 	}
-	s.background("firewalld", "--nofork", "--nopid", "--system-config", filepath.Join(dir, "etc"), "--log-file", filepath.Join(dir, "log"))
+	s.background("firewalld", "--nofork", "--nopid", "--system-config", filepath.Join(dir, "etc"), "--log-file",
+		filepath.Join(dir, "log"))
 	for {
 		out, _ := exec.CommandContext(ctx, "firewall-cmd", "--state").CombinedOutput()
 		if strings.Contains(string(out), "running") && !strings.Contains(string(out), "not") {

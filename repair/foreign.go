@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// linksOff are the links of the host without which an attachment of the reference plugins carries nothing: one that its ADD
-// answered with and that is missing or down, and a host-side interface that has left its bridge.
+// linksOff are the links of the host without which an attachment of the reference plugins carries nothing: one that its
+// ADD answered with and that is missing or down, and a host-side interface that has left its bridge.
 func linksOff(host *kernel.NS, result *spec.Result) (off []string) {
 	if result == nil {
 		return nil

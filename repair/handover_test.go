@@ -25,7 +25,8 @@ func (s *site) handOver(r *repair.Repairer) *repair.Report {
 
 // closedRules are the routing rules and routes of closed networks, as ip(8) shows them.
 func closedRules(t testing.TB) string {
-	return nstest.Run(t, "sh", "-c", "for f in 4 6; do ip -$f rule; ip -$f route show table 64250 2>/dev/null || true; done | grep 'proto 250\\|prohibit' || true")
+	return nstest.Run(t, "sh", "-c",
+		"for f in 4 6; do ip -$f rule; ip -$f route show table 64250 2>/dev/null || true; done | grep 'proto 250\\|prohibit' || true")
 }
 
 // A handover leaves nothing of a network that decides about packets: its published ports are answered also when
@@ -34,7 +35,8 @@ func closedRules(t testing.TB) string {
 func TestHandOver(t *testing.T) {
 	s := newSite(t)
 	policy := func(p string) string { return `{"type":"firewall","ingressPolicy":"` + p + `"}` }
-	open, strict, isolated := s.network("open", "10.9.1.0/24"), s.network("strict", "10.9.2.0/24", policy("strict")), s.network("isolated", "10.9.3.0/24", policy("isolated"))
+	open, strict, isolated := s.network("open", "10.9.1.0/24"), s.network("strict", "10.9.2.0/24",
+		policy("strict")), s.network("isolated", "10.9.3.0/24", policy("isolated"))
 	s.add(open, "a", "8081:80")
 	b := s.add(strict, "b", "8082:80")
 	s.add(isolated, "c", "8083:80")
@@ -60,7 +62,8 @@ func TestHandOver(t *testing.T) {
 	if want := "isolated/c/eth0 handed over before; open/a/eth0 handed over; strict/b/eth0 handed over"; states(got) != want {
 		t.Errorf("%s, want %s", states(got), want)
 	}
-	if lost := lostOf(got, "b"); !strings.Contains(lost, "firewall: ingressPolicy strict: the reference's DEL fails for it") || !strings.Contains(lost, "ip rules") {
+	if lost := lostOf(got, "b"); !strings.Contains(lost,
+		"firewall: ingressPolicy strict: the reference's DEL fails for it") || !strings.Contains(lost, "ip rules") {
 		t.Errorf("lost of a strict network: %s", lost)
 	}
 	nothing := func(when string) {
@@ -68,7 +71,8 @@ func TestHandOver(t *testing.T) {
 		if rules := closedRules(t); rules != "" {
 			t.Errorf("%s: %s", when, rules)
 		}
-		if tables := nstest.Run(t, "sh", "-c", "nft list ruleset 2>/dev/null | grep -E '[0-9a-f]{12} [0-9a-f]{16} ' || true"); tables != "" {
+		if tables := nstest.Run(t, "sh", "-c",
+			"nft list ruleset 2>/dev/null | grep -E '[0-9a-f]{12} [0-9a-f]{16} ' || true"); tables != "" {
 			t.Errorf("%s: elements are left: %s", when, tables)
 		}
 	}
@@ -88,7 +92,8 @@ func TestHandOver(t *testing.T) {
 	}
 	for _, r := range []*repair.Repairer{{Firewall: true}, {}, {DryRun: true}} {
 		report := s.run(r)
-		if want := "isolated/c/eth0 handed over; open/a/eth0 handed over; strict/b/eth0 handed over"; states(report) != want || !report.OK() {
+		if want := "isolated/c/eth0 handed over; open/a/eth0 handed over; strict/b/eth0 handed over"; states(report) != want ||
+			!report.OK() {
 			t.Errorf("repair: %s %v, want %s", states(report), report.Problems, want)
 		}
 	}

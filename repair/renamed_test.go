@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/repair"
 )
 
-// The host's end of a pair that somebody renamed is named by the name that it has, and nothing else is missed: what is on
-// the link is there.
+// The host's end of a pair that somebody renamed is named by the name that it has, and nothing else is missed: what is
+// on the link is there.
 //
 // clause: P14 P15
 func TestRenamedHostEnd(t *testing.T) {
@@ -66,7 +66,8 @@ func TestWithoutInterface(t *testing.T) {
 		do   []string
 		want string
 	}{
-		"renamed": {[]string{"ip", "link", "set", "eth0", "down", "name", "net9"}, "link eth0: link does not exist; it is called net9 now"},
+		"renamed": {[]string{"ip", "link", "set", "eth0", "down", "name", "net9"},
+			"link eth0: link does not exist; it is called net9 now"},
 		"deleted": {[]string{"ip", "link", "del", "eth0"}, "link eth0: link does not exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +79,8 @@ func TestWithoutInterface(t *testing.T) {
 			for _, dry := range []bool{true, false} {
 				report := s.run(&repair.Repairer{DryRun: dry})
 				f := report.Findings[0]
-				if f.State != repair.Broken || report.OK() || !strings.Contains(strings.Join(f.Drift, "\n"), c.want) || len(f.Repaired) > 0 {
+				if f.State != repair.Broken || report.OK() || !strings.Contains(strings.Join(f.Drift, "\n"), c.want) ||
+					len(f.Repaired) > 0 {
 					t.Errorf("dry %v: %s: %s, repaired %q", dry, f.State, f.Drift, f.Repaired)
 				}
 			}

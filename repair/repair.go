@@ -55,8 +55,9 @@ const (
 	Gone     State = "gone"           // its namespace, or its address: GC's business
 	Busy     State = "busy"           // it was deleted or made anew meanwhile, which sees to all that repair would
 	Foreign  State = "foreign"
-	Offline  State = "offline" // foreign, and rules or links are missing that the reference made for it, as far as these can be told
-	Adopted  State = "adopted" // it was foreign, and attached anew
+	// foreign, and rules or links are missing that the reference made for it, as far as these can be told
+	Offline State = "offline"
+	Adopted State = "adopted" // it was foreign, and attached anew
 )
 
 // A Finding is an attachment and what came of it.
@@ -151,7 +152,8 @@ func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) 
 			return report, err
 		}
 		if report.Rounds == maxRounds {
-			report.Problems = append(report.Problems, fmt.Sprintf("the packet filter was flushed again while it was repaired, %d times", maxRounds))
+			report.Problems = append(report.Problems,
+				fmt.Sprintf("the packet filter was flushed again while it was repaired, %d times", maxRounds))
 			return report, nil
 		}
 	}
@@ -245,7 +247,8 @@ func (r *Report) merge(all []*attached) {
 		r.Findings = append(r.Findings, a.finding())
 	}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
-		return slices.Compare([]string{a.Owner.Network, a.Owner.ContainerID, a.Owner.IfName}, []string{b.Owner.Network, b.Owner.ContainerID, b.Owner.IfName})
+		return slices.Compare([]string{a.Owner.Network, a.Owner.ContainerID, a.Owner.IfName},
+			[]string{b.Owner.Network, b.Owner.ContainerID, b.Owner.IfName})
 	})
 }
 

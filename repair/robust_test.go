@@ -41,20 +41,34 @@ func TestRepairFirewall(t *testing.T) {
 	s := newSite(t)
 	red := s.network("red", "10.9.1.0/24", `{"type":"firewall","ingressPolicy":"strict"}`)
 	lan := s.network("lan", "10.9.0.0/24")
-	all := []*box{s.add(red, "a", "8080:80"), s.add(lan, "b", "127.0.0.1:8081:80", "8082:80"), s.udp(lan, "c", "53:53"), s.add(lan, "d")}
+	all := []*box{s.add(red, "a", "8080:80"), s.add(lan, "b", "127.0.0.1:8081:80", "8082:80"), s.udp(lan, "c", "53:53"),
+		s.add(lan, "d")}
 	before := elements(t)
 	for _, d := range append(disturbances(),
 		disturbance{"nothing", func(*testing.T) {}},
-		disturbance{"a set", func(t *testing.T) { nstest.Run(t, "nft", "flush", "map", "inet", "fairlead", "publish_ip_any") }},
-		disturbance{"what leads to a network's rules", func(t *testing.T) { nstest.Run(t, "nft", "flush", "chain", "inet", "fairlead", "hairpin") }},
+		disturbance{"a set", func(t *testing.T) {
+			nstest.Run(t, "nft", "flush", "map", "inet", "fairlead",
+				"publish_ip_any")
+		}},
+		disturbance{"what leads to a network's rules",
+			func(t *testing.T) { nstest.Run(t, "nft", "flush", "chain", "inet", "fairlead", "hairpin") }},
 		disturbance{"a network's rules", func(t *testing.T) {
 			chain := strings.Fields(nstest.Run(t, "sh", "-c", "nft list chains inet | grep masquerade_"))[1]
 			nstest.Run(t, "nft", "flush", "chain", "inet", "fairlead", chain)
 			nstest.Run(t, "nft", "add", "rule", "inet", "fairlead", chain, "drop")
 		}},
-		disturbance{"a rule too many", func(t *testing.T) { nstest.Run(t, "nft", "insert", "rule", "inet", "fairlead", "forward", "accept") }},
-		disturbance{"a rule that guards", func(t *testing.T) { nstest.Run(t, "nft", "flush", "chain", "inet", "fairlead", "guard") }},
-		disturbance{"route_localnet", func(t *testing.T) { nstest.Run(t, "sysctl", "-qw", "net.ipv4.conf.lan.route_localnet=0") }},
+		disturbance{"a rule too many", func(t *testing.T) {
+			nstest.Run(t, "nft", "insert", "rule", "inet", "fairlead",
+				"forward", "accept")
+		}},
+		disturbance{"a rule that guards", func(t *testing.T) {
+			nstest.Run(t, "nft", "flush", "chain", "inet", "fairlead",
+				"guard")
+		}},
+		disturbance{"route_localnet", func(t *testing.T) {
+			nstest.Run(t, "sysctl", "-qw",
+				"net.ipv4.conf.lan.route_localnet=0")
+		}},
 		disturbance{"bookkeeping", func(t *testing.T) { nstest.Run(t, "nft", "flush", "set", "inet", "fairlead", "owners") }},
 	) {
 		t.Run(d.name, func(t *testing.T) {
@@ -108,7 +122,8 @@ func TestRepairHost(t *testing.T) {
 	}
 	nstest.RunIn(t, a.Netns, "ip", "addr", "flush", "dev", "eth0")
 	r := s.run(&repair.Repairer{})
-	if got := states(r); got != "lan/a/eth0 broken; lan/b/eth0 in order" || !strings.Contains(fmt.Sprint(r.Findings[0].Drift), "addr cont/eth0 10.9.0.2/24: is missing") {
+	if got := states(r); got != "lan/a/eth0 broken; lan/b/eth0 in order" ||
+		!strings.Contains(fmt.Sprint(r.Findings[0].Drift), "addr cont/eth0 10.9.0.2/24: is missing") {
 		t.Errorf("%s: %v", got, r.Findings[0].Drift)
 	}
 }
@@ -133,7 +148,9 @@ func TestRepairPassesOver(t *testing.T) {
 	}
 	nstest.Run(t, "nft", "flush", "ruleset")
 	r := s.repair()
-	if got := states(r); got != "lan/alive/eth0 repaired; lan/gone/eth0 gone; lan/other/eth0 gone; lan/taken/eth0 gone" || r.OK() { // taken lives, and has no network
+	// taken lives, and has no network
+	if got := states(r); got != "lan/alive/eth0 repaired; lan/gone/eth0 gone; lan/other/eth0 gone; lan/taken/eth0 gone" ||
+		r.OK() {
 		t.Errorf("%s, %v", got, r.Problems)
 	}
 	for i, want := range map[int]string{1: "its network namespace " + gone.Netns + " is gone", 3: "is held by somebody"} {
@@ -141,7 +158,8 @@ func TestRepairPassesOver(t *testing.T) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
-	if rules := elements(t); strings.Contains(rules, "8081") || strings.Contains(rules, "8082") || strings.Contains(rules, "8083") || !strings.Contains(rules, "8080") {
+	if rules := elements(t); strings.Contains(rules, "8081") || strings.Contains(rules, "8082") ||
+		strings.Contains(rules, "8083") || !strings.Contains(rules, "8080") {
 		t.Errorf("there is\n%s", rules)
 	}
 }
@@ -275,7 +293,8 @@ func (s *site) pluginDel(l *spec.List, b *box) {
 		}
 		cmd := exec.Command(filepath.Join(s.PluginDirs[0], conf.Type))
 		cmd.Stdin = strings.NewReader(string(stdin))
-		cmd.Env = append(os.Environ(), "CNI_COMMAND=DEL", "CNI_CONTAINERID="+b.ContainerID, "CNI_NETNS="+b.Netns, "CNI_IFNAME="+b.IfName, "CNI_PATH="+s.PluginDirs[0])
+		cmd.Env = append(os.Environ(), "CNI_COMMAND=DEL", "CNI_CONTAINERID="+b.ContainerID, "CNI_NETNS="+b.Netns,
+			"CNI_IFNAME="+b.IfName, "CNI_PATH="+s.PluginDirs[0])
 		if out, err := cmd.CombinedOutput(); err != nil {
 			s.Fatalf("%v: %s", err, out)
 		}
@@ -309,7 +328,8 @@ func TestKillRepair(t *testing.T) {
 	calls := "sendto,sendmsg,write,pwrite64,renameat,unlinkat,flock"
 	for n := 1; ; n++ {
 		nstest.Run(t, "nft", "flush", "ruleset")
-		cmd := exec.Command("strace", "-f", "-qqq", "-o", "/dev/null", "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, n), exe)
+		cmd := exec.Command("strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+			fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, n), exe)
 		cmd.Env = append(os.Environ(), repairVar+"=1")
 		out, err := cmd.CombinedOutput()
 		rules := elements(t)

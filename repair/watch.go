@@ -61,12 +61,14 @@ func disturbs(c kernel.NFTChange) bool {
 	if c == (kernel.NFTChange{}) {
 		return true // some were lost
 	}
-	gone := slices.Contains([]uint16{unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELSET}, c.Op)
+	gone := slices.Contains([]uint16{unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE,
+		unix.NFT_MSG_DELSET}, c.Op)
 	switch c.Table {
 	case "fairlead":
 		return gone && c.Chain != "user" // which is the administrator's
 	case "filter": // of iptables: what decides about forwarding
 		return c.Chain == "" || c.Chain == "FORWARD" || gone && c.Chain != "" && len(c.Chain) > 4 && c.Chain[:4] == "CNI-"
 	}
-	return c.Op == unix.NFT_MSG_DELTABLE || c.Op == unix.NFT_MSG_NEWTABLE || gone && c.Table == "firewalld" && c.Op == unix.NFT_MSG_DELCHAIN
+	return c.Op == unix.NFT_MSG_DELTABLE || c.Op == unix.NFT_MSG_NEWTABLE || gone && c.Table == "firewalld" &&
+		c.Op == unix.NFT_MSG_DELCHAIN
 }

@@ -44,7 +44,8 @@ func TestWatch(t *testing.T) {
 			next(d.name, "lan/web/eth0 repaired")
 		}
 		s.whole(d.name, web)
-		t.Logf("%s: whole again after %v, and a published port did not answer for %v", d.name, time.Since(start).Round(time.Millisecond), visits.gap(t, d.name).Round(time.Millisecond))
+		t.Logf("%s: whole again after %v, and a published port did not answer for %v", d.name,
+			time.Since(start).Round(time.Millisecond), visits.gap(t, d.name).Round(time.Millisecond))
 	}
 	other := s.add(lan, "other", "8081:80")
 	if err := s.Del(bounded(t), lan, other.Attachment); err != nil {

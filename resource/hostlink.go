@@ -24,7 +24,8 @@ func Look(w *kernel.World, name string) (*HostLink, error) {
 	return seen(w, l)
 }
 
-// LookBehind is the link on the host that is the other end of the container's veth; nil without an error if there is none.
+// LookBehind is the link on the host that is the other end of the container's veth; nil without an error if there is
+// none.
 func LookBehind(w *kernel.World, ifname string) (*HostLink, error) {
 	l, err := HostEnd(w, ifname)
 	if l == nil || err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// RecordedTags lists the attachments of a network that have a record of a name in the host's store. Found is the record.
+// RecordedTags lists the attachments of a network that have a record of a name in the host's store. Found is the
+// record.
 func RecordedTags[T any](w *kernel.World, record, network string) ([]plan.Tag, error) {
 	records, err := DecodeRecords[T](w.Store.Records(record, network))
 	tags := make([]plan.Tag, 0, len(records))

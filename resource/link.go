@@ -24,8 +24,8 @@ func HashDigits(text string, digits int) string {
 	return hex.EncodeToString(h[:])[:digits]
 }
 
-// ValidMAC returns nil for an address that a container's link can have: 6 bytes, not of a group, not zero. Key says where
-// it was asked for.
+// ValidMAC returns nil for an address that a container's link can have: 6 bytes, not of a group, not zero. Key says
+// where it was asked for.
 func ValidMAC(key, s string) error {
 	mac, err := net.ParseMAC(s)
 	switch {

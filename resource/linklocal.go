@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkLocal gives a link that we made its link-local address, the one that the kernel would make of its MAC, without asking
-// whether somebody else has it: the MAC is of this machine and this link alone. The kernel's own comes a second or two after
-// the link first carries packets, and until then it asks for no neighbour there on behalf of a packet that it forwards:
-// what others send to a new container would be lost. It has to be there before the link carries anything, and the kernel then
-// makes none. A link without IPv6 needs none.
+// LinkLocal gives a link that we made its link-local address, the one that the kernel would make of its MAC, without
+// asking whether somebody else has it: the MAC is of this machine and this link alone. The kernel's own comes a second
+// or two after the link first carries packets, and until then it asks for no neighbour there on behalf of a packet that
+// it forwards: what others send to a new container would be lost. It has to be there before the link carries anything,
+// and the kernel then makes none. A link without IPv6 needs none.
 func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 	if len(mac) != 6 {
 		return
@@ -28,7 +28,8 @@ func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 
 // linkLocalOf is what the kernel makes of a MAC of six bytes.
 func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
-	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
+	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3],
+		14: mac[4], 15: mac[5]})
 	return netip.PrefixFrom(a, 64)
 }
 

@@ -13,8 +13,8 @@ const (
 )
 
 // Whoever is root in a container may call its links what he likes, and write any mark on them. So which of them is an
-// attachment's, what ADD wrote down decides: a link's index and kind. Name, mark and address say it only where a killed ADD wrote nothing,
-// and never that a link is somebody else's.
+// attachment's, what ADD wrote down decides: a link's index and kind. Name, mark and address say it only where a killed
+// ADD wrote nothing, and never that a link is somebody else's.
 
 // A Made is what is remembered of where an attachment's link was made, under MadeRecord.
 type Made struct {

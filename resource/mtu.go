@@ -15,7 +15,8 @@ type MTU int
 // ensured: so a plan stays a pure function, and an uplink that changes later is no drift.
 const AutoMTU MTU = -1
 
-// AutoLess is AutoMTU with room for headers that a tunnel puts around each packet. Without a default route it counts from 1500.
+// AutoLess is AutoMTU with room for headers that a tunnel puts around each packet. Without a default route it counts
+// from 1500.
 func AutoLess(headers int) MTU { return AutoMTU - MTU(headers) }
 
 func (m MTU) String() string {

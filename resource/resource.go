@@ -120,8 +120,8 @@ func InContainer(res *spec.Result, name string) *spec.Interface {
 	return nil
 }
 
-// A Finaler is a resource of the container's interface that a later plugin of the list may change (clause P16). Final is the resource
-// as the final result describes the interface; a field that it does not say is no opinion.
+// A Finaler is a resource of the container's interface that a later plugin of the list may change (clause P16). Final
+// is the resource as the final result describes the interface; a field that it does not say is no opinion.
 type Finaler interface {
 	Final(spec.Interface) plan.Resource
 }

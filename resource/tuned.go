@@ -38,8 +38,8 @@ func (r Tuned) Clone() Tuned {
 	return r
 }
 
-// RecallTuned is what is remembered of an owner's link, which is nil where there is none, and of its name. What is remembered of another
-// container, or of a link that had its name, is not known.
+// RecallTuned is what is remembered of an owner's link, which is nil where there is none, and of its name. What is
+// remembered of another container, or of a link that had its name, is not known.
 func RecallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r Tuned, known bool, err error) {
 	index := 0
 	if l != nil {
@@ -66,8 +66,8 @@ func RecallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r 
 	return r, known, err
 }
 
-// MTU compares the MTU of a container's link, unless it is the one that a Tuning of the same owner has given the link since:
-// a result of a version before 1.1.0 cannot say that (P16).
+// MTU compares the MTU of a container's link, unless it is the one that a Tuning of the same owner has given the link
+// since: a result of a version before 1.1.0 cannot say that (P16).
 func (d *Drift) MTU(w *kernel.World, o spec.Owner, want int, l *kernel.Link) {
 	if want == 0 || want == l.MTU {
 		return

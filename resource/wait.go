@@ -10,11 +10,11 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// How long an Announce waits for what may never come, as a link whose cable is out, and for what the kernel does in time. That
-// is, for an IPv6 address, as good as nothing, or a second or two where it asks whether somebody else has it. But the workers
-// that do it (of the queue ipv6_addrconf, and of linkwatch) serve the namespaces of all containers: one work at a time on each
-// CPU, and each takes the lock that every change of a link, address or route takes (rtnl_lock). Where a thousand links come and
-// go beside them, an address has waited for 20 s.
+// How long an Announce waits for what may never come, as a link whose cable is out, and for what the kernel does in
+// time. That is, for an IPv6 address, as good as nothing, or a second or two where it asks whether somebody else has
+// it. But the workers that do it (of the queue ipv6_addrconf, and of linkwatch) serve the namespaces of all containers:
+// one work at a time on each CPU, and each takes the lock that every change of a link, address or route takes
+// (rtnl_lock). Where a thousand links come and go beside them, an address has waited for 20 s.
 const (
 	CarrierLimit = 2 * time.Second
 	KernelLimit  = time.Minute

@@ -193,7 +193,8 @@ func (c *chainCall) run(ctx context.Context, verb string, l innerPlugin, prev *s
 
 // add runs ADD of all, each with the result of the one before, or takes back what they did.
 func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
-	if !c.env.here && slices.ContainsFunc(c.links, func(l innerPlugin) bool { return l.here == nil }) { // it may hang, as a delegate may
+	// it may hang, as a delegate may
+	if !c.env.here && slices.ContainsFunc(c.links, func(l innerPlugin) bool { return l.here == nil }) {
 		var stop func()
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		defer stop()

@@ -15,7 +15,8 @@ const (
 // Validate refuses what would go without effect.
 func (c Conflicts) Validate(r *Request) error {
 	if c.Probe() && !r.L3 && len(r.IPs) == 0 && r.verb == "ADD" {
-		return spec.Errorf(spec.CodeConfig, "conflictDetection: %q: there is no address to ask for; set ipam, or leave the key out", c.ConflictDetection)
+		return spec.Errorf(spec.CodeConfig,
+			"conflictDetection: %q: there is no address to ask for; set ipam, or leave the key out", c.ConflictDetection)
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ type unknownKey struct {
 	more  int             // no key, but how many more there are
 }
 
-// mostUnknown is how many unknown keys of a plugin's configuration are named. Parts of it a pod's owner may write, and each is
-// a line of the runtime's log.
+// mostUnknown is how many unknown keys of a plugin's configuration are named. Parts of it a pod's owner may write, and
+// each is a line of the runtime's log.
 const mostUnknown = 20
 
 func (u unknownKey) String() string {
@@ -56,7 +56,8 @@ func (u unknownKey) refused() error {
 	if u.lacks != "" {
 		return spec.Errorf(spec.CodeUnsupported, "%v; and \"strict\" is set", u)
 	}
-	return spec.Errorf(spec.CodeUnsupported, "%s: %s: unknown key, and \"strict\" is set%s", shown([]byte(u.path)), shown(u.value), u.near("; "))
+	return spec.Errorf(spec.CodeUnsupported, "%s: %s: unknown key, and \"strict\" is set%s", shown([]byte(u.path)),
+		shown(u.value), u.near("; "))
 }
 
 func (u unknownKey) near(before string) string {
@@ -165,8 +166,8 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 	return d.members(path, o, v)
 }
 
-// members fills a struct from an object's members, in the order of their names, so that of several bad values the same one is
-// named every time.
+// members fills a struct from an object's members, in the order of their names, so that of several bad values the same
+// one is named every time.
 func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
 	fields, values := collect(v, nil), maps.Collect(o.All())
 	var know []string
@@ -281,9 +282,10 @@ func everybodys(key string) bool {
 	return strings.HasPrefix(key, "cni.dev/")
 }
 
-// decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the
-// plugin owns: all but "ipam" for an interface plugin, "ipam" alone for an allocator, and of runtimeConfig the inside of
-// what it reads, also where a value is wrong. For DEL and GC, which work with less, a value that cannot be read is as good as absent (clause P12).
+// decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the plugin owns:
+// all but "ipam" for an interface plugin, "ipam" alone for an allocator, and of runtimeConfig the inside of what it
+// reads, also where a value is wrong. For DEL and GC, which work with less, a value that cannot be read is as good as
+// absent (clause P12).
 func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
 	d := decoder{lax: verb == "DEL" || verb == "GC"}
 	v := reflect.ValueOf(into).Elem()

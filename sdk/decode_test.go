@@ -49,7 +49,8 @@ func TestDecode(t *testing.T) {
 	if err != nil || len(unknown) != 0 {
 		t.Fatalf("unknown %v, error %v", unknown, err)
 	}
-	if c.Name2 != "x" || c.MTU != 1400 || !c.On || c.Ptr == nil || *c.Ptr || c.Nets[0][0].Subnet.String() != "10.0.0.5/24" || c.Nets[0][0].GW.IsValid() || c.Map["a.b"] != "1" {
+	if c.Name2 != "x" || c.MTU != 1400 || !c.On || c.Ptr == nil || *c.Ptr ||
+		c.Nets[0][0].Subnet.String() != "10.0.0.5/24" || c.Nets[0][0].GW.IsValid() || c.Map["a.b"] != "1" {
 		t.Errorf("decoded %+v", c)
 	}
 	if c, _, _ := decodeText(t, `"MTU":1,"mtu":2`, false); c.MTU != 2 {

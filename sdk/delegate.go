@@ -34,7 +34,8 @@ func (c *call) newDelegate() (delegate, error) {
 			if verb := c.env.Command; verb == "DEL" || verb == "GC" {
 				return nil, nil // it can have given nothing
 			}
-			return nil, spec.Errorf(spec.CodeConfig, "ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", typ)
+			return nil, spec.Errorf(spec.CodeConfig,
+				"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", typ)
 		}
 		if errors.Is(err, invoke.ErrNotFound) || err == nil && sameProgram(path) {
 			return c.newInside(p)

@@ -26,8 +26,8 @@ func (d drifted) err() error {
 	return err
 }
 
-// verify joins all that drifted. That a link is gone is said by the first resource that misses it, which is the one that
-// made it if any of the plan did; of the others that miss it is no more to be known.
+// verify joins all that drifted. That a link is gone is said by the first resource that misses it, which is the one
+// that made it if any of the plan did; of the others that miss it is no more to be known.
 func verify(ctx context.Context, want plan.Plan, w *kernel.World) error {
 	var all []*drifted
 	missing := map[string]*drifted{} // by the name of the link

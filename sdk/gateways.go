@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// addressable says, for STATUS and before ADD changes anything, where no address to come would do: the configuration does
-// not go with one of its family, or its gateway has no room on its link, which another network may have given its own, or is
-// a router that the host itself needs. Of an allocator of another program nobody knows.
+// addressable says, for STATUS and before ADD changes anything, where no address to come would do: the configuration
+// does not go with one of its family, or its gateway has no room on its link, which another network may have given its
+// own, or is a router that the host itself needs. Of an allocator of another program nobody knows.
 func (c *call) addressable() error {
 	i, ok := c.ipam.(inside)
 	if !ok || c.r.verb == "ADD" && !c.r.IsGateway { // else it is soon found out
@@ -28,7 +28,8 @@ func (c *call) addressable() error {
 	for _, choices := range g.Gateways() {
 		var taken error
 		for _, ip := range choices {
-			if c.r.verb == "ADD" && ip.Gateway.IsValid() && addr.OfHost(c.w, ip.Gateway) { // as for every container but the first
+			// as for every container but the first
+			if c.r.verb == "ADD" && ip.Gateway.IsValid() && addr.OfHost(c.w, ip.Gateway) {
 				taken = nil
 				break
 			}

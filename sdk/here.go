@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Here runs a plugin in this process where the file that was found for it is this very program, or a hard link to it, and else
-// executes it, as invoke.Run does. It is for a runtime whose program is plugins as well, see Serve, and which runs several
-// calls at a time.
+// Here runs a plugin in this process where the file that was found for it is this very program, or a hard link to it,
+// and else executes it, as invoke.Run does. It is for a runtime whose program is plugins as well, see Serve, and which
+// runs several calls at a time.
 //
 // What the plugin warns of goes to slog's default, see LogTo. When ctx ends, an ADD is taken back; nothing is killed.
 func Here(all []Plugin) invoke.Runner {

@@ -24,7 +24,8 @@ type Macvlan struct {
 func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 	on := OnMaster{
 		MasterKeys: c.MasterKeys, Kind: "macvlan", Master: c.Master, Taken: true, Up: c.RequireMasterUp,
-		MAC: Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, r.ArgMAC(), Ask{"mac", c.MAC}), OwnMAC: c.Mode != "passthru",
+		MAC: Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, r.ArgMAC(),
+			Ask{"mac", c.MAC}), OwnMAC: c.Mode != "passthru",
 	}
 	if tap {
 		on.Kind = "macvtap"
@@ -34,7 +35,8 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 		return nil, err
 	}
 	if !c.LinkInContainer {
-		before = append(before, plan.Prerequisite(link.Alone{Master: stacked.Master, Network: r.Network, Passthru: c.Mode == "passthru"}))
+		before = append(before, plan.Prerequisite(link.Alone{Master: stacked.Master, Network: r.Network,
+			Passthru: c.Mode == "passthru"}))
 	}
 	p := append(before, link.Macvlan{Stacked: stacked, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})
 	return append(p, after...), nil

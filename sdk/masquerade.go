@@ -22,9 +22,11 @@ type Masquerade struct {
 func (m Masquerade) Validate() error {
 	switch {
 	case !m.IPMasq && len(m.MasqForce) > 0:
-		return spec.Errorf(spec.CodeConfig, "masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.MasqForce)
+		return spec.Errorf(spec.CodeConfig, "masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key",
+			m.MasqForce)
 	case !m.IPMasq && len(m.SnatTo) > 0:
-		return spec.Errorf(spec.CodeConfig, "snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.SnatTo)
+		return spec.Errorf(spec.CodeConfig, "snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key",
+			m.SnatTo)
 	}
 	return filter.ValidSNATTo(m.SnatTo)
 }

@@ -41,7 +41,8 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked link.Stacked, 
 	if c.OwnMAC {
 		stacked.MAC = r.MAC(c.MAC.Value)
 	}
-	stacked.Master = link.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken, Ether: c.Ether, Up: c.Up}
+	stacked.Master = link.Master{Link: c.Master, Where: resource.Host, MTU: c.MTU, Kind: c.Kind, Taken: c.Taken,
+		Ether: c.Ether, Up: c.Up}
 	if c.LinkInContainer {
 		stacked.Master.Where = resource.Container
 	} else {

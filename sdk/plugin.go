@@ -38,13 +38,15 @@ const (
 	chains
 )
 
-// Interface is a plugin that makes links and may ask an IPAM plugin for addresses. Its plan function is asked twice in ADD, before and
-// after the addresses are known.
+// Interface is a plugin that makes links and may ask an IPAM plugin for addresses. Its plan function is asked twice in
+// ADD, before and after the addresses are known.
 //
-// Owns declares the kinds of all that the plan may have and that does not go with the container's namespace, in the order of
-// the plan: DEL and GC follow from that, and never ask for a plan. The configuration is the zero value in GC and where it cannot be
-// read; it is there for what the reference's plugins have made, which carries no mark. Nil declares none.
-func Interface[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
+// Owns declares the kinds of all that the plan may have and that does not go with the container's namespace, in the
+// order of the plan: DEL and GC follow from that, and never ask for a plan. The configuration is the zero value in GC
+// and where it cannot be read; it is there for what the reference's plugins have made, which carries no mark. Nil
+// declares none.
+func Interface[C any](name, synopsis string,
+	want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: makesLinks, plan: planner(want), owns: owner(owns)}
 }
 
@@ -55,8 +57,8 @@ func Chained[C any](name, synopsis string, want func(C, *Request) (plan.Plan, er
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chained, plan: planner(want), owns: owner(owns)}
 }
 
-// Allocator is an IPAM plugin. Open may fail only for a bad configuration, and then returns what DEL and GC can do without one: whose
-// addresses are whose has to be known without it.
+// Allocator is an IPAM plugin. Open may fail only for a bad configuration, and then returns what DEL and GC can do
+// without one: whose addresses are whose has to be known without it.
 func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Allocator, error)) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: allocates,
 		open: func(conf *spec.Conf, r *Request) (ipam.Allocator, []unknownKey, error) {
@@ -73,7 +75,8 @@ func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Alloca
 		}}
 }
 
-func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error) {
+func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf,
+	*Request) (plan.Plan, []unknownKey, error) {
 	return func(conf *spec.Conf, r *Request) (plan.Plan, []unknownKey, error) {
 		c, known := r.decoded.(*C) // the plan function is asked more than once, and the configuration is decoded once
 		if !known {
@@ -138,7 +141,8 @@ func (p Plugin) Observes() Plugin {
 	return p
 }
 
-// addresses reports whether p asks an IPAM plugin for addresses. Where the kernel gives them, there is nothing to be asked.
+// addresses reports whether p asks an IPAM plugin for addresses. Where the kernel gives them, there is nothing to be
+// asked.
 func (p Plugin) addresses(conf *spec.Conf) bool { return conf.IPAMType != "" && !p.observe }
 
 // Allocates reports whether p is an IPAM plugin.
@@ -152,7 +156,8 @@ func (p Plugin) Chained() bool { return p.role == chained }
 
 // Plan is what p wants for r: the dry run. An IPAM plugin has none, nor has a chain, whose plugins have.
 //
-// Notes say which keys of the configuration it does not know, and what may have been meant, and which go without effect.
+// Notes say which keys of the configuration it does not know, and what may have been meant, and which go without
+// effect.
 func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []Note, err error) {
 	var unknown []unknownKey
 	switch {
@@ -183,8 +188,10 @@ type Note struct {
 }
 
 // NewRequest is what p's plan function would be given for a call.
-func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.Conf, args [][2]string) (*Request, error) {
-	r := &Request{Owner: o, verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: p.addresses(conf), Prev: conf.PrevResult, conf: conf, args: args}
+func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.Conf,
+	args [][2]string) (*Request, error) {
+	r := &Request{Owner: o, verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: p.addresses(conf),
+		Prev: conf.PrevResult, conf: conf, args: args}
 	if verb == "CHECK" && r.Prev != nil {
 		r.IPs, r.Routes = r.ContainerIPs(), slices.Clone(r.Prev.Routes)
 	}
@@ -210,7 +217,8 @@ func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.C
 		unknown = slices.DeleteFunc(unknown, func(key string) bool { return slices.Contains(named, key) })
 	}
 	if len(unknown) > 0 && !lax {
-		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_ARGS: %s does not know %q; it knows %q, and ignores others where IgnoreUnknown=true is among them", p.Name, unknown, p.args[1:])
+		return nil, spec.Errorf(spec.CodeEnvironment,
+			"CNI_ARGS: %s does not know %q; it knows %q, and ignores others where IgnoreUnknown=true is among them", p.Name, unknown, p.args[1:])
 	}
 	return r, nil
 }

@@ -53,14 +53,14 @@ type Request struct {
 	macs    map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
 }
 
-// OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to it,
-// as far as they say: what comes for it passes the host by.
+// OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to
+// it, as far as they say: what comes for it passes the host by.
 func (r *Request) OnOtherLink() bool {
 	return r.InContainer() && r.Peer == nil && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
 }
 
-// Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its value, and
-// why. ADD says it on stderr, once, and so does a plan.
+// Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its
+// value, and why. ADD says it on stderr, once, and so does a plan.
 func (r *Request) Warn(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
@@ -92,7 +92,8 @@ func (r *Request) IsVLANGateway(l HostLink) bool {
 		return false
 	}
 	_, err := strconv.ParseUint(l.Name[dot+1:], 10, 12)
-	return err == nil && slices.ContainsFunc(r.HostLinks, func(br HostLink) bool { return br.Kind == "bridge" && br.Name == l.Name[:dot] })
+	return err == nil && slices.ContainsFunc(r.HostLinks,
+		func(br HostLink) bool { return br.Kind == "bridge" && br.Name == l.Name[:dot] })
 }
 
 // Arg is the value of a key of CNI_ARGS. Where the same thing can be said in several places, args.cni
@@ -179,8 +180,8 @@ func (r *Request) PrevMAC() string {
 // removes reports whether the call is DEL or GC, which work without a configuration.
 func (r *Request) removes() bool { return r.verb == "DEL" || r.verb == "GC" }
 
-// final is the plan that CHECK compares with: what the final result says of the container's interface counts, where a later plugin may
-// have changed it (clause P16).
+// final is the plan that CHECK compares with: what the final result says of the container's interface counts, where a
+// later plugin may have changed it (clause P16).
 func (r *Request) final(p plan.Plan) plan.Plan {
 	i := r.prevInterface()
 	if i < 0 || r.verb != "CHECK" {
@@ -194,8 +195,8 @@ func (r *Request) final(p plan.Plan) plan.Plan {
 	return p
 }
 
-// AddDefaultRoutes adds a default route by the gateway of each address, but where there is one of its family by a gateway. In CHECK the
-// routes are those of the result, and nothing is added.
+// AddDefaultRoutes adds a default route by the gateway of each address, but where there is one of its family by a
+// gateway. In CHECK the routes are those of the result, and nothing is added.
 func (r *Request) AddDefaultRoutes() {
 	if r.verb == "CHECK" {
 		return
@@ -248,7 +249,8 @@ func (r *Request) ContainerIPs() []spec.IP {
 	for _, ip := range r.Prev.IPs {
 		if ip.Interface != nil {
 			i := *ip.Interface
-			if i < 0 || i >= len(r.Prev.Interfaces) || r.Prev.Interfaces[i].Name != r.IfName || r.Prev.Interfaces[i].Sandbox == "" {
+			if i < 0 || i >= len(r.Prev.Interfaces) || r.Prev.Interfaces[i].Name != r.IfName ||
+				r.Prev.Interfaces[i].Sandbox == "" {
 				continue
 			}
 		}
@@ -317,7 +319,8 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		p = append(p, sysctl.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Conflicts.Probe()})
 	}
 	put := func(ip spec.IP) addr.Addr {
-		return addr.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(), NoPrefixRoute: a.ByGateway}
+		return addr.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(),
+			NoPrefixRoute: a.ByGateway}
 	}
 	if a.Conflicts.Probe() { // the kernel asks for IPv6's meanwhile
 		for _, ip := range r.IPs {

@@ -86,7 +86,8 @@ func Serve(all []Plugin, name, build string) int {
 
 // LogTo has the warnings of plugins written to w, as lines of slog without the time.
 func LogTo(w io.Writer) {
-	slog.SetDefault(slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})))
+	slog.SetDefault(slog.New(slog.NewTextHandler(w,
+		&slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})))
 }
 
 func withoutTime(groups []string, a slog.Attr) slog.Attr {
@@ -179,7 +180,8 @@ const hintVersion = "Change cniVersion in the network's configuration; `fairlead
 // speaks refuses versions and verbs that do not go together (clauses V3, V8, V9).
 func speaks(verb string, v spec.Version) error {
 	if !v.Known() {
-		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("cniVersion %q is not spoken here", v), Details: "this plugin speaks " + join4(spec.Versions()), Hint: hintVersion}
+		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("cniVersion %q is not spoken here", v),
+			Details: "this plugin speaks " + join4(spec.Versions()), Hint: hintVersion}
 	}
 	since := spec.V010
 	switch verb {
@@ -189,7 +191,8 @@ func speaks(verb string, v spec.Version) error {
 		since = spec.V110
 	}
 	if !v.AtLeast(since) {
-		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v), Hint: hintVersion}
+		return &spec.Error{Code: spec.CodeVersion,
+			Msg: fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v), Hint: hintVersion}
 	}
 	return nil
 }
@@ -234,12 +237,14 @@ func (e *environment) validate() error {
 func complete(p Plugin, verb string, conf *spec.Conf) error {
 	switch {
 	case verb == "GC" && !conf.HasValidAttachments:
-		return spec.Errorf(spec.CodeConfig, "cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of network %s). "+
-			"cnitool gc sends no list: use fairlead gc with --gone, --valid or --all", conf.Name)
+		return spec.Errorf(spec.CodeConfig,
+			"cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of network %s). "+
+				"cnitool gc sends no list: use fairlead gc with --gone, --valid or --all", conf.Name)
 	case verb == "CHECK" && conf.PrevResult == nil && !p.observe:
 		return spec.Errorf(spec.CodeConfig, "prevResult is missing: CHECK compares with it what there is")
 	case verb == "ADD" && conf.PrevResult == nil && p.role == chained:
-		return spec.Errorf(spec.CodeConfig, "prevResult is missing: %s works on what a plugin before it made, so it cannot be the first of a list", p.Name)
+		return spec.Errorf(spec.CodeConfig,
+			"prevResult is missing: %s works on what a plugin before it made, so it cannot be the first of a list", p.Name)
 	}
 	return nil
 }
@@ -291,7 +296,8 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.
 			c.ipam, err = lost{err}, nil
-			if known, rerr := c.w.Store.Get(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && c.r.Prev == nil && !known && rerr == nil {
+			if known, rerr := c.w.Store.Get(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && c.r.Prev == nil &&
+				!known && rerr == nil {
 				c.ipam = nil
 			}
 		}

@@ -145,8 +145,10 @@ func TestErrors(t *testing.T) {
 		code                spec.Code
 		msg                 string
 	}{
-		{"P2 all bad variables at once", "toy", conf("1.1.0", ""), []string{"CNI_COMMAND=ADD", "CNI_IFNAME=a/b"}, 4, "CNI_CONTAINERID is missing; CNI_NETNS is missing; CNI_IFNAME"},
-		{"P3 container ID", "toy", conf("1.1.0", ""), []string{"CNI_COMMAND=DEL", "CNI_IFNAME=eth0", "CNI_CONTAINERID=-x"}, 4, "CNI_CONTAINERID"},
+		{"P2 all bad variables at once", "toy", conf("1.1.0", ""), []string{"CNI_COMMAND=ADD", "CNI_IFNAME=a/b"}, 4,
+			"CNI_CONTAINERID is missing; CNI_NETNS is missing; CNI_IFNAME"},
+		{"P3 container ID", "toy", conf("1.1.0", ""), []string{"CNI_COMMAND=DEL", "CNI_IFNAME=eth0", "CNI_CONTAINERID=-x"}, 4,
+			"CNI_CONTAINERID"},
 		{"P4 too long", "toy", conf("1.1.0", ""), append(env("DEL"), "CNI_IFNAME=sixteen-bytes-xx"), 4, "CNI_IFNAME"},
 		{"unknown verb", "toy", conf("1.1.0", ""), env("UPDATE"), 4, "CNI_COMMAND"},
 		{"P5 malformed", "toy", conf("1.1.0", ""), env("ADD", ns, "CNI_ARGS=A"), 4, "CNI_ARGS"},
@@ -176,7 +178,8 @@ func TestErrors(t *testing.T) {
 		// clause: P2 P3 P4 P5 P7 P8 C1 C2 V3 V8 V9 P14 P21 I2
 		t.Run(tt.name, func(t *testing.T) {
 			a := ask(t, tt.plugin, tt.stdin, tt.env...)
-			if a.status == 0 || a.doc["code"] != float64(tt.code) || !strings.Contains(fmt.Sprint(a.doc["msg"]), tt.msg) || a.doc["cniVersion"] == nil {
+			if a.status == 0 || a.doc["code"] != float64(tt.code) || !strings.Contains(fmt.Sprint(a.doc["msg"]), tt.msg) ||
+				a.doc["cniVersion"] == nil {
 				t.Errorf("status %d, stdout %s; want code %d and %q", a.status, a.stdout, tt.code, tt.msg)
 			}
 			if _, err := os.Stat(lease); err == nil {
@@ -192,12 +195,14 @@ func TestErrors(t *testing.T) {
 func TestLongError(t *testing.T) {
 	more := `,"ipam":{"type":"` + strings.Repeat("é", 1<<20) + `"}`
 	a := ask(t, "toy", conf("1.1.0", more), env("ADD", "CNI_NETNS="+nstest.NewNS(t))...)
-	if a.status == 0 || len(a.stdout) > 17<<10 || !strings.Contains(fmt.Sprint(a.doc["msg"]), "(the message is cut here)") {
+	if a.status == 0 || len(a.stdout) > 17<<10 ||
+		!strings.Contains(fmt.Sprint(a.doc["msg"]), "(the message is cut here)") {
 		t.Errorf("status %d, %d bytes: %.200s", a.status, len(a.stdout), a.stdout)
 	}
 }
 
-// TestNoDNS: an empty list of name servers in the configuration is the configuration's word, whatever the IPAM plugin says.
+// TestNoDNS: an empty list of name servers in the configuration is the configuration's word, whatever the IPAM plugin
+// says.
 //
 // clause: C11
 func TestNoDNS(t *testing.T) {
@@ -223,8 +228,8 @@ func TestSaidOnce(t *testing.T) {
 	ask(t, "toy", conf("1.1.0", more), env("DEL")...)
 }
 
-// TestNoIPAMPlugin: an ADD that was refused because there is no such IPAM plugin has got no address, so the DEL after it has
-// nothing to say. Where there was an ADD, the address has stayed.
+// TestNoIPAMPlugin: an ADD that was refused because there is no such IPAM plugin has got no address, so the DEL after
+// it has nothing to say. Where there was an ADD, the address has stayed.
 //
 // clause: P12
 func TestNoIPAMPlugin(t *testing.T) {
@@ -236,7 +241,8 @@ func TestNoIPAMPlugin(t *testing.T) {
 	if a := ask(t, "toy", conf("1.1.0", bad), env("DEL", ns)...); a.status != 0 {
 		t.Errorf("DEL after a refused ADD: %+v", a)
 	}
-	if a := ask(t, "toy", conf("1.1.0", bad+prev), env("DEL", ns)...); a.status == 0 || !strings.Contains(a.stdout, "nope") {
+	if a := ask(t, "toy", conf("1.1.0", bad+prev), env("DEL", ns)...); a.status == 0 ||
+		!strings.Contains(a.stdout, "nope") {
 		t.Errorf("DEL with a result: %+v", a)
 	}
 	if a := ask(t, "toy", conf("1.1.0", `,"ipam":{"type":"toyipam"}`), env("ADD", ns)...); a.status != 0 {
@@ -323,7 +329,8 @@ func TestNoDelegateInTheWorkingDirectory(t *testing.T) {
 				more = `,"cni.dev/valid-attachments":[]`
 			}
 			a := ask(t, "toy", conf("1.1.0", `,"ipam":{"type":"odd"}`+more), env(verb, "CNI_NETNS="+nstest.NewNS(t), "CNI_PATH="+path)...)
-			if a.status == 0 || a.doc["code"] != float64(spec.CodeConfig) || !strings.Contains(fmt.Sprint(a.doc["msg"]), "plugin not found") {
+			if a.status == 0 || a.doc["code"] != float64(spec.CodeConfig) ||
+				!strings.Contains(fmt.Sprint(a.doc["msg"]), "plugin not found") {
 				t.Errorf("CNI_PATH %q, %s: status %d, %s", path, verb, a.status, a.stdout)
 			}
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// The plugin of this file is somebody else's: it has a resource and a Kind of its own, made of what is exported. All that it does for DEL,
-// GC, roll-back and a dry run is to declare the kind.
+// The plugin of this file is somebody else's: it has a resource and a Kind of its own, made of what is exported. All
+// that it does for DEL, GC, roll-back and a dry run is to declare the kind.
 
 // A beacon is a link on the host that stands for a container.
 type beacon struct {
@@ -37,7 +37,8 @@ func (b beacon) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	err := w.Host.AddIFB(kernel.IFB{
-		Name: b.name(), MAC: kernel.MAC("beacon", b.Owner), MTU: b.MTU, Group: kernel.LinkGroup(b.Owner.Network), Alias: kernel.Tag(b.Owner),
+		Name: b.name(), MAC: kernel.MAC("beacon",
+			b.Owner), MTU: b.MTU, Group: kernel.LinkGroup(b.Owner.Network), Alias: kernel.Tag(b.Owner),
 	})
 	if os.Getenv("BEACON") == "kill" {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -111,7 +112,8 @@ func beaconPlugin() sdk.Plugin {
 	}, func(conf) []plan.Kind { return []plan.Kind{beacons{}} })
 }
 
-// TestForeignKind is the life of a plugin that is not of this tree: ADD, CHECK, a failed ADD, a killed one, DEL, GC, and the dry run.
+// TestForeignKind is the life of a plugin that is not of this tree: ADD, CHECK, a failed ADD, a killed one, DEL, GC,
+// and the dry run.
 //
 // clause: P12 P13 P22
 func TestForeignKind(t *testing.T) {
@@ -122,17 +124,20 @@ func TestForeignKind(t *testing.T) {
 	ns := "CNI_NETNS=" + nstest.NewNS(t)
 	of := func(id, verb, more string, vars ...string) answer {
 		t.Helper()
-		return ask(t, "beacon", conf("1.1.0", more), append([]string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", ns}, vars...)...)
+		return ask(t, "beacon", conf("1.1.0", more),
+			append([]string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", ns}, vars...)...)
 	}
 	want := func(when string, a answer, status, beacons int) {
 		t.Helper()
 		if (a.status != 0) != (status != 0) || lit() != beacons {
-			t.Fatalf("%s: status %d, want %d; %d beacons, want %d\n%s%s", when, a.status, status, lit(), beacons, a.stdout, a.stderr)
+			t.Fatalf("%s: status %d, want %d; %d beacons, want %d\n%s%s", when, a.status, status, lit(), beacons, a.stdout,
+				a.stderr)
 		}
 	}
 	want("ADD", of("c1", "ADD", prev), 0, 1)
 	want("CHECK", of("c1", "CHECK", prev), 0, 1)
-	nstest.RunIn(t, "/proc/self/ns/net", "ip", "link", "set", kernel.LinkName("bcn", spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}), "mtu", "1300")
+	nstest.RunIn(t, "/proc/self/ns/net", "ip", "link", "set",
+		kernel.LinkName("bcn", spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}), "mtu", "1300")
 	if a := of("c1", "CHECK", prev); a.status == 0 || !strings.Contains(a.stdout, "mtu is 1300, want 1400") {
 		t.Errorf("CHECK of a dim beacon: %+v", a)
 	}

@@ -86,7 +86,8 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 		return nil, err
 	}
 	if !c.r.L3 && !c.p.observe && c.p.role == makesLinks && !c.r.Version.AtLeast(spec.V030) {
-		return nil, spec.Errorf(spec.CodeConfig, "cniVersion %s cannot say a result without an address: configure ipam, or use 0.3.0 or newer", c.r.Version)
+		return nil, spec.Errorf(spec.CodeConfig,
+			"cniVersion %s cannot say a result without an address: configure ipam, or use 0.3.0 or newer", c.r.Version)
 	}
 	if err := c.openWorld(); err != nil {
 		return nil, err
@@ -138,8 +139,8 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	return c.result(ctx, want)
 }
 
-// giveBack returns the addresses of an ADD that failed. One that somebody else has is not to be had again under the same
-// key.
+// giveBack returns the addresses of an ADD that failed. One that somebody else has is not to be had again under the
+// same key.
 func (c *call) giveBack(ctx context.Context, failed error) error {
 	var t addr.Taken
 	if i, ok := c.ipam.(inside); ok && errors.As(failed, &t) {
@@ -197,7 +198,10 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 			if f.Where == resource.Container {
 				sandbox = c.r.Netns
 			}
-			i := slices.IndexFunc(res.Interfaces, func(have spec.Interface) bool { return have.Name == f.Name && have.Sandbox == sandbox })
+			i := slices.IndexFunc(res.Interfaces, func(have spec.Interface) bool {
+				return have.Name == f.Name &&
+					have.Sandbox == sandbox
+			})
 			if i < 0 {
 				i = len(res.Interfaces)
 				res.Interfaces = append(res.Interfaces, spec.Interface{Name: f.Name, Sandbox: sandbox})
@@ -253,8 +257,8 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	return res, nil
 }
 
-// retell adds to a previous result the links that a chained plugin made on the host. An interface of the container's that
-// nobody listed is none of the result's.
+// retell adds to a previous result the links that a chained plugin made on the host. An interface of the container's
+// that nobody listed is none of the result's.
 func (c *call) retell(res *spec.Result, want plan.Plan) error {
 	for _, r := range want {
 		l, ok := plan.Unwrap(r).(resource.Linker)
@@ -312,8 +316,8 @@ func (c *call) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// del removes the attachment and then gives its addresses back: what could not be removed has them yet. What is gone already
-// is no error.
+// del removes the attachment and then gives its addresses back: what could not be removed has them yet. What is gone
+// already is no error.
 func (c *call) del(ctx context.Context) error {
 	if err := c.openHost(); err != nil {
 		return err
@@ -357,8 +361,9 @@ func (c *call) gc(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// collectGarbage removes what attachments of a network have of all kinds that plugins of this program declare: another list of the network may
-// have had other plugins. What was written down of an attachment goes last, and where all of it could be removed.
+// collectGarbage removes what attachments of a network have of all kinds that plugins of this program declare: another
+// list of the network may have had other plugins. What was written down of an attachment goes last, and where all of it
+// could be removed.
 func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network string, valid []spec.Owner) error {
 	var kinds [][]plan.Kind
 	for _, p := range all {
@@ -371,7 +376,10 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	for _, o := range valid {
 		living[kernel.OwnerHash(o)] = true
 	}
-	return w.Store.Sweep(network, func(record string, owner [8]byte) bool { return living[owner] || hostdev.Outlives(record) })
+	return w.Store.Sweep(network, func(record string,
+		owner [8]byte) bool {
+		return living[owner] || hostdev.Outlives(record)
+	})
 }
 
 func (c *call) valid() []spec.Owner { return validOwners(c.conf) }

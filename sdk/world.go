@@ -53,8 +53,9 @@ func (c *call) openWorld() error {
 	return nil
 }
 
-// stranded ends the program with its error document where the thread that answers the call cannot leave the container's namespace:
-// whatever it did next, it would do to the container instead of the host. An ADD is taken back by the DEL that follows.
+// stranded ends the program with its error document where the thread that answers the call cannot leave the container's
+// namespace: whatever it did next, it would do to the container instead of the host. An ADD is taken back by the DEL
+// that follows.
 func (c *call) stranded(err error) {
 	os.Stdout.Write(document(err).Encode(c.conf.CNIVersion.Or010()))
 	os.Exit(1)
@@ -77,7 +78,8 @@ func (c *call) remember() (restore func() error, err error) {
 	if restore = c.forget; known {
 		restore = func() error { return c.w.Store.Put(netnsRecord, c.r.Owner, was) }
 	}
-	return restore, c.w.Store.Put(netnsRecord, c.r.Owner, resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner})
+	return restore, c.w.Store.Put(netnsRecord, c.r.Owner,
+		resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner})
 }
 
 func (c *call) forget() error {
@@ -138,7 +140,8 @@ func (r *Request) hostSide() []string {
 	return names
 }
 
-// lookUpHostLinks asks the kernel about the links that Prev lists on the host, and about the one that leads to the container.
+// lookUpHostLinks asks the kernel about the links that Prev lists on the host, and about the one that leads to the
+// container.
 func (c *call) lookUpHostLinks() (err error) {
 	if c.checked != nil {
 		c.r.Links = *c.checked

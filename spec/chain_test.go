@@ -27,7 +27,8 @@ func TestChain(t *testing.T) {
 		t.Fatal(folded, err)
 	}
 	chain := parsed(t, string(doc))
-	if len(chain.Plugins) != 1 || chain.Plugins[0].Type != ChainType || !chain.DisableCheck || len(chain.CNIVersions) != 1 ||
+	if len(chain.Plugins) != 1 || chain.Plugins[0].Type != ChainType || !chain.DisableCheck ||
+		len(chain.CNIVersions) != 1 ||
 		!reflect.DeepEqual(chain.Plugins[0].Capabilities, map[string]bool{"ips": true, "portMappings": true}) {
 		t.Errorf("the chain is %s", doc)
 	}
@@ -36,7 +37,8 @@ func TestChain(t *testing.T) {
 	}
 	back, _, err := chain.WriteOut()
 	var was, is any
-	if err != nil || json.Unmarshal([]byte(longhand), &was) != nil || json.Unmarshal(back, &is) != nil || !reflect.DeepEqual(was, is) {
+	if err != nil || json.Unmarshal([]byte(longhand), &was) != nil || json.Unmarshal(back, &is) != nil ||
+		!reflect.DeepEqual(was, is) {
 		t.Errorf("back it is %s, %v", back, err)
 	}
 	if again, _, err := chain.Chain(); err != nil || string(again) != string(doc) {
@@ -54,7 +56,8 @@ func TestWrittenOut(t *testing.T) {
 	l := parsed(t, `{"cniVersion":"1.0.0","name":"n","plugins":[{"type":"first"},{"type":"chain","capabilities":{"ips":true},"args":{"cni":{"k":"v"}},"Plugins":[
 		{"type":"a","capabilities":{"ips":true,"mac":true},"args":{"cni":{"k":"own"}}},{"type":"b"}]}]}`)
 	out := l.WrittenOut()
-	if len(out.Plugins) != 3 || out.Plugins[0].Type != "first" || out.Plugins[2].Name != "n" || out.Plugins[2].CNIVersion != V100 {
+	if len(out.Plugins) != 3 || out.Plugins[0].Type != "first" || out.Plugins[2].Name != "n" ||
+		out.Plugins[2].CNIVersion != V100 {
 		t.Fatalf("it is %v", out.Plugins)
 	}
 	a := out.Plugins[1]
@@ -77,7 +80,8 @@ func TestWrittenOut(t *testing.T) {
 // clause: C9 R7
 func TestGiven(t *testing.T) {
 	conf := parsed(t, longhand).Plugins[0]
-	g := Given{Version: V110, Name: "n", Capabilities: map[string]any{"ips": []string{"192.0.2.1"}, "mac": "02:00:00:00:00:01"},
+	g := Given{Version: V110, Name: "n", Capabilities: map[string]any{"ips": []string{"192.0.2.1"},
+		"mac": "02:00:00:00:00:01"},
 		Args: json.RawMessage(`{"cni":{}}`), Prev: &Result{}}
 	b, err := g.Stdin("ADD", conf)
 	if err != nil {
@@ -87,7 +91,8 @@ func TestGiven(t *testing.T) {
 	if err := json.Unmarshal(b, &is); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{"type": "a", "z": []any{1.0, 2.0}, "cniVersion": "1.1.0", "name": "n", "args": map[string]any{"cni": map[string]any{}},
+	want := map[string]any{"type": "a", "z": []any{1.0, 2.0}, "cniVersion": "1.1.0", "name": "n",
+		"args":          map[string]any{"cni": map[string]any{}},
 		"runtimeConfig": map[string]any{"ips": []any{"192.0.2.1"}}, "prevResult": is["prevResult"]}
 	if is["prevResult"] == nil || !reflect.DeepEqual(is, want) {
 		t.Errorf("it is %s", b)

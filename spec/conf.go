@@ -68,8 +68,8 @@ func ParseConf(b []byte) (*Conf, error) {
 	return c, nil
 }
 
-// ParsePlugin reads the configuration of one plugin as it stands in a list, without Name and CNIVersion. Path is where it
-// stands, for errors, which are of type *Error.
+// ParsePlugin reads the configuration of one plugin as it stands in a list, without Name and CNIVersion. Path is where
+// it stands, for errors, which are of type *Error.
 func ParsePlugin(b []byte, path string) (*Conf, error) {
 	d, err := openObject(b, cmp.Or(path, "the plugin"))
 	if err != nil {
@@ -110,7 +110,8 @@ func (d *document) stdin(c *Conf) *FileError {
 	}
 	for _, key := range []string{keyValid, keyValidOld} {
 		// Null is an empty list: libcni marshals the nil slice of a runtime that has no attachment left.
-		c.HasValidAttachments = c.HasValidAttachments || slices.ContainsFunc(d.root.members, func(m member) bool { return strings.EqualFold(m.key, key) })
+		c.HasValidAttachments = c.HasValidAttachments ||
+			slices.ContainsFunc(d.root.members, func(m member) bool { return strings.EqualFold(m.key, key) })
 		if m, ok := d.root.fold(key); ok {
 			if err := d.attachments(m.node, key, &c.ValidAttachments); err != nil {
 				return err

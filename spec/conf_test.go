@@ -25,7 +25,8 @@ func TestParseConf(t *testing.T) {
 		{"last of duplicates", `{"name":"a b","name":"n","type":"bridge"}`, 0, ""},
 
 		{"empty", "", 6, "line 1, column 1: there is no JSON here, the text is empty"},
-		{"truncated", "{\"name\":\"n\",\n\"type\":", 6, "line 2, column 8: the text ends inside the object that begins at line 1, column 1"},
+		{"truncated", "{\"name\":\"n\",\n\"type\":", 6,
+			"line 2, column 8: the text ends inside the object that begins at line 1, column 1"},
 		{"array", `[]`, 6, "the configuration is an array: it has to be an object"},
 		{"two documents", `{"name":"n","type":"bridge"}{}`, 6, "column 29: { where the end of the document is expected"},
 		{"name of a wrong kind", `{"name":5,"type":"bridge"}`, 6, "line 1, column 9: name: is the number 5, and has to be a string"},
@@ -86,7 +87,8 @@ func TestConfFields(t *testing.T) {
 	}
 	c.PrevResult, c.Object = nil, Object{}
 	same(t, c, &Conf{CNIVersion: V040, Name: "n", Type: "bridge", IPAMType: "host-local",
-		Capabilities: map[string]bool{"portMappings": true, "ips": false}, DNS: &DNS{Nameservers: []string{"10.1.0.1"}, Options: []string{}}})
+		Capabilities: map[string]bool{"portMappings": true, "ips": false}, DNS: &DNS{Nameservers: []string{"10.1.0.1"},
+			Options: []string{}}})
 	if c.HasValidAttachments {
 		t.Error("no list is no empty list")
 	}

@@ -105,7 +105,8 @@ func (r *Result) families(doc wire, v Version) (wire, error) {
 	// What was read without an address goes on without one; there is nothing to lose.
 	same := r.CNIVersion != "" && !r.CNIVersion.AtLeast(V030) && len(r.Interfaces) == 0 && len(r.Routes) == 0
 	if len(doc) == said && !same {
-		return nil, Errorf(CodeVersion, "CNI %s cannot say this result: it has no address, and %s knows nothing else (use 0.3.0 or newer)", v, v)
+		return nil, Errorf(CodeVersion,
+			"CNI %s cannot say this result: it has no address, and %s knows nothing else (use 0.3.0 or newer)", v, v)
 	}
 	return append(doc, pair{"dns", r.DNS.wire()}), nil
 }

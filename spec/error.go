@@ -19,9 +19,9 @@ func (e *Error) Error() string {
 // Unwrap is what e was made from by Errorf or AsError.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errorf makes an error document. What the format wraps by %w stays reachable for errors.Is and
-// errors.As in this process, and its hint and holder are the document's. A message begins with the path of the value that it
-// is about, if it is about one; where no file has that value, the hint says so.
+// Errorf makes an error document. What the format wraps by %w stays reachable for errors.Is and errors.As in this
+// process, and its hint and holder are the document's. A message begins with the path of the value that it is about, if
+// it is about one; where no file has that value, the hint says so.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	e := &Error{Code: code, Msg: err.Error()}
@@ -46,7 +46,8 @@ func (e *Error) HeldBy(owner string) *Error {
 	return e
 }
 
-// Freed says how what a holder has is given back if nothing else does so; it is empty where the holder is not known in full.
+// Freed says how what a holder has is given back if nothing else does so; it is empty where the holder is not known in
+// full.
 func Freed(holder string) string {
 	network, rest, _ := strings.Cut(holder, "/")
 	id, ifName, _ := strings.Cut(rest, "/")
@@ -88,9 +89,9 @@ func (e *Error) inherit(err error) {
 	}
 }
 
-// AsError makes an error document of any error. Code and details are those of the *Error that err wraps
-// (the first one, where errors are joined), else def is the code; the message is all that err says. Hint and holder are the
-// first that there are. It is nil for nil.
+// AsError makes an error document of any error. Code and details are those of the *Error that err wraps (the first one,
+// where errors are joined), else def is the code; the message is all that err says. Hint and holder are the first that
+// there are. It is nil for nil.
 func AsError(err error, def Code) *Error {
 	if err == nil {
 		return nil
@@ -112,8 +113,8 @@ func AsError(err error, def Code) *Error {
 	return out
 }
 
-// Encode is the document as a plugin prints it (clause P7), in the version of the configuration. Runtimes show message and
-// details alone, so the details end with what mends the error.
+// Encode is the document as a plugin prints it (clause P7), in the version of the configuration. Runtimes show message
+// and details alone, so the details end with what mends the error.
 func (e *Error) Encode(v Version) []byte {
 	doc := *e
 	doc.Msg, doc.Details, doc.Hint = bounded(doc.Msg), bounded(doc.Details), bounded(doc.Hint)

@@ -93,7 +93,8 @@ func FuzzParseConf(f *testing.F) {
 		switch {
 		case err != nil && (!errors.As(err, &e) || e.Code != CodeDecode && e.Code != CodeConfig && e.Code != CodeVersion):
 			t.Fatalf("%q: %#v", b, err)
-		case err != nil && (!errors.As(err, &pos) || pos.Line < 1 || pos.Column < 1 || pos.Line > 1+bytes.Count(b, []byte("\n"))):
+		case err != nil && (!errors.As(err, &pos) || pos.Line < 1 || pos.Column < 1 || pos.Line > 1+
+			bytes.Count(b, []byte("\n"))):
 			t.Fatalf("%q: %#v", b, pos)
 		case c == nil:
 			return
@@ -118,11 +119,13 @@ func FuzzParseList(f *testing.F) {
 			return
 		}
 		again, err := ParseList(l.Raw)
-		if err != nil || again.Name != l.Name || again.CNIVersion != l.CNIVersion || len(again.Plugins) != len(l.Plugins) || ValidName(l.Name) != nil {
+		if err != nil || again.Name != l.Name || again.CNIVersion != l.CNIVersion || len(again.Plugins) != len(l.Plugins) ||
+			ValidName(l.Name) != nil {
 			t.Fatalf("%q: %+v, %v: want %+v", b, again, err, l)
 		}
 		for i, p := range l.Plugins {
-			if q := again.Plugins[i]; ValidType(p.Type) != nil || p.Type != q.Type || p.IPAMType != q.IPAMType || p.Name != l.Name || len(p.Capabilities) != len(q.Capabilities) {
+			if q := again.Plugins[i]; ValidType(p.Type) != nil || p.Type != q.Type || p.IPAMType != q.IPAMType ||
+				p.Name != l.Name || len(p.Capabilities) != len(q.Capabilities) {
 				t.Fatalf("%q: plugins[%d]: %+v, want %+v", b, i, q, p)
 			}
 		}

@@ -98,7 +98,8 @@ func (p *parser) odd(want string) *syntaxError {
 		msg = fmt.Sprintf("%s is a placeholder where %s is expected", word(rest), want)
 	case r == '\'' || r == '“' || r == '”' || r == '‘' || r == '’' || r == '„':
 		msg = fmt.Sprintf("%q is no quotation mark of JSON: write \"", r)
-	case r == '"' || r == '{' || r == '[' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z':
+	case r == '"' || r == '{' || r == '[' || r == '-' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' &&
+		r <= 'Z':
 		msg = fmt.Sprintf("%s where %s is expected", word(rest), want)
 	default:
 		msg = fmt.Sprintf("%q where %s is expected", r, want)
@@ -276,7 +277,8 @@ func (p *parser) next(closing byte, container, item string, start int) (done boo
 
 func (p *parser) unclosed(what string, start int) *syntaxError {
 	line, col := position(p.src, start)
-	return &syntaxError{len(p.src), fmt.Sprintf("the text ends inside the %s that begins at line %d, column %d", what, line, col)}
+	return &syntaxError{len(p.src), fmt.Sprintf("the text ends inside the %s that begins at line %d, column %d", what,
+		line, col)}
 }
 
 func (p *parser) str() *syntaxError {
@@ -305,7 +307,8 @@ func (p *parser) str() *syntaxError {
 		}
 	}
 	line, col := position(p.src, start)
-	return &syntaxError{len(p.src), fmt.Sprintf("the text ends inside the string that begins at line %d, column %d", line, col)}
+	return &syntaxError{len(p.src), fmt.Sprintf("the text ends inside the string that begins at line %d, column %d", line,
+		col)}
 }
 
 func hexDigit(c byte) bool {

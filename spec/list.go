@@ -108,7 +108,8 @@ func (d *document) list() (*List, *FileError) {
 	for _, f := range []struct {
 		key string
 		v   *bool
-	}{{"disableCheck", &l.DisableCheck}, {"disableGC", &l.DisableGC}, {"loadOnlyInlinedPlugins", &l.LoadOnlyInlinedPlugins}} {
+	}{{"disableCheck", &l.DisableCheck}, {"disableGC", &l.DisableGC}, {"loadOnlyInlinedPlugins",
+		&l.LoadOnlyInlinedPlugins}} {
 		if m, ok := d.root.exact(f.key); ok {
 			if err := d.flag(m.node, f.key, f.v); err != nil {
 				return nil, err
@@ -177,7 +178,8 @@ func (d *document) listOfOne() (*List, *FileError) {
 		return nil, err
 	}
 	// The reference's library keeps a list in its cache, whatever the file was.
-	raw, err := encode(map[string]any{"cniVersion": l.CNIVersion, "name": l.Name, "plugins": []json.RawMessage{d.raw(d.root)}})
+	raw, err := encode(map[string]any{"cniVersion": l.CNIVersion, "name": l.Name,
+		"plugins": []json.RawMessage{d.raw(d.root)}})
 	if err != nil {
 		return nil, d.bad(CodeInternal, d.root.start, "", "%w", err)
 	}
@@ -216,7 +218,8 @@ func (l *List) warnRuntime(d *document, m member, path string) {
 // there is its own.
 func (l *List) warnArgs(d *document, m member) {
 	own := func(kept member) bool { return strings.HasPrefix(kept.key, "podman_") }
-	if strings.EqualFold(m.key, "args") && (m.node.kind != '{' || slices.ContainsFunc(m.node.members, func(k member) bool { return !own(k) })) {
+	if strings.EqualFold(m.key, "args") && (m.node.kind != '{' ||
+		slices.ContainsFunc(m.node.members, func(k member) bool { return !own(k) })) {
 		l.warn(d, m.at, m.key, "is not read here: is it meant to be in a plugin, plugins[0].args?")
 	}
 }

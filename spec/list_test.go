@@ -25,7 +25,8 @@ func TestParseList(t *testing.T) {
 			[]string{`line 1, column 29: cniVersion: from 1.0.0 on there are only lists: put the plugin into {"cniVersion"`}},
 		{"single in any case", `{"NAME":"n","TYPE":"bridge"}`, "", nil},
 		{"what the runtime sets", `{"name":"n","cni.dev/x":1,"plugins":[{"type":"a","args":{"cni":{}},"runtimeConfig":{}},{"type":"b","prevResult":{},"CNI.dev/valid-attachments":[]}]}`, "",
-			[]string{"line 1, column 13: cni.dev/x: is for the runtime", "plugins[0].runtimeConfig: is for", "plugins[1].prevResult: is for", "plugins[1].CNI.dev/valid-attachments: is for"}},
+			[]string{"line 1, column 13: cni.dev/x: is for the runtime", "plugins[0].runtimeConfig: is for",
+				"plugins[1].prevResult: is for", "plugins[1].CNI.dev/valid-attachments: is for"}},
 		{"misspelt", `{"name":"n","cniVersoin":"1.0.0","disablecheck":true,"_comment":"x","plugins":[{"type":"a","capabilites":{"ips":true}}]}`, "",
 			[]string{`line 1, column 13: cniVersoin: is not read: is it meant to be "cniVersion"?`, `disablecheck: is not read: is it meant to be "disableCheck"?`, `plugins[0].capabilites: is not read: is it meant to be "capabilities"?`}},
 		{"args beside the plugins", `{"name":"n","args":{"cni":{"ips":["10.1.0.5"]}},` + bridgeOnly + `}`, "",
@@ -84,7 +85,8 @@ func TestListFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	sameBytes(t, l.Raw, []byte(doc))
-	if !l.DisableCheck || l.DisableGC || l.LoadOnlyInlinedPlugins || l.CNIVersion != V040 || !slices.Equal(l.CNIVersions, []Version{V100, V031}) {
+	if !l.DisableCheck || l.DisableGC || l.LoadOnlyInlinedPlugins || l.CNIVersion != V040 ||
+		!slices.Equal(l.CNIVersions, []Version{V100, V031}) {
 		t.Errorf("%+v", l)
 	}
 	if p := l.Plugins[0]; p.Name != "n" || p.CNIVersion != V040 { // clause C4
@@ -103,7 +105,8 @@ func TestListOfOne(t *testing.T) {
 	}
 	sameBytes(t, l.Raw, []byte(`{"cniVersion":"0.1.0","name":"n","plugins":[{"type":"bridge","name":"n","x":[9007199254740993,"<"]}]}`))
 	again, err := ParseList(l.Raw)
-	if err != nil || len(again.Plugins) != 1 || again.Plugins[0].Type != "bridge" || again.Name != "n" || !json.Valid(l.Raw) {
+	if err != nil || len(again.Plugins) != 1 || again.Plugins[0].Type != "bridge" || again.Name != "n" ||
+		!json.Valid(l.Raw) {
 		t.Errorf("%+v, %v", again, err)
 	}
 }
@@ -122,8 +125,10 @@ func TestSelect(t *testing.T) {
 		{"the highest", List{CNIVersion: V040, CNIVersions: []Version{V100, V031}}, nil, V100},
 		{"cniVersion counts", List{CNIVersion: V110, CNIVersions: []Version{V100, V031}}, nil, V110},
 		{"one to come is passed over", List{CNIVersion: V040, CNIVersions: []Version{"1.2.0", V100}}, nil, V100},
-		{"a plugin is older", List{CNIVersion: V040, CNIVersions: []Version{V100, V110}}, [][]Version{all, {V031, V040, V100}}, V100},
-		{"two plugins", List{CNIVersion: V040, CNIVersions: []Version{V100, V110}}, [][]Version{{V100, V040}, {V110, V040}}, V040},
+		{"a plugin is older", List{CNIVersion: V040, CNIVersions: []Version{V100, V110}},
+			[][]Version{all, {V031, V040, V100}}, V100},
+		{"two plugins", List{CNIVersion: V040, CNIVersions: []Version{V100, V110}}, [][]Version{{V100, V040}, {V110, V040}},
+			V040},
 		{"no common one", List{Name: "n", CNIVersion: V040}, [][]Version{{V100}}, ""},
 		{"not the protocol's", List{Name: "n", CNIVersion: "2.0.0"}, nil, ""},
 		{"text, not number", List{Name: "n", CNIVersion: "1.0"}, nil, ""},

@@ -80,11 +80,12 @@ func again(winner *List, f loaded) *FileError {
 	if filepath.Ext(winner.File) == ".conflist" && filepath.Ext(f.file) != ".conflist" {
 		why = "lists go before single configurations"
 	}
-	return &FileError{File: f.file, Err: fmt.Errorf("defines network %q once more and is not used; %s wins: %s", f.list.Name, winner.File, why)}
+	return &FileError{File: f.file, Err: fmt.Errorf("defines network %q once more and is not used; %s wins: %s",
+		f.list.Name, winner.File, why)}
 }
 
-// Load reads the network of that name, with the Warnings that LoadDir has for it; what is wrong with the files of others
-// is LoadDir's to say. Where a file of that name is bad the error is that file's; where there is none it wraps
+// Load reads the network of that name, with the Warnings that LoadDir has for it; what is wrong with the files of
+// others is LoadDir's to say. Where a file of that name is bad the error is that file's; where there is none it wraps
 // ErrNotFound and says what there is.
 func Load(dir, name string) (*List, error) {
 	if err := ValidName(name); err != nil {
@@ -240,7 +241,8 @@ func (d *document) ofFile(file string, single bool) (l *List, err *FileError) {
 		return nil, d.bad(CodeConfig, m.at, "plugins", "this is a list: a file with a list is named *.conflist")
 	}
 	if m, ok := d.root.fold("type"); ok && !single && d.single() {
-		return nil, d.bad(CodeConfig, m.at, "type", "this is a single configuration: its file is named *.conf, or it goes into plugins: […]")
+		return nil, d.bad(CodeConfig, m.at, "type",
+			"this is a single configuration: its file is named *.conf, or it goes into plugins: […]")
 	}
 	if l, err = read(); err != nil {
 		return nil, err

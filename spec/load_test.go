@@ -76,17 +76,21 @@ func TestLoadDir(t *testing.T) {
 		files                     []string
 		lists, warnings, problems []string
 	}{
-		{"order", []string{"20.conflist", list("b", "x"), "10.json", single("d", "x"), "10.conf", single("c", "x"), "10.conflist", list("a", "x"), ".0.conflist", list("dot", "x")},
+		{"order", []string{"20.conflist", list("b", "x"), "10.json", single("d", "x"), "10.conf", single("c", "x"),
+			"10.conflist", list("a", "x"), ".0.conflist", list("dot", "x")},
 			[]string{"dot=x", "a=x", "b=x", "c=x", "d=x"}, nil, nil},
-		{"other files", []string{"a.CONF", "?", "a.conf~", "?", "a.conflist.bak", "?", "README", "?", "sub/a.conflist", "?", "x.conf/y", "?"},
+		{"other files", []string{"a.CONF", "?", "a.conf~", "?", "a.conflist.bak", "?", "README", "?", "sub/a.conflist", "?",
+			"x.conf/y", "?"},
 			nil, nil, nil},
-		{"a bad one hides no good one", []string{"10.conflist", "{", "15.conflist", "", "20.conflist", list("b", "x"), "30.conf", "[]", "40.conf", single("c", "../x")},
+		{"a bad one hides no good one", []string{"10.conflist", "{", "15.conflist", "", "20.conflist", list("b", "x"),
+			"30.conf", "[]", "40.conf", single("c", "../x")},
 			[]string{"b=x"}, nil, []string{
 				"10.conflist:1:2: the text ends inside the object that begins at line 1, column 1",
 				"15.conflist:1:1: there is no JSON here, the text is empty",
 				"30.conf:1:1: the configuration is an array: it has to be an object",
 				`40.conf:1:46: type: type "../x" is no plain file name`}},
-		{"the first of a name", []string{"20.conflist", list("n", "second"), "10.conflist", list("n", "first"), "05.conf", single("n", "third")},
+		{"the first of a name", []string{"20.conflist", list("n", "second"), "10.conflist", list("n", "first"), "05.conf",
+			single("n", "third")},
 			[]string{"n=first"}, []string{
 				`20.conflist: defines network "n" once more and is not used; 10.conflist wins: it comes first by name`,
 				`05.conf: defines network "n" once more and is not used; 10.conflist wins: lists go before single configurations`}, nil},
@@ -101,14 +105,16 @@ func TestLoadDir(t *testing.T) {
 		{"single of 1.0.0", []string{"a.conf", `{"cniVersion": "1.0.0", "name": "a", "type": "x"}`},
 			[]string{"a=x"}, []string{`a.conf:1:2: cniVersion: from 1.0.0 on there are only lists: put the plugin into {"cniVersion": …, "name": …, "plugins": [{"type": …}]}`}, nil},
 		{"no type", []string{"a.conf", `{"name": "a"}`, "b.conflist", `{"name": "b"}`},
-			nil, nil, []string{"b.conflist:1:1: plugins: is missing: none stand here, and b has none", "a.conf:1:1: type: is missing: it names the plugin"}},
+			nil, nil, []string{"b.conflist:1:1: plugins: is missing: none stand here, and b has none",
+				"a.conf:1:1: type: is missing: it names the plugin"}},
 		{"drop-in folder", []string{"a.conflist", list("n", "x", "y"), "n/20.conf", `{"type": "second"}`, "n/10.conf", `{"type": "first", "runtimeConfig": {}, "args": {"podman_options": {"isolate": "1"}}}`, "n/30.json", "?", "n/40.conflist", "?", "n/50.conf/z", "?"},
 			[]string{"n=x,y,first,second"}, []string{"n/10.conf:1:19: runtimeConfig: is for the runtime to set, not for a file: what the runtime says wins"}, nil},
 		{"only a drop-in folder", []string{"a.conflist", `{"name": "n"}`, "n/10.conf", `{"type": "first"}`},
 			[]string{"n=first"}, nil, nil},
 		{"drop-in folder, not asked for", []string{"a.conflist", `{"name": "n", "loadOnlyInlinedPlugins": true, "plugins": [{"type": "x"}]}`, "n/10.conf", "?"},
 			[]string{"n=x"}, nil, nil},
-		{"a bad drop-in fails its network", []string{"a.conflist", list("n", "x"), "n/10.conf", "{\n\"type\": 5}", "b.conflist", list("b", "y")},
+		{"a bad drop-in fails its network", []string{"a.conflist", list("n", "x"), "n/10.conf", "{\n\"type\": 5}",
+			"b.conflist", list("b", "y")},
 			[]string{"b=y"}, nil, []string{"n/10.conf:2:9: type: is the number 5, and has to be a string"}},
 		{"no drop-ins for a single one", []string{"a.conf", single("n", "x"), "n/10.conf", "?"},
 			[]string{"n=x"}, nil, nil},
@@ -131,14 +137,16 @@ func TestLoadDirOddities(t *testing.T) {
 		t.Errorf("%v, %v: a directory that is not there has no networks", lists, problems)
 	}
 	dir := confDir(t, "elsewhere/a", list("n", "x"))
-	for link, target := range map[string]string{"a.conflist": "elsewhere/a", "b.conflist": "nowhere", "c.conflist": "elsewhere"} {
+	for link, target := range map[string]string{"a.conflist": "elsewhere/a", "b.conflist": "nowhere",
+		"c.conflist": "elsewhere"} {
 		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	names, _, problems := loadedLists(dir)
 	sameLines(t, "lists", names, []string{"n=x"})
-	sameLines(t, "problems", problems, []string{"b.conflist: stat: no such file or directory", "c.conflist: read: it is no plain file but a directory"})
+	sameLines(t, "problems", problems, []string{"b.conflist: stat: no such file or directory",
+		"c.conflist: read: it is no plain file but a directory"})
 }
 
 // clause: C1 C10
@@ -162,7 +170,8 @@ func TestLoad(t *testing.T) {
 
 	_, err = Load(dir, "broken")
 	var f *FileError
-	if errors.Is(err, ErrNotFound) || !errors.As(err, &f) || f.File != filepath.Join(dir, "40.conflist") || f.Line != 1 || f.Column != 31 {
+	if errors.Is(err, ErrNotFound) || !errors.As(err, &f) || f.File != filepath.Join(dir, "40.conflist") || f.Line != 1 ||
+		f.Column != 31 {
 		t.Errorf("%v", err)
 	}
 
@@ -178,7 +187,8 @@ func TestLoad(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	for name, want := range map[string]string{"": "name is empty", "../x": "begins with '.'", "a/b": "has the character '/'"} {
+	for name, want := range map[string]string{"": "name is empty", "../x": "begins with '.'",
+		"a/b": "has the character '/'"} {
 		_, err := Load(dir, name)
 		wantError(t, err, want)
 	}

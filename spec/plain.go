@@ -10,21 +10,21 @@ import (
 	"syscall"
 )
 
-// MaxFile is how many bytes a configuration or a file of somebody's state may have. Those that are written have some thousand, and the
-// largest a few for each of many thousand addresses.
+// MaxFile is how many bytes a configuration or a file of somebody's state may have. Those that are written have some
+// thousand, and the largest a few for each of many thousand addresses.
 const MaxFile = 16 << 20
 
 // ErrNotPlain: what has a file's name is a pipe, a device, a link or a directory, or is larger than any such file.
 var ErrNotPlain = errors.New("no plain file")
 
-// ReadPlain reads a file that is one, of most bytes. A pipe that has the name of a file of state would hang who opens it
-// for ever, a device may begin to work, a symbolic link may lead to one, and a huge file costs time and memory.
+// ReadPlain reads a file that is one, of most bytes. A pipe that has the name of a file of state would hang who opens
+// it for ever, a device may begin to work, a symbolic link may lead to one, and a huge file costs time and memory.
 func ReadPlain(path string, most int64) ([]byte, error) {
 	return readPlain(path, most, os.Lstat, syscall.O_NOFOLLOW)
 }
 
-// ReadLinked is ReadPlain for what a person may have put somewhere else, and a symbolic link in its place: a configuration,
-// or what the command line names.
+// ReadLinked is ReadPlain for what a person may have put somewhere else, and a symbolic link in its place: a
+// configuration, or what the command line names.
 func ReadLinked(path string, most int64) ([]byte, error) { return readPlain(path, most, os.Stat, 0) }
 
 func readPlain(path string, most int64, stat func(string) (os.FileInfo, error), flags int) ([]byte, error) {

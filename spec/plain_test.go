@@ -31,18 +31,22 @@ func TestReadPlain(t *testing.T) {
 	if _, err := spec.ReadPlain(filepath.Join(dir, "none"), 10); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("none: %v", err)
 	}
-	pipe, link, loop, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), filepath.Join(dir, "loop"), filepath.Join(dir, "socket")
+	pipe, link, loop, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), filepath.Join(dir,
+		"loop"), filepath.Join(dir, "socket")
 	huge := write("huge", "")
 	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, link), os.Symlink(loop, loop), os.Truncate(huge, 3<<30)); err != nil {
+	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Symlink(pipe, link), os.Symlink(loop, loop),
+		os.Truncate(huge, 3<<30)); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{pipe: "a named pipe", link: "a symbolic link", loop: "a symbolic link", socket: "a socket",
-		dir: "a directory", "/dev/null": "a device", huge: "more than 10 bytes", write("long", "0123456789a"): "more than 10 bytes"} {
+	for path, want := range map[string]string{pipe: "a named pipe", link: "a symbolic link", loop: "a symbolic link",
+		socket: "a socket",
+		dir:    "a directory", "/dev/null": "a device", huge: "more than 10 bytes", write("long",
+			"0123456789a"): "more than 10 bytes"} {
 		b, err := spec.ReadPlain(path, 10)
 		if !errors.Is(err, spec.ErrNotPlain) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %d bytes, %v, want %q", path, len(b), err, want)
@@ -56,7 +60,8 @@ func TestReadPlain(t *testing.T) {
 	if b, err := spec.ReadLinked(full, 10); err != nil || string(b) != "0123456789" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if _, err := spec.ReadLinked(link, 10); !errors.Is(err, spec.ErrNotPlain) || !strings.Contains(err.Error(), "a named pipe") {
+	if _, err := spec.ReadLinked(link, 10); !errors.Is(err, spec.ErrNotPlain) ||
+		!strings.Contains(err.Error(), "a named pipe") {
 		t.Error(err)
 	}
 }

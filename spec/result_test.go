@@ -97,11 +97,13 @@ func TestConversionWithoutAddress(t *testing.T) {
 		v    Version
 		bad  string
 	}{
-		{"only interfaces", Result{Interfaces: []Interface{{Name: "eth0"}}}, V020, "cannot say this result: it has no address"},
+		{"only interfaces", Result{Interfaces: []Interface{{Name: "eth0"}}}, V020,
+			"cannot say this result: it has no address"},
 		{"nothing at all", Result{}, V010, "cannot say this result"},
 		{"nothing, as it was read", Result{CNIVersion: V020}, V010, ""},
 		{"only interfaces, newer", Result{Interfaces: []Interface{{Name: "eth0"}}}, V030, ""},
-		{"routes read without address", Result{CNIVersion: V020, Routes: []Route{{Dst: netip.MustParsePrefix("::/0")}}}, V020, "cannot say"},
+		{"routes read without address", Result{CNIVersion: V020, Routes: []Route{{Dst: netip.MustParsePrefix("::/0")}}}, V020,
+			"cannot say"},
 		{"an address that is none", Result{IPs: []IP{{}}}, V100, "ips[0] has no address"},
 		{"a route to nowhere", Result{Routes: []Route{{}}}, V100, "routes[0] has no destination"},
 		{"a version to come", Result{}, "1.2.0", `"1.2.0" is not known`},
@@ -159,7 +161,8 @@ func TestMislabelledResult(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.CNIVersion != v || len(r.IPs) != 2 || len(r.Interfaces) != 1 || r.InterfaceOf(r.IPs[1]).Name != "lo" || r.Extra != nil {
+		if r.CNIVersion != v || len(r.IPs) != 2 || len(r.Interfaces) != 1 || r.InterfaceOf(r.IPs[1]).Name != "lo" ||
+			r.Extra != nil {
 			t.Errorf("%s: %+v", v, r)
 		}
 	}

@@ -13,13 +13,15 @@ import (
 
 // clause: V5
 func TestParseVersion(t *testing.T) {
-	for s, known := range map[string]bool{"": true, "0.1.0": true, "1.1.0": true, "1.2.0": false, "0.3.2": false, "1.0": false, "1": false, "01.0.0": false} {
+	for s, known := range map[string]bool{"": true, "0.1.0": true, "1.1.0": true, "1.2.0": false, "0.3.2": false,
+		"1.0": false, "1": false, "01.0.0": false} {
 		v, err := ParseVersion(s)
 		if err != nil || v.Known() != known || s != "" && string(v) != s {
 			t.Errorf("%q: %q, %v, known %v", s, v, err, v.Known())
 		}
 	}
-	for _, s := range []string{"1.0.0-rc1", "v1.0.0", "1.0.0.0", ".", "1..0", "1.0.", "-1.0.0", " 1.0.0", "1.0.0\n", "99999999999999999999.0.0", "٠.١.٠"} {
+	for _, s := range []string{"1.0.0-rc1", "v1.0.0", "1.0.0.0", ".", "1..0", "1.0.", "-1.0.0", " 1.0.0", "1.0.0\n",
+		"99999999999999999999.0.0", "٠.١.٠"} {
 		if v, err := ParseVersion(s); err == nil {
 			t.Errorf("%q is %q", s, v)
 		}
@@ -27,7 +29,8 @@ func TestParseVersion(t *testing.T) {
 	for _, tc := range []struct {
 		v, w Version
 		want bool
-	}{{"", V010, true}, {V010, "", true}, {"", V020, false}, {V040, V031, true}, {V031, V040, false}, {V100, V100, true}, {"1.10.0", V110, true}, {"1.1", V110, true}, {"2", V110, true}} {
+	}{{"", V010, true}, {V010, "", true}, {"", V020, false}, {V040, V031, true}, {V031, V040, false}, {V100, V100,
+		true}, {"1.10.0", V110, true}, {"1.1", V110, true}, {"2", V110, true}} {
 		if tc.v.AtLeast(tc.w) != tc.want {
 			t.Errorf("%q at least %q: want %v", tc.v, tc.w, tc.want)
 		}
@@ -88,7 +91,8 @@ func TestValidIfName(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, s := range []string{"", ".", "..", "1234567890123456", "ééééééé12", "a/b", "a:1", "a b", "a\t", "a\u00a0", "a\u2003", "a\x00", "eth%d", "a%", "all", "default", "e\xff", "e\x01", "e\x7f", "\ufffd", "à"} {
+	for _, s := range []string{"", ".", "..", "1234567890123456", "ééééééé12", "a/b", "a:1", "a b", "a\t",
+		"a\u00a0", "a\u2003", "a\x00", "eth%d", "a%", "all", "default", "e\xff", "e\x01", "e\x7f", "\ufffd", "à"} {
 		if err := ValidIfName(s); err == nil {
 			t.Errorf("%q is valid", s)
 		}
@@ -148,7 +152,8 @@ func TestParseArgs(t *testing.T) {
 
 func TestNearest(t *testing.T) {
 	among := []string{"bridge", "host-local", "isGateway", "mtu", "x"}
-	for word, want := range map[string]string{"brigde": "bridge", "Bridge": "bridge", "hostlocal": "host-local", "isgatway": "isGateway", "mut": "mtu", "mtuu": "mtu",
+	for word, want := range map[string]string{"brigde": "bridge", "Bridge": "bridge", "hostlocal": "host-local",
+		"isgatway": "isGateway", "mut": "mtu", "mtuu": "mtu",
 		"vlan": "", "": "", "y": "", "completely": "", "macvlan": ""} {
 		if got, ok := Nearest(word, among); got != want || ok != (want != "") {
 			t.Errorf("%q: %q", word, got)
@@ -158,14 +163,16 @@ func TestNearest(t *testing.T) {
 
 // clause: P7 P8
 func TestErrorDocument(t *testing.T) {
-	e := &Error{Code: CodeConfig, Msg: "Invalid <Configuration>", Details: "Network 192.168.0.0/31 too small to allocate from."}
+	e := &Error{Code: CodeConfig, Msg: "Invalid <Configuration>",
+		Details: "Network 192.168.0.0/31 too small to allocate from."}
 	sameBytes(t, e.Encode(V100), []byte(`{
     "cniVersion": "1.0.0",
     "code": 7,
     "msg": "Invalid <Configuration>",
     "details": "Network 192.168.0.0/31 too small to allocate from."
 }`))
-	sameBytes(t, (&Error{Code: 100, Msg: "m"}).Encode(""), []byte("{\n    \"cniVersion\": \"0.1.0\",\n    \"code\": 100,\n    \"msg\": \"m\"\n}"))
+	sameBytes(t, (&Error{Code: 100, Msg: "m"}).Encode(""),
+		[]byte("{\n    \"cniVersion\": \"0.1.0\",\n    \"code\": 100,\n    \"msg\": \"m\"\n}"))
 	if e.CNIVersion != "" {
 		t.Error("Encode changes nothing")
 	}
@@ -202,14 +209,16 @@ func TestErrorHint(t *testing.T) {
 		AsError(fmt.Errorf("first: %w", errors.Join(io.EOF, taken)), CodeInternal),
 		AsError(errors.Join(Errorf(CodeIO, "another one"), taken), CodeInternal),
 	} {
-		if !strings.Contains(e.Hint, "No file says that: it comes from -p") || e.Holder != "lan/web/eth0" || strings.Contains(e.Error(), e.Hint) {
+		if !strings.Contains(e.Hint, "No file says that: it comes from -p") || e.Holder != "lan/web/eth0" ||
+			strings.Contains(e.Error(), e.Hint) {
 			t.Errorf("%+v", e)
 		}
 	}
 	for _, details := range []string{"", "two; of them"} {
 		e := &Error{Code: CodeConfig, Msg: "m", Details: details, Hint: "Do this.", Holder: "lan/web/eth0"}
 		var doc struct{ Details string }
-		if err := json.Unmarshal(e.Encode(V100), &doc); err != nil || doc.Details != strings.TrimPrefix(details+"; Do this.; "+free, "; ") {
+		if err := json.Unmarshal(e.Encode(V100), &doc); err != nil ||
+			doc.Details != strings.TrimPrefix(details+"; Do this.; "+free, "; ") {
 			t.Errorf("%q, %v", doc.Details, err)
 		}
 		back, _ := DecodeError(e.Encode(V100))
@@ -217,8 +226,10 @@ func TestErrorHint(t *testing.T) {
 			t.Errorf("%+v, want %+v", back, e)
 		}
 	}
-	for path, want := range map[string]string{"CNI_ARGS: MAC": "CNI_ARGS.", "runtimeConfig.mac": "CAP_ARGS.", "runtimeConfig.portMappings[0].hostPort": "or from CAP_ARGS.", "ipam.subnet": ""} {
-		if hint := Errorf(CodeConfig, "%s: 5: want something else", path).Hint; !strings.Contains(hint, want) || want == "" && hint != "" {
+	for path, want := range map[string]string{"CNI_ARGS: MAC": "CNI_ARGS.", "runtimeConfig.mac": "CAP_ARGS.",
+		"runtimeConfig.portMappings[0].hostPort": "or from CAP_ARGS.", "ipam.subnet": ""} {
+		if hint := Errorf(CodeConfig, "%s: 5: want something else", path).Hint; !strings.Contains(hint, want) || want == "" &&
+			hint != "" {
 			t.Errorf("%s: %q", path, hint)
 		}
 	}
@@ -251,14 +262,17 @@ func TestErrorChain(t *testing.T) {
 		t.Error("an error document is itself")
 	}
 	wrapped := AsError(fmt.Errorf("ipam host-local: %w", full), CodeInternal)
-	if wrapped.Code != CodeTryAgain || wrapped.Msg != "ipam host-local: range is full" || wrapped.Details != "254 of 254" || !errors.Is(wrapped, full) {
+	if wrapped.Code != CodeTryAgain || wrapped.Msg != "ipam host-local: range is full" ||
+		wrapped.Details != "254 of 254" || !errors.Is(wrapped, full) {
 		t.Errorf("%+v", wrapped)
 	}
 	joined := AsError(errors.Join(io.EOF, fmt.Errorf("b: %w", full), fs.ErrExist), CodeInternal)
-	if joined.Code != CodeTryAgain || joined.Msg != "EOF; b: range is full; file already exists" || !errors.Is(joined, io.EOF) || !errors.Is(joined, fs.ErrExist) {
+	if joined.Code != CodeTryAgain || joined.Msg != "EOF; b: range is full; file already exists" ||
+		!errors.Is(joined, io.EOF) || !errors.Is(joined, fs.ErrExist) {
 		t.Errorf("%+v", joined)
 	}
-	if plain := AsError(io.EOF, CodeInternal); plain.Code != CodeInternal || plain.Msg != "EOF" || !errors.Is(plain, io.EOF) {
+	if plain := AsError(io.EOF, CodeInternal); plain.Code != CodeInternal || plain.Msg != "EOF" ||
+		!errors.Is(plain, io.EOF) {
 		t.Errorf("%+v", plain)
 	}
 	if AsError(nil, CodeInternal) != nil {

@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// Unseen reports whether it proves nothing that there is no file at a namespace's path: not even its directory is there, as in
-// a container without the host's mounts. What is below /proc is there as long as its process is. With the mounts of the
-// host itself a missing directory is as good as a missing file: after a boot there is no /run/netns until the first container.
+// Unseen reports whether it proves nothing that there is no file at a namespace's path: not even its directory is
+// there, as in a container without the host's mounts. What is below /proc is there as long as its process is. With the
+// mounts of the host itself a missing directory is as good as a missing file: after a boot there is no /run/netns until
+// the first container.
 func Unseen(netns string) bool {
 	_, err := os.Stat(filepath.Dir(netns))
 	return err != nil && !strings.HasPrefix(netns, "/proc/") && !(os.IsNotExist(err) && hostMounts())
 }
 
-// hostMounts reports whether this thread sees the mounts of the host: it is in the mount namespace that the kernel began
-// with, or in that of process 1 of the first PID namespace. Where that cannot be told it is false.
+// hostMounts reports whether this thread sees the mounts of the host: it is in the mount namespace that the kernel
+// began with, or in that of process 1 of the first PID namespace. Where that cannot be told it is false.
 func hostMounts() bool {
 	// include/uapi/linux/nsfs.h; that of mounts is fixed since Linux 6.18.
 	const firstMounts, firstPIDs = "mnt:[4026531832]", "pid:[4026531836]"

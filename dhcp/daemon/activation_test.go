@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 )
 
-// The daemon takes the socket that systemd listens on, tells it when it is ready, and leaves the socket when it ends: who
-// asks meanwhile waits for the next one.
+// The daemon takes the socket that systemd listens on, tells it when it is ready, and leaves the socket when it ends:
+// who asks meanwhile waits for the next one.
 func TestActivation(t *testing.T) {
 	l := newLAN(t)
 	l.dnsmasq(t)
@@ -91,7 +91,8 @@ func TestFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	pidfile := filepath.Join(prefix, "pid")
-	p := startDaemon(t, "-hostprefix", prefix, "-pidfile", pidfile, "-socketpath", "/run/cni/other.sock", "-broadcast", "-timeout", "5s", "-resendmax", "3s", "-resendtimeout", "30s")
+	p := startDaemon(t, "-hostprefix", prefix, "-pidfile", pidfile, "-socketpath", "/run/cni/other.sock", "-broadcast",
+		"-timeout", "5s", "-resendmax", "3s", "-resendtimeout", "30s")
 	if b, err := os.ReadFile(pidfile); err != nil || string(b) != fmt.Sprint(p.cmd.Process.Pid) {
 		t.Errorf("pidfile %q %v", b, err)
 	}

@@ -15,8 +15,8 @@ import (
 // Adopt is the verb, beside CNI's, by which the daemon takes a container over that another daemon got an address for.
 const Adopt = "ADOPT"
 
-// adopt asks the servers whether a container's lease of DHCPv4 holds, as after a restart (INIT-REBOOT), and keeps it. What is
-// kept already is. It changes nothing on the link.
+// adopt asks the servers whether a container's lease of DHCPv4 holds, as after a restart (INIT-REBOOT), and keeps it.
+// What is kept already is. It changes nothing on the link.
 func (d *Daemon) adopt(ctx context.Context, q question) error {
 	wanted, err := q.ipam.Wanted(q.owner, q.Args.Args)
 	if err != nil {
@@ -76,7 +76,8 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 		return err
 	}
 	if got.Addresses[0].Prefix.Addr() != have.Addr() {
-		return errors.Join(fmt.Errorf("the server gives %v, and the container has %v", got.Addresses[0].Prefix, have), d.giveBack(proto, link, record{Ask: a, Lease: got}))
+		return errors.Join(fmt.Errorf("the server gives %v, and the container has %v", got.Addresses[0].Prefix, have),
+			d.giveBack(proto, link, record{Ask: a, Lease: got}))
 	}
 	return d.keep(proto, a, q, id, link, got)
 }

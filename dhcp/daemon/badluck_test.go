@@ -31,7 +31,8 @@ func TestNoDaemon(t *testing.T) {
 	os.Remove(rpc.DefaultSocket)
 	a := newAttachment(t, "c1", overBridge)
 	for verb, code := range map[string]int{"ADD": 11, "STATUS": 50} {
-		coded(t, a.callWithin(t, verb, 5*time.Second), code, "dial unix /run/cni/dhcp.sock: connect: no such file or directory; start the daemon")
+		coded(t, a.callWithin(t, verb, 5*time.Second), code,
+			"dial unix /run/cni/dhcp.sock: connect: no such file or directory; start the daemon")
 	}
 	if b, _ := json.Marshal(a.callWithin(t, "STATUS", 5*time.Second)); !strings.Contains(string(b), "cni-dhcp.socket, or `fairlead dhcp daemon`.") {
 		t.Errorf("STATUS does not say what starts the daemon: %s", b)
@@ -43,7 +44,8 @@ func TestNoDaemon(t *testing.T) {
 	a.must(t, "ADD")
 	d.end(syscall.SIGKILL) // which leaves the socket
 	coded(t, a.callWithin(t, "STATUS", 5*time.Second), 50, "connection refused")
-	coded(t, a.callWithin(t, "CHECK", 5*time.Second), 50, "/run/cni/dhcp.sock: connect: connection refused; start the daemon")
+	coded(t, a.callWithin(t, "CHECK", 5*time.Second), 50,
+		"/run/cni/dhcp.sock: connect: connection refused; start the daemon")
 	if err := a.callWithin(t, "DEL", 5*time.Second); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
@@ -65,7 +67,8 @@ func TestNoteAndLink(t *testing.T) {
 	a := newAttachment(t, "c1", overBridge)
 	a.must(t, "ADD")
 	d.end(syscall.SIGKILL)
-	if left, err := dhcp.LeaveNote(dhcp.StateDir, spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}); err != nil || !left {
+	if left, err := dhcp.LeaveNote(dhcp.StateDir,
+		spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}); err != nil || !left {
 		t.Fatal(err)
 	}
 	startDaemon(t)
@@ -213,8 +216,10 @@ func TestGarbage(t *testing.T) {
 	l := newLAN(t)
 	l.dnsmasq(t)
 	startDaemon(t)
-	for _, text := range []string{"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "CONNECT /_goRPC_ HTTP/1.0\n\n\x00\x01\x02", "CONNECT /_goRPC_ HTTP/1.0\n\n\xf8\x7f\xff\xff\xff\xff\xff\xff\xff",
-		"CONNECT /_goRPC_ HTTP/1.0\n\n" + strings.Repeat("\x05\xff\x82", 1000), strings.Repeat("x", 100000), strings.Repeat("x\n", 100000)} {
+	for _, text := range []string{"", "\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"CONNECT /_goRPC_ HTTP/1.0\n\n\x00\x01\x02", "CONNECT /_goRPC_ HTTP/1.0\n\n\xf8\x7f\xff\xff\xff\xff\xff\xff\xff",
+		"CONNECT /_goRPC_ HTTP/1.0\n\n" + strings.Repeat("\x05\xff\x82", 1000), strings.Repeat("x",
+			100000), strings.Repeat("x\n", 100000)} {
 		conn, err := net.Dial("unix", rpc.DefaultSocket)
 		if err != nil {
 			t.Fatal(err)
@@ -236,7 +241,9 @@ func TestGarbage(t *testing.T) {
 	}
 	for _, conf := range []string{"", "{}", "[]", `{"name":"n","type":"t","ipam":[]}`, `{"name":"n","type":"t","ipam":{"provide":7}}`, strings.Repeat("[", 100000)} {
 		for _, method := range []string{rpc.Allocate, rpc.Release} {
-			if err := rpc.Call(ctx, rpc.DefaultSocket, method, rpc.Args{ContainerID: "c", IfName: "eth0", Netns: "/run/netns/none", StdinData: []byte(conf)}, &struct{}{}); err == nil && method == rpc.Allocate {
+			if err := rpc.Call(ctx, rpc.DefaultSocket, method,
+				rpc.Args{ContainerID: "c", IfName: "eth0", Netns: "/run/netns/none",
+					StdinData: []byte(conf)}, &struct{}{}); err == nil && method == rpc.Allocate {
 				t.Errorf("%s of %.30q succeeds", method, conf)
 			}
 		}
@@ -313,10 +320,12 @@ func TestOddFiles(t *testing.T) {
 	}
 	edit("newer", func(m map[string]any) { m["format"] = 99 })
 	edit("future", func(m map[string]any) { m["uptime"] = m["uptime"].(float64) + 1e15 })
-	nstest.Run(t, "sh", "-ec", "cd "+dhcp.StateDir+"; cp "+file("good")+" 000000000000.0000000000000000.dhcpv4.lease; echo x > foreign; mkdir odd.lease; echo x > "+file("good")+".new")
+	nstest.Run(t, "sh", "-ec", "cd "+dhcp.StateDir+"; cp "+file("good")+
+		" 000000000000.0000000000000000.dhcpv4.lease; echo x > foreign; mkdir odd.lease; echo x > "+file("good")+".new")
 	asked := strings.Count(srv.text(), "DHCPACK")
 	d = startDaemon(t)
-	for _, words := range []string{file("torn"), file("empty"), file("newer"), "in format 99; this one reads 1", "by another's name", "odd.lease", "from the future"} {
+	for _, words := range []string{file("torn"), file("empty"), file("newer"), "in format 99; this one reads 1",
+		"by another's name", "odd.lease", "from the future"} {
 		if !strings.Contains(d.text(), words) {
 			t.Errorf("%s is not said in\n%s", words, d.text())
 		}
@@ -328,7 +337,8 @@ func TestOddFiles(t *testing.T) {
 	if _, err := os.Stat(file("newer")); err != nil {
 		t.Error(err)
 	}
-	for _, name := range []string{filepath.Base(file("torn")), filepath.Base(file("empty")), "000000000000.0000000000000000.dhcpv4.lease"} {
+	for _, name := range []string{filepath.Base(file("torn")), filepath.Base(file("empty")),
+		"000000000000.0000000000000000.dhcpv4.lease"} {
 		if _, err := os.Stat(filepath.Join(dhcp.StateDir, "broken", name)); err != nil {
 			t.Error(err)
 		}

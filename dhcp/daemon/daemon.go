@@ -57,7 +57,8 @@ type key struct {
 
 // New starts a daemon on the leases that the last one left.
 func New(s Settings) (*Daemon, error) {
-	d := &Daemon{Settings: s, store: store{filepath.Join(s.HostPrefix, s.StateDir)}, keepers: map[key]*keeper{}, busy: map[spec.Owner]chan struct{}{}}
+	d := &Daemon{Settings: s, store: store{filepath.Join(s.HostPrefix, s.StateDir)}, keepers: map[key]*keeper{},
+		busy: map[spec.Owner]chan struct{}{}}
 	if err := os.MkdirAll(d.store.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -86,7 +87,8 @@ func New(s Settings) (*Daemon, error) {
 		lock.Close()
 		return nil, err
 	}
-	_, _ = d.host.ID(d.host) // any question: the netlink library finds its byte order out at the first one, and not for several at once
+	// any question: the netlink library finds its byte order out at the first one, and not for several at once
+	_, _ = d.host.ID(d.host)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i, r := range records {
 		// Some hundreds a second, so that servers and this daemon keep up.
@@ -176,7 +178,8 @@ func (d *Daemon) resume(r record, when time.Time) {
 }
 
 func (d *Daemon) newKeeper(proto dhcp.Protocol, r record) *keeper {
-	return &keeper{d: d, proto: proto, at: key{r.Ask.Owner, r.Protocol}, rec: r, number: -1, up: true, done: make(chan struct{}), wake: make(chan struct{}, 1)}
+	return &keeper{d: d, proto: proto, at: key{r.Ask.Owner, r.Protocol}, rec: r, number: -1, up: true,
+		done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 func (d *Daemon) start(k *keeper, when time.Time) {
@@ -191,7 +194,8 @@ func (d *Daemon) start(k *keeper, when time.Time) {
 // drop forgets a lease that there is nothing to give back through. The file goes first: who deletes the owner meanwhile
 // waits for this keeper's end, and finds nothing.
 func (d *Daemon) drop(k *keeper, why error) {
-	slog.Info("a lease is dropped; its server has it until it ends", "owner", k.at.owner, "protocol", k.at.protocol, "reason", why)
+	slog.Info("a lease is dropped; its server has it until it ends", "owner", k.at.owner, "protocol", k.at.protocol,
+		"reason", why)
 	if err := d.store.remove(k.at.owner, k.at.protocol); err != nil {
 		slog.Error("forget a lease", "owner", k.at.owner, "error", err)
 	}

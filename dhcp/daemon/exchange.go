@@ -16,11 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taken reports whether the kernel has found out that somebody else has one of a lease's addresses, as it does with IPv6's
-// when the interface plugin puts them on the link.
+// taken reports whether the kernel has found out that somebody else has one of a lease's addresses, as it does with
+// IPv6's when the interface plugin puts them on the link.
 func taken(link reached, l *dhcp.Lease) bool {
 	have, _ := link.NS.Addrs(link.Index)
-	return slices.ContainsFunc(have, func(a kernel.Addr) bool { return a.DADFailed && slices.Contains(l.Prefixes(), a.Prefix) })
+	return slices.ContainsFunc(have, func(a kernel.Addr) bool {
+		return a.DADFailed &&
+			slices.Contains(l.Prefixes(), a.Prefix)
+	})
 }
 
 // takeOff removes leases' addresses from the link, and reports whether they were there.
@@ -41,8 +44,9 @@ func on(link reached, l *dhcp.Lease) bool {
 	return slices.ContainsFunc(have, func(a kernel.Addr) bool { return slices.Contains(l.Prefixes(), a.Prefix) })
 }
 
-// exchange puts a lease on the link in the place of another one, as that one was there: what the interface plugin did not
-// put on the link, as where a virtual machine has the address, is none of ours to put there, unless must says that it is.
+// exchange puts a lease on the link in the place of another one, as that one was there: what the interface plugin did
+// not put on the link, as where a virtual machine has the address, is none of ours to put there, unless must says that
+// it is.
 func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 	have, err := link.NS.Addrs(link.Index)
 	if err != nil {
@@ -67,17 +71,20 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 		a.Prefix = p
 		stay = append(stay, a)
 	}
-	// Before the old ones go, so that what is by the link stays where the kernel lets it. One that fails is tried again below.
+	// Before the old ones go, so that what is by the link stays where the kernel lets it. One that fails is tried again
+	// below.
 	ensureAddrs(link, nil, stay)
 	w := &kernel.World{Container: link.NS}
 	var errs []error
 	ctx := context.Background()
 	for _, r := range old.Routes {
 		k := route(link.Name, r, metric)
-		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n, metric) == k }) || r.Dst.Addr().Is6() {
+		if slices.ContainsFunc(l.Routes, func(n spec.Route) bool { return route(link.Name, n, metric) == k }) ||
+			r.Dst.Addr().Is6() {
 			continue // IPv6's are a router's, and end when that says so, whatever a server gives
 		}
-		gone := kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope), Table: cmp.Or(k.Table, kernel.MainTable)}
+		gone := kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope),
+			Table: cmp.Or(k.Table, kernel.MainTable)}
 		before = slices.DeleteFunc(before, func(b kernel.Route) bool {
 			return b.Dst == gone.Dst && b.Via == gone.Via && b.Priority == gone.Priority && b.Table == gone.Table
 		})
@@ -119,7 +126,8 @@ func ensureAddrs(link reached, there, want []kernel.Addr) (err error) {
 	return err
 }
 
-// restore adds what others put by the link and the kernel deleted. One by a router that is out of reach now is said and no more.
+// restore adds what others put by the link and the kernel deleted. One by a router that is out of reach now is said and
+// no more.
 func restore(link reached, before []kernel.Route) {
 	now, err := link.NS.Routes(kernel.RouteFilter{Family: kernel.IPv4, Link: link.Index})
 	if err != nil {
@@ -131,7 +139,8 @@ func restore(link reached, before []kernel.Route) {
 			continue
 		}
 		if err := link.NS.AddRoute(r, true); err != nil && !errors.Is(err, fs.ErrExist) {
-			slog.Warn("a route went with a lease's address, and cannot be put back", "link", link.Name, "to", r.Dst, "via", r.Via, "error", err)
+			slog.Warn("a route went with a lease's address, and cannot be put back", "link", link.Name, "to", r.Dst, "via",
+				r.Via, "error", err)
 		}
 	}
 }

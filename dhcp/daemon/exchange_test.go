@@ -18,7 +18,9 @@ import (
 func newLink(t *testing.T, promote int) (link reached, ip func(args ...string) string) {
 	t.Helper()
 	path := nstest.NewNS(t)
-	nstest.RunIn(t, path, "sh", "-ec", fmt.Sprintf("echo %d >/proc/sys/net/ipv4/conf/all/promote_secondaries; ip link add eth0 type veth peer name peer; ip link set peer up; ip link set eth0 up", promote))
+	nstest.RunIn(t, path, "sh", "-ec",
+		fmt.Sprintf("echo %d >/proc/sys/net/ipv4/conf/all/promote_secondaries; ip link add eth0 type veth peer name peer; ip link set peer up; ip link set eth0 up",
+			promote))
 	ns, err := kernel.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -35,12 +37,14 @@ func newLink(t *testing.T, promote int) (link reached, ip func(args ...string) s
 }
 
 func leaseOf(addr, router string) *dhcp.Lease {
-	return &dhcp.Lease{Addresses: []dhcp.Address{{Prefix: netip.MustParsePrefix(addr)}}, Valid: time.Hour, T1: time.Hour / 2, T2: time.Hour / 8 * 7, Asked: time.Now(),
-		Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr(router)}, {Dst: netip.MustParsePrefix("10.11.0.0/24"), GW: netip.MustParseAddr(router)}}}
+	return &dhcp.Lease{Addresses: []dhcp.Address{{Prefix: netip.MustParsePrefix(addr)}}, Valid: time.Hour,
+		T1: time.Hour / 2, T2: time.Hour / 8 * 7, Asked: time.Now(),
+		Routes: []spec.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr(router)},
+			{Dst: netip.MustParsePrefix("10.11.0.0/24"), GW: netip.MustParseAddr(router)}}}
 }
 
-// Another address of the same subnet takes the place of the old one, whatever the kernel does with those that came later;
-// what others put on the link stays, and routes have the metric that ADD gave them.
+// Another address of the same subnet takes the place of the old one, whatever the kernel does with those that came
+// later; what others put on the link stays, and routes have the metric that ADD gave them.
 func TestExchangeInSubnet(t *testing.T) {
 	for promote := range 2 {
 		for _, metric := range []int{0, 500} {
@@ -52,14 +56,17 @@ func TestExchangeInSubnet(t *testing.T) {
 				}
 				ip("addr", "add", "10.9.0.50/24", "dev", "eth0")
 				ip("addr", "add", "10.9.0.200/24", "dev", "eth0")
-				for _, r := range []string{"default via 10.9.0.1" + of, "10.11.0.0/24 via 10.9.0.1" + of, "10.12.0.0/24 via 10.9.0.3", "10.13.0.0/24 via 10.9.0.3 table 77"} {
+				for _, r := range []string{"default via 10.9.0.1" + of, "10.11.0.0/24 via 10.9.0.1" + of,
+					"10.12.0.0/24 via 10.9.0.3", "10.13.0.0/24 via 10.9.0.3 table 77"} {
 					ip(append([]string{"route", "add"}, append(strings.Fields(r), "dev", "eth0")...)...)
 				}
-				if err := exchange(link, leaseOf("10.9.0.50/24", "10.9.0.1"), leaseOf("10.9.0.60/24", "10.9.0.2"), metric, false); err != nil {
+				if err := exchange(link, leaseOf("10.9.0.50/24", "10.9.0.1"), leaseOf("10.9.0.60/24", "10.9.0.2"), metric,
+					false); err != nil {
 					t.Fatal(err)
 				}
 				got := ip("-4", "addr", "show", "eth0") + ip("-4", "route", "show", "table", "all", "dev", "eth0")
-				for _, words := range []string{"inet 10.9.0.60/24", "inet 10.9.0.200/24", "default via 10.9.0.2" + of, "10.11.0.0/24 via 10.9.0.2" + of, "10.12.0.0/24 via 10.9.0.3", "10.13.0.0/24 via 10.9.0.3 table 77"} {
+				for _, words := range []string{"inet 10.9.0.60/24", "inet 10.9.0.200/24", "default via 10.9.0.2" + of,
+					"10.11.0.0/24 via 10.9.0.2" + of, "10.12.0.0/24 via 10.9.0.3", "10.13.0.0/24 via 10.9.0.3 table 77"} {
 					if !strings.Contains(got, words) {
 						t.Errorf("no %s in\n%s", words, got)
 					}
@@ -80,11 +87,12 @@ func TestExchangeInSubnet(t *testing.T) {
 // newTestKeeper keeps a lease without a server.
 func newTestKeeper(t *testing.T, l *dhcp.Lease) *keeper {
 	d := &Daemon{store: store{t.TempDir()}}
-	return d.newKeeper(nil, record{Format: format, Protocol: dhcp.DHCPv4, Ask: dhcp.Ask{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}}, Placed: true, Lease: l})
+	return d.newKeeper(nil, record{Format: format, Protocol: dhcp.DHCPv4,
+		Ask: dhcp.Ask{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}}, Placed: true, Lease: l})
 }
 
-// What cannot be put on the link is not taken for done: it is tried again for a while, also by the next daemon, and nothing of
-// what was there before is left then.
+// What cannot be put on the link is not taken for done: it is tried again for a while, also by the next daemon, and
+// nothing of what was there before is left then.
 func TestPutAgain(t *testing.T) {
 	link, ip := newLink(t, 0)
 	ip("addr", "add", "10.9.0.50/24", "dev", "eth0")
@@ -110,7 +118,8 @@ func TestPutAgain(t *testing.T) {
 	if p, _, _ := k.next(time.Now()); p != renewing {
 		t.Errorf("it is to %v", p)
 	}
-	if r, err := k.d.store.read(k.d.store.path(k.rec.Ask.Owner, dhcp.DHCPv4)); err != nil || r.Was == nil || r.Lease.Prefixes()[0] != l.Prefixes()[0] {
+	if r, err := k.d.store.read(k.d.store.path(k.rec.Ask.Owner, dhcp.DHCPv4)); err != nil || r.Was == nil ||
+		r.Lease.Prefixes()[0] != l.Prefixes()[0] {
 		t.Errorf("the file has %+v, %v", r, err)
 	}
 	ip("addr", "add", "10.10.0.9/24", "dev", "eth0")
@@ -118,13 +127,14 @@ func TestPutAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := ip("addr", "show", "eth0") + ip("route")
-	if k.rec.Was != nil || !strings.Contains(got, "10.9.0.60/24") || !strings.Contains(got, "default via 10.10.0.1") || strings.Contains(got, "10.9.0.50") {
+	if k.rec.Was != nil || !strings.Contains(got, "10.9.0.60/24") || !strings.Contains(got, "default via 10.10.0.1") ||
+		strings.Contains(got, "10.9.0.50") {
 		t.Errorf("left %+v, and\n%s", k.rec.Was, got)
 	}
 }
 
-// A lease that is refused after somebody took its address off the link is followed by one that goes there; one whose address
-// was never there, as a virtual machine's, by none.
+// A lease that is refused after somebody took its address off the link is followed by one that goes there; one whose
+// address was never there, as a virtual machine's, by none.
 func TestRefusedWithoutAddress(t *testing.T) {
 	for _, placed := range []bool{true, false} {
 		link, ip := newLink(t, 0)

@@ -21,8 +21,8 @@ import (
 func newLAN6(t *testing.T) lan {
 	t.Helper()
 	l := newLAN(t)
-	// Whoever does not forward says of itself that it is no router, when neighbours make sure of it after some seconds; then
-	// they delete their routes by it (RFC 4861, 7.2.5).
+	// Whoever does not forward says of itself that it is no router, when neighbours make sure of it after some seconds;
+	// then they delete their routes by it (RFC 4861, 7.2.5).
 	nstest.RunIn(t, l.server, "sh", "-ec", `ip link set eth0 down; echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
 		echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 		echo 1 > /proc/sys/net/ipv6/conf/eth0/addr_gen_mode
@@ -81,9 +81,11 @@ func (a *attachment) addresses(v6 bool) (ips []spec.IP) {
 // clause: I1 I4 P9 P12
 func TestDualStack(t *testing.T) {
 	l := newLAN6(t)
-	nstest.Run(t, "sh", "-ec", "ip link add up0 type veth peer name up1; ip link set up1 master cni0 up; ip link set up0 up")
+	nstest.Run(t, "sh", "-ec",
+		"ip link add up0 type veth peer name up1; ip link set up1 master cni0 up; ip link set up0 up")
 	t.Cleanup(func() { exec.Command("ip", "link", "del", "up0").Run() })
-	srv := l.dnsmasq(t, range4, range6, "--enable-ra", "--dhcp-option=option:router,10.9.0.1", "--dhcp-option=option6:dns-server,[fd00:9::53]", "--dhcp-option=option6:domain-search,lan.example")
+	srv := l.dnsmasq(t, range4, range6, "--enable-ra", "--dhcp-option=option:router,10.9.0.1",
+		"--dhcp-option=option6:dns-server,[fd00:9::53]", "--dhcp-option=option6:domain-search,lan.example")
 	startDaemon(t)
 	for _, kind := range []string{"bridge", "macvlan", "ipvlan"} {
 		t.Run(kind, func(t *testing.T) {
@@ -115,7 +117,8 @@ func dual(t *testing.T, a *attachment, routes int) {
 	t.Helper()
 	a.must(t, "ADD")
 	four, six := a.addresses(false), a.addresses(true)
-	if len(four) != 1 || len(six) != 1 || six[0].Address.Bits() != 128 || !six[0].Gateway.IsLinkLocalUnicast() || len(a.result.Routes) != routes {
+	if len(four) != 1 || len(six) != 1 || six[0].Address.Bits() != 128 || !six[0].Gateway.IsLinkLocalUnicast() ||
+		len(a.result.Routes) != routes {
 		t.Fatalf("result %s", a.raw)
 	}
 	own := a.program == "" // the reference's bridge keeps DNS to itself, and does not name an address that is gone
@@ -123,12 +126,15 @@ func dual(t *testing.T, a *attachment, routes int) {
 		t.Errorf("result %s", a.raw)
 	}
 	a.must(t, "CHECK")
-	if list := entries(t); len(list) != 2 || len(files(t)) != 2 || list[0].Protocol != "dhcpv4" || list[1].Protocol != "dhcpv6" {
+	if list := entries(t); len(list) != 2 || len(files(t)) != 2 || list[0].Protocol != "dhcpv4" ||
+		list[1].Protocol != "dhcpv6" {
 		t.Errorf("the daemon keeps %+v in %q", list, files(t))
 	}
 	// The network is one to go through, in both families.
 	nstest.RunIn(t, a.netns, "sh", "-ec", `timeout 5 bash -c ': < /dev/tcp/10.9.0.1/1' 2>&1 | grep refused; timeout 5 bash -c ': < /dev/tcp/fd00:9::1/1' 2>&1 | grep refused`)
-	if out := a.show(t, "-6", "route"); !strings.Contains(out, "default via "+six[0].Gateway.String()+" dev eth0 proto ra") || !strings.Contains(out, "fd00:9::/64 dev eth0 proto kernel") {
+	if out := a.show(t, "-6", "route"); !strings.Contains(out,
+		"default via "+six[0].Gateway.String()+" dev eth0 proto ra") ||
+		!strings.Contains(out, "fd00:9::/64 dev eth0 proto kernel") {
 		t.Errorf("the routes are %s", out)
 	}
 	a.show(t, "-6", "addr", "del", six[0].Address.String(), "dev", "eth0")
@@ -140,21 +146,25 @@ func dual(t *testing.T, a *attachment, routes int) {
 // The kernel keeps what a router gives: the addresses have their ends, and CHECK knows when one is gone.
 func TestSLAAC(t *testing.T) {
 	l := newLAN6(t)
-	l.dnsmasq(t, range4, "--dhcp-range=fd00:9::,slaac,64,1h", "--enable-ra", "--dhcp-option=option6:dns-server,[fd00:9::53]")
+	l.dnsmasq(t, range4, "--dhcp-range=fd00:9::,slaac,64,1h", "--enable-ra",
+		"--dhcp-option=option6:dns-server,[fd00:9::53]")
 	d := startDaemon(t)
 	a := newAttachment(t, "c1", over("bridge", `"ipv6":"slaac"`))
 	a.must(t, "ADD")
 	six := a.addresses(true)
-	if len(a.addresses(false)) != 1 || len(six) != 1 || six[0].Address.Bits() != 64 || !six[0].Gateway.IsLinkLocalUnicast() || !strings.Contains(string(a.raw), "fd00:9::53") {
+	if len(a.addresses(false)) != 1 || len(six) != 1 || six[0].Address.Bits() != 64 ||
+		!six[0].Gateway.IsLinkLocalUnicast() || !strings.Contains(string(a.raw), "fd00:9::53") {
 		t.Fatalf("result %s", a.raw)
 	}
 	kept := func() {
 		t.Helper()
 		out := a.show(t, "-6", "addr", "show", "dev", "eth0", "scope", "global")
-		if strings.Count(out, "inet6") != 1 || !strings.Contains(out, six[0].Address.String()+" scope global dynamic") || strings.Contains(out, "forever") {
+		if strings.Count(out, "inet6") != 1 || !strings.Contains(out, six[0].Address.String()+" scope global dynamic") ||
+			strings.Contains(out, "forever") {
 			t.Errorf("the address is not the kernel's to keep: %s", out)
 		}
-		if out := a.show(t, "-6", "route", "show", "default"); !strings.Contains(out, "proto ra") || !strings.Contains(out, "expires") || strings.Count(out, "via") != 1 {
+		if out := a.show(t, "-6", "route", "show", "default"); !strings.Contains(out, "proto ra") ||
+			!strings.Contains(out, "expires") || strings.Count(out, "via") != 1 {
 			t.Errorf("the default route is not the kernel's to keep: %s", out)
 		}
 	}
@@ -174,8 +184,8 @@ func TestSLAAC(t *testing.T) {
 	}
 }
 
-// A lease of seconds is renewed; when its server dies it is over in time and the address goes; when a server comes there is a
-// new one, which goes on the link.
+// A lease of seconds is renewed; when its server dies it is over in time and the address goes; when a server comes
+// there is a new one, which goes on the link.
 func TestIPv6Alone(t *testing.T) {
 	l := newLAN6(t)
 	srv := l.kea6(t, "fd00:9::100-fd00:9::1ff", 6, 1, 4, "")
@@ -206,13 +216,15 @@ func TestIPv6Alone(t *testing.T) {
 	srv = l.kea6(t, "fd00:9::800-fd00:9::8ff", 3600, 1000, 2000, "")
 	d.says(t, "a lease has changed", 1, 2*time.Minute)
 	now := entries(t)[0].Lease.Addresses[0].Prefix
-	if out := a.show(t, "-6", "addr", "show", "dev", "eth0"); !netip.MustParsePrefix("fd00:9::800/120").Contains(now.Addr()) || !strings.Contains(out, now.String()) {
+	if out := a.show(t, "-6", "addr", "show", "dev",
+		"eth0"); !netip.MustParsePrefix("fd00:9::800/120").Contains(now.Addr()) || !strings.Contains(out, now.String()) {
 		t.Errorf("the new lease is of %v, and there is %s", now, out)
 	}
 	if out := a.show(t, "-6", "route", "show", "default"); !strings.Contains(out, "via fe80::9 dev eth0 proto ra") {
 		t.Errorf("the router's route is not what a server of addresses ends: %s", out)
 	}
-	if err := a.callWithin(t, "CHECK", 10*time.Second); err == nil || !strings.Contains(err.Error(), "address is "+now.String()+" now") {
+	if err := a.callWithin(t, "CHECK", 10*time.Second); err == nil ||
+		!strings.Contains(err.Error(), "address is "+now.String()+" now") {
 		t.Errorf("CHECK says %v", err)
 	}
 	a.must(t, "DEL")
@@ -238,7 +250,8 @@ func TestDownAndUp6(t *testing.T) {
 	a.show(t, "link", "set", "eth0", "down")
 	a.show(t, "link", "set", "eth0", "up")
 	d.says(t, "a lease has changed", 1, time.Minute)
-	if out := a.show(t, "-6", "addr", "show", "dev", "eth0"); strings.Contains(out, "fd00:9:") || !strings.Contains(out, "fd00:a::1") {
+	if out := a.show(t, "-6", "addr", "show", "dev", "eth0"); strings.Contains(out, "fd00:9:") ||
+		!strings.Contains(out, "fd00:a::1") {
 		t.Errorf("there is %s", out)
 	}
 	if out := a.show(t, "-6", "route", "show", "default"); !strings.Contains(out, "via fe80::9") {
@@ -259,7 +272,8 @@ func TestPrefixDelegation(t *testing.T) {
 	startDaemon(t)
 	a := newAttachment(t, "c1", over("bridge", `"ipv4":"off","ipv6":"dhcpv6","prefixDelegation":56`))
 	a.must(t, "ADD")
-	if list := entries(t); len(list) != 1 || len(list[0].Lease.Delegated) != 1 || list[0].Lease.Delegated[0].Prefix.Bits() != 56 {
+	if list := entries(t); len(list) != 1 || len(list[0].Lease.Delegated) != 1 ||
+		list[0].Lease.Delegated[0].Prefix.Bits() != 56 {
 		t.Errorf("the daemon keeps %+v", list)
 	}
 	b := newAttachment(t, "c2", over("bridge", `"ipv4":"off","ipv6":"dhcpv6"`))
@@ -307,7 +321,8 @@ func TestNobodyGivesIPv6(t *testing.T) {
 	for i, ipv6 := range []string{"dhcpv6", "slaac"} {
 		a := newAttachment(t, "c1", over("bridge", `"ipv6":"`+ipv6+`"`))
 		began := time.Now()
-		if err := a.call(t, "ADD"); code(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "no router") || time.Since(began) > 15*time.Second {
+		if err := a.call(t, "ADD"); code(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), "no router") ||
+			time.Since(began) > 15*time.Second {
 			t.Errorf("%s: after %v: %v", ipv6, time.Since(began), err)
 		}
 		srv.says(t, "DHCPRELEASE", i+1, limit)
@@ -325,17 +340,19 @@ func code(err error) spec.Code {
 	return 0
 }
 
-// Who has an address, and answers none but the kernel's own question, makes ADD fail; the server is told, so that the next
-// one gets another address.
+// Who has an address, and answers none but the kernel's own question, makes ADD fail; the server is told, so that the
+// next one gets another address.
 func TestTakenAddress(t *testing.T) {
 	l := newLAN6(t)
 	srv := l.kea6(t, "fd00:9::100-fd00:9::101", 3600, 1000, 2000, "")
 	startDaemon(t)
 	squatter := newAttachment(t, "squatter", `"type":"bridge","bridge":"cni0","ipam":{"type":"static","addresses":[{"address":"fd00:9::100/64"}]}`)
 	squatter.must(t, "ADD")
-	nstest.RunIn(t, squatter.netns, "nft", "add table ip6 t; add chain ip6 t in { type filter hook input priority 0; }; add rule ip6 t in ip6 saddr fe80::/10 icmpv6 type nd-neighbor-solicit drop")
+	nstest.RunIn(t, squatter.netns, "nft",
+		"add table ip6 t; add chain ip6 t in { type filter hook input priority 0; }; add rule ip6 t in ip6 saddr fe80::/10 icmpv6 type nd-neighbor-solicit drop")
 	a := newAttachment(t, "c1", `"enabledad":true,`+over("bridge", `"ipv4":"off","ipv6":"dhcpv6"`))
-	if err := a.call(t, "ADD"); err == nil || !strings.Contains(err.Error(), "fd00:9::100") || !strings.Contains(err.Error(), "has it") {
+	if err := a.call(t, "ADD"); err == nil || !strings.Contains(err.Error(), "fd00:9::100") ||
+		!strings.Contains(err.Error(), "has it") {
 		t.Errorf("ADD says %v", err)
 	}
 	srv.says(t, "DHCP6_DECLINE_LEASE", 1, limit)

@@ -131,7 +131,8 @@ func (k *keeper) run(ctx context.Context, retry time.Time) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errGone), errors.Is(err, errHidden) && (p == expiring || p == acquiring): // there is nothing left to keep
+		// there is nothing left to keep
+		case errors.Is(err, errGone), errors.Is(err, errHidden) && (p == expiring || p == acquiring):
 			k.d.drop(k, err)
 			return
 		}
@@ -288,20 +289,22 @@ func (k *keeper) put(link reached, rec record, l *dhcp.Lease) (err error) {
 	rec.Off = false
 	rec.stamp()
 	prefer(link, rec, old)
-	if err := k.d.store.save(rec); err != nil { // it is kept in memory, and the file has the times of the one before: nothing is lost but time
+	// it is kept in memory, and the file has the times of the one before: nothing is lost but time
+	if err := k.d.store.save(rec); err != nil {
 		slog.Error("a renewed lease is not on the disk", "owner", rec.Ask.Owner, "error", err)
 	}
 	k.mu.Lock()
 	k.rec = rec
 	k.mu.Unlock()
 	if changed && err == nil { // said when it is so, on the link and on the disk
-		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was", from.Prefixes(), "is", l.Prefixes())
+		slog.Warn("a lease has changed", "owner", rec.Ask.Owner, "protocol", rec.Protocol, "link", link.Name, "was",
+			from.Prefixes(), "is", l.Prefixes())
 	}
 	return err
 }
 
-// either is what may be on a link that has the one lease or the other, or something of both; the newest of it, for servers
-// that change their minds may go on for ever.
+// either is what may be on a link that has the one lease or the other, or something of both; the newest of it, for
+// servers that change their minds may go on for ever.
 func either(a, b *dhcp.Lease) *dhcp.Lease {
 	const most = 64
 	l := *b
@@ -332,10 +335,12 @@ func (k *keeper) lose(link reached, why error) {
 	if err != nil {
 		slog.Error("take addresses off", "link", link.Name, "error", err)
 	}
-	slog.Error("a lease is over, and its addresses are taken off the link", "owner", rec.Ask.Owner, "protocol", rec.Protocol,
+	slog.Error("a lease is over, and its addresses are taken off the link", "owner", rec.Ask.Owner, "protocol",
+		rec.Protocol,
 		"link", link.Name, "addresses", rec.Lease.Prefixes(), "reason", why)
 	rec.Off = rec.Off || was || rec.Placed || rec.Was != nil // somebody else may have taken them off before
-	if err := k.d.store.save(rec); err != nil {              // the file is that of a lease that is over, which its times say
+	// the file is that of a lease that is over, which its times say
+	if err := k.d.store.save(rec); err != nil {
 		slog.Error("that a lease is over is not on the disk", "owner", rec.Ask.Owner, "error", err)
 	}
 	k.mu.Lock()

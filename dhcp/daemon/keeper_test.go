@@ -22,19 +22,21 @@ func TestPhases(t *testing.T) {
 		phase      phase
 		begin, end time.Duration // from now; end 0: none
 	}{
-		"bound":               {lease(0, 50*s, 87*s, 100*s), false, nil, renewing, 50 * s, 87 * s},
-		"at T1":               {lease(50*s, 50*s, 87*s, 100*s), false, nil, renewing, 0, 37 * s},
-		"at T2":               {lease(87*s, 50*s, 87*s, 100*s), false, nil, rebinding, 0, 13 * s},
-		"at its end":          {lease(100*s, 50*s, 87*s, 100*s), true, nil, expiring, 0, 0},
-		"to be confirmed":     {lease(10*s, 50*s, 87*s, 100*s), true, nil, confirming, 0, 90 * s},
-		"lost":                {lease(10*s, 50*s, 87*s, 100*s), true, errors.New("x"), acquiring, 0, 0},
-		"T1 is T2":            {lease(0, 10*s, 10*s, 100*s), false, nil, renewing, 10 * s, 10 * s},
-		"for ever":            {lease(1e6*s, dhcp.Forever, dhcp.Forever, dhcp.Forever), false, nil, renewing, 8760 * time.Hour, 8760 * time.Hour},
+		"bound":           {lease(0, 50*s, 87*s, 100*s), false, nil, renewing, 50 * s, 87 * s},
+		"at T1":           {lease(50*s, 50*s, 87*s, 100*s), false, nil, renewing, 0, 37 * s},
+		"at T2":           {lease(87*s, 50*s, 87*s, 100*s), false, nil, rebinding, 0, 13 * s},
+		"at its end":      {lease(100*s, 50*s, 87*s, 100*s), true, nil, expiring, 0, 0},
+		"to be confirmed": {lease(10*s, 50*s, 87*s, 100*s), true, nil, confirming, 0, 90 * s},
+		"lost":            {lease(10*s, 50*s, 87*s, 100*s), true, errors.New("x"), acquiring, 0, 0},
+		"T1 is T2":        {lease(0, 10*s, 10*s, 100*s), false, nil, renewing, 10 * s, 10 * s},
+		"for ever": {lease(1e6*s, dhcp.Forever, dhcp.Forever, dhcp.Forever), false, nil, renewing,
+			8760 * time.Hour, 8760 * time.Hour},
 		"an end, and no word": {lease(0, dhcp.Forever, dhcp.Forever, 10*s), false, nil, renewing, 10 * s, 10 * s},
 	} {
 		k := &keeper{rec: record{Lease: tc.lease}, confirm: tc.confirm, lost: tc.lost}
 		p, begin, end := k.next(now)
-		if p != tc.phase || begin.Sub(now) != tc.begin || tc.end != 0 && end.Sub(now) != tc.end || tc.end == 0 && p != expiring && !end.IsZero() {
+		if p != tc.phase || begin.Sub(now) != tc.begin || tc.end != 0 && end.Sub(now) != tc.end || tc.end == 0 &&
+			p != expiring && !end.IsZero() {
 			t.Errorf("%s: %v, from %v to %v", name, p, begin.Sub(now), end.Sub(now))
 		}
 	}
@@ -54,7 +56,8 @@ func TestPauses(t *testing.T) {
 			t.Errorf("%v left of %v: %v, want %v", tc.left, tc.valid, got, tc.want)
 		}
 	}
-	for tries, want := range map[int]time.Duration{1: 2 * time.Second, 2: 4 * time.Second, 5: 32 * time.Second, 6: time.Minute, 1000: time.Minute} {
+	for tries, want := range map[int]time.Duration{1: 2 * time.Second, 2: 4 * time.Second, 5: 32 * time.Second,
+		6: time.Minute, 1000: time.Minute} {
 		if got := again(tries); got != want {
 			t.Errorf("after %d tries: %v, want %v", tries, got, want)
 		}

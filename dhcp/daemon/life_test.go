@@ -12,12 +12,14 @@ import (
 // clause: I1 I4 P9 P12
 func TestBridge(t *testing.T) {
 	l := newLAN(t)
-	srv := l.dnsmasq(t, "--dhcp-option=121,0.0.0.0/0,10.9.0.254,192.168.7.0/24,0.0.0.0", "--dhcp-option=option:dns-server,10.9.0.53", "--domain=lan.example")
+	srv := l.dnsmasq(t, "--dhcp-option=121,0.0.0.0/0,10.9.0.254,192.168.7.0/24,0.0.0.0",
+		"--dhcp-option=option:dns-server,10.9.0.53", "--domain=lan.example")
 	startDaemon(t)
 	a := newAttachment(t, "c1", overBridge)
 	a.must(t, "STATUS")
 	a.must(t, "ADD")
-	if !strings.HasPrefix(a.ip(t), "10.9.0.") || len(a.result.Routes) != 2 || a.result.Routes[0].GW.String() != "10.9.0.254" ||
+	if !strings.HasPrefix(a.ip(t), "10.9.0.") || len(a.result.Routes) != 2 ||
+		a.result.Routes[0].GW.String() != "10.9.0.254" ||
 		a.result.DNS.Domain != "lan.example" || len(a.result.DNS.Nameservers) != 1 {
 		t.Errorf("result %s", a.raw)
 	}

@@ -19,7 +19,8 @@ import (
 func TestMacvlan(t *testing.T) {
 	l := newLAN(t)
 	srv := l.dnsmasq(t)
-	nstest.Run(t, "sh", "-ec", "ip link add ens3 type veth peer name port3; ip link set port3 master cni0 up; ip link set ens3 up")
+	nstest.Run(t, "sh", "-ec",
+		"ip link add ens3 type veth peer name port3; ip link set port3 master cni0 up; ip link set ens3 up")
 	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "ens3") })
 	startDaemon(t)
 	for _, mode := range []string{"bridge", "private"} {
@@ -49,7 +50,8 @@ func TestDownAndUp(t *testing.T) {
 	srv.says(t, "DHCPACK", asked+1, limit)
 
 	// The same where the cable goes, that is the other end.
-	nstest.Run(t, "sh", "-ec", "p=$(ip -br link show master cni0 | sed -n 's/^\\(veth[^@ ]*\\).*/\\1/p'); ip link set $p down; ip link set $p up")
+	nstest.Run(t, "sh", "-ec",
+		"p=$(ip -br link show master cni0 | sed -n 's/^\\(veth[^@ ]*\\).*/\\1/p'); ip link set $p down; ip link set $p up")
 	srv.says(t, "DHCPACK", asked+2, limit)
 
 	// Another network: the lease ends, and its addresses go.
@@ -58,7 +60,8 @@ func TestDownAndUp(t *testing.T) {
 	nstest.RunIn(t, a.netns, "ip", "link", "set", "eth0", "down")
 	nstest.RunIn(t, a.netns, "ip", "link", "set", "eth0", "up")
 	d.says(t, "a lease has changed", 1, limit)
-	if out := nstest.RunIn(t, a.netns, "ip", "addr"); strings.Contains(out, a.ip(t)) || !strings.Contains(out, "inet 10.9.0.1") {
+	if out := nstest.RunIn(t, a.netns, "ip", "addr"); strings.Contains(out, a.ip(t)) ||
+		!strings.Contains(out, "inet 10.9.0.1") {
 		t.Errorf("instead of %s there is\n%s", a.ip(t), out)
 	}
 	a.must(t, "DEL")
@@ -101,7 +104,8 @@ func TestGoneMeanwhile(t *testing.T) {
 	l := newLAN(t)
 	srv := l.dnsmasq(t)
 	d := startDaemon(t)
-	gone, linkless, replaced, stays := newAttachment(t, "gone", overBridge), newAttachment(t, "linkless", overBridge), newAttachment(t, "replaced", overBridge), newAttachment(t, "stays", overBridge)
+	gone, linkless, replaced, stays := newAttachment(t, "gone", overBridge), newAttachment(t, "linkless",
+		overBridge), newAttachment(t, "replaced", overBridge), newAttachment(t, "stays", overBridge)
 	for _, a := range []*attachment{gone, linkless, replaced, stays} {
 		a.must(t, "ADD")
 	}
@@ -200,7 +204,8 @@ func TestHoldsNothing(t *testing.T) {
 		as = append(as, a)
 	}
 	fds, threads := count()
-	for late := time.Now().Add(limit); (threads > 0 || fds > 20) && time.Now().Before(late); fds, threads = count() { // a packet socket takes a while to close
+	// a packet socket takes a while to close
+	for late := time.Now().Add(limit); (threads > 0 || fds > 20) && time.Now().Before(late); fds, threads = count() {
 	}
 	if threads > 0 || fds > 20 {
 		t.Errorf("with %d leases: %d descriptors, %d threads in other namespaces", n, fds, threads)
@@ -213,12 +218,14 @@ func TestHoldsNothing(t *testing.T) {
 	d.says(t, "a lease is dropped", n, limit)
 }
 
-// The links of an ipvlan have one MAC, so servers broadcast their answers, and tell the containers apart by their identifiers.
+// The links of an ipvlan have one MAC, so servers broadcast their answers, and tell the containers apart by their
+// identifiers.
 func TestIPVLAN(t *testing.T) {
 	nstest.Need(t, "ipvlan")
 	l := newLAN(t)
 	srv := l.dnsmasq(t)
-	nstest.Run(t, "sh", "-ec", "ip link add ens3 type veth peer name port3; ip link set port3 master cni0 up; ip link set ens3 up")
+	nstest.Run(t, "sh", "-ec",
+		"ip link add ens3 type veth peer name port3; ip link set port3 master cni0 up; ip link set ens3 up")
 	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "ens3") })
 	startDaemon(t)
 	const conf = `"type":"ipvlan","master":"ens3","ipam":{"type":"dhcp"}`

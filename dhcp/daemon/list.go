@@ -43,7 +43,8 @@ func (k *keeper) entry() Entry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.rec.Lease
-	e := Entry{Owner: k.rec.Ask.Owner, Protocol: k.rec.Protocol, State: "bound", Netns: k.rec.Netns, Lease: l, Over: l.Over(),
+	e := Entry{Owner: k.rec.Ask.Owner, Protocol: k.rec.Protocol, State: "bound", Netns: k.rec.Netns, Lease: l,
+		Over: l.Over(),
 		File: k.d.store.path(k.rec.Ask.Owner, k.rec.Protocol)}
 	if l.T1 != dhcp.Forever {
 		e.Renew = l.Asked.Add(l.T1)

@@ -35,7 +35,8 @@ func flags(o *options) *flag.FlagSet {
 	fl.StringVar(&o.socket, "socketpath", rpc.DefaultSocket, "`path` of the socket to listen on; the hostprefix comes before it")
 	fl.StringVar(&o.HostPrefix, "hostprefix", "", "`directory` that the host's files are in, where the daemon runs in a container")
 	fl.StringVar(&o.StateDir, "statedir", dhcp.StateDir, "`directory` to keep the leases in; the hostprefix comes before it")
-	fl.BoolVar(&o.Broadcast, "broadcast", false, "have servers broadcast their answers, for links that take in nothing else")
+	fl.BoolVar(&o.Broadcast, "broadcast", false,
+		"have servers broadcast their answers, for links that take in nothing else")
 	fl.DurationVar(&o.Timeout, "timeout", 10*time.Second, "how long one try to renew a lease takes")
 	fl.DurationVar(&o.Resend, "resendmax", 16*time.Second, "the longest pause before a message is sent again")
 	fl.DurationVar(&o.Patience, "resendtimeout", 60*time.Second, "how long ADD tries to get a lease")
@@ -119,7 +120,8 @@ func serve(ctx context.Context, s Settings, socket, pidfile string) error {
 	return d.Serve(ctx, l)
 }
 
-// Listener is the socket that systemd opened for this process (LISTEN_FDS), else one of its own at path, where nobody listens.
+// Listener is the socket that systemd opened for this process (LISTEN_FDS), else one of its own at path, where nobody
+// listens.
 func Listener(path string) (net.Listener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))

@@ -43,8 +43,8 @@ func TestMain(m *testing.M) {
 	nstest.Main(m)
 }
 
-// grandparent is the test that called the plugin that started this daemon on demand, by a descriptor; the plugin waits for
-// the daemon's word, and so is there.
+// grandparent is the test that called the plugin that started this daemon on demand, by a descriptor; the plugin waits
+// for the daemon's word, and so is there.
 func grandparent() (pidfd int, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", os.Getppid()))
 	if err != nil {
@@ -58,8 +58,8 @@ func grandparent() (pidfd int, err error) {
 	return unix.PidfdOpen(pid, 0)
 }
 
-// endWith ends this process when that one ends, however it does: a daemon that is nobody's child would outlive a test that
-// is killed, or out of time, and runs no clean-up.
+// endWith ends this process when that one ends, however it does: a daemon that is nobody's child would outlive a test
+// that is killed, or out of time, and runs no clean-up.
 func endWith(pidfd int, err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "whose test is this?", err)
@@ -86,8 +86,8 @@ type process struct {
 	dead chan struct{}
 }
 
-// starter starts all processes. A parent's death signal comes when the thread that made the child ends, and threads that
-// were in a namespace are thrown away: this one stays.
+// starter starts all processes. A parent's death signal comes when the thread that made the child ends, and threads
+// that were in a namespace are thrown away: this one stays.
 var starter = sync.OnceValue(func() chan<- func() {
 	c := make(chan func())
 	go func() {
@@ -189,9 +189,12 @@ const serverAddr = "10.9.0.1"
 func newLAN(t *testing.T) lan {
 	t.Helper()
 	l := lan{bridge: "cni0", server: nstest.NewNS(t)}
-	nstest.Run(t, "sh", "-ec", "ip link add cni0 type bridge && ip link set cni0 up && ip link add srv0 type veth peer name eth0 netns "+filepath.Base(l.server)+" && ip link set srv0 master cni0 up")
+	nstest.Run(t, "sh", "-ec",
+		"ip link add cni0 type bridge && ip link set cni0 up && ip link add srv0 type veth peer name eth0 netns "+
+			filepath.Base(l.server)+" && ip link set srv0 master cni0 up")
 	t.Cleanup(func() { exec.Command("sh", "-c", "ip link del srv0; ip link del cni0").Run() })
-	nstest.RunIn(t, l.server, "sh", "-ec", "ip addr add "+serverAddr+"/24 dev eth0; ip link set lo up; ip link set eth0 up")
+	nstest.RunIn(t, l.server, "sh", "-ec", "ip addr add "+serverAddr+
+		"/24 dev eth0; ip link set lo up; ip link set eth0 up")
 	return l
 }
 
@@ -251,7 +254,8 @@ func (a *attachment) callWithin(t *testing.T, verb string, within time.Duration)
 		cmd, path = exec.CommandContext(ctx, a.program), filepath.Dir(a.program)
 	}
 	cmd.Stdin = strings.NewReader(conf + "}")
-	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0", "CNI_PATH=" + path, "CNI_ARGS=" + a.args, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.netns, "CNI_IFNAME=eth0",
+		"CNI_PATH=" + path, "CNI_ARGS=" + a.args, "PATH=" + os.Getenv("PATH")}
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
 		t.Fatalf("%s did not end within %v", verb, within)

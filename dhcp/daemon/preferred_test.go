@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// An address that its server wants given up is deprecated by the kernel in time, whether somebody keeps the lease by then or
-// not, and stays usable until the lease is over; a link that goes down keeps it.
+// An address that its server wants given up is deprecated by the kernel in time, whether somebody keeps the lease by
+// then or not, and stays usable until the lease is over; a link that goes down keeps it.
 func TestPreferred(t *testing.T) {
 	l := newLAN6(t)
 	srv := l.kea6(t, "fd00:9::100-fd00:9::1ff", 3600, 2000, 3000, `,"preferred-lifetime":8`)

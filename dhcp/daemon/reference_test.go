@@ -18,7 +18,8 @@ const reference = "/usr/lib/cni/"
 func TestReferencePlugin(t *testing.T) {
 	nstest.NeedProgram(t, reference+"bridge")
 	l := newLAN(t)
-	srv := l.dnsmasq(t, "--dhcp-option=option:router,10.9.0.254", "--dhcp-option=121,172.16.4.0/22,10.9.0.3,0.0.0.0/0,10.9.0.254")
+	srv := l.dnsmasq(t, "--dhcp-option=option:router,10.9.0.254",
+		"--dhcp-option=121,172.16.4.0/22,10.9.0.3,0.0.0.0/0,10.9.0.254")
 	startDaemon(t)
 	a := newAttachment(t, "c1", overBridge)
 	a.program, a.version = reference+"bridge", "1.0.0"
@@ -68,7 +69,8 @@ func TestReferenceDaemon(t *testing.T) {
 	a := newAttachment(t, "c1", `"type":"bridge","bridge":"cni0","ipam":{"type":"dhcp","routes":[{"dst":"0.0.0.0/0"},{"dst":"10.3.0.0/16"}]}`)
 	a.must(t, "STATUS")
 	a.must(t, "ADD")
-	if len(a.result.Routes) != 2 || a.result.Routes[0].GW.String() != "10.9.0.254" || a.result.Routes[1].GW.String() != "10.9.0.254" {
+	if len(a.result.Routes) != 2 || a.result.Routes[0].GW.String() != "10.9.0.254" ||
+		a.result.Routes[1].GW.String() != "10.9.0.254" {
 		t.Errorf("result %s", a.raw)
 	}
 	if out := nstest.RunIn(t, a.netns, "ip", "route"); strings.Count(out, "via 10.9.0.254 dev eth0") != 2 {

@@ -6,7 +6,8 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 )
 
-// routed is a protocol whose leases have the routes of the configuration too, so that they go by a new router with the rest.
+// routed is a protocol whose leases have the routes of the configuration too, so that they go by a new router with the
+// rest.
 type routed struct{ dhcp.Protocol }
 
 func (p routed) Acquire(ctx context.Context, link dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {

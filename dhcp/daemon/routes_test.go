@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// The routes of the configuration are in the container beside the server's, by the lease's router where they name none; one to
-// where the server has one too takes its place. CHECK misses each.
+// The routes of the configuration are in the container beside the server's, by the lease's router where they name none;
+// one to where the server has one too takes its place. CHECK misses each.
 // clause: I1 P14 P26
 func TestConfiguredRoutes(t *testing.T) {
 	l := newLAN6(t)
@@ -33,13 +33,15 @@ func TestConfiguredRoutes(t *testing.T) {
 		}
 	}
 	out := all("-4")
-	has(out, "default via 10.9.0.1 mtu 1400", "10.3.0.0/16 via 10.9.0.1 mtu 1400", "10.7.0.0/16 via 10.9.0.3 mtu 1400", "10.4.0.0/16 via 10.9.0.1 table 500 metric 7 mtu 1300 advmss 1200",
+	has(out, "default via 10.9.0.1 mtu 1400", "10.3.0.0/16 via 10.9.0.1 mtu 1400", "10.7.0.0/16 via 10.9.0.3 mtu 1400",
+		"10.4.0.0/16 via 10.9.0.1 table 500 metric 7 mtu 1300 advmss 1200",
 		"10.5.0.0/16 scope link", "10.6.0.0/16 scope link")
 	if strings.Count(out, "default") != 1 || strings.Contains(out, "10.9.0.2 ") {
 		t.Errorf("a route is there twice:\n%s", out)
 	}
 	out = all("-6")
-	has(out, "default via "+six[0].Gateway.String(), "2001:db8:1::/48 via "+six[0].Gateway.String(), "2001:db8:2::/48 metric 1024")
+	has(out, "default via "+six[0].Gateway.String(), "2001:db8:1::/48 via "+six[0].Gateway.String(),
+		"2001:db8:2::/48 metric 1024")
 	if strings.Count(out, "default") != 1 {
 		t.Errorf("a default route is there twice:\n%s", out)
 	}
@@ -54,8 +56,9 @@ func TestConfiguredRoutes(t *testing.T) {
 	a.must(t, "DEL")
 }
 
-// A default route in the configuration with a gateway of its own is the container's, as is one with a metric of its own,
-// beside which the server's stays. What can never be is an error, and of a family without an address no route is made.
+// A default route in the configuration with a gateway of its own is the container's, as is one with a metric of its
+// own, beside which the server's stays. What can never be is an error, and of a family without an address no route is
+// made.
 // clause: P8
 func TestConfiguredDefault(t *testing.T) {
 	l := newLAN(t)
@@ -85,7 +88,8 @@ func TestConfiguredDefault(t *testing.T) {
 		a.must(t, "DEL")
 	}
 	a := newAttachment(t, "bad", over("bridge", `"routes":[{"dst":"10.3.0.0/16"},{"dst":"10.4.0.0/16","gw":"fd00::1"}]`))
-	if err := a.call(t, "ADD"); code(err) != spec.CodeConfig || !strings.Contains(err.Error(), "ipam.routes[1].gw: fd00::1 is not of the family of 10.4.0.0/16") {
+	if err := a.call(t, "ADD"); code(err) != spec.CodeConfig ||
+		!strings.Contains(err.Error(), "ipam.routes[1].gw: fd00::1 is not of the family of 10.4.0.0/16") {
 		t.Errorf("ADD says %v", err)
 	}
 }

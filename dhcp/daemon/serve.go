@@ -47,7 +47,8 @@ func (d *Daemon) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// guard makes a panic an error, with where it was in the log: a mistake about one lease, or of one call, costs no other.
+// guard makes a panic an error, with where it was in the log: a mistake about one lease, or of one call, costs no
+// other.
 func guard(doing string, err *error) {
 	if p := recover(); p != nil {
 		slog.Error("a mistake of the program", "doing", doing, "panic", p, "stack", string(debug.Stack()))
@@ -66,7 +67,8 @@ func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (r
 			return nil, err
 		}
 		if q.ipam.IPv6 == dhcp.SLAAC {
-			return nil, spec.Errorf(spec.CodeConfig, "ipam.ipv6: %q: the reference's plugins take no address that the kernel has put on the link already; use fairlead's, or \"dhcpv6\"", q.ipam.IPv6)
+			return nil, spec.Errorf(spec.CodeConfig,
+				"ipam.ipv6: %q: the reference's plugins take no address that the kernel has put on the link already; use fairlead's, or \"dhcpv6\"", q.ipam.IPv6)
 		}
 		res, err := d.add(ctx, q)
 		if err != nil {

@@ -111,11 +111,13 @@ func TestNAK(t *testing.T) {
 	a.must(t, "ADD")
 	was := a.ip(t)
 	srv.end(syscall.SIGKILL)
-	srv = l.dnsmasq(t, "--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m", "--dhcp-authoritative", "--dhcp-option=option:router,10.9.0.253")
+	srv = l.dnsmasq(t, "--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m", "--dhcp-authoritative",
+		"--dhcp-option=option:router,10.9.0.253")
 	d.says(t, "refused the lease", 1, time.Minute)
 	d.says(t, "a lease has changed", 1, time.Minute)
 	out := nstest.RunIn(t, a.netns, "sh", "-c", "ip addr show eth0; ip route; ip route show table 77")
-	for _, words := range []string{"inet 10.9.0.", "default via 10.9.0.253", "10.3.0.0/16 via 10.9.0.253", "10.4.0.0/16 via 10.9.0.253 dev eth0 metric 9 advmss 1200"} {
+	for _, words := range []string{"inet 10.9.0.", "default via 10.9.0.253", "10.3.0.0/16 via 10.9.0.253",
+		"10.4.0.0/16 via 10.9.0.253 dev eth0 metric 9 advmss 1200"} {
 		if !strings.Contains(out, words) {
 			t.Errorf("no %s in\n%s", words, out)
 		}
@@ -131,7 +133,8 @@ func TestNAK(t *testing.T) {
 func TestTwoServers(t *testing.T) {
 	l := newLAN(t)
 	l2 := lan{l.bridge, nstest.NewNS(t)}
-	nstest.Run(t, "sh", "-ec", "ip link add srv1 type veth peer name eth0 netns "+filepath.Base(l2.server)+" && ip link set srv1 master cni0 up")
+	nstest.Run(t, "sh", "-ec", "ip link add srv1 type veth peer name eth0 netns "+filepath.Base(l2.server)+
+		" && ip link set srv1 master cni0 up")
 	t.Cleanup(func() { exec.Command("ip", "link", "del", "srv1").Run() })
 	nstest.RunIn(t, l2.server, "sh", "-ec", "ip addr add 10.9.0.2/24 dev eth0; ip link set lo up; ip link set eth0 up")
 	one := l.kea(t, "10.9.0.100 - 10.9.0.110", 6, 1, 4)
@@ -237,7 +240,8 @@ func TestRebind(t *testing.T) {
 	late := time.Now().Add(limit)
 	for entries(t)[0].Lease.Server.Addr.String() != "10.9.0.2" && time.Now().Before(late) {
 	}
-	if e := entries(t)[0]; e.State != "bound" || e.Lease.Server.Addr.String() != "10.9.0.2" || e.Lease.Addresses[0].Prefix.String() != a.ip(t) {
+	if e := entries(t)[0]; e.State != "bound" || e.Lease.Server.Addr.String() != "10.9.0.2" ||
+		e.Lease.Addresses[0].Prefix.String() != a.ip(t) {
 		t.Errorf("it keeps %+v of %v", e, e.Lease)
 	}
 	a.must(t, "CHECK")

@@ -29,7 +29,8 @@ func TestGreatConfiguration(t *testing.T) {
 	b := newAttachment(t, "c2", over("bridge", `"routes":[`+strings.TrimSuffix(routes, ",")+"]"))
 	b.raw = a.raw
 	for _, verb := range []string{"ADD", "CHECK"} {
-		if err := b.call(t, verb); code(err) != spec.CodeConfig || !strings.Contains(err.Error(), "routes: want at most 1024") {
+		if err := b.call(t, verb); code(err) != spec.CodeConfig ||
+			!strings.Contains(err.Error(), "routes: want at most 1024") {
 			t.Errorf("%s says %v", verb, err)
 		}
 	}

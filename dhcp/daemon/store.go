@@ -102,8 +102,8 @@ func (s store) remove(o spec.Owner, protocol string) error {
 	return syncDir(s.dir)
 }
 
-// load reads every lease. A file that cannot be read as one is put aside, or left where it is if a newer daemon wrote it,
-// and said; it costs no other lease.
+// load reads every lease. A file that cannot be read as one is put aside, or left where it is if a newer daemon wrote
+// it, and said; it costs no other lease.
 func (s store) load() (records []record, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -124,7 +124,8 @@ func (s store) load() (records []record, err error) {
 		case errors.As(err, &newer):
 			slog.Error("a lease is left alone", "file", path, "reason", err)
 		case err != nil:
-			slog.Error("a lease file cannot be used, and is put aside", "file", path, "reason", err, "to", filepath.Join(s.dir, broken))
+			slog.Error("a lease file cannot be used, and is put aside", "file", path, "reason", err, "to",
+				filepath.Join(s.dir, broken))
 			if err := s.putAside(path); err != nil {
 				slog.Error("put aside", "error", err)
 			}

@@ -37,10 +37,18 @@ func TestImpossibleFiles(t *testing.T) {
 			l["delegated"] = []any{map[string]any{"prefix": ""}}
 			return nil
 		},
-		"a server of IPv6":  func(l map[string]any, _ string) error { l["server"] = map[string]any{"addr": "fe80::1"}; return nil },
+		"a server of IPv6": func(l map[string]any,
+			_ string) error {
+			l["server"] = map[string]any{"addr": "fe80::1"}
+			return nil
+		},
 		"a gateway of IPv6": func(l map[string]any, _ string) error { l["gateway"] = "fe80::1"; return nil },
 		"a time server's":   func(l map[string]any, _ string) error { l["ntp"] = []any{"fe80::1"}; return nil },
-		"a route of IPv6":   func(l map[string]any, _ string) error { l["routes"] = []any{map[string]any{"dst": "::/0"}}; return nil },
+		"a route of IPv6": func(l map[string]any,
+			_ string) error {
+			l["routes"] = []any{map[string]any{"dst": "::/0"}}
+			return nil
+		},
 		"a route by IPv6": func(l map[string]any, _ string) error {
 			l["routes"] = []any{map[string]any{"dst": "0.0.0.0/0", "gw": "fe80::1"}}
 			return nil

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A daemon that is short of files cannot tell whether a namespace is the one that it knows: it keeps the lease, and tries again.
+// A daemon that is short of files cannot tell whether a namespace is the one that it knows: it keeps the lease, and
+// tries again.
 func TestFewFiles(t *testing.T) {
 	l := newLAN(t)
 	l.dnsmasq(t)

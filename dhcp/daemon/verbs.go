@@ -41,8 +41,8 @@ func ask(a rpc.Args, verb string) (q question, err error) {
 	return q, nil
 }
 
-// probes reports whether the interface plugin looks for conflicts. One that it finds costs the container its address, so
-// that a server is to be told before.
+// probes reports whether the interface plugin looks for conflicts. One that it finds costs the container its address,
+// so that a server is to be told before.
 func (q question) probes() bool {
 	raw, ok := q.conf.Object.Get("conflictDetection")
 	return ok && string(raw) == `"probe"`
@@ -95,7 +95,8 @@ func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 }
 
 // leases gets all that is wanted, at once: each waits for servers of its own.
-func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, id kernel.Identity, link reached) ([]*dhcp.Lease, error) {
+func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, id kernel.Identity,
+	link reached) ([]*dhcp.Lease, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	got, errs := make([]*dhcp.Lease, len(wanted)), make([]error, len(wanted))
@@ -111,7 +112,8 @@ func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, i
 	}
 	group.Wait()
 	// What the first failure ended is no failure of its own.
-	rest := slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil || errors.Is(err, context.Canceled) })
+	rest := slices.DeleteFunc(slices.Clone(errs),
+		func(err error) bool { return err == nil || errors.Is(err, context.Canceled) })
 	if len(rest) == 0 {
 		rest = errs
 	}
@@ -125,7 +127,8 @@ func (d *Daemon) broadcast(a dhcp.Ask, link reached) dhcp.Ask {
 }
 
 // lease gets a lease of one protocol, and keeps it.
-func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question, id kernel.Identity, link reached) (_ *dhcp.Lease, err error) {
+func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question, id kernel.Identity,
+	link reached) (_ *dhcp.Lease, err error) {
 	defer guard("get a lease", &err)
 	for _, k := range d.of(q.owner) {
 		k.mu.Lock()
@@ -164,8 +167,10 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 }
 
 // keep writes a lease down and keeps it from now on. What cannot be written is given back.
-func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Identity, link reached, l *dhcp.Lease) error {
-	r := record{Format: format, Protocol: proto.Name(), Ask: a, Netns: q.Netns, Identity: id, Index: link.Index, Metric: q.ipam.Priority, Lease: l}
+func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Identity, link reached,
+	l *dhcp.Lease) error {
+	r := record{Format: format, Protocol: proto.Name(), Ask: a, Netns: q.Netns, Identity: id, Index: link.Index,
+		Metric: q.ipam.Priority, Lease: l}
 	r.stamp()
 	if err := d.store.save(r); err != nil {
 		return errors.Join(err, d.giveBack(proto, link, r))
@@ -175,7 +180,8 @@ func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Ide
 	if k.number, err = d.host.Number(link.NS); err != nil {
 		slog.Warn("the link is not watched", "owner", q.owner, "error", err)
 	}
-	slog.Info("a lease", "owner", q.owner, "protocol", proto.Name(), "addresses", l.Prefixes(), "server", l.Server.Addr, "for", lasting(l.Valid))
+	slog.Info("a lease", "owner", q.owner, "protocol", proto.Name(), "addresses", l.Prefixes(), "server", l.Server.Addr,
+		"for", lasting(l.Valid))
 	d.start(k, time.Time{})
 	return nil
 }
@@ -199,7 +205,8 @@ func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r record) (err erro
 	ctx, cancel := context.WithTimeout(context.Background(), giveBackLimit)
 	defer cancel()
 	if taken(link, r.Lease) {
-		slog.Warn("somebody else on the link has an address that a server gave, and the server is told", "owner", r.Ask.Owner, "addresses", r.Lease.Prefixes())
+		slog.Warn("somebody else on the link has an address that a server gave, and the server is told", "owner", r.Ask.Owner,
+			"addresses", r.Lease.Prefixes())
 		return proto.Decline(ctx, link.Link, r.Ask, r.Lease)
 	}
 	return proto.Release(ctx, link.Link, r.Ask, r.Lease)

@@ -60,7 +60,8 @@ const (
 // descriptions are the types of descriptions.
 func descriptions() map[int]wire {
 	return map[int]wire{
-		idWire: {kind: wireStruct, fields: []field{{"ArrayT", idArray}, {"SliceT", idSlice}, {"StructT", idStruct}, {"MapT", idMap},
+		idWire: {kind: wireStruct, fields: []field{{"ArrayT", idArray}, {"SliceT", idSlice}, {"StructT", idStruct},
+			{"MapT", idMap},
 			{"GobEncoderT", idOpaque}, {"BinaryMarshalerT", idOpaque}, {"TextMarshalerT", idOpaque}}},
 		idCommon: {kind: wireStruct, fields: []field{{"Name", idString}, {"Id", idInt}}},
 		idArray:  {kind: wireStruct, fields: []field{{"CommonType", idCommon}, {"Elem", idInt}, {"Len", idInt}}},

@@ -74,7 +74,8 @@ func NewResult(r *spec.Result) *Result {
 		out.IPs = append(out.IPs, &IPConfig{ipNet(ip.Address), ip.Gateway.AsSlice()})
 	}
 	for _, rt := range r.Routes {
-		out.Routes = append(out.Routes, &Route{ipNet(rt.Dst), rt.GW.AsSlice(), rt.MTU, rt.AdvMSS, rt.Priority, rt.Table, rt.Scope})
+		out.Routes = append(out.Routes, &Route{ipNet(rt.Dst), rt.GW.AsSlice(), rt.MTU, rt.AdvMSS, rt.Priority, rt.Table,
+			rt.Scope})
 	}
 	return out
 }
@@ -93,7 +94,8 @@ func (r *Result) Spec() *spec.Result {
 	}
 	for _, rt := range r.Routes {
 		if p := rt.Dst.prefix(); p.IsValid() {
-			out.Routes = append(out.Routes, spec.Route{Dst: p, GW: addr(rt.GW), MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority, Table: rt.Table, Scope: rt.Scope})
+			out.Routes = append(out.Routes, spec.Route{Dst: p, GW: addr(rt.GW), MTU: rt.MTU, AdvMSS: rt.AdvMSS,
+				Priority: rt.Priority, Table: rt.Table, Scope: rt.Scope})
 		}
 	}
 	return out

@@ -112,7 +112,8 @@ func header(r *bufio.Reader) (first string, err error) {
 	}
 }
 
-// A Handler answers calls. Decode fills the pointer to a struct with the arguments. The context ends when the caller goes.
+// A Handler answers calls. Decode fills the pointer to a struct with the arguments. The context ends when the caller
+// goes.
 type Handler func(ctx context.Context, method string, decode func(into any)) (reply any, err error)
 
 // ErrUnknown is what a Handler answers to a method that it does not know.

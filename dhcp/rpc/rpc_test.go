@@ -34,7 +34,8 @@ type sample struct {
 
 func samples() []sample {
 	n := 300
-	return []sample{{}, {S: "x", N: -5, U: 1 << 40, B: true, L: []string{"", "b"}, I: []*inner{{A: []byte{1, 2, 3}}, {P: &n}}, In: inner{P: &n}}, {N: 128, In: inner{A: bytes.Repeat([]byte{7}, 70000)}}}
+	return []sample{{}, {S: "x", N: -5, U: 1 << 40, B: true, L: []string{"", "b"},
+		I: []*inner{{A: []byte{1, 2, 3}}, {P: &n}}, In: inner{P: &n}}, {N: 128, In: inner{A: bytes.Repeat([]byte{7}, 70000)}}}
 }
 
 // What we write encoding/gob reads, and what it writes we read, also where the other side knows less or more fields.
@@ -70,7 +71,8 @@ func TestSameAsGob(t *testing.T) {
 	}
 }
 
-// Who connects and goes says nothing, and looked whether anybody listens. Who goes in the middle of the first words is another matter.
+// Who connects and goes says nothing, and looked whether anybody listens. Who goes in the middle of the first words is
+// another matter.
 func TestEmptyConnection(t *testing.T) {
 	for _, c := range []struct {
 		said string
@@ -138,7 +140,8 @@ func TestBounds(t *testing.T) {
 	}
 	var refused *spec.Error
 	err := newEncoder(io.Discard).encode(Args{StdinData: make([]byte, spec.MaxFile+2<<20)})
-	if !errors.As(err, &refused) || refused.Code != spec.CodeConfig || !strings.Contains(err.Error(), "18874") || !strings.Contains(err.Error(), "at most 17825792") {
+	if !errors.As(err, &refused) || refused.Code != spec.CodeConfig || !strings.Contains(err.Error(), "18874") ||
+		!strings.Contains(err.Error(), "at most 17825792") {
 		t.Errorf("a message that nobody would take: %v", err)
 	}
 	// Descriptions of types are bound together, for they stay.

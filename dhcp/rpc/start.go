@@ -17,8 +17,8 @@ import (
 // startLimit is how long a daemon may take until it listens.
 const startLimit = 10 * time.Second
 
-// Start starts this program as the daemon, where nobody listens on the socket, and waits until it listens. Of several who
-// find that at the same time one does. The daemon goes on when its starter ends; what it has to say goes to a file.
+// Start starts this program as the daemon, where nobody listens on the socket, and waits until it listens. Of several
+// who find that at the same time one does. The daemon goes on when its starter ends; what it has to say goes to a file.
 func Start(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
@@ -37,7 +37,8 @@ func Start(ctx context.Context, socket string) error {
 	}
 	defer log.Close()
 	// An abstract socket, as systemd listens on: the daemon says when it is ready.
-	ready, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram", Name: fmt.Sprintf("@fairlead-dhcp-%d", os.Getpid())})
+	ready, err := net.ListenUnixgram("unixgram",
+		&net.UnixAddr{Net: "unixgram", Name: fmt.Sprintf("@fairlead-dhcp-%d", os.Getpid())})
 	if err != nil {
 		return err
 	}

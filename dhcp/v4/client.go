@@ -116,7 +116,8 @@ func (c Client) Rebind(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.
 	return c.extend(ctx, l, m, everywhere(), have)
 }
 
-func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv4.DHCPv4, to netip.Addr, have *dhcp.Lease) (*dhcp.Lease, error) {
+func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv4.DHCPv4, to netip.Addr,
+	have *dhcp.Lease) (*dhcp.Lease, error) {
 	s, err := c.open(l)
 	if err != nil {
 		return nil, err
@@ -137,8 +138,8 @@ func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv4.DHCPv4, to ne
 	return got.lease, nil
 }
 
-// Release implements dhcp.Protocol. Nobody answers it, so it goes straight to where the server's answers came from: in a
-// queue behind a question for the neighbour it would be lost with the link, which is deleted next.
+// Release implements dhcp.Protocol. Nobody answers it, so it goes straight to where the server's answers came from: in
+// a queue behind a question for the neighbour it would be lost with the link, which is deleted next.
 func (c Client) Release(_ context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) error {
 	m := request(dhcpv4.MessageTypeRelease, l, a, have)
 	m.ClientIPAddr = address(have).AsSlice()
@@ -231,7 +232,8 @@ func (a *answer) refusal() error {
 
 // exchange sends m until it is answered: by a message of the type that is wanted, or by NAK where that is an ACK. After
 // that many tries, where that is not zero, or the end of ctx it is ErrNobody, with what was wrong with what did answer.
-func (s *session) exchange(ctx context.Context, tries int, m *dhcpv4.DHCPv4, to netip.Addr, want dhcpv4.MessageType) (*answer, error) {
+func (s *session) exchange(ctx context.Context, tries int, m *dhcpv4.DHCPv4, to netip.Addr,
+	want dhcpv4.MessageType) (*answer, error) {
 	pause, began := s.c.first(), time.Now()
 	var odd error
 	for try := 1; ; try++ {
@@ -278,7 +280,8 @@ type oddAnswer struct {
 func (o *oddAnswer) Error() string { return fmt.Sprintf("server %v: %v", o.server, o.err) }
 
 // await reads until the answer, which anything may be on the link beside.
-func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv4.DHCPv4, want dhcpv4.MessageType) (*answer, error) {
+func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv4.DHCPv4,
+	want dhcpv4.MessageType) (*answer, error) {
 	var odd, nak error
 	var refused *answer
 	for {

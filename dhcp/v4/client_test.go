@@ -20,14 +20,17 @@ func TestQuestions(t *testing.T) {
 	w := newWire(t)
 	c := w.acquire(t)
 	q := w.next(t)
-	if q.MessageType() != dhcpv4.MessageTypeDiscover || string(q.Options[optClientID]) != "\x00c1/net/eth0" || string(q.Options[optHostname]) != "pod" ||
-		string(q.Options[optVendorClass]) != "fairlead" || string(q.Options[optRequested]) != string([]byte{1, 121, 3, 33, 6, 15, 119, 26, 42, 58, 59}) ||
+	if q.MessageType() != dhcpv4.MessageTypeDiscover || string(q.Options[optClientID]) != "\x00c1/net/eth0" ||
+		string(q.Options[optHostname]) != "pod" ||
+		string(q.Options[optVendorClass]) != "fairlead" ||
+		string(q.Options[optRequested]) != string([]byte{1, 121, 3, 33, 6, 15, 119, 26, 42, 58, 59}) ||
 		binary.BigEndian.Uint16(q.Options[optMaxSize]) != 1500 || q.IsBroadcast() {
 		t.Errorf("DISCOVER %s", q.Summary())
 	}
 	w.send(t, answerTo(q, dhcpv4.MessageTypeOffer).ToBytes())
 	q = w.next(t)
-	if q.MessageType() != dhcpv4.MessageTypeRequest || string(q.Options[optServer]) != string(own.AsSlice()) || string(q.Options[optAddress]) != string(leased.AsSlice()) || !q.ClientIPAddr.IsUnspecified() {
+	if q.MessageType() != dhcpv4.MessageTypeRequest || string(q.Options[optServer]) != string(own.AsSlice()) ||
+		string(q.Options[optAddress]) != string(leased.AsSlice()) || !q.ClientIPAddr.IsUnspecified() {
 		t.Errorf("REQUEST %s", q.Summary())
 	}
 	before := time.Now()
@@ -37,7 +40,8 @@ func TestQuestions(t *testing.T) {
 		t.Fatal(g.err)
 	}
 	l := g.lease
-	if l.Addresses[0].Prefix != netip.PrefixFrom(leased, 24) || l.Valid != 100*time.Second || l.T1 != 50*time.Second || l.T2 != 87500*time.Millisecond ||
+	if l.Addresses[0].Prefix != netip.PrefixFrom(leased, 24) || l.Valid != 100*time.Second || l.T1 != 50*time.Second ||
+		l.T2 != 87500*time.Millisecond ||
 		l.Server.Addr != own || l.Server.MAC != w.mac.String() || l.Asked.After(before) {
 		t.Errorf("lease %+v", l)
 	}
@@ -47,9 +51,13 @@ func TestQuestions(t *testing.T) {
 		t.Fatal(err)
 	}
 	neighbour(t, w, own)
-	c = do(t, 10*time.Second, func(ctx context.Context) (*dhcp.Lease, error) { return quick().Renew(ctx, w.link, owner(), l) })
+	c = do(t, 10*time.Second, func(ctx context.Context) (*dhcp.Lease,
+		error) {
+		return quick().Renew(ctx, w.link, owner(), l)
+	})
 	q = w.next(t)
-	if q.dst != own || !q.ClientIPAddr.Equal(leased.AsSlice()) || q.Options[optServer] != nil || q.Options[optAddress] != nil || q.Options[optHostname] == nil {
+	if q.dst != own || !q.ClientIPAddr.Equal(leased.AsSlice()) || q.Options[optServer] != nil ||
+		q.Options[optAddress] != nil || q.Options[optHostname] == nil {
 		t.Errorf("to renew, to %v: %s", q.dst, q.Summary())
 	}
 	w.send(t, answerTo(q, dhcpv4.MessageTypeAck).ToBytes())
@@ -63,7 +71,8 @@ func TestQuestions(t *testing.T) {
 	} {
 		c = do(t, 10*time.Second, f)
 		q = w.next(t)
-		if q.dst.As4() != [4]byte{255, 255, 255, 255} || q.ClientIPAddr.IsUnspecified() != (name == "confirm") || (q.Options[optAddress] != nil) != (name == "confirm") || q.Options[optServer] != nil {
+		if q.dst.As4() != [4]byte{255, 255, 255, 255} || q.ClientIPAddr.IsUnspecified() != (name == "confirm") ||
+			(q.Options[optAddress] != nil) != (name == "confirm") || q.Options[optServer] != nil {
 			t.Errorf("to %s, to %v: %s", name, q.dst, q.Summary())
 		}
 		w.send(t, answerTo(q, dhcpv4.MessageTypeAck).ToBytes())
@@ -75,7 +84,8 @@ func TestQuestions(t *testing.T) {
 		t.Fatal(err)
 	}
 	q = w.next(t)
-	if q.MessageType() != dhcpv4.MessageTypeRelease || q.dst != own || !q.ClientIPAddr.Equal(leased.AsSlice()) || string(q.Options[optClientID]) != "\x00c1/net/eth0" || q.Options[optRequested] != nil {
+	if q.MessageType() != dhcpv4.MessageTypeRelease || q.dst != own || !q.ClientIPAddr.Equal(leased.AsSlice()) ||
+		string(q.Options[optClientID]) != "\x00c1/net/eth0" || q.Options[optRequested] != nil {
 		t.Errorf("RELEASE to %v: %s", q.dst, q.Summary())
 	}
 }
@@ -86,7 +96,8 @@ func TestHostile(t *testing.T) {
 	c := w.acquire(t)
 	q := w.next(t)
 	none := func(*dhcpv4.DHCPv4) {}
-	evil := answerTo(q, dhcpv4.MessageTypeOffer, func(r *dhcpv4.DHCPv4) { r.YourIPAddr = netip.MustParseAddr("10.66.6.6").AsSlice() })
+	evil := answerTo(q, dhcpv4.MessageTypeOffer,
+		func(r *dhcpv4.DHCPv4) { r.YourIPAddr = netip.MustParseAddr("10.66.6.6").AsSlice() })
 	spoil := func(f func(*dhcpv4.DHCPv4)) []byte {
 		r := answerTo(q, dhcpv4.MessageTypeOffer)
 		r.YourIPAddr = evil.YourIPAddr
@@ -192,7 +203,9 @@ func TestConflict(t *testing.T) {
 		case dhcpv4.MessageTypeRequest:
 			w.send(t, answerTo(q, dhcpv4.MessageTypeAck, second).ToBytes())
 		case dhcpv4.MessageTypeDecline:
-			if string(q.Options[optAddress]) != string(leased.AsSlice()) || string(q.Options[optServer]) != string(own.AsSlice()) || !q.ClientIPAddr.IsUnspecified() || q.Options[optRequested] != nil {
+			if string(q.Options[optAddress]) != string(leased.AsSlice()) ||
+				string(q.Options[optServer]) != string(own.AsSlice()) || !q.ClientIPAddr.IsUnspecified() ||
+				q.Options[optRequested] != nil {
 				t.Errorf("DECLINE %s", q.Summary())
 			}
 		}
@@ -238,7 +251,8 @@ func TestRefused(t *testing.T) {
 	}
 	c = do(t, 10*time.Second, confirm)
 	q = w.next(t)
-	w.sendFrom(t, other, answerTo(q, dhcpv4.MessageTypeNak, stranger, func(r *dhcpv4.DHCPv4) { r.Options[optMessage] = []byte("wrong network") }).ToBytes())
+	w.sendFrom(t, other, answerTo(q, dhcpv4.MessageTypeNak, stranger,
+		func(r *dhcpv4.DHCPv4) { r.Options[optMessage] = []byte("wrong network") }).ToBytes())
 	if g := <-c; !errors.Is(g.err, dhcp.ErrRefused) || !strings.Contains(g.err.Error(), `server 10.9.0.2: "wrong network"`) {
 		t.Errorf("a NAK, and nobody else: %v", g.err)
 	}
@@ -250,7 +264,8 @@ func TestNobody(t *testing.T) {
 	ask := func(within time.Duration) chan got {
 		return do(t, within, func(ctx context.Context) (*dhcp.Lease, error) { return quick().Acquire(ctx, w.link, owner()) })
 	}
-	if g := <-ask(time.Second); !errors.Is(g.err, dhcp.ErrNobody) || g.err.Error() != "link eth0: no DHCP server answered" {
+	if g := <-ask(time.Second); !errors.Is(g.err, dhcp.ErrNobody) ||
+		g.err.Error() != "link eth0: no DHCP server answered" {
 		t.Errorf("got %v", g.err)
 	}
 	c := ask(3 * time.Second)
@@ -262,7 +277,8 @@ func TestNobody(t *testing.T) {
 			break
 		}
 	}
-	if g := <-c; !errors.Is(g.err, dhcp.ErrNobody) || g.err.Error() != "link eth0: no DHCP server answered with a lease: server 10.9.0.1: it says no subnet mask (option 1)" {
+	if g := <-c; !errors.Is(g.err, dhcp.ErrNobody) ||
+		g.err.Error() != "link eth0: no DHCP server answered with a lease: server 10.9.0.1: it says no subnet mask (option 1)" {
 		t.Errorf("got %v", g.err)
 	}
 }

@@ -13,8 +13,9 @@ import (
 // errTaken says that somebody else has the address that a server gave.
 var errTaken = errors.New("somebody else on the link has it")
 
-// The spans of the question whether an address is free: twice, and as short as one machine may take to answer another. The
-// interface plugin asks again, and for longer; but it cannot tell the server, which would give the same address again.
+// The spans of the question whether an address is free: twice, and as short as one machine may take to answer another.
+// The interface plugin asks again, and for longer; but it cannot tell the server, which would give the same address
+// again.
 const (
 	probeCount = 2
 	probePause = 200 * time.Millisecond

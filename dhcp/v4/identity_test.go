@@ -11,7 +11,8 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-// Up to the length that an option has room for an identifier is the reference's; longer ones differ where their owners do.
+// Up to the length that an option has room for an identifier is the reference's; longer ones differ where their owners
+// do.
 func TestClientID(t *testing.T) {
 	for n, same := range map[int]bool{253: true, 254: true, 255: false, 256: false, 4000: false} {
 		a := spec.Owner{ContainerID: "c", Network: strings.Repeat("n", n-len("c//eth0")), IfName: "eth0"}
@@ -19,7 +20,8 @@ func TestClientID(t *testing.T) {
 		b := a
 		b.IfName = "eth1"
 		one, two := string(ClientID(a)), string(ClientID(b))
-		if len(one) != min(n+1, 255) || one == two || (one == text) != same || string(ClientID(a)) != one || one[:200] != text[:200] {
+		if len(one) != min(n+1, 255) || one == two || (one == text) != same || string(ClientID(a)) != one ||
+			one[:200] != text[:200] {
 			t.Errorf("of %d bytes: %q, %q", n, one, two)
 		}
 		if ref := string(cut(a)); ref != text[:min(len(text), 255)] {
@@ -28,8 +30,8 @@ func TestClientID(t *testing.T) {
 	}
 }
 
-// Two whose names are alike for as long as an option is are two clients to a server, in every message about their leases; a
-// lease that was got with the reference's identifier keeps it.
+// Two whose names are alike for as long as an option is are two clients to a server, in every message about their
+// leases; a lease that was got with the reference's identifier keeps it.
 func TestLongOwners(t *testing.T) {
 	w := newWire(t)
 	ask := func(ifname string) dhcp.Ask {
@@ -57,7 +59,10 @@ func TestLongOwners(t *testing.T) {
 		former := *g.lease
 		former.State = nil
 		for want, l := range map[string]*dhcp.Lease{id: g.lease, string(cut(a.Owner)): &former} {
-			c = do(t, 10*time.Second, func(ctx context.Context) (*dhcp.Lease, error) { return quick().Confirm(ctx, w.link, a, l) })
+			c = do(t, 10*time.Second, func(ctx context.Context) (*dhcp.Lease,
+				error) {
+				return quick().Confirm(ctx, w.link, a, l)
+			})
 			q = w.next(t)
 			if string(q.Options[optClientID]) != want {
 				t.Errorf("to confirm: %q, want %q", q.Options[optClientID], want)

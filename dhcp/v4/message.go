@@ -89,9 +89,9 @@ func request(typ dhcpv4.MessageType, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) 
 }
 
 // ClientID is what servers know an owner by (option 61): a byte 0, that is no kind of link address, and text. It is the
-// reference's, so that leases stay when its daemon is replaced.
-// A longer one than an option has room for ends in a hash of it all: the reference cuts it, and two containers that begin alike
-// are one client to servers then, and have one address.
+// reference's, so that leases stay when its daemon is replaced. A longer one than an option has room for ends in a hash
+// of it all: the reference cuts it, and two containers that begin alike are one client to servers then, and have one
+// address.
 func ClientID(o spec.Owner) []byte {
 	id := cut(o)
 	if text := o.ContainerID + "/" + o.Network + "/" + o.IfName; len(text) > longestID {
@@ -113,8 +113,8 @@ func cut(o spec.Owner) []byte {
 // idState is where a lease keeps the client identifier that it was got with, where that is not what the reference has.
 const idState = "clientID"
 
-// identity is what the servers of a lease know its owner by. One that says nothing of that was got with the reference's: by its
-// daemon, or by ours of former days.
+// identity is what the servers of a lease know its owner by. One that says nothing of that was got with the
+// reference's: by its daemon, or by ours of former days.
 func identity(o spec.Owner, have *dhcp.Lease) []byte {
 	if have == nil {
 		return ClientID(o)
@@ -177,7 +177,8 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 	if len(mask) == 0 {
 		return nil, errors.New("it says no subnet mask (option 1)")
 	}
-	// Shorter than any class was, it takes in what is no host's; and the kernel has no route to a subnet that begins with 0.0.0.0.
+	// Shorter than any class was, it takes in what is no host's; and the kernel has no route to a subnet that begins with
+	// 0.0.0.0.
 	if size != 32 || bits < 8 || netip.PrefixFrom(addr, bits).Masked().Addr().IsUnspecified() {
 		return nil, fmt.Errorf("it says the subnet mask %v of %v, which is no subnet of hosts", net.IP(mask), addr)
 	}
@@ -197,7 +198,8 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 	if s := addrs(r.Options[optServer]); len(s) == 1 {
 		out.Server.Addr = s[0]
 	}
-	if routers := slices.DeleteFunc(addrs(r.Options[optRouter]), func(a netip.Addr) bool { return !router(a, out.Addresses[0].Prefix) }); len(routers) > 0 {
+	if routers := slices.DeleteFunc(addrs(r.Options[optRouter]),
+		func(a netip.Addr) bool { return !router(a, out.Addresses[0].Prefix) }); len(routers) > 0 {
 		out.Gateway = routers[0]
 	}
 	if m := r.Options[optMTU]; len(m) == 2 {
@@ -325,7 +327,8 @@ func ordinary(a netip.Addr) bool {
 	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast() && a.As4()[0] < 240
 }
 
-// router reports whether an address can be a router's for who has the prefix: it is neither that one itself nor its subnet's.
+// router reports whether an address can be a router's for who has the prefix: it is neither that one itself nor its
+// subnet's.
 func router(a netip.Addr, own netip.Prefix) bool {
 	return ordinary(a) && a != own.Addr() && (own.Bits() >= 31 || a != own.Masked().Addr() && a != last(own))
 }
@@ -352,9 +355,10 @@ func name(s string) bool {
 		return false
 	}
 	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
-		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' || strings.ContainsFunc(label, func(r rune) bool {
-			return r != '-' && r != '_' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
-		}) {
+		if label == "" || len(label) > 63 || label[0] == '-' || label[len(label)-1] == '-' ||
+			strings.ContainsFunc(label, func(r rune) bool {
+				return r != '-' && r != '_' && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+			}) {
 			return false
 		}
 	}

@@ -28,29 +28,49 @@ func TestLease(t *testing.T) {
 		options map[byte][]byte
 		want    string
 	}{
-		"a router":                       {map[byte][]byte{optRouter: {10, 9, 0, 254, 10, 9, 0, 253}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254]"},
-		"no router":                      {nil, "gw invalid IP []"},
-		"itself is no router":            {map[byte][]byte{optRouter: {10, 9, 0, 77, 10, 9, 0, 253}}, "gw 10.9.0.253 [0.0.0.0/0 10.9.0.253]"},
-		"the subnet's are no routers":    {map[byte][]byte{optRouter: {10, 9, 0, 255, 10, 9, 0, 0, 10, 9, 0, 1}}, "gw 10.9.0.1 [0.0.0.0/0 10.9.0.1]"},
-		"no routes by the subnet's":      {map[byte][]byte{optClassless: {24, 10, 11, 0, 10, 9, 0, 255, 24, 10, 12, 0, 10, 9, 0, 0, 24, 10, 13, 0, 10, 9, 0, 77, 0, 10, 9, 0, 1}}, "gw invalid IP [0.0.0.0/0 10.9.0.1]"},
-		"no static ones either":          {map[byte][]byte{optStatic: {172, 16, 5, 0, 10, 9, 0, 255, 172, 17, 5, 0, 10, 9, 0, 77, 172, 18, 5, 0, 10, 9, 0, 2}}, "gw invalid IP [172.18.0.0/16 10.9.0.2]"},
-		"both ends of a /31":             {map[byte][]byte{optMask: {255, 255, 255, 254}, optRouter: {10, 9, 0, 76}}, "gw 10.9.0.76 [0.0.0.0/0 10.9.0.76]"},
-		"dots are no name":               {map[byte][]byte{optDomain: []byte(".."), optSearch: []byte("\x03-a.\x00\x02a-\x00\x01a\x00")}, "gw invalid IP [] dns {[]  [a] []}"},
-		"a dot is no name":               {map[byte][]byte{optDomain: []byte(".")}, "gw invalid IP []"},
-		"a dot at the end":               {map[byte][]byte{optDomain: []byte("lan.")}, "gw invalid IP [] dns {[] lan. [] []}"},
-		"two dots":                       {map[byte][]byte{optDomain: []byte("a..b")}, "gw invalid IP []"},
-		"half a router":                  {map[byte][]byte{optRouter: {10, 9, 0}}, "gw invalid IP []"},
-		"static routes":                  {map[byte][]byte{optRouter: {10, 9, 0, 254}, optStatic: {172, 16, 5, 0, 10, 9, 0, 1, 0, 0, 0, 0, 10, 9, 0, 1}}, "gw 10.9.0.254 [172.16.0.0/16 10.9.0.1] [0.0.0.0/0 10.9.0.254]"},
-		"classless ones alone":           {map[byte][]byte{optRouter: {10, 9, 0, 254}, optStatic: {172, 16, 5, 0, 10, 9, 0, 1}, optClassless: {22, 172, 16, 4, 10, 9, 0, 3}}, "gw 10.9.0.254 [172.16.4.0/22 10.9.0.3]"},
-		"a classless default":            {map[byte][]byte{optClassless: {0, 10, 9, 0, 3}}, "gw invalid IP [0.0.0.0/0 10.9.0.3]"},
-		"on the link":                    {map[byte][]byte{optClassless: {24, 172, 16, 4, 0, 0, 0, 0}}, "gw invalid IP [172.16.4.0/24 0.0.0.0 scope 253]"},
-		"a router elsewhere":             {map[byte][]byte{optMask: {255, 255, 255, 255}, optRouter: {10, 9, 0, 254}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254 scope 253]"},
-		"unreadable classless":           {map[byte][]byte{optRouter: {10, 9, 0, 254}, optClassless: {33, 1, 2, 3, 4, 5, 6, 7, 8}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254]"},
-		"host bits":                      {map[byte][]byte{optClassless: {9, 172, 255, 10, 9, 0, 3}}, "gw invalid IP [172.128.0.0/9 10.9.0.3]"},
-		"a small MTU":                    {map[byte][]byte{optRouter: {10, 9, 0, 254}, optMTU: {5, 120}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254 mtu 1400] mtu 1400"},
-		"a great MTU":                    {map[byte][]byte{optRouter: {10, 9, 0, 254}, optMTU: {35, 40}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254] mtu 9000"},
-		"an impossible MTU":              {map[byte][]byte{optMTU: {0, 67}}, "gw invalid IP []"},
-		"names":                          {map[byte][]byte{optDNS: {10, 9, 0, 53, 127, 0, 0, 1}, optDomain: []byte("lan.example\x00"), optSearch: []byte("\x03lan\x07example\x00\x03sub\xc0\x00")}, "gw invalid IP [] dns {[10.9.0.53] lan.example [lan.example sub.lan.example] []}"},
+		"a router": {map[byte][]byte{optRouter: {10, 9, 0, 254, 10, 9, 0, 253}},
+			"gw 10.9.0.254 [0.0.0.0/0 10.9.0.254]"},
+		"no router": {nil, "gw invalid IP []"},
+		"itself is no router": {map[byte][]byte{optRouter: {10, 9, 0, 77, 10, 9, 0, 253}},
+			"gw 10.9.0.253 [0.0.0.0/0 10.9.0.253]"},
+		"the subnet's are no routers": {map[byte][]byte{optRouter: {10, 9, 0, 255, 10, 9, 0, 0, 10, 9, 0, 1}},
+			"gw 10.9.0.1 [0.0.0.0/0 10.9.0.1]"},
+		"no routes by the subnet's": {map[byte][]byte{optClassless: {24, 10, 11, 0, 10, 9, 0, 255, 24, 10, 12, 0, 10, 9,
+			0, 0, 24, 10, 13, 0, 10, 9, 0, 77, 0, 10, 9, 0, 1}}, "gw invalid IP [0.0.0.0/0 10.9.0.1]"},
+		"no static ones either": {map[byte][]byte{optStatic: {172, 16, 5, 0, 10, 9, 0, 255, 172, 17, 5, 0, 10, 9, 0,
+			77, 172, 18, 5, 0, 10, 9, 0, 2}}, "gw invalid IP [172.18.0.0/16 10.9.0.2]"},
+		"both ends of a /31": {map[byte][]byte{optMask: {255, 255, 255, 254}, optRouter: {10, 9, 0, 76}},
+			"gw 10.9.0.76 [0.0.0.0/0 10.9.0.76]"},
+		"dots are no name": {map[byte][]byte{optDomain: []byte(".."),
+			optSearch: []byte("\x03-a.\x00\x02a-\x00\x01a\x00")}, "gw invalid IP [] dns {[]  [a] []}"},
+		"a dot is no name": {map[byte][]byte{optDomain: []byte(".")}, "gw invalid IP []"},
+		"a dot at the end": {map[byte][]byte{optDomain: []byte("lan.")},
+			"gw invalid IP [] dns {[] lan. [] []}"},
+		"two dots":      {map[byte][]byte{optDomain: []byte("a..b")}, "gw invalid IP []"},
+		"half a router": {map[byte][]byte{optRouter: {10, 9, 0}}, "gw invalid IP []"},
+		"static routes": {map[byte][]byte{optRouter: {10, 9, 0, 254},
+			optStatic: {172, 16, 5, 0, 10, 9, 0, 1, 0, 0, 0, 0, 10, 9, 0,
+				1}}, "gw 10.9.0.254 [172.16.0.0/16 10.9.0.1] [0.0.0.0/0 10.9.0.254]"},
+		"classless ones alone": {map[byte][]byte{optRouter: {10, 9, 0, 254},
+			optStatic: {172, 16, 5, 0, 10, 9, 0, 1}, optClassless: {22, 172, 16, 4, 10, 9, 0,
+				3}}, "gw 10.9.0.254 [172.16.4.0/22 10.9.0.3]"},
+		"a classless default": {map[byte][]byte{optClassless: {0, 10, 9, 0, 3}},
+			"gw invalid IP [0.0.0.0/0 10.9.0.3]"},
+		"on the link": {map[byte][]byte{optClassless: {24, 172, 16, 4, 0, 0, 0, 0}},
+			"gw invalid IP [172.16.4.0/24 0.0.0.0 scope 253]"},
+		"a router elsewhere": {map[byte][]byte{optMask: {255, 255, 255, 255}, optRouter: {10, 9, 0, 254}},
+			"gw 10.9.0.254 [0.0.0.0/0 10.9.0.254 scope 253]"},
+		"unreadable classless": {map[byte][]byte{optRouter: {10, 9, 0, 254},
+			optClassless: {33, 1, 2, 3, 4, 5, 6, 7, 8}}, "gw 10.9.0.254 [0.0.0.0/0 10.9.0.254]"},
+		"host bits": {map[byte][]byte{optClassless: {9, 172, 255, 10, 9, 0, 3}},
+			"gw invalid IP [172.128.0.0/9 10.9.0.3]"},
+		"a small MTU": {map[byte][]byte{optRouter: {10, 9, 0, 254}, optMTU: {5, 120}},
+			"gw 10.9.0.254 [0.0.0.0/0 10.9.0.254 mtu 1400] mtu 1400"},
+		"a great MTU": {map[byte][]byte{optRouter: {10, 9, 0, 254}, optMTU: {35, 40}},
+			"gw 10.9.0.254 [0.0.0.0/0 10.9.0.254] mtu 9000"},
+		"an impossible MTU": {map[byte][]byte{optMTU: {0, 67}}, "gw invalid IP []"},
+		"names": {map[byte][]byte{optDNS: {10, 9, 0, 53, 127, 0, 0, 1},
+			optDomain: []byte("lan.example\x00"), optSearch: []byte("\x03lan\x07example\x00\x03sub\xc0\x00")}, "gw invalid IP [] dns {[10.9.0.53] lan.example [lan.example sub.lan.example] []}"},
 		"a resolv.conf in a domain name": {map[byte][]byte{optDomain: []byte("a\nnameserver 6.6.6.6")}, "gw invalid IP []"},
 		"labels in a loop":               {map[byte][]byte{optSearch: []byte("\x01a\xc0\x00")}, "gw invalid IP []"},
 		"time servers":                   {map[byte][]byte{optNTP: {10, 9, 0, 123}}, "gw invalid IP [] ntp [10.9.0.123]"},
@@ -127,11 +147,13 @@ func TestTimes(t *testing.T) {
 // Options may go on in two old fields of a message.
 func TestOverload(t *testing.T) {
 	m := request(dhcpv4.MessageTypeDiscover, dhcp.Link{MAC: []byte{2, 0, 0, 0, 0, 9}}, owner(), nil)
-	b := answerTo(question{DHCPv4: m}, dhcpv4.MessageTypeOffer, func(r *dhcpv4.DHCPv4) { r.Options[optOverload] = []byte{3} }).ToBytes()
+	b := answerTo(question{DHCPv4: m}, dhcpv4.MessageTypeOffer,
+		func(r *dhcpv4.DHCPv4) { r.Options[optOverload] = []byte{3} }).ToBytes()
 	copy(b[108:], []byte{optRouter, 4, 10, 9, 0, 254, 255})
 	copy(b[44:], []byte{optDNS, 4, 10, 9, 0, 53, 255})
 	r, err := parse(b, m)
-	if err != nil || !bytes.Equal(r.Options[optRouter], []byte{10, 9, 0, 254}) || !bytes.Equal(r.Options[optDNS], []byte{10, 9, 0, 53}) {
+	if err != nil || !bytes.Equal(r.Options[optRouter], []byte{10, 9, 0, 254}) ||
+		!bytes.Equal(r.Options[optDNS], []byte{10, 9, 0, 53}) {
 		t.Errorf("%v %v", err, r)
 	}
 }
@@ -161,7 +183,8 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		p := got.Addresses[0].Prefix
-		if !p.IsValid() || !p.Addr().Is4() || p.Bits() == 0 || got.T1 > got.T2 || got.T2 > got.Valid || got.Valid < leastTime {
+		if !p.IsValid() || !p.Addr().Is4() || p.Bits() == 0 || got.T1 > got.T2 || got.T2 > got.Valid ||
+			got.Valid < leastTime {
 			t.Errorf("%+v", got)
 		}
 		for _, rt := range got.Routes {

@@ -56,7 +56,8 @@ func unframe(b []byte, unsummed bool) (from netip.Addr, payload []byte, err erro
 	}
 	u := b[head:total] // what follows is padding
 	n := int(binary.BigEndian.Uint16(u[4:]))
-	if n < udpHeader || n > len(u) || binary.BigEndian.Uint16(u[2:]) != clientPort || binary.BigEndian.Uint16(u) != serverPort {
+	if n < udpHeader || n > len(u) || binary.BigEndian.Uint16(u[2:]) != clientPort ||
+		binary.BigEndian.Uint16(u) != serverPort {
 		return from, nil, errors.New("not from a server's port")
 	}
 	u = u[:n]

@@ -37,7 +37,8 @@ var (
 func newWire(t *testing.T) *wire {
 	t.Helper()
 	client, server := nstest.NewNS(t), nstest.NewNS(t)
-	nstest.Run(t, "ip", "link", "add", "eth0", "netns", filepath.Base(client), "type", "veth", "peer", "name", "eth0", "netns", filepath.Base(server))
+	nstest.Run(t, "ip", "link", "add", "eth0", "netns", filepath.Base(client), "type", "veth", "peer", "name", "eth0",
+		"netns", filepath.Base(server))
 	nstest.RunIn(t, client, "ip", "link", "set", "eth0", "up")
 	nstest.RunIn(t, server, "ip", "link", "set", "eth0", "up")
 	open := func(path string) (*kernel.NS, *kernel.Link) {
@@ -59,7 +60,8 @@ func newWire(t *testing.T) *wire {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	return &wire{link: dhcp.Link{NS: ns, Name: "eth0", Index: l.Index, MAC: l.MAC, MTU: l.MTU}, server: conn, mac: sl.MAC, serverPath: server}
+	return &wire{link: dhcp.Link{NS: ns, Name: "eth0", Index: l.Index, MAC: l.MAC, MTU: l.MTU}, server: conn, mac: sl.MAC,
+		serverPath: server}
 }
 
 // A question is what a server received.
@@ -130,7 +132,8 @@ func (w *wire) sendFrom(t *testing.T, from netip.Addr, payload []byte) {
 }
 
 func owner() dhcp.Ask {
-	return dhcp.Ask{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}, Hostname: "pod", VendorClass: "fairlead", Request: dhcp.Requested4()}
+	return dhcp.Ask{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}, Hostname: "pod",
+		VendorClass: "fairlead", Request: dhcp.Requested4()}
 }
 
 type got struct {
@@ -154,5 +157,8 @@ func do(t *testing.T, within time.Duration, f func(context.Context) (*dhcp.Lease
 func quick() Client { return Client{First: 100 * time.Millisecond, Max: 400 * time.Millisecond} }
 
 func (w *wire) acquire(t *testing.T) chan got {
-	return do(t, 20*time.Second, func(ctx context.Context) (*dhcp.Lease, error) { return quick().Acquire(ctx, w.link, owner()) })
+	return do(t, 20*time.Second, func(ctx context.Context) (*dhcp.Lease,
+		error) {
+		return quick().Acquire(ctx, w.link, owner())
+	})
 }

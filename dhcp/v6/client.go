@@ -16,9 +16,9 @@ import (
 
 // A Client speaks DHCPv6. The zero one is ready.
 //
-// DHCPv6 says neither what else is on the link nor who leads off it: routers do. So its addresses have the length 128, the
-// kernel has the routes to the link's prefixes and the default route from the routers and keeps them as these say, and the
-// gateway of a lease is the router that was there when it was got.
+// DHCPv6 says neither what else is on the link nor who leads off it: routers do. So its addresses have the length 128,
+// the kernel has the routes to the link's prefixes and the default route from the routers and keeps them as these say,
+// and the gateway of a lease is the router that was there when it was got.
 type Client struct {
 	// First is the pause before a message is sent again; it doubles up to Max. Zero: those of RFC 8415.
 	First, Max time.Duration
@@ -35,9 +35,9 @@ var errMore = errors.New("more are awaited")
 // attempts is how often an address is asked for that somebody else turns out to have, or another server's, or nobody's.
 const attempts = 4
 
-// Acquire implements dhcp.Protocol. Servers have a second to answer, as RFC 8415 demands; the one that prefers itself most
-// is taken, unless one gives a lease at once (Rapid Commit). A lease whose address somebody on the link has is declined, and
-// another one asked for.
+// Acquire implements dhcp.Protocol. Servers have a second to answer, as RFC 8415 demands; the one that prefers itself
+// most is taken, unless one gives a lease at once (Rapid Commit). A lease whose address somebody on the link has is
+// declined, and another one asked for.
 func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
 	if err := turnOn(l, false, a.Metric); err != nil {
 		return nil, err
@@ -83,8 +83,8 @@ func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lea
 // errLost says that the server whose offer was taken did not keep to it.
 var errLost = errors.New("the server's offer was gone")
 
-// acquire is SOLICIT, ADVERTISE, REQUEST, REPLY; or SOLICIT and REPLY, with a server that does that (RFC 8415, 18.2.1). Neighbours
-// are asked about an address as soon as it is offered.
+// acquire is SOLICIT, ADVERTISE, REQUEST, REPLY; or SOLICIT and REPLY, with a server that does that (RFC 8415, 18.2.1).
+// Neighbours are asked about an address as soon as it is offered.
 func (s *session) acquire(ctx context.Context, a dhcp.Ask, p *probe) (*dhcp.Lease, error) {
 	m := message(dhcpv6.MessageTypeSolicit, a, nil)
 	if a.Delegate == 0 { // else who has no prefix would commit the address alone
@@ -147,7 +147,8 @@ func preference(r *dhcpv6.Message) int {
 }
 
 // ask exchanges m for a lease.
-func (s *session) ask(ctx context.Context, m *dhcpv6.Message, a dhcp.Ask, have *dhcp.Lease, addresses bool) (got *dhcp.Lease, err error) {
+func (s *session) ask(ctx context.Context, m *dhcpv6.Message, a dhcp.Ask, have *dhcp.Lease,
+	addresses bool) (got *dhcp.Lease, err error) {
 	asked, err := s.exchange(ctx, m, func(r *answer) (err error) {
 		if got, err = lease(r.Message, s.link, a, have, addresses); err == nil {
 			got.Server.Addr = r.from
@@ -195,7 +196,8 @@ func (c Client) Rebind(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.
 	return c.extend(ctx, l, message(dhcpv6.MessageTypeRebind, a, have), a, have)
 }
 
-func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv6.Message, a dhcp.Ask, have *dhcp.Lease) (*dhcp.Lease, error) {
+func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv6.Message, a dhcp.Ask,
+	have *dhcp.Lease) (*dhcp.Lease, error) {
 	s, err := c.open(ctx, l)
 	if err != nil {
 		return nil, err

@@ -24,8 +24,8 @@ const (
 	neighbourAdvertisement = 136
 )
 
-// probeLimit is how long neighbours may take to say that an address is theirs. It is short: who gives the address to the
-// link lets the kernel ask once more, and for longer.
+// probeLimit is how long neighbours may take to say that an address is theirs. It is short: who gives the address to
+// the link lets the kernel ask once more, and for longer.
 const probeLimit = 400 * time.Millisecond
 
 // A probe asks whether somebody has an address that is offered.
@@ -57,15 +57,16 @@ func (p *probe) ask(l *dhcp.Lease) error {
 	return nil
 }
 
-// offered asks about what is offered, which may be anything, as far as that is bearable. What cannot be asked is said by free.
+// offered asks about what is offered, which may be anything, as far as that is bearable. What cannot be asked is said
+// by free.
 func (p *probe) offered(l *dhcp.Lease) {
 	if len(p.asked) < most {
 		_ = p.ask(l)
 	}
 }
 
-// free is errTaken where somebody has an address of the lease. The server has to be told of that by DECLINE, which the kernel,
-// when it finds out, cannot.
+// free is errTaken where somebody has an address of the lease. The server has to be told of that by DECLINE, which the
+// kernel, when it finds out, cannot.
 func (p *probe) free(ctx context.Context, got *dhcp.Lease) error {
 	defer clear(p.asked)               // what was said of others is read away
 	if err := p.ask(got); err != nil { // those that were offered once more, for a message may be lost

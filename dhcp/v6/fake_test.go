@@ -96,8 +96,8 @@ func (a *advert) bytes() []byte {
 	return b
 }
 
-// server answers DHCPv6 messages as a test wants it; the answers it returns are sent in order. Heard says how many there
-// were of a type.
+// server answers DHCPv6 messages as a test wants it; the answers it returns are sent in order. Heard says how many
+// there were of a type.
 func (n lan) server(answer func(m *dhcpv6.Message) [][]byte) (heard func(dhcpv6.MessageType) int) {
 	n.t.Helper()
 	var mu sync.Mutex
@@ -105,7 +105,8 @@ func (n lan) server(answer func(m *dhcpv6.Message) [][]byte) (heard func(dhcpv6.
 	ns, index := n.open()
 	var conn *net.UDPConn
 	err := ns.Do(func() (err error) {
-		conn, err = net.ListenMulticastUDP("udp6", &net.Interface{Index: index}, &net.UDPAddr{IP: net.ParseIP("ff02::1:2"), Port: serverPort})
+		conn, err = net.ListenMulticastUDP("udp6", &net.Interface{Index: index},
+			&net.UDPAddr{IP: net.ParseIP("ff02::1:2"), Port: serverPort})
 		return err
 	})
 	if err != nil {
@@ -156,7 +157,8 @@ func reply(m *dhcpv6.Message, addr string) *dhcpv6.Message {
 	r.AddOption(m.GetOneOption(optClientID))
 	put(r, optServerID, []byte{0, 3, 0, 1, 2, 2, 2, 2, 2, 2})
 	na := &dhcpv6.OptIANA{IaId: m.Options.OneIANA().IaId, T1: 10 * time.Second, T2: 20 * time.Second}
-	na.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP(addr), PreferredLifetime: 30 * time.Second, ValidLifetime: time.Minute})
+	na.Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP(addr), PreferredLifetime: 30 * time.Second,
+		ValidLifetime: time.Minute})
 	r.AddOption(na)
 	put(r, dhcpv6.OptionPreference, []byte{255})
 	return r
@@ -211,7 +213,8 @@ func TestHostileAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Addresses[0].Prefix.String() != "fd00:1::900d/128" || !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53"}) || !slices.Equal(got.DNS.Search, []string{"a.example"}) {
+	if got.Addresses[0].Prefix.String() != "fd00:1::900d/128" ||
+		!slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53"}) || !slices.Equal(got.DNS.Search, []string{"a.example"}) {
 		t.Errorf("lease is %+v", got)
 	}
 	if s, r := heard(dhcpv6.MessageTypeSolicit), heard(dhcpv6.MessageTypeRequest); s != 1 || r != 1 {
@@ -232,7 +235,8 @@ func TestOddAnswerIsTold(t *testing.T) {
 	})
 	_, err := Client{First: 200 * time.Millisecond}.Acquire(within(t, 2*time.Second), l, owner("one"))
 	wantErr(t, err, dhcp.ErrNobody)
-	if !strings.Contains(err.Error(), "go away") || strings.Contains(err.Error(), "\x1b") || !strings.Contains(err.Error(), "server fe80::") {
+	if !strings.Contains(err.Error(), "go away") || strings.Contains(err.Error(), "\x1b") ||
+		!strings.Contains(err.Error(), "server fe80::") {
 		t.Errorf("%q", err)
 	}
 }
@@ -258,7 +262,8 @@ func TestServerChangesItsMind(t *testing.T) {
 		case dhcpv6.MessageTypeRebind: // the old one goes, a new one comes
 			r.Options.OneIANA().Options.OneAddress().ValidLifetime = 0
 			r.Options.OneIANA().Options.OneAddress().PreferredLifetime = 0
-			r.Options.OneIANA().Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd00:1::6"), PreferredLifetime: 5e9, ValidLifetime: 6e9})
+			r.Options.OneIANA().Options.Add(&dhcpv6.OptIAAddress{IPv6Addr: net.ParseIP("fd00:1::6"), PreferredLifetime: 5e9,
+				ValidLifetime: 6e9})
 		}
 		return [][]byte{r.ToBytes()}
 	})
@@ -275,8 +280,8 @@ func TestServerChangesItsMind(t *testing.T) {
 	}
 }
 
-// The neighbours are asked while servers have their second, so that nobody waits for both; and one who has what is offered
-// is heard.
+// The neighbours are asked while servers have their second, so that nobody waits for both; and one who has what is
+// offered is heard.
 func TestAskedEarly(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")

@@ -28,19 +28,23 @@ func TestLease(t *testing.T) {
 	a := owner("one")
 	a.Hostname = "box"
 	got := acquire(t, l, a)
-	if len(got.Addresses) != 1 || !netip.MustParsePrefix("fd00:1::100/120").Contains(got.Addresses[0].Prefix.Addr()) || got.Addresses[0].Prefix.Bits() != 128 {
+	if len(got.Addresses) != 1 || !netip.MustParsePrefix("fd00:1::100/120").Contains(got.Addresses[0].Prefix.Addr()) ||
+		got.Addresses[0].Prefix.Bits() != 128 {
 		t.Errorf("addresses are %v", got.Addresses)
 	}
-	if got.T1 != 2*time.Second || got.T2 != 5*time.Second || got.Valid != 8*time.Second || got.Addresses[0].Preferred != 7*time.Second {
+	if got.T1 != 2*time.Second || got.T2 != 5*time.Second || got.Valid != 8*time.Second ||
+		got.Addresses[0].Preferred != 7*time.Second {
 		t.Errorf("times are %+v", got)
 	}
-	if !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53", "fd00:1::54"}) || !slices.Equal(got.DNS.Search, []string{"a.example", "b.example"}) {
+	if !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53", "fd00:1::54"}) ||
+		!slices.Equal(got.DNS.Search, []string{"a.example", "b.example"}) {
 		t.Errorf("DNS is %+v", got.DNS)
 	}
 	if len(got.NTP) != 1 || got.NTP[0].String() != "fd00:1::123" {
 		t.Errorf("NTP is %v", got.NTP)
 	}
-	if len(got.Server.ID) == 0 || got.Server.Addr.String() != n.linkLocal() || got.Gateway.IsValid() || time.Since(got.Asked) > 5*time.Second {
+	if len(got.Server.ID) == 0 || got.Server.Addr.String() != n.linkLocal() || got.Gateway.IsValid() ||
+		time.Since(got.Asked) > 5*time.Second {
 		t.Errorf("lease is %+v", got)
 	}
 	kea.await("duid=[00:04:")
@@ -70,7 +74,8 @@ func TestLease(t *testing.T) {
 	if log := kea.log(); strings.Contains(log, "DHCP6_RELEASE_NA_DELETED_FAIL") || strings.Contains(log, "PACKET_DROP") {
 		t.Error(kea.notable())
 	}
-	_, err := Client{}.Confirm(ctx, l, a, &dhcp.Lease{Addresses: []dhcp.Address{{Prefix: netip.MustParsePrefix("fd00:2::1/128")}}})
+	_, err := Client{}.Confirm(ctx, l, a,
+		&dhcp.Lease{Addresses: []dhcp.Address{{Prefix: netip.MustParsePrefix("fd00:2::1/128")}}})
 	wantErr(t, err, dhcp.ErrRefused) // an address of another link
 }
 
@@ -110,7 +115,8 @@ func TestPrefixDelegation(t *testing.T) {
 	a := owner("one")
 	a.Delegate = 56
 	got := acquire(t, l, a)
-	if len(got.Addresses) != 1 || len(got.Delegated) != 1 || got.Delegated[0].Prefix.Bits() != 56 || got.Delegated[0].Valid != 8*time.Second {
+	if len(got.Addresses) != 1 || len(got.Delegated) != 1 || got.Delegated[0].Prefix.Bits() != 56 ||
+		got.Delegated[0].Valid != 8*time.Second {
 		t.Fatalf("lease is %+v", got)
 	}
 	ctx := within(t, 20*time.Second)
@@ -123,7 +129,8 @@ func TestPrefixDelegation(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if !next.SameConfiguration(got) || next.Delegated[0].Prefix != got.Delegated[0].Prefix || !next.Asked.After(got.Asked) {
+		if !next.SameConfiguration(got) || next.Delegated[0].Prefix != got.Delegated[0].Prefix ||
+			!next.Asked.After(got.Asked) {
 			t.Errorf("%s: %+v, had %+v", name, next, got)
 		}
 	}
@@ -162,7 +169,8 @@ func TestServerRestart(t *testing.T) {
 	}
 	came := make(chan answer)
 	go func() { // it asks before the server is there
-		next, err := Client{First: 100 * time.Millisecond, Max: 500 * time.Millisecond}.Rebind(within(t, 20*time.Second), l, a, got)
+		next, err := Client{First: 100 * time.Millisecond, Max: 500 * time.Millisecond}.Rebind(within(t, 20*time.Second), l,
+			a, got)
 		came <- answer{next, err}
 	}()
 	kea = n.kea("fd00:1::100-fd00:1::1ff", "", "")
@@ -222,8 +230,8 @@ func TestConflict(t *testing.T) {
 	}
 }
 
-// A server that commits at once is not kept waiting for others, nor is the container; one that does so unasked, as for a
-// prefix, is not believed.
+// A server that commits at once is not kept waiting for others, nor is the container; one that does so unasked, as for
+// a prefix, is not believed.
 func TestRapidCommit(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")
@@ -234,7 +242,8 @@ func TestRapidCommit(t *testing.T) {
 	got := acquire(t, l, a)
 	took := time.Since(began)
 	t.Logf("it took %v", took)
-	if took > 900*time.Millisecond || got.Addresses[0].Prefix.String() != "fd00:1::100/128" || len(got.Server.ID) == 0 || got.Server.Addr.String() != n.linkLocal() || got.Asked.Before(began) || got.T1 != 2*time.Second {
+	if took > 900*time.Millisecond || got.Addresses[0].Prefix.String() != "fd00:1::100/128" || len(got.Server.ID) == 0 ||
+		got.Server.Addr.String() != n.linkLocal() || got.Asked.Before(began) || got.T1 != 2*time.Second {
 		t.Errorf("after %v: %+v", took, got)
 	}
 	if log := kea.log(); strings.Contains(log, "ADVERTISE") {

@@ -17,8 +17,8 @@ import (
 // part of another whether somebody has it.
 const linkLocalLimit = 8 * time.Second
 
-// turnOn turns IPv6 on on a link: routers are listened to, for they alone say what is on the link and who leads off it, and
-// where auto is set give addresses. A metric of zero is the kernel's own.
+// turnOn turns IPv6 on on a link: routers are listened to, for they alone say what is on the link and who leads off it,
+// and where auto is set give addresses. A metric of zero is the kernel's own.
 func turnOn(l dhcp.Link, auto bool, metric int) error {
 	conf := "net/ipv6/conf/" + l.Name + "/"
 	get := func(key string) string {

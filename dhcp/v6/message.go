@@ -64,7 +64,8 @@ func message(typ dhcpv6.MessageType, a dhcp.Ask, have *dhcp.Lease) *dhcpv6.Messa
 	}
 	if asks {
 		want := []byte{}
-		for _, code := range append([]uint16{uint16(optDNS), uint16(optSearch), uint16(optNTP), uint16(optSNTP)}, a.Request...) {
+		for _, code := range append([]uint16{uint16(optDNS), uint16(optSearch), uint16(optNTP), uint16(optSNTP)},
+			a.Request...) {
 			if !slices.Contains(pairs(want), code) {
 				want = binary.BigEndian.AppendUint16(want, code)
 			}
@@ -95,8 +96,8 @@ func pairs(b []byte) (list []uint16) {
 	return list
 }
 
-// associations puts what is asked for into m: addresses, and prefixes where the owner wants some. What is held already is
-// named; of times the server knows better.
+// associations puts what is asked for into m: addresses, and prefixes where the owner wants some. What is held already
+// is named; of times the server knows better.
 func associations(m *dhcpv6.Message, a dhcp.Ask, have *dhcp.Lease, addresses, prefixes bool) {
 	if addresses {
 		na := &dhcpv6.OptIANA{IaId: iaid(a.Owner)}
@@ -141,13 +142,14 @@ func parse(b []byte, m *dhcpv6.Message) (*dhcpv6.Message, error) {
 	if r.TransactionID != m.TransactionID {
 		return nil, errors.New("an answer to somebody else")
 	}
-	err := r.Options.FromBytesWithParser(b[dhcpv6.MessageHeaderSize:], func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
-		switch code {
-		case dhcpv6.OptionIANA, dhcpv6.OptionIAPD, dhcpv6.OptionStatusCode:
-			return dhcpv6.ParseOption(code, data)
-		}
-		return &dhcpv6.OptionGeneric{OptionCode: code, OptionData: bytes.Clone(data)}, nil
-	})
+	err := r.Options.FromBytesWithParser(b[dhcpv6.MessageHeaderSize:],
+		func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
+			switch code {
+			case dhcpv6.OptionIANA, dhcpv6.OptionIAPD, dhcpv6.OptionStatusCode:
+				return dhcpv6.ParseOption(code, data)
+			}
+			return &dhcpv6.OptionGeneric{OptionCode: code, OptionData: bytes.Clone(data)}, nil
+		})
 	switch {
 	case err != nil:
 		return nil, err
@@ -327,8 +329,8 @@ func lifetime(d time.Duration) time.Duration {
 	return d
 }
 
-// times brings T1 and T2 of an association into those of the lease, which are the earliest. Zero leaves them to the client:
-// half and four fifths of the shortest preferred lifetime, as a server should choose them (RFC 8415, 21.4).
+// times brings T1 and T2 of an association into those of the lease, which are the earliest. Zero leaves them to the
+// client: half and four fifths of the shortest preferred lifetime, as a server should choose them (RFC 8415, 21.4).
 func times(out *dhcp.Lease, t1, t2 time.Duration, list []dhcp.Address) {
 	shortest, end := dhcp.Forever, dhcp.Forever
 	for _, x := range list {

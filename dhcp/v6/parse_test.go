@@ -25,7 +25,8 @@ func TestIdentifiers(t *testing.T) {
 		t.Error("two owners have one identifier")
 	}
 	kept := &dhcp.Lease{State: map[string]string{duidState: "00030001aabbccddeeff"}}
-	if got := option(message(dhcpv6.MessageTypeRenew, one, kept), optClientID); hex.EncodeToString(got) != kept.State[duidState] {
+	if got := option(message(dhcpv6.MessageTypeRenew, one, kept),
+		optClientID); hex.EncodeToString(got) != kept.State[duidState] {
 		t.Errorf("%x", got)
 	}
 	one.Options = map[uint16][]byte{1: {0, 2, 1, 2}, 16: {0, 0, 0, 9}}
@@ -78,8 +79,9 @@ func TestTimes(t *testing.T) {
 func TestParseAdvert(t *testing.T) {
 	router := netip.MustParseAddr("fe80::1")
 	a := &advert{router: router, managed: true, other: true, preference: 1, lifetime: 30 * time.Minute, mtu: 1400,
-		prefixes: []advertPrefix{{netip.MustParsePrefix("fd00:1::/64"), true, 30 * time.Minute, time.Hour}, {netip.MustParsePrefix("fd00:2::/48"), false, 30 * time.Minute, time.Hour}},
-		dns:      []netip.Addr{netip.MustParseAddr("fd00::53")}, search: []string{"a.example"}}
+		prefixes: []advertPrefix{{netip.MustParsePrefix("fd00:1::/64"), true, 30 * time.Minute, time.Hour},
+			{netip.MustParsePrefix("fd00:2::/48"), false, 30 * time.Minute, time.Hour}},
+		dns: []netip.Addr{netip.MustParseAddr("fd00::53")}, search: []string{"a.example"}}
 	if got, err := parseAdvert(a.bytes(), router, 255); err != nil || !reflect.DeepEqual(got, a) {
 		t.Errorf("%+v, %v\nwant %+v", got, err, a)
 	}
@@ -95,7 +97,8 @@ func TestParseAdvert(t *testing.T) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
-	if b := best([]*advert{{preference: 1}, {lifetime: 1, preference: -1}, {lifetime: 1}, {lifetime: 1, router: router}}); b == nil || b.preference != 0 || b.router.IsValid() {
+	if b := best([]*advert{{preference: 1}, {lifetime: 1, preference: -1}, {lifetime: 1},
+		{lifetime: 1, router: router}}); b == nil || b.preference != 0 || b.router.IsValid() {
 		t.Errorf("best is %+v", b)
 	}
 }
@@ -134,7 +137,8 @@ func FuzzAnswer(f *testing.F) {
 	associations(m, a, nil, true, true)
 	r := reply(m, "fd00:1::1")
 	pd := &dhcpv6.OptIAPD{IaId: iaid(a.Owner)}
-	pd.Options.Add(&dhcpv6.OptIAPrefix{PreferredLifetime: 1e10, ValidLifetime: 2e10, Prefix: &net.IPNet{IP: net.ParseIP("fd00:100::"), Mask: net.CIDRMask(56, 128)}})
+	pd.Options.Add(&dhcpv6.OptIAPrefix{PreferredLifetime: 1e10, ValidLifetime: 2e10,
+		Prefix: &net.IPNet{IP: net.ParseIP("fd00:100::"), Mask: net.CIDRMask(56, 128)}})
 	r.AddOption(pd)
 	f.Add(r.ToBytes())
 	put(r, optDNS, net.ParseIP("fd00::53"))
@@ -152,11 +156,13 @@ func FuzzAnswer(f *testing.F) {
 			_ = err.Error()
 			return
 		}
-		if len(l.Addresses) == 0 || len(l.Delegated) == 0 || len(l.Addresses) > most || l.Valid <= 0 || l.T1 > l.T2 || l.T2 > l.Valid || l.T1 <= 0 {
+		if len(l.Addresses) == 0 || len(l.Delegated) == 0 || len(l.Addresses) > most || l.Valid <= 0 || l.T1 > l.T2 ||
+			l.T2 > l.Valid || l.T1 <= 0 {
 			t.Errorf("lease is %+v", l)
 		}
 		for _, x := range append(l.Addresses, l.Delegated...) {
-			if !x.Prefix.IsValid() || x.Valid <= 0 || x.Preferred > x.Valid || x.Prefix.Addr().IsMulticast() || x.Prefix.Addr().Is4In6() {
+			if !x.Prefix.IsValid() || x.Valid <= 0 || x.Preferred > x.Valid || x.Prefix.Addr().IsMulticast() ||
+				x.Prefix.Addr().Is4In6() {
 				t.Errorf("%+v", x)
 			}
 		}
@@ -165,8 +171,9 @@ func FuzzAnswer(f *testing.F) {
 
 // FuzzAdvert feeds router advertisements to the parser.
 func FuzzAdvert(f *testing.F) {
-	a := &advert{lifetime: time.Hour, mtu: 1400, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}},
-		dns: []netip.Addr{netip.MustParseAddr("fd00::53")}, search: []string{"a.example"}}
+	a := &advert{lifetime: time.Hour, mtu: 1400,
+		prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}},
+		dns:      []netip.Addr{netip.MustParseAddr("fd00::53")}, search: []string{"a.example"}}
 	f.Add(a.bytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		a, err := parseAdvert(b, netip.MustParseAddr("fe80::1"), 255)
@@ -178,7 +185,8 @@ func FuzzAdvert(f *testing.F) {
 				t.Errorf("%+v", p)
 			}
 		}
-		if len(a.prefixes) > most || len(a.dns) > most || len(a.search) > most || a.mtu != 0 && (a.mtu < 1280 || a.mtu > 65535) {
+		if len(a.prefixes) > most || len(a.dns) > most || len(a.search) > most || a.mtu != 0 &&
+			(a.mtu < 1280 || a.mtu > 65535) {
 			t.Errorf("%+v", a)
 		}
 	})

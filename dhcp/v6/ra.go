@@ -34,8 +34,8 @@ const (
 	ndSearch = 31
 )
 
-// parseAdvert reads a router advertisement that came from an address, with a hop limit. One that is no neighbour's, or that
-// RFC 4861 (6.1.2) has thrown away, is an error; an option that cannot be read is left out.
+// parseAdvert reads a router advertisement that came from an address, with a hop limit. One that is no neighbour's, or
+// that RFC 4861 (6.1.2) has thrown away, is an error; an option that cannot be read is left out.
 func parseAdvert(b []byte, from netip.Addr, hops int) (*advert, error) {
 	switch {
 	case len(b) < 16 || b[0] != routerAdvertisement || b[1] != 0:
@@ -76,7 +76,8 @@ func (a *advert) option(typ byte, o []byte) {
 		if p.Addr().IsLinkLocalUnicast() || !ordinary(p.Addr()) {
 			return
 		}
-		a.prefixes = append(a.prefixes, advertPrefix{prefix: p, auto: o[3]&0x40 != 0, valid: seconds(o[4:]), preferred: seconds(o[8:])})
+		a.prefixes = append(a.prefixes, advertPrefix{prefix: p, auto: o[3]&0x40 != 0, valid: seconds(o[4:]),
+			preferred: seconds(o[8:])})
 	case ndMTU:
 		if m := binary.BigEndian.Uint32(o[4:]); len(o) == 8 && m >= 1280 && m <= 65535 {
 			a.mtu = int(m)

@@ -17,16 +17,19 @@ func TestGatewayFromRouter(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")
 	l := n.host(false)
-	n.dnsmasq("--dhcp-range=fd00:1::100,fd00:1::1ff,64,2m", "--dhcp-option=option6:dns-server,[fd00:1::53]", "--ra-param=br0,mtu:1400,0,1200")
+	n.dnsmasq("--dhcp-range=fd00:1::100,fd00:1::1ff,64,2m", "--dhcp-option=option6:dns-server,[fd00:1::53]",
+		"--ra-param=br0,mtu:1400,0,1200")
 	got := acquire(t, l, owner("one"))
 	router := netip.MustParseAddr(n.linkLocal())
-	if got.Gateway != router || len(got.Routes) != 1 || got.Routes[0].GW != router || got.Routes[0].Dst.String() != "::/0" {
+	if got.Gateway != router || len(got.Routes) != 1 || got.Routes[0].GW != router ||
+		got.Routes[0].Dst.String() != "::/0" {
 		t.Errorf("gateway is %v, routes %v, want %v", got.Gateway, got.Routes, router)
 	}
 	if got.MTU != 1400 {
 		t.Errorf("MTU is %d", got.MTU)
 	}
-	if out := show(t, l, "route"); !strings.Contains(out, "default via "+router.String()) || !strings.Contains(out, "fd00:1::/64") {
+	if out := show(t, l, "route"); !strings.Contains(out, "default via "+router.String()) ||
+		!strings.Contains(out, "fd00:1::/64") {
 		t.Errorf("the kernel's routes are %s", out)
 	}
 	if out := show(t, l, "addr", "show", "scope", "global"); strings.TrimSpace(out) != "" {
@@ -44,7 +47,8 @@ func TestGatewayFromRouter(t *testing.T) {
 	third := owner("three") // unless it has a metric of its own
 	third.Metric = 2000
 	got = acquire(t, second, third)
-	// The router may answer later than an ADD waits for it, on a machine that is busy; the kernel has its route then all the same.
+	// The router may answer later than an ADD waits for it, on a machine that is busy; the kernel has its route then all
+	// the same.
 	out := ""
 	err := second.NS.Await(t.Context(), 20*time.Second, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
 		out = show(t, second, "route")
@@ -53,7 +57,8 @@ func TestGatewayFromRouter(t *testing.T) {
 	if err != nil {
 		take, _ := second.NS.Sysctl("net/ipv6/conf/eth0/accept_ra_defrtr")
 		metric, _ := second.NS.Sysctl("net/ipv6/conf/eth0/ra_defrtr_metric")
-		t.Errorf("accept_ra_defrtr is %s, ra_defrtr_metric %s, the lease %+v, and the kernel's routes are %s", take, metric, got, out)
+		t.Errorf("accept_ra_defrtr is %s, ra_defrtr_metric %s, the lease %+v, and the kernel's routes are %s", take, metric,
+			got, out)
 	}
 }
 
@@ -84,7 +89,8 @@ func TestSLAAC(t *testing.T) {
 	if got.Gateway.String() != n.linkLocal() || got.MTU != 1400 || got.T1 != dhcp.Forever || !got.Over().IsZero() {
 		t.Errorf("lease is %+v", got)
 	}
-	if !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53"}) || !slices.Equal(got.DNS.Search, []string{"a.example", "b.example"}) {
+	if !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53"}) ||
+		!slices.Equal(got.DNS.Search, []string{"a.example", "b.example"}) {
 		t.Errorf("DNS is %+v", got.DNS)
 	}
 	for _, f := range []func() (*dhcp.Lease, error){
@@ -102,14 +108,16 @@ func TestStateless(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")
 	l := n.host(false)
-	ra := &advert{other: true, lifetime: 30 * time.Minute, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}}
+	ra := &advert{other: true, lifetime: 30 * time.Minute,
+		prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}}
 	n.router(ra)
 	n.kea("fd00:1::100-fd00:1::1ff", "", "")
 	got, err := SLAAC{}.Acquire(within(t, 20*time.Second), l, owner("one"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got.Addresses) != 1 || !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53", "fd00:1::54"}) || len(got.DNS.Search) != 2 {
+	if len(got.Addresses) != 1 || !slices.Equal(got.DNS.Nameservers, []string{"fd00:1::53", "fd00:1::54"}) ||
+		len(got.DNS.Search) != 2 {
 		t.Errorf("lease is %+v", got)
 	}
 }
@@ -121,7 +129,8 @@ func TestPrefixesIgnored(t *testing.T) {
 	l := n.host(false)
 	ra := &advert{lifetime: 30 * time.Minute}
 	for _, p := range []string{"fd00:8::/63", "fd00:1::/64", "fd00:9::/65"} {
-		ra.prefixes = append(ra.prefixes, advertPrefix{prefix: netip.MustParsePrefix(p), auto: true, valid: time.Hour, preferred: time.Hour})
+		ra.prefixes = append(ra.prefixes, advertPrefix{prefix: netip.MustParsePrefix(p), auto: true, valid: time.Hour,
+			preferred: time.Hour})
 	}
 	if got := prefixes([]*advert{ra}); len(got) != 1 || got[0].String() != "fd00:1::/64" {
 		t.Errorf("addresses are to be of %v", got)
@@ -155,7 +164,8 @@ func TestSilence(t *testing.T) {
 	}
 
 	odd := newLAN(t, "fd00:1::1/64")
-	odd.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:8::/63"), auto: true}}})
+	odd.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:8::/63"),
+		auto: true}}})
 	_, err = SLAAC{}.Acquire(within(t, 3*time.Second), odd.host(false), owner("one"))
 	wantErr(t, err, dhcp.ErrNobody)
 	if !strings.Contains(err.Error(), "(fd00:8::/63 is none: want a /64)") {
@@ -164,12 +174,14 @@ func TestSilence(t *testing.T) {
 
 	small := n.host(true)
 	show(t, small, "link", "set", "eth0", "mtu", "1279")
-	if _, err := (SLAAC{}).Acquire(within(t, time.Second), small, owner("two")); err == nil || !strings.Contains(err.Error(), "1280") {
+	if _, err := (SLAAC{}).Acquire(within(t, time.Second), small, owner("two")); err == nil ||
+		!strings.Contains(err.Error(), "1280") {
 		t.Error(err)
 	}
 	down := n.host(true)
 	show(t, down, "link", "set", "eth0", "down")
-	if _, err := (Client{}).Acquire(within(t, time.Second), down, owner("two")); err == nil || !strings.Contains(err.Error(), "link-local") {
+	if _, err := (Client{}).Acquire(within(t, time.Second), down, owner("two")); err == nil ||
+		!strings.Contains(err.Error(), "link-local") {
 		t.Error(err)
 	}
 }
@@ -179,10 +191,12 @@ func TestIPv6Off(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")
 	l := n.host(false)
-	for _, kv := range [][2]string{{"disable_ipv6", "1"}, {"accept_ra", "0"}, {"addr_gen_mode", "1"}, {"forwarding", "1"}} {
+	for _, kv := range [][2]string{{"disable_ipv6", "1"}, {"accept_ra", "0"}, {"addr_gen_mode", "1"},
+		{"forwarding", "1"}} {
 		lan{l.NS.Path, t}.sysctl("net/ipv6/conf/eth0/"+kv[0], kv[1])
 	}
-	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}})
+	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"),
+		auto: true}}})
 	got, err := SLAAC{}.Acquire(within(t, 20*time.Second), l, owner("one"))
 	if err != nil {
 		t.Fatal(err)
@@ -203,12 +217,13 @@ func TestIPv6Off(t *testing.T) {
 	}
 }
 
-// Routers are asked, and answer, while the kernel makes sure of the link-local address; so that it makes sure of what it makes of
-// their prefixes at the same time.
+// Routers are asked, and answer, while the kernel makes sure of the link-local address; so that it makes sure of what
+// it makes of their prefixes at the same time.
 func TestAskedFromNowhere(t *testing.T) {
 	t.Parallel()
 	n := newLAN(t, "fd00:1::1/64")
-	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}})
+	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"),
+		auto: true}}})
 	ns, index := n.open()
 	c, err := ns.ListenICMP6(index, "br0", routerSolicitation)
 	if err != nil {

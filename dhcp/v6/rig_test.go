@@ -197,7 +197,8 @@ func (n lan) kea(pool, options, subnet string) *server {
 
 func (n lan) dnsmasq(args ...string) *server {
 	n.t.Helper()
-	args = append([]string{"--no-daemon", "--conf-file=/dev/null", "--port=0", "--interface=br0", "--bind-interfaces", "--enable-ra",
+	args = append([]string{"--no-daemon", "--conf-file=/dev/null", "--port=0", "--interface=br0", "--bind-interfaces",
+		"--enable-ra",
 		"--leasefile-ro", "--log-dhcp", "--user=root", "--group=root", "--pid-file="}, args...)
 	return n.start("router advertisement", nil, "dnsmasq", args...)
 }

@@ -28,18 +28,21 @@ type routers struct {
 	heard chan struct{} // closed at the next one
 }
 
-// routerLimit is how long one may take from the first time that it is asked: it may wait half a second (RFC 4861, 6.2.6), a message may be lost.
+// routerLimit is how long one may take from the first time that it is asked: it may wait half a second (RFC 4861,
+// 6.2.6), a message may be lost.
 const routerLimit = 2500 * time.Millisecond
 
-// listen asks routers to say what they are, again and again, and keeps what they say until Close. That goes on while the kernel
-// makes sure of the link-local address, as RFC 4862 (4) has it: the first question comes from nobody's address then.
+// listen asks routers to say what they are, again and again, and keeps what they say until Close. That goes on while
+// the kernel makes sure of the link-local address, as RFC 4862 (4) has it: the first question comes from nobody's
+// address then.
 func listen(ctx context.Context, l dhcp.Link) (*routers, error) {
 	conn, err := l.NS.ListenICMP6(l.Index, l.Name, routerAdvertisement)
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.Name, err)
 	}
 	ctx, stop := context.WithCancel(ctx)
-	r := &routers{link: l, conn: conn, stop: stop, done: make(chan struct{}), began: time.Now(), heard: make(chan struct{})}
+	r := &routers{link: l, conn: conn, stop: stop, done: make(chan struct{}), began: time.Now(),
+		heard: make(chan struct{})}
 	go r.run(ctx)
 	return r, nil
 }

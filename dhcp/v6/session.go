@@ -108,10 +108,11 @@ func decides(err error) bool {
 	return errors.Is(err, dhcp.ErrRefused) || errors.Is(err, dhcp.ErrEmpty)
 }
 
-// exchange sends m until take has had an answer that it wants, which is nil, or one that decides. Asked is when that was
-// last sent. Settle is asked each time that an answer has not come in time; what it returns ends the exchange if it is
-// done. After the tries, or at the end of ctx, it is ErrNobody.
-func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*answer) error, settle func() (done bool, err error)) (asked time.Time, err error) {
+// exchange sends m until take has had an answer that it wants, which is nil, or one that decides. Asked is when that
+// was last sent. Settle is asked each time that an answer has not come in time; what it returns ends the exchange if it
+// is done. After the tries, or at the end of ctx, it is ErrNobody.
+func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*answer) error,
+	settle func() (done bool, err error)) (asked time.Time, err error) {
 	p := s.c.pace(m.MessageType)
 	pause := jitter(p.first, m.MessageType == dhcpv6.MessageTypeSolicit)
 	began := time.Now()
@@ -119,7 +120,8 @@ func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*an
 	for try := 1; ; try++ {
 		asked = time.Now()
 		// In hundredths of a second since the first time.
-		put(m, dhcpv6.OptionElapsedTime, binary.BigEndian.AppendUint16(nil, uint16(min(asked.Sub(began)/(10*time.Millisecond), 0xffff))))
+		put(m, dhcpv6.OptionElapsedTime, binary.BigEndian.AppendUint16(nil,
+			uint16(min(asked.Sub(began)/(10*time.Millisecond), 0xffff))))
 		if err := s.Send(m.ToBytes(), everyone()); err != nil {
 			return asked, fmt.Errorf("link %s: %w", s.link.Name, err)
 		}

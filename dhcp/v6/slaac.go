@@ -17,8 +17,8 @@ import (
 
 // SLAAC has the kernel make addresses of the prefixes that routers advertise (RFC 4862). The zero one is ready.
 //
-// The addresses are the kernel's to keep: it makes and removes them, and the default route, as routers say. So a lease by
-// SLAAC has no end and is never renewed. It says what there was when it was got.
+// The addresses are the kernel's to keep: it makes and removes them, and the default route, as routers say. So a lease
+// by SLAAC has no end and is never renewed. It says what there was when it was got.
 type SLAAC struct {
 	Client Client // asks for what routers leave to DHCPv6 (RFC 8415, 18.2.6)
 }
@@ -55,7 +55,8 @@ func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Leas
 	if len(prefixes(list)) == 0 {
 		return nil, nothing(l.Name, list)
 	}
-	out := &dhcp.Lease{Asked: asked, T1: dhcp.Forever, T2: dhcp.Forever, Valid: dhcp.Forever, Link: l.Name, MAC: l.MAC.String()}
+	out := &dhcp.Lease{Asked: asked, T1: dhcp.Forever, T2: dhcp.Forever, Valid: dhcp.Forever, Link: l.Name,
+		MAC: l.MAC.String()}
 	made, err := automatic(ctx, l, heard)
 	if err != nil {
 		return nil, err
@@ -80,7 +81,8 @@ func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Leas
 		}
 	}
 	out.Server.Addr = out.Gateway
-	if len(out.DNS.Nameservers) == 0 && slices.ContainsFunc(list, func(ra *advert) bool { return ra.other || ra.managed }) {
+	if len(out.DNS.Nameservers) == 0 && slices.ContainsFunc(list,
+		func(ra *advert) bool { return ra.other || ra.managed }) {
 		c.inform(ctx, l, a, out)
 	}
 	return out, nil
@@ -120,7 +122,8 @@ func nothing(link string, list []*advert) error {
 	if odd := autonomous(list); len(odd) > 0 {
 		why = fmt.Sprintf(" (%v is none: want a /%d)", odd[0], half) + why
 	}
-	return &silence{fmt.Sprintf("link %s: router %v advertises no prefix that hosts give themselves addresses of%s", link, list[0].router, why)}
+	return &silence{fmt.Sprintf("link %s: router %v advertises no prefix that hosts give themselves addresses of%s", link,
+		list[0].router, why)}
 }
 
 // automatic waits until the kernel has made an address of each prefix and is sure of it, and returns them.

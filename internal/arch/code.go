@@ -99,7 +99,8 @@ func mutable(name string, s *ast.ValueSpec) (vars []string) {
 			continue
 		}
 		if i < len(s.Values) {
-			if fn := called(s.Values[i]); fn == "errors.New" || strings.HasPrefix(name, "plugin/") && strings.HasPrefix(fn, "sdk.") {
+			if fn := called(s.Values[i]); fn == "errors.New" || strings.HasPrefix(name, "plugin/") &&
+				strings.HasPrefix(fn, "sdk.") {
 				continue
 			}
 		}

@@ -22,7 +22,8 @@ type Package struct {
 
 // List is every package of this module.
 func List() ([]Package, error) {
-	cmd := exec.Command("go", "list", "-json=Dir,ImportPath,Name,Doc,Standard,GoFiles,TestGoFiles,XTestGoFiles,Imports,Deps", Module+"/...")
+	cmd := exec.Command("go", "list",
+		"-json=Dir,ImportPath,Name,Doc,Standard,GoFiles,TestGoFiles,XTestGoFiles,Imports,Deps", Module+"/...")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

@@ -113,13 +113,14 @@ func rows() []row {
 		{"plugin", []string{"plugin/*", "sdk"}, map[string]string{
 			"*": "plugin is the list of ours, and nothing happens in it",
 		}},
-		{"plugin/*", []string{"sdk", "plan", "resource", "resource/*", "ipam", "ipam/*", "dhcp", "dhcp/rpc", "spec"}, map[string]string{
-			"kernel":   "a plugin says what should exist, never how",
-			"dhcp/*":   "the plugin asks the daemon, and speaks to no server itself",
-			"plugin/*": "a plugin that needs another delegates to it, by the protocol (clause I1)",
-			"invoke":   "delegation is the sdk's",
-			"*":        "a plugin file is its essence",
-		}},
+		{"plugin/*", []string{"sdk", "plan", "resource", "resource/*", "ipam", "ipam/*", "dhcp", "dhcp/rpc", "spec"},
+			map[string]string{
+				"kernel":   "a plugin says what should exist, never how",
+				"dhcp/*":   "the plugin asks the daemon, and speaks to no server itself",
+				"plugin/*": "a plugin that needs another delegates to it, by the protocol (clause I1)",
+				"invoke":   "delegation is the sdk's",
+				"*":        "a plugin file is its essence",
+			}},
 		// It plans with plugins as CHECK does, and runs none.
 		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "ipam", "kernel", "spec"}, map[string]string{
 			"plugin": "who repairs says which plugins are his",
@@ -203,15 +204,18 @@ func outside() []restriction {
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
 		{"github.com/miekg/dns", []string{"nameserver"}, "only the server speaks DNS, in the command and in no plugin"},
 		{"github.com/spf13/cobra", []string{"cli", "internal/docgen"}, "only the command has a command line"},
-		{"github.com/cpuguy83/go-md2man", []string{"internal/docgen"}, "manual pages are made, and not shipped with what makes them"},
+		{"github.com/cpuguy83/go-md2man", []string{"internal/docgen"},
+			"manual pages are made, and not shipped with what makes them"},
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
 		{"github.com/rogpeppe/go-internal", []string{"internal/**", "sdk/sdktest"}, "scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
-		{"testing", []string{"internal/nstest", "internal/contract", "resource/link/linktest", "sdk/sdktest", "conformance"}, "a product has no tests in it"},
+		{"testing", []string{"internal/nstest", "internal/contract", "resource/link/linktest", "sdk/sdktest", "conformance"},
+			"a product has no tests in it"},
 	}
 }
 
-// heavy are packages whose initialisation or size every call of a plugin would pay for, or that it has no business with.
+// heavy are packages whose initialisation or size every call of a plugin would pay for, or that it has no business
+// with.
 func heavy() map[string]string {
 	return map[string]string{
 		"net/http":               "a server at the start of every call",

@@ -160,7 +160,8 @@ func State(t testing.TB, w *kernel.World) string {
 			}
 			for _, m := range list {
 				dst, _ := m["dst"].(string)
-				own := what == "route" && strings.Contains(dst, ":") && m["table"] == "local" // made and deleted by a worker of the kernel
+				// made and deleted by a worker of the kernel
+				own := what == "route" && strings.Contains(dst, ":") && m["table"] == "local"
 				if len(m) == 0 || own || strings.HasPrefix(dst, "fe80") || strings.HasPrefix(dst, "multicast") {
 					continue
 				}

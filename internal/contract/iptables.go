@@ -15,7 +15,8 @@ func EachIPTables(t *testing.T, fn func(t *testing.T, v kernel.IPTVariant)) {
 	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
 		t.Run(v.String(), func(t *testing.T) {
 			for _, program := range []string{"iptables-", "ip6tables-"} {
-				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), program+v.String(), "-t", "nat", "-L", "-n").CombinedOutput()
+				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), program+v.String(), "-t", "nat", "-L",
+					"-n").CombinedOutput()
 				if err != nil {
 					nstest.Skip(t, string(out))
 				}

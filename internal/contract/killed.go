@@ -59,7 +59,8 @@ var KillPlans map[string]func() plan.Plan
 func RunKilled(t *testing.T, w *kernel.World, which string, after time.Duration) (took time.Duration) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), KillMe+"="+which, KillMe+"_HOST="+w.Host.Path, KillMe+"_CONT="+w.Container.Path, KillMe+"_MEMORY="+w.Store.Dir)
+	cmd.Env = append(os.Environ(), KillMe+"="+which, KillMe+"_HOST="+w.Host.Path, KillMe+"_CONT="+w.Container.Path,
+		KillMe+"_MEMORY="+w.Store.Dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

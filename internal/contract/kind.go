@@ -11,12 +11,13 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// KindOf is the Kind of a resource that does not go with its namespace, and whose the resource is; nil where the law below does not
-// hold for it by itself: a container's own lo, or what belongs to a bridge. A package's tests say it of their resources.
+// KindOf is the Kind of a resource that does not go with its namespace, and whose the resource is; nil where the law
+// below does not hold for it by itself: a container's own lo, or what belongs to a bridge. A package's tests say it of
+// their resources.
 var KindOf = func(plan.Resource) (plan.Kind, spec.Owner) { return nil, spec.Owner{} }
 
-// testKind holds the Kind of r to its law: Owners finds what Ensure made, Remove leaves nothing of it, and nobody else's goes. State is as
-// before Ensure.
+// testKind holds the Kind of r to its law: Owners finds what Ensure made, Remove leaves nothing of it, and nobody
+// else's goes. State is as before Ensure.
 func testKind(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.TB) string) {
 	t.Helper()
 	k, of := KindOf(r)
@@ -60,7 +61,10 @@ func testKind(t *testing.T, w *kernel.World, r plan.Resource, state func(testing
 	if err != nil {
 		t.Fatalf("%s: owners: %v", k.Name(), err)
 	}
-	if !slices.ContainsFunc(tags, func(t plan.Tag) bool { return t.Hash == kernel.OwnerHash(of) || t.Could != nil && t.Could(of) }) {
+	if !slices.ContainsFunc(tags, func(t plan.Tag) bool {
+		return t.Hash == kernel.OwnerHash(of) || t.Could != nil &&
+			t.Could(of)
+	}) {
 		t.Fatalf("%s: owners do not name %v: %v", k.Name(), of, tags)
 	}
 	same("owners changed something", made)

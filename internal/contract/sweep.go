@@ -24,7 +24,8 @@ func Sweep(ctx context.Context, w *kernel.World, kinds []plan.Kind, network stri
 }
 
 // SweepKinds removes of some kinds what belongs to owners that keep does not want.
-func SweepKinds(ctx context.Context, w *kernel.World, kinds []plan.Kind, network string, keep func([8]byte) bool, keepUnmarked func(*kernel.Link) bool) error {
+func SweepKinds(ctx context.Context, w *kernel.World, kinds []plan.Kind, network string, keep func([8]byte) bool,
+	keepUnmarked func(*kernel.Link) bool) error {
 	var errs []error
 	for _, k := range kinds {
 		tags, err := k.Owners(ctx, w, network)

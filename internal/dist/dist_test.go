@@ -20,7 +20,8 @@ func build(t *testing.T) (bin string) {
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "MAKE") || strings.HasPrefix(e, "MFLAGS") })
+	cmd.Env = slices.DeleteFunc(os.Environ(),
+		func(e string) bool { return strings.HasPrefix(e, "MAKE") || strings.HasPrefix(e, "MFLAGS") })
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
@@ -98,7 +99,8 @@ func TestPrograms(t *testing.T) {
 	if out := run(t, filepath.Join(bin, "fairlead"), "--version"); !strings.Contains(out, "v0-test") {
 		t.Errorf("fairlead --version says %q", out)
 	}
-	if out := run(t, filepath.Join(bin, "fairlead"), "version"); !strings.Contains(out, "v0-test, CNI 0.1.0") || !strings.Contains(out, "built with go1.") {
+	if out := run(t, filepath.Join(bin, "fairlead"), "version"); !strings.Contains(out, "v0-test, CNI 0.1.0") ||
+		!strings.Contains(out, "built with go1.") {
 		t.Errorf("fairlead version says %q", out)
 	}
 	if out := run(t, filepath.Join(bin, "cni/bridge")); !strings.Contains(out, "v0-test") {

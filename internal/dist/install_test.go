@@ -23,7 +23,8 @@ func TestInstall(t *testing.T) {
 			args := []string{"--no-print-directory", "-C", "../..", "BIN=" + bin, "DESTDIR=" + dest, "PREFIX=" + prefix}
 			run(t, "make", append(args, "install")...)
 			share := filepath.Join(dest, prefix, "share")
-			for _, file := range []string{"man/man1/fairlead.1", "man/man1/fairlead-run.1", "man/man5/cni-bridge.5", "man/man7/fairlead-environment.7",
+			for _, file := range []string{"man/man1/fairlead.1", "man/man1/fairlead-run.1", "man/man5/cni-bridge.5",
+				"man/man7/fairlead-environment.7",
 				"doc/fairlead/README.md", "doc/fairlead/CHANGELOG.md", "doc/fairlead/cli.md", "doc/fairlead/plugins/bridge.md",
 				"doc/fairlead/examples/bridge.conflist", "doc/fairlead/schema/bridge.schema.json", "bash-completion/completions/fairlead",
 				"zsh/site-functions/_fairlead", "fish/vendor_completions.d/fairlead.fish"} {
@@ -164,7 +165,8 @@ func starts(t *testing.T, dest, prefix string) {
 
 // completions fails for each script that its shell cannot read.
 func completions(t *testing.T, share string) {
-	for shell, file := range map[string]string{"bash": "bash-completion/completions/fairlead", "zsh": "zsh/site-functions/_fairlead",
+	for shell, file := range map[string]string{"bash": "bash-completion/completions/fairlead",
+		"zsh":  "zsh/site-functions/_fairlead",
 		"fish": "fish/vendor_completions.d/fairlead.fish"} {
 		if _, err := exec.LookPath(shell); err != nil {
 			t.Logf("%s is not asked: %v", file, err)

@@ -17,7 +17,8 @@ func release(t *testing.T, version, arch string) (out string) {
 	t.Helper()
 	dir := t.TempDir()
 	out = filepath.Join(dir, "out")
-	run(t, "make", "--no-print-directory", "-C", "../..", "release", "BIN="+filepath.Join(dir, "bin"), "OUT="+out, "VERSION="+version, "ARCHS="+arch)
+	run(t, "make", "--no-print-directory", "-C", "../..", "release", "BIN="+filepath.Join(dir, "bin"), "OUT="+out,
+		"VERSION="+version, "ARCHS="+arch)
 	return out
 }
 
@@ -31,10 +32,11 @@ func only(t *testing.T, dir, pattern string) string {
 	return files[0]
 }
 
-// What make release makes is the same bytes each time, and each file of it works as it is given to a host: archives are unpacked
-// where the reference's are, packages live in a root of their own, and the image installs.
+// What make release makes is the same bytes each time, and each file of it works as it is given to a host: archives are
+// unpacked where the reference's are, packages live in a root of their own, and the image installs.
 func TestRelease(t *testing.T) {
-	older, newer, again := release(t, "v0.0.1", runtime.GOARCH), release(t, "v0.0.2", runtime.GOARCH), release(t, "v0.0.2", runtime.GOARCH)
+	older, newer, again := release(t, "v0.0.1", runtime.GOARCH), release(t, "v0.0.2", runtime.GOARCH), release(t, "v0.0.2",
+		runtime.GOARCH)
 	t.Run("the same bytes", func(t *testing.T) { run(t, "diff", "-r", newer, again) })
 	t.Run("sums", func(t *testing.T) {
 		run(t, "sh", "-c", "cd "+newer+" && sha256sum -c SHA256SUMS && sha256sum -c *.tgz.sha256 && sha512sum -c *.tgz.sha512")
@@ -88,7 +90,8 @@ func apk(t *testing.T, path string) {
 	if err != nil || !strings.Contains(string(info), "pkgver = 0.0.2-r1\n") {
 		t.Errorf("%s: %v", info, err)
 	}
-	for script, does := range map[string]string{".post-install": "--keep-reference", ".post-upgrade": "--keep-reference", ".pre-deinstall": "--uninstall"} {
+	for script, does := range map[string]string{".post-install": "--keep-reference", ".post-upgrade": "--keep-reference",
+		".pre-deinstall": "--uninstall"} {
 		if text, err := os.ReadFile(filepath.Join(to, script)); err != nil || !strings.Contains(string(text), does) {
 			t.Errorf("%s: %v\n%s", script, err, text)
 		}
@@ -158,7 +161,8 @@ func materials(t *testing.T, path string) {
 	for _, c := range doc.Components {
 		has = append(has, c.Name+" "+c.Version)
 	}
-	deps := run(t, "go", "list", "-C", "../..", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
+	deps := run(t, "go", "list", "-C", "../..", "-deps", "-f",
+		"{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
 	want := strings.Split(strings.TrimSpace(deps), "\n")
 	want = append(want, "std "+strings.TrimPrefix(strings.TrimSpace(run(t, "go", "env", "GOVERSION")), "go"))
 	want = slices.DeleteFunc(want, func(s string) bool { return s == "" })

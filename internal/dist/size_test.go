@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestSize holds the size of the plugins' program, which every call maps: size.txt says what it was and why it grew. Growth of more
-// than 2 % needs a further line there.
+// TestSize holds the size of the plugins' program, which every call maps: size.txt says what it was and why it grew.
+// Growth of more than 2 % needs a further line there.
 func TestSize(t *testing.T) {
 	text, err := os.ReadFile("size.txt")
 	if err != nil {
@@ -26,6 +26,7 @@ func TestSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	if now := st.Size(); now > last*102/100 {
-		t.Errorf("the plugins' program has %d bytes, and had %d: find what grew, or say why in internal/dist/size.txt", now, last)
+		t.Errorf("the plugins' program has %d bytes, and had %d: find what grew, or say why in internal/dist/size.txt", now,
+			last)
 	}
 }

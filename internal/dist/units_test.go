@@ -42,14 +42,16 @@ func TestUnits(t *testing.T) {
 		t.Fatal(paths, err)
 	}
 	bin := build(t)
-	installed := strings.NewReplacer("/usr/bin/fairlead", filepath.Join(bin, "fairlead"), "/opt/cni/bin/", filepath.Join(bin, "cni")+"/")
+	installed := strings.NewReplacer("/usr/bin/fairlead", filepath.Join(bin, "fairlead"), "/opt/cni/bin/",
+		filepath.Join(bin, "cni")+"/")
 	copies := t.TempDir() // of all, for they name each other
 	for _, path := range paths {
 		b, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(copies, filepath.Base(path)), []byte(installed.Replace(string(b))), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(copies, filepath.Base(path)), []byte(installed.Replace(string(b))),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,7 +63,8 @@ func TestUnits(t *testing.T) {
 					args := strings.Fields(strings.TrimPrefix(line, "-"))
 					if program := installed.Replace(args[0]); program == args[0] {
 						t.Errorf("%s=%s", key, line)
-					} else if out, err := exec.Command(program, append(args[1:], "--help")...).CombinedOutput(); err != nil { // flags are read before help is given
+						// flags are read before help is given
+					} else if out, err := exec.Command(program, append(args[1:], "--help")...).CombinedOutput(); err != nil {
 						t.Errorf("%s=%s: %v\n%s", key, line, err, out)
 					}
 				}
@@ -86,7 +89,8 @@ func TestUnits(t *testing.T) {
 				t.Logf("systemd itself is not asked: %v", err)
 				return
 			}
-			if out, err := exec.Command(analyze, "verify", filepath.Join(copies, filepath.Base(path))).CombinedOutput(); err != nil || len(out) > 0 {
+			if out, err := exec.Command(analyze, "verify",
+				filepath.Join(copies, filepath.Base(path))).CombinedOutput(); err != nil || len(out) > 0 {
 				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 			}
 		})
@@ -97,7 +101,8 @@ func TestUnits(t *testing.T) {
 func TestSweepUnit(t *testing.T) {
 	u := unit(t, "../../packaging/systemd/fairlead-gc.service")
 	before := strings.Fields(strings.Join(u["Unit.Before"], " "))
-	for _, other := range []string{"containerd.service", "crio.service", "docker.service", "podman.service", "podman-restart.service", "kubelet.service", "fairlead-repair.service"} {
+	for _, other := range []string{"containerd.service", "crio.service", "docker.service", "podman.service",
+		"podman-restart.service", "kubelet.service", "fairlead-repair.service"} {
 		if !slices.Contains(before, other) {
 			t.Errorf("Before= lacks %s", other)
 		}
@@ -108,12 +113,14 @@ func TestSweepUnit(t *testing.T) {
 			t.Errorf("After= lacks %s", other)
 		}
 	}
-	if !slices.Equal(u["Service.Type"], []string{"oneshot"}) || !slices.Equal(u["Service.RemainAfterExit"], []string{"yes"}) {
+	if !slices.Equal(u["Service.Type"], []string{"oneshot"}) ||
+		!slices.Equal(u["Service.RemainAfterExit"], []string{"yes"}) {
 		t.Errorf("it runs more than once: %v", u)
 	}
 	for key := range u {
 		_, name, _ := strings.Cut(key, ".")
-		if strings.HasPrefix(name, "Protect") || strings.HasPrefix(name, "Private") || strings.HasSuffix(name, "Paths") || strings.HasPrefix(name, "Bind") || strings.HasPrefix(name, "Root") {
+		if strings.HasPrefix(name, "Protect") || strings.HasPrefix(name, "Private") || strings.HasSuffix(name, "Paths") ||
+			strings.HasPrefix(name, "Bind") || strings.HasPrefix(name, "Root") {
 			t.Errorf("%s gives it mounts of its own", key)
 		}
 	}

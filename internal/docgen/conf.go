@@ -47,19 +47,23 @@ func own() map[string]shape {
 			"anyOf": []any{map[string]any{"type": "number", "minimum": 0}, matches("^(" + elapses + ")?$")},
 		}},
 		Module + "/plugin/bridge.vlanRange": {words: `number, or range such as "10-20"`, schema: map[string]any{
-			"anyOf": []any{map[string]any{"type": "integer", "minimum": 1, "maximum": 4094}, matches("^ *0*" + vlanID + " *(- *0*" + vlanID + " *)?$")},
+			"anyOf": []any{map[string]any{"type": "integer", "minimum": 1, "maximum": 4094},
+				matches("^ *0*" + vlanID + " *(- *0*" + vlanID + " *)?$")},
 		}},
 		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
 		Module + "/plugin/alias.aliases": {words: "list of names, or object of lists by network", schema: map[string]any{
 			"anyOf": []any{aliases(), map[string]any{"type": "object", "additionalProperties": aliases()}},
 		}},
-		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object", elem: &shape{words: "string", kind: "string"}},
-		Module + "/spec.Route":            {words: "object", kind: "object", fields: route()},
+		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object",
+			elem: &shape{words: "string", kind: "string"}},
+		Module + "/spec.Route": {words: "object", kind: "object", fields: route()},
 		Module + "/sdk.Inner": {words: "object", kind: "object", fields: []field{
-			{"type", "name of the plugin; the other keys are those of its own page", shape{words: "string", kind: "string"}, sdk.Want{}},
+			{"type", "name of the plugin; the other keys are those of its own page", shape{words: "string", kind: "string"},
+				sdk.Want{}},
 		}},
 		Module + "/plugin/debug.argv": {words: "list of string", schema: object{
-			"type": "array", "items": object{"type": "string"}, "prefixItems": []any{object{"type": "string", "minLength": 1}}, "minItems": 1,
+			"type": "array", "items": object{"type": "string"}, "prefixItems": []any{object{"type": "string",
+				"minLength": 1}}, "minItems": 1,
 		}},
 		"encoding/json.RawMessage": {words: "anything"},
 	}

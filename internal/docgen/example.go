@@ -33,7 +33,8 @@ func readExample(path string, p sdk.Plugin) (*example, error) {
 		return nil, err
 	}
 	parts := sections(string(src))
-	e := &example{intro: strings.TrimSpace(parts[""]), conflist: parts["conflist"], capabilities: strings.TrimSpace(parts["capabilities"])}
+	e := &example{intro: strings.TrimSpace(parts[""]), conflist: parts["conflist"],
+		capabilities: strings.TrimSpace(parts["capabilities"])}
 	list, err := spec.ParseList([]byte(e.conflist))
 	if err != nil {
 		return nil, err

@@ -178,9 +178,9 @@ func lower(s string) string {
 	return strings.ToLower(s[:1]) + s[1:]
 }
 
-// A manual is a page as Markdown, which md2man, that cobra's own pages are made by too, turns into roff. Those of package
-// cobra/doc lack the topics, what each command does, and the names of values. A page has no date, for it is the same
-// whenever it is made.
+// A manual is a page as Markdown, which md2man, that cobra's own pages are made by too, turns into roff. Those of
+// package cobra/doc lack the topics, what each command does, and the names of values. A page has no date, for it is the
+// same whenever it is made.
 type manual struct{ bytes.Buffer }
 
 // newManual begins a page: name, section of the manual, and what it is in a line.
@@ -234,7 +234,8 @@ func (m *manual) literal(s string) {
 // item is a term, which is marked up already, and what is to be said of it.
 func (m *manual) item(term, says string) { fmt.Fprintf(m, "\n%s\n: %s\n", term, plainText(says)) }
 
-// plainText is s with what Markdown takes for its own escaped, but for what stands between grave accents, which is code.
+// plainText is s with what Markdown takes for its own escaped, but for what stands between grave accents, which is
+// code.
 func plainText(s string) string {
 	parts := strings.Split(s, "`")
 	for i := 0; i < len(parts); i += 2 {

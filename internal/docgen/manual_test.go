@@ -49,7 +49,8 @@ func TestCommandManuals(t *testing.T) {
 			}
 		})
 		for _, sub := range c.Commands() {
-			if !sub.Hidden && sub.Name() != "help" && !strings.Contains(page, strings.ReplaceAll(sub.CommandPath(), " ", "-")+"(") {
+			if !sub.Hidden && sub.Name() != "help" &&
+				!strings.Contains(page, strings.ReplaceAll(sub.CommandPath(), " ", "-")+"(") {
 				t.Errorf("%s does not lead to %q", name, sub.CommandPath())
 			}
 			visit(sub)
@@ -166,7 +167,8 @@ func TestManualsRender(t *testing.T) {
 		if err != nil || stderr.Len() > 0 {
 			t.Errorf("%s: %v\n%s", name, err, stderr.String())
 		}
-		if !strings.Contains(regexp.MustCompile(".\x08").ReplaceAllString(string(out), ""), "SEE ALSO") { // bold is a letter over itself
+		// bold is a letter over itself
+		if !strings.Contains(regexp.MustCompile(".\x08").ReplaceAllString(string(out), ""), "SEE ALSO") {
 			t.Errorf("%s does not come to its end", name)
 		}
 	}

@@ -29,7 +29,8 @@ func plugins(root string, files Files) error {
 		if files["docs/schema/"+p.Name+".schema.json"], err = schemaFile(p, ref.fields); err != nil {
 			return err
 		}
-		fmt.Fprintf(&index, "| [%s](%s.md) | %s | [JSON Schema](../schema/%s.schema.json) |\n", p.Name, p.Name, p.Synopsis, p.Name)
+		fmt.Fprintf(&index, "| [%s](%s.md) | %s | [JSON Schema](../schema/%s.schema.json) |\n", p.Name, p.Name, p.Synopsis,
+			p.Name)
 	}
 	var err error
 	if files["docs/schema/list.schema.json"], err = listSchema(); err != nil {

@@ -93,7 +93,8 @@ func goldens(t *testing.T) (all []golden) {
 
 // otherCase are the goldens with keys in another case, as some runtimes write them: a schema has one spelling.
 func otherCase() []string {
-	return []string{"bridge/case.txtar", "bandwidth/containerd.txtar", "ptp/case.txtar", "host-device/key-case.txtar", "portmap/ports.txtar", "vlan/key-case.txtar"}
+	return []string{"bridge/case.txtar", "bandwidth/containerd.txtar", "ptp/case.txtar", "host-device/key-case.txtar",
+		"portmap/ports.txtar", "vlan/key-case.txtar"}
 }
 
 // Every example and every golden that its plugin takes is valid, by the schema of the plugin and by that of a list.
@@ -182,8 +183,8 @@ var unsayable = []struct{ at, reason string }{
 	{`^host-device/(kernelpath|pciBusID)=`, "a path is cleaned before it is looked at, and an address depends on its bus"},
 }
 
-// Each mutation of a golden that a plugin refuses for the value that was put there, its schema refuses, too; and what the
-// plugin takes, the schema takes.
+// Each mutation of a golden that a plugin refuses for the value that was put there, its schema refuses, too; and what
+// the plugin takes, the schema takes.
 func TestSchemaMutations(t *testing.T) {
 	all := schemas(t)
 	byName := map[string]sdk.Plugin{}
@@ -253,12 +254,14 @@ func text(v any) string {
 	return string(b)
 }
 
-// syntax is why a plugin refuses a configuration, if that is the value at a path alone; of the empty path whatever it is.
+// syntax is why a plugin refuses a configuration, if that is the value at a path alone; of the empty path whatever it
+// is.
 func syntax(p sdk.Plugin, conf, path string) error {
 	c, err := spec.ParseConf([]byte(conf))
 	if err == nil {
 		var r *sdk.Request
-		if r, err = p.NewRequest("ADD", spec.Owner{Network: c.Name, ContainerID: "c1", IfName: "eth0"}, "/run/netns/c1", c, nil); err == nil {
+		if r, err = p.NewRequest("ADD", spec.Owner{Network: c.Name, ContainerID: "c1", IfName: "eth0"}, "/run/netns/c1", c,
+			nil); err == nil {
 			_, _, err = p.Plan(c, r)
 			for _, q := range plugin.All() {
 				if err == nil && q.Name == c.IPAMType && q.Name != p.Name {
@@ -284,7 +287,8 @@ func syntax(p sdk.Plugin, conf, path string) error {
 // mutate puts other values in each place of v, one at a time, and calls try with each.
 func mutate(v any, path string, try func(path, value string)) {
 	replace := func(path string, old any, put func(any)) {
-		values := []any{"zz", true, json.Number("-1"), json.Number("99999999999"), json.Number("1.5"), []any{}, map[string]any{}, json.Number("1.0")}
+		values := []any{"zz", true, json.Number("-1"), json.Number("99999999999"), json.Number("1.5"), []any{},
+			map[string]any{}, json.Number("1.0")}
 		switch old := old.(type) {
 		case string:
 			values = append(values, old+"e", json.Number("7"), old+"/99", "::"+old)

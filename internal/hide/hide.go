@@ -33,7 +33,8 @@ func Dir(dir string) error {
 		return err
 	}
 	for _, e := range entries {
-		if err := os.Symlink(filepath.Join(was, e.Name()), filepath.Join(parent, e.Name())); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := os.Symlink(filepath.Join(was, e.Name()), filepath.Join(parent, e.Name())); err != nil &&
+			!errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}

@@ -20,12 +20,13 @@ type Syscall struct {
 
 // answerable are the system calls that WithFaults can answer in the kernel's stead.
 func answerable() map[uint32]string {
-	return map[uint32]string{unix.SYS_SOCKET: "socket", unix.SYS_SETNS: "setns", unix.SYS_OPENAT: "openat", unix.SYS_IOCTL: "ioctl",
+	return map[uint32]string{unix.SYS_SOCKET: "socket", unix.SYS_SETNS: "setns", unix.SYS_OPENAT: "openat",
+		unix.SYS_IOCTL: "ioctl",
 		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_SENDTO: "sendto"}
 }
 
-// WithFaults runs cmd, and asks fault of each of its system calls that are in answerable, one at a time: an error that it
-// names is what the program gets, and the kernel does nothing. It stands on seccomp's notifications (Linux 5.5).
+// WithFaults runs cmd, and asks fault of each of its system calls that are in answerable, one at a time: an error that
+// it names is what the program gets, and the kernel does nothing. It stands on seccomp's notifications (Linux 5.5).
 func WithFaults(cmd *exec.Cmd, fault func(Syscall) unix.Errno) error {
 	done, stop, answered := make(chan error), make(chan struct{}), make(chan error, 1)
 	onDisposableThread(func() { // with its filter, which cannot be taken off
@@ -53,9 +54,11 @@ func filter() (fd int, err error) {
 		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(left), K: nr})
 		left--
 	}
-	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW}, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_USER_NOTIF})
+	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW},
+		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_USER_NOTIF})
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-	r, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
+	r, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+		uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(code)
 	if errno != 0 {
 		return -1, errno
@@ -88,7 +91,8 @@ const (
 	notifContinue = 1
 )
 
-// answer answers until stop is closed. What the thread with that number asks, which starts the program, is never a fault.
+// answer answers until stop is closed. What the thread with that number asks, which starts the program, is never a
+// fault.
 func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix.Errno) error {
 	defer unix.Close(fd)
 	names := answerable()
@@ -106,7 +110,8 @@ func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix
 			return err
 		}
 		var q notification
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifRecv, uintptr(unsafe.Pointer(&q))); errno == unix.ENOENT || errno == unix.EINTR {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifRecv,
+			uintptr(unsafe.Pointer(&q))); errno == unix.ENOENT || errno == unix.EINTR {
 			select { // it was killed meanwhile, or there is nobody any more
 			case <-stop:
 				return nil
@@ -126,7 +131,8 @@ func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix
 				a = response{id: q.id, errno: -int32(errno)}
 			}
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend, uintptr(unsafe.Pointer(&a))); errno != 0 && errno != unix.ENOENT {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend, uintptr(unsafe.Pointer(&a))); errno != 0 &&
+			errno != unix.ENOENT {
 			return errno
 		}
 	}

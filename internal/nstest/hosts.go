@@ -82,9 +82,11 @@ type hosts struct {
 const logHeader = "# test log\n"
 
 // understood are the flags of package testing that mean the same for tests in processes of their own.
-var understood = []string{"test.paniconexit0", "test.v", "test.timeout", "test.count", "test.run", "test.short", "test.failfast", "test.parallel", "test.testlogfile"}
+var understood = []string{"test.paniconexit0", "test.v", "test.timeout", "test.count", "test.run", "test.short",
+	"test.failfast", "test.parallel", "test.testlogfile"}
 
-// severalHosts is nil where the flags want one process: a profile, coverage, a benchmark, a fuzzer, a subtest, -parallel 1.
+// severalHosts is nil where the flags want one process: a profile, coverage, a benchmark, a fuzzer, a subtest,
+// -parallel 1.
 func severalHosts() *hosts {
 	text := func(name string) string { return flag.Lookup(name).Value.String() }
 	width := 4 * runtime.GOMAXPROCS(0) // tests wait for the kernel's grace periods most of their time
@@ -98,7 +100,8 @@ func severalHosts() *hosts {
 	if one || width < 2 {
 		return nil
 	}
-	h := &hosts{width: make(chan struct{}, width), failFast: text("test.failfast") == "true", testLog: text("test.testlogfile")}
+	h := &hosts{width: make(chan struct{}, width), failFast: text("test.failfast") == "true",
+		testLog: text("test.testlogfile")}
 	if limit, err := time.ParseDuration(text("test.timeout")); err == nil && limit > 0 {
 		h.deadline = time.Now().Add(limit)
 		h.limit = limit / 4 // so that one that hangs is named while there is time for the others

@@ -110,7 +110,8 @@ func TestHosts(t *testing.T) {
 		t.Errorf("%d parts ran, want 3:\n%s", n, out)
 	}
 
-	if got, out, err := hostsRun(t, "", "-test.run=^TestInnerParts$/^two_words$"); err != nil || len(got) != 3 || got["TestInnerParts/two_words"] != "pass" {
+	if got, out, err := hostsRun(t, "", "-test.run=^TestInnerParts$/^two_words$"); err != nil || len(got) != 3 ||
+		got["TestInnerParts/two_words"] != "pass" {
 		t.Errorf("one part: %v, %v\n%s", got, err, out)
 	}
 }
@@ -121,7 +122,8 @@ func TestHostsFail(t *testing.T) {
 	if err == nil {
 		t.Errorf("success:\n%s", out)
 	}
-	for name, want := range map[string]string{"": "fail", "TestInnerHost": "pass", "TestInnerFails": "fail", "TestInnerPartFails/sound": "pass", "TestInnerPartFails/bad": "fail"} {
+	for name, want := range map[string]string{"": "fail", "TestInnerHost": "pass", "TestInnerFails": "fail",
+		"TestInnerPartFails/sound": "pass", "TestInnerPartFails/bad": "fail"} {
 		if got[name] != want {
 			t.Errorf("%q: %q, want %q\n%s", name, got[name], want, out)
 		}
@@ -135,7 +137,8 @@ func TestHostsHang(t *testing.T) {
 	if took := time.Since(begun); err == nil || took > 35*time.Second {
 		t.Errorf("after %v: %v", took, err)
 	}
-	if got["TestInnerHost"] != "pass" || !strings.Contains(out, "test timed out after 10s\n\trunning tests:\n\t\tTestInnerHangs") {
+	if got["TestInnerHost"] != "pass" || !strings.Contains(out,
+		"test timed out after 10s\n\trunning tests:\n\t\tTestInnerHangs") {
 		t.Errorf("%v\n%s", got, out)
 	}
 }

@@ -13,7 +13,8 @@ import (
 // here. The virtual machine of internal/vm runs just these.
 const Skipped = "FAIRLEAD_SKIPPED"
 
-// Need skips a test, in the kernel's words, where the kernel has no links of a kind; args are what ip(8) wants after it.
+// Need skips a test, in the kernel's words, where the kernel has no links of a kind; args are what ip(8) wants after
+// it.
 func Need(t testing.TB, kind string, args ...string) {
 	t.Helper()
 	ns := NewNS(t)
@@ -24,8 +25,8 @@ func Need(t testing.TB, kind string, args ...string) {
 	}
 }
 
-// NeedProgram skips a test for want of a program, or of a file by its path, that .ci/packages installs. Where CI is in the
-// environment all of them are there, or the test fails.
+// NeedProgram skips a test for want of a program, or of a file by its path, that .ci/packages installs. Where CI is in
+// the environment all of them are there, or the test fails.
 func NeedProgram(t testing.TB, names ...string) {
 	t.Helper()
 	switch why := Missing(names...); {

@@ -27,8 +27,8 @@ const marker = "FAIRLEAD_NSTEST"
 // stateDirs get an empty tmpfs each, so that defaults such as /var/lib/cni can be used as they are.
 var stateDirs = []string{"/run", "/var/lib/cni", "/etc/cni", "/opt/cni"}
 
-// Main is for TestMain: it runs each of the package's tests in a throw-away host of its own, several of them side by side,
-// and exits with the status of all.
+// Main is for TestMain: it runs each of the package's tests in a throw-away host of its own, several of them side by
+// side, and exits with the status of all.
 func Main(m *testing.M) {
 	flag.Parse()
 	if os.Getenv(marker) == "" {
@@ -175,7 +175,8 @@ func MakeNS(path string) error {
 	return nil
 }
 
-// onDisposableThread runs fn on a thread that ends with it, which the process's first thread does not: it would keep a namespace.
+// onDisposableThread runs fn on a thread that ends with it, which the process's first thread does not: it would keep a
+// namespace.
 func onDisposableThread(fn func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine

@@ -50,7 +50,8 @@ func (o *OVS) Socket() string { return filepath.Join(o.Dir, "db.sock") }
 // StartServer starts ovsdb-server, which answers when this returns.
 func (o *OVS) StartServer(t testing.TB) {
 	t.Helper()
-	o.run(t, "ovsdb-server", filepath.Join(o.Dir, "conf.db"), "--remote=punix:"+o.Socket(), "--no-chdir", "--detach", "--pidfile", "--log-file", "-vconsole:off")
+	o.run(t, "ovsdb-server", filepath.Join(o.Dir, "conf.db"), "--remote=punix:"+o.Socket(), "--no-chdir", "--detach",
+		"--pidfile", "--log-file", "-vconsole:off")
 }
 
 // StartSwitch starts ovs-vswitchd, which has made what the database says when this returns.

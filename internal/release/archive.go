@@ -21,8 +21,8 @@ func (r release) archive(name string, files []file) error {
 	})
 }
 
-// writeTar writes files, below a prefix, as root's and of one time. Directories come before what is in them where there is a
-// prefix: an image needs them, an archive that is unpacked into a directory of others must not change theirs.
+// writeTar writes files, below a prefix, as root's and of one time. Directories come before what is in them where there
+// is a prefix: an image needs them, an archive that is unpacked into a directory of others must not change theirs.
 func writeTar(w io.Writer, files []file, prefix string, date time.Time) error {
 	t := tar.NewWriter(w)
 	made := map[string]bool{"": true}
@@ -35,10 +35,12 @@ func writeTar(w io.Writer, files []file, prefix string, date time.Time) error {
 			return err
 		}
 		made[dir] = true
-		return t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, Uname: "root", Gname: "root", ModTime: date})
+		return t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, Uname: "root", Gname: "root",
+			ModTime: date})
 	}
 	for _, f := range files {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: prefix + f.path, Mode: int64(f.mode), Uname: "root", Gname: "root", ModTime: date}
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: prefix + f.path, Mode: int64(f.mode), Uname: "root", Gname: "root",
+			ModTime: date}
 		if prefix != "" {
 			if err := makeDir(path.Dir(h.Name)); err != nil {
 				return err

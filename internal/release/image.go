@@ -32,15 +32,15 @@ type platform struct {
 	Variant      string `json:"variant,omitempty"`
 }
 
-// A layout is an OCI image layout that is being written as a tar file. Four documents of known shape need no library: those that
-// there are bring the client of a registry along.
+// A layout is an OCI image layout that is being written as a tar file. Four documents of known shape need no library:
+// those that there are bring the client of a registry along.
 type layout struct {
 	t *tar.Writer
 	r release
 }
 
-// image writes one layout with an index of the images of all architectures. The program installs the plugins: it is for an init
-// container that has the node's directory of plugins mounted.
+// image writes one layout with an index of the images of all architectures. The program installs the plugins: it is for
+// an init container that has the node's directory of plugins mounted.
 func (r release) image(images []image) error {
 	return r.create("fairlead-"+r.version+".oci.tar", func(w io.Writer) error {
 		l := layout{tar.NewWriter(w), r}

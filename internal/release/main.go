@@ -1,6 +1,6 @@
-// Command release makes the files of a release from what `make install` leaves for each architecture: archives, packages, an
-// image and a bill of materials. It is a module of its own, so that what makes packages is no dependency of the product.
-// The same trees make the same bytes.
+// Command release makes the files of a release from what `make install` leaves for each architecture: archives,
+// packages, an image and a bill of materials. It is a module of its own, so that what makes packages is no dependency
+// of the product. The same trees make the same bytes.
 package main
 
 import (
@@ -37,7 +37,8 @@ type file struct {
 func main() {
 	version := flag.String("version", "", "the release, as v1.2.3 or v1.2.3-rc.1")
 	date := flag.Int64("date", 0, "when its last change was made, in seconds since 1970")
-	trees := flag.String("trees", "", "directory with what was installed: ARCH/system/usr for packages, ARCH/local/usr/local for archives")
+	trees := flag.String("trees", "",
+		"directory with what was installed: ARCH/system/usr for packages, ARCH/local/usr/local for archives")
 	out := flag.String("out", "", "directory to write to")
 	flag.Parse()
 	r := release{*version, time.Unix(*date, 0).UTC(), *out}
@@ -155,7 +156,8 @@ func (r release) create(name string, write func(io.Writer) error) error {
 	return errors.Join(write(f), f.Close())
 }
 
-// sums writes SHA256SUMS, and beside the archives that stand in for the reference's the sums that installers of these fetch.
+// sums writes SHA256SUMS, and beside the archives that stand in for the reference's the sums that installers of these
+// fetch.
 func (r release) sums() error {
 	all, err := os.ReadDir(r.out)
 	if err != nil {

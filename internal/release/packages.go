@@ -41,8 +41,8 @@ func (r release) packages(arch string, tree []file) error {
 	return nil
 }
 
-// info describes one package. Its scripts install the plugins where runtimes search them: the package has none of its files
-// there, because those of the reference's packages are there.
+// info describes one package. Its scripts install the plugins where runtimes search them: the package has none of its
+// files there, because those of the reference's packages are there.
 func (r release) info(arch, format string, tree []file, scratch string) (*nfpm.Info, error) {
 	const after, before = "packaging/scripts/postinstall.sh", "packaging/scripts/preremove.sh"
 	info := &nfpm.Info{

@@ -69,7 +69,8 @@ func mountAll(list []mount) error {
 
 // mountHost makes this machine's files, with a tmpfs over them, the root.
 func mountHost() error {
-	if err := mountAll([]mount{{"proc", "/proc", "proc", "", 0}, {"sys", "/sys", "sysfs", "", 0}, {"dev", "/dev", "devtmpfs", "", 0}}); err != nil {
+	if err := mountAll([]mount{{"proc", "/proc", "proc", "", 0}, {"sys", "/sys", "sysfs", "", 0},
+		{"dev", "/dev", "devtmpfs", "", 0}}); err != nil {
 		return err
 	}
 	// Steps print to the first serial line, the kernel to the second.
@@ -101,7 +102,8 @@ func mountHost() error {
 	if err := errors.Join(os.Mkdir("/over/upper", 0o755), os.Mkdir("/over/work", 0o755)); err != nil {
 		return err
 	}
-	if err := mountAll([]mount{{"over", "/new", "overlay", "lowerdir=/host,upperdir=/over/upper,workdir=/over/work", 0}}); err != nil {
+	if err := mountAll([]mount{{"over", "/new", "overlay", "lowerdir=/host,upperdir=/over/upper,workdir=/over/work",
+		0}}); err != nil {
 		return err
 	}
 	for _, dir := range []string{"/proc", "/sys", "/dev"} {
@@ -182,7 +184,8 @@ func do(s step, env []string) (status int) {
 		}
 		path = found
 	}
-	p, err := os.StartProcess(path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
+	p, err := os.StartProcess(path, s.Args, &os.ProcAttr{Dir: s.Dir, Env: env,
+		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		fmt.Println(err)
 		return 126

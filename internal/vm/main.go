@@ -44,7 +44,8 @@ func main() {
 		beInit()
 	}
 	var o options
-	flag.StringVar(&o.kernel, "kernel", "", "directory with boot/vmlinuz-* and lib/modules, of which the newest is taken (default bin/kernel if there, else /)")
+	flag.StringVar(&o.kernel, "kernel", "",
+		"directory with boot/vmlinuz-* and lib/modules, of which the newest is taken (default bin/kernel if there, else /)")
 	flag.StringVar(&o.from, "from", "", "with test: only the tests that the file has, a package and a test in a line")
 	flag.DurationVar(&o.timeout, "timeout", time.Hour, "how long the machine may run")
 	flag.IntVar(&o.memory, "memory", 1536, "megabytes; what the programs write is in it too")
@@ -119,7 +120,8 @@ func newest(root string) (version, image, modules string, err error) {
 			return "", "", "", fmt.Errorf("%s has no modules.dep: run depmod -b %s %s", modules, root, version)
 		}
 	}
-	return "", "", "", errors.New("no kernel with modules in " + root + ": install linux-image-amd64, or unpack it and say -kernel DIR")
+	return "", "", "", errors.New("no kernel with modules in " + root +
+		": install linux-image-amd64, or unpack it and say -kernel DIR")
 }
 
 func exists(path string) bool {

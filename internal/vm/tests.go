@@ -127,7 +127,8 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 			status = 1
 		}
 	}
-	fmt.Printf("Linux %s: %d tests passed, %d skipped, %d failed, in %v (%.0f s before the first)\n", done.Release, seen.passed, len(seen.skipped), seen.failed, time.Since(started).Round(time.Second), done.Ready)
+	fmt.Printf("Linux %s: %d tests passed, %d skipped, %d failed, in %v (%.0f s before the first)\n", done.Release,
+		seen.passed, len(seen.skipped), seen.failed, time.Since(started).Round(time.Second), done.Ready)
 	if seen.passed == 0 {
 		return 0, errors.New("no test ran")
 	}
@@ -174,8 +175,10 @@ func missed(path string) (only map[string]string, err error) {
 }
 
 // build makes a step of each package that has tests.
-func build(ctx context.Context, o options, share string, packages []string, only map[string]string) (steps []step, err error) {
-	list := exec.CommandContext(ctx, "go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"}, packages...)...)
+func build(ctx context.Context, o options, share string, packages []string,
+	only map[string]string) (steps []step, err error) {
+	list := exec.CommandContext(ctx, "go", append([]string{"list", "-f",
+		"{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"}, packages...)...)
 	list.Stderr = os.Stderr
 	b, err := list.Output()
 	if err != nil {

@@ -20,7 +20,8 @@ func TestOrder(t *testing.T) {
 	}
 	got := d.order([]string{"9pnet_virtio", "overlay", "built_in"})
 	at := func(name string) int { return slices.Index(got, name) }
-	if len(got) != 5 || at("virtio/virtio.ko") > at("virtio/virtio_ring.ko") || at("net/9p/9pnet_virtio.ko") != 3 || at("fs/overlay.ko.xz") != 4 {
+	if len(got) != 5 || at("virtio/virtio.ko") > at("virtio/virtio_ring.ko") || at("net/9p/9pnet_virtio.ko") != 3 ||
+		at("fs/overlay.ko.xz") != 4 {
 		t.Errorf("order %q", got)
 	}
 }
@@ -65,7 +66,8 @@ func TestTally(t *testing.T) {
 FAIL
 `
 	c := tally([]byte(out))
-	if c.passed != 1 || c.failed != 2 || len(c.skipped) != 1 || c.skipped[0] != (skip{"example.com/a", "TestB", "b_test.go:7: operation not supported"}) {
+	if c.passed != 1 || c.failed != 2 || len(c.skipped) != 1 ||
+		c.skipped[0] != (skip{"example.com/a", "TestB", "b_test.go:7: operation not supported"}) {
 		t.Errorf("tally %+v", c)
 	}
 	var shown strings.Builder
@@ -74,7 +76,8 @@ FAIL
 		f.Write(part)
 	}
 	f.flush()
-	if s := shown.String(); !strings.Contains(s, "broken") || strings.Contains(s, "TestA ") || !strings.Contains(s, "example.com/b") {
+	if s := shown.String(); !strings.Contains(s, "broken") || strings.Contains(s, "TestA ") ||
+		!strings.Contains(s, "example.com/b") {
 		t.Errorf("shown:\n%s", s)
 	}
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Allocate gives o an address from each set: the one that it had in an earlier boot, the one that it asks for, one
-// that is reserved for its key, the one that its key had last, or the next one in order. If it fails, what it took is given back, and what o held before is left.
+// Allocate gives o an address from each set: the one that it had in an earlier boot, the one that it asks for, one that
+// is reserved for its key, the one that its key had last, or the next one in order. If it fails, what it took is given
+// back, and what o held before is left.
 func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	if len(s.Sets) == 0 {
 		return nil, noRanges()
@@ -72,14 +73,16 @@ func exhausted(code spec.Code, network string, set ipam.Set, reserved ipam.Reser
 		hint = fmt.Sprintf("The containers of %s leases are alive, and the state of %d is unknown: `fairlead ipam ls %[3]s` lists them, "+
 			"and `fairlead ipam release %[3]s ADDRESS --force` removes the lease of one that is gone.", size.Sub(ipam.CountOf(uint64(unknown))), unknown, network)
 	}
-	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size, more).WithHint(hint)
+	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size,
+		more).WithHint(hint)
 }
 
 // inUse says whose an address is. A lease file that names no attachment is of another program.
 func inUse(network string, a netip.Addr, text string) error {
 	id, ifName, _ := strings.Cut(text, "\r\n")
 	err := spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", a, holder(text))
-	if by := (spec.Owner{Network: network, ContainerID: strings.TrimSpace(id), IfName: ifName}); spec.Freed(by.String()) != "" {
+	if by := (spec.Owner{Network: network, ContainerID: strings.TrimSpace(id),
+		IfName: ifName}); spec.Freed(by.String()) != "" {
 		return err.HeldBy(by.String())
 	}
 	return err.WithHint(fmt.Sprintf("If that container is gone, `fairlead ipam release %s %s --force` ends its lease; `fairlead ipam show %[2]s` says what is known.", network, a))
@@ -141,7 +144,8 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 		}
 	}
 	for _, l := range c.former {
-		if r, ok := set.Find(l.addr); ok && l.addr != r.Gateway && (!want.IsValid() || want == l.addr) && c.barred(l.addr) == nil {
+		if r, ok := set.Find(l.addr); ok && l.addr != r.Gateway && (!want.IsValid() || want == l.addr) &&
+			c.barred(l.addr) == nil {
 			c.adopted = append(c.adopted, l)
 			return l.addr, nil
 		}

@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Benchmark times one call each, with the leases on the disk and in memory. ADD and DEL have to be flat in the number of
-// leases; what is linear is a full range, which looks for leases of the dead, GC, and the first call after somebody else
-// changed the directory. Filling a range takes a while: go test -run XXX -bench . ./ipam/disk
+// Benchmark times one call each, with the leases on the disk and in memory. ADD and DEL have to be flat in the number
+// of leases; what is linear is a full range, which looks for leases of the dead, GC, and the first call after somebody
+// else changed the directory. Filling a range takes a while: go test -run XXX -bench . ./ipam/disk
 func Benchmark(b *testing.B) {
 	const full = 65533 // of a /16
 	for _, where := range []string{"disk", "memory"} {

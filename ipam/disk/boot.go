@@ -49,8 +49,8 @@ func netnsOf(path string) uint32 {
 	return number("netns", path)
 }
 
-// pathState is what can be seen of the namespace at a path. Unknown are one that is there and no namespace, and one whose
-// directory is missing: the mounts may be some that this process does not see.
+// pathState is what can be seen of the namespace at a path. Unknown are one that is there and no namespace, and one
+// whose directory is missing: the mounts may be some that this process does not see.
 func pathState(netns string) string {
 	var fsys unix.Statfs_t
 	switch err := unix.Statfs(netns, &fsys); {
@@ -65,9 +65,10 @@ func pathState(netns string) string {
 	return ipam.Gone
 }
 
-// namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in: the lease in file
-// f, of which the index has e. The entry of an earlier attachment says nothing of the lease, as while the container is
-// attached anew: it names another path than the allocator was told or, where that is not known, is older than the lease.
+// namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in: the lease in
+// file f, of which the index has e. The entry of an earlier attachment says nothing of the lease, as while the
+// container is attached anew: it names another path than the allocator was told or, where that is not known, is older
+// than the lease.
 func namespaceOf(results, network string, e entry, f lease) (netns string, ok bool) {
 	containerID, ifName, ok := strings.Cut(f.text, "\r\n")
 	if !ok || strings.ContainsRune(f.text, '/') {

@@ -39,7 +39,8 @@ func reboot(t *testing.T, id string) {
 // cache is what the runtime's library remembers of an attachment.
 func cache(t *testing.T, network, id, ifName, netns string) {
 	t.Helper()
-	cacheEntry(t, network+"-"+id+"-"+ifName, map[string]any{"kind": "cniCacheV1", "containerId": id, "ifName": ifName, "networkName": network, "netns": netns})
+	cacheEntry(t, network+"-"+id+"-"+ifName,
+		map[string]any{"kind": "cniCacheV1", "containerId": id, "ifName": ifName, "networkName": network, "netns": netns})
 }
 
 func cacheEntry(t *testing.T, name string, entry map[string]any) {
@@ -201,7 +202,8 @@ func TestExhaustedByTheDead(t *testing.T) {
 	fill := func(t *testing.T) *Store {
 		s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29"), Log: testLog(t)}
 		alive := nstest.NewNS(t)
-		for id, netns := range map[string]string{"alive": alive, "hidden": "/run/nowhere/gone", "anew": "/run/netns/anew", "nocache": gone, "dead": gone} {
+		for id, netns := range map[string]string{"alive": alive, "hidden": "/run/nowhere/gone", "anew": "/run/netns/anew",
+			"nocache": gone, "dead": gone} {
 			s.Netns = netns
 			add(t, s, id)
 		}
@@ -209,7 +211,8 @@ func TestExhaustedByTheDead(t *testing.T) {
 		cache(t, "net", "hidden", "eth0", "/run/nowhere/gone") // another's mounts
 		cache(t, "net", "anew", "eth0", gone)                  // of the attachment before, while ADD goes on
 		s.Netns = alive
-		if _, err := s.Allocate(ctx, owner("new")); !errors.Is(err, ipam.ErrExhausted) || !strings.Contains(err.Error(), "the state of 4 of the containers is unknown (fairlead ipam ls net)") {
+		if _, err := s.Allocate(ctx, owner("new")); !errors.Is(err, ipam.ErrExhausted) ||
+			!strings.Contains(err.Error(), "the state of 4 of the containers is unknown (fairlead ipam ls net)") {
 			t.Errorf("nothing is proven, and ADD says %v", err)
 		}
 		if err := s.Status(ctx, "net"); !errors.Is(err, ipam.ErrExhausted) {
@@ -253,7 +256,8 @@ func TestExhaustedByTheDead(t *testing.T) {
 	}
 }
 
-// What the reference leased has no namespace written down: an entry of the cache counts that is not older than the lease.
+// What the reference leased has no namespace written down: an entry of the cache counts that is not older than the
+// lease.
 func TestTheReferencesDead(t *testing.T) {
 	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/30"), Log: testLog(t)}
 	cache(t, "net", "a", "eth0", "/run/netns/gone")
@@ -324,7 +328,8 @@ func TestPowerCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(os.WriteFile(path, make([]byte, st.Size()), 0o600), os.Chtimes(path, st.ModTime(), st.ModTime())); err != nil {
+	if err := errors.Join(os.WriteFile(path, make([]byte, st.Size()), 0o600),
+		os.Chtimes(path, st.ModTime(), st.ModTime())); err != nil {
 		t.Fatal(err)
 	}
 	reboot(t, "11111111-1111-1111-1111-111111111111")
@@ -347,7 +352,8 @@ func TestNoBootID(t *testing.T) {
 	if thisBoot() != 0 {
 		t.Fatal("the boot ID is there still")
 	}
-	if _, err := s.Allocate(context.Background(), owner("a")); err == nil || !strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+	if _, err := s.Allocate(context.Background(), owner("a")); err == nil ||
+		!strings.Contains(err.Error(), "holds 10.1.0.2 already") {
 		t.Errorf("ADD twice: %v", err)
 	}
 	if got := add(t, s, "b"); got[0] != "10.1.0.3" {

@@ -78,7 +78,8 @@ func (c *claims) within(path string, a netip.Addr) bool {
 func (c *claims) alone(path, who, name string, a netip.Addr) bool {
 	i := slices.IndexFunc(c.s.Sets, func(set ipam.Set) bool { _, ok := set.Find(a); return ok })
 	return c.force || i < 0 || c.once(path, fmt.Sprint(who, " in set ", i), a.String(), func(at string) string {
-		return fmt.Sprintf("%s is a second address of %s for %s, whose first is in %s: want one; --force takes both", a, c.s.Sets[i], name, at)
+		return fmt.Sprintf("%s is a second address of %s for %s, whose first is in %s: want one; --force takes both", a,
+			c.s.Sets[i], name, at)
 	})
 }
 
@@ -199,7 +200,8 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 	i := slices.IndexFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == k.Address })
 	if i >= 0 && c.b.Leases[i].IfName != "" && c.b.Leases[i].IfName != k.IfName && !c.force {
 		l := c.b.Leases[i]
-		return c.bad(path, "%s is held for interface %q of %s, and %s is the lease of %s; --force takes both", k.Address, k.IfName, k.Key, c.b.Path("leases", i, l.Address.String()), holder(leaseText(l)))
+		return c.bad(path, "%s is held for interface %q of %s, and %s is the lease of %s; --force takes both", k.Address,
+			k.IfName, k.Key, c.b.Path("leases", i, l.Address.String()), holder(leaseText(l)))
 	}
 	if err == nil {
 		return false
@@ -236,7 +238,8 @@ func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reserv
 		return c.bad(path, "reserved %s is for the key %q, and the containers of this network come under no keys; --force takes it", r.Prefix, r.For)
 	}
 	for _, a := range c.here() {
-		if !r.Prefix.Contains(a) || slices.ContainsFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == a }) { // in the document as it was
+		// in the document as it was
+		if !r.Prefix.Contains(a) || slices.ContainsFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == a }) {
 			continue
 		}
 		if f, err := c.d.read(a); err == nil {

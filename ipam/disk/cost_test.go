@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// occupied is a store of one subnet whose index takes the first n addresses for taken, and believes it. The lease files are
-// not there: a directory of a million is no matter of ours.
+// occupied is a store of one subnet whose index takes the first n addresses for taken, and believes it. The lease files
+// are not there: a directory of a million is no matter of ours.
 func occupied(t testing.TB, dir, subnet string, n int, lastGiven netip.Addr) *Store {
 	t.Helper()
 	s := &Store{DataDir: dir, Sets: sets(t, subnet), Log: slog.New(slog.DiscardHandler)}
@@ -43,8 +43,8 @@ func occupied(t testing.TB, dir, subnet string, n int, lastGiven netip.Addr) *St
 	return s
 }
 
-// What a call asks of the kernel does not grow with the range, nor with the leases, but for the words of taken addresses that are
-// passed over: 4096 of them are one read.
+// What a call asks of the kernel does not grow with the range, nor with the leases, but for the words of taken
+// addresses that are passed over: 4096 of them are one read.
 func TestCost(t *testing.T) {
 	nstest.NeedProgram(t, "strace")
 	exe, err := os.Executable()
@@ -54,7 +54,8 @@ func TestCost(t *testing.T) {
 	calls := func(dir string, args ...string) map[string]int {
 		trace := filepath.Join(t.TempDir(), "trace")
 		child := command(nil, args...)
-		child.Args = append([]string{"strace", "-f", "-o", trace, "-e", "trace=pread64,pwrite64,openat,read,getdents64,linkat,unlinkat", exe}, child.Args[1:]...)
+		child.Args = append([]string{"strace", "-f", "-o", trace, "-e",
+			"trace=pread64,pwrite64,openat,read,getdents64,linkat,unlinkat", exe}, child.Args[1:]...)
 		child.Path, _ = exec.LookPath("strace")
 		child.Stderr = nil
 		failed := child.Run()
@@ -85,7 +86,8 @@ func TestCost(t *testing.T) {
 		subnet string
 		n      int
 	}{
-		{"10.1.0.0/24", 200}, {"10.0.0.0/12", million}, {"10.0.0.0/12", 0}, {"fd01::/120", 200}, {"fd01::/108", million}, {"fd01::/64", 0}, {"fd01::/64", million},
+		{"10.1.0.0/24", 200}, {"10.0.0.0/12", million}, {"10.0.0.0/12", 0}, {"fd01::/120", 200}, {"fd01::/108",
+			million}, {"fd01::/64", 0}, {"fd01::/64", million},
 	} {
 		p := netip.MustParsePrefix(tc.subnet)
 		first := p.Addr().Next().Next()
@@ -126,7 +128,8 @@ func TestCost(t *testing.T) {
 					continue
 				}
 				if n > base[what][name]+more {
-					t.Errorf("%s with %d leases, %s: %d times %s; of %s with 200 %d times", tc.subnet, tc.n, what, n, name, "10.1.0.0/24", base[what][name])
+					t.Errorf("%s with %d leases, %s: %d times %s; of %s with 200 %d times", tc.subnet, tc.n, what, n, name,
+						"10.1.0.0/24", base[what][name])
 				}
 			}
 			if got["refused"] != base[what]["refused"] || got["getdents64"] > 0 && !full {
@@ -137,8 +140,8 @@ func TestCost(t *testing.T) {
 	t.Log(strings.Join(rows, "\n"))
 }
 
-// The time that a call takes, as ratios to a /24 with 200 leases: medians of calls in turn. The leases are there as files, so it
-// takes a while to make them: go test -run XXX -bench Size -benchtime 500x ./ipam/disk
+// The time that a call takes, as ratios to a /24 with 200 leases: medians of calls in turn. The leases are there as
+// files, so it takes a while to make them: go test -run XXX -bench Size -benchtime 500x ./ipam/disk
 func BenchmarkSize(b *testing.B) {
 	ctx := context.Background()
 	type row struct {
@@ -153,11 +156,13 @@ func BenchmarkSize(b *testing.B) {
 		n      int
 	}{{"10.1.0.0/24", 200}, {"fd01::/120", 200}, {"fd01::/64", 200}, {"10.0.0.0/12", 500_000}, {"fd01::/64", 500_000}} {
 		r := &row{name: fmt.Sprintf("x-%s-%d", tc.subnet, tc.n)}
-		r.store = &Store{DataDir: fmt.Sprint("/var/lib/cni/size", i), Sets: sets(b, tc.subnet), Log: slog.New(slog.DiscardHandler)}
+		r.store = &Store{DataDir: fmt.Sprint("/var/lib/cni/size", i), Sets: sets(b, tc.subnet),
+			Log: slog.New(slog.DiscardHandler)}
 		first := r.store.Sets[0].Ranges[0].Gateway.Next()
 		book := &ipam.Book{}
 		for i := range tc.n {
-			book.Leases = append(book.Leases, ipam.Lease{Address: ipam.Plus(first, uint64(i)), ContainerID: fmt.Sprint("c", i), IfName: "eth0"})
+			book.Leases = append(book.Leases, ipam.Lease{Address: ipam.Plus(first, uint64(i)), ContainerID: fmt.Sprint("c", i),
+				IfName: "eth0"})
 		}
 		if _, err := r.store.Import(ctx, "net", book, false, false); err != nil {
 			b.Fatal(err)

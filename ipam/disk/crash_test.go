@@ -127,7 +127,12 @@ func TestKilledAtEachCall(t *testing.T) {
 		},
 		"DEL":               func(t *testing.T, s *Store) { add(t, s, "x"); add(t, s, "v") },
 		"DEL after another": func(t *testing.T, s *Store) { add(t, s, "v"); put(t, s.DataDir, "10.1.0.3", "z\r\neth0") },
-		"GC":                func(t *testing.T, s *Store) { add(t, s, "x"); add(t, s, "v"); put(t, s.DataDir, "10.1.0.9", "") },
+		"GC": func(t *testing.T, s *Store) {
+			add(t, s, "x")
+			add(t, s, "v")
+			put(t, s.DataDir, "10.1.0.9",
+				"")
+		},
 	}
 	for name, prep := range prepare {
 		t.Run(name, func(t *testing.T) {
@@ -252,7 +257,8 @@ func changing(t *testing.T, pid int, inCall map[int]string) string {
 		_    uint64
 	}
 	const getSyscallInfo = 0x420e // since 5.3
-	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info),
+		uintptr(unsafe.Pointer(&info)), 0, 0); e != 0 {
 		t.Skipf("ask for the system call of a traced process: %v", e)
 	}
 	const entry, exit = 1, 2

@@ -31,7 +31,8 @@ func sets(t testing.TB, subnets ...string) []ipam.Set {
 	t.Helper()
 	var in []ipam.Set
 	for i, s := range subnets {
-		in = append(in, ipam.Set{Path: fmt.Sprintf("ipam.ranges[%d]", i), Ranges: []ipam.Range{{Subnet: netip.MustParsePrefix(s)}}})
+		in = append(in, ipam.Set{Path: fmt.Sprintf("ipam.ranges[%d]", i),
+			Ranges: []ipam.Range{{Subnet: netip.MustParsePrefix(s)}}})
 	}
 	out, err := ipam.Complete(in)
 	if err != nil {
@@ -101,7 +102,8 @@ func put(t testing.TB, dataDir, name, text string) {
 }
 
 func TestFillAndEmpty(t *testing.T) {
-	for where, dataDir := range map[string]string{"disk": t.TempDir(), "tmpfs": "/var/lib/cni/networks", "to be made": filepath.Join(t.TempDir(), "a/b")} {
+	for where, dataDir := range map[string]string{"disk": t.TempDir(), "tmpfs": "/var/lib/cni/networks",
+		"to be made": filepath.Join(t.TempDir(), "a/b")} {
 		t.Run(where, func(t *testing.T) {
 			s := &Store{DataDir: dataDir, Sets: sets(t, "10.1.0.0/29", "fd00::/64"), Log: testLog(t)}
 			ctx := context.Background()
@@ -123,7 +125,8 @@ func TestFillAndEmpty(t *testing.T) {
 					t.Errorf("ADD: code %d, %v", e.Code, err)
 				}
 				err = s.Status(ctx, "net")
-				if e := spec.AsError(err, 0); !errors.Is(err, ipam.ErrExhausted) || e.Code != spec.CodeUnavailable || e.Msg != want {
+				if e := spec.AsError(err, 0); !errors.Is(err, ipam.ErrExhausted) || e.Code != spec.CodeUnavailable ||
+					e.Msg != want {
 					t.Errorf("STATUS: code %d, %v", e.Code, err)
 				}
 				if n := len(leases(t, dataDir)); n != 10 {
@@ -198,7 +201,8 @@ func TestFormat(t *testing.T) {
 // Released addresses rest while there are others, and then the one that rested longest is first.
 func TestCooldown(t *testing.T) {
 	hour := uint32(min(36000, clockNow()/2)) // in tenths of a second, or less where the host is up for less
-	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29"), Cooldown: time.Duration(hour) * time.Second / 10, Log: testLog(t)}
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29"), Cooldown: time.Duration(hour) * time.Second / 10,
+		Log: testLog(t)}
 	for _, id := range []string{"a", "b", "c"} {
 		add(t, s, id) // .2 .3 .4
 	}
@@ -206,7 +210,8 @@ func TestCooldown(t *testing.T) {
 	release(t, s, "10.1.0.3", 100)
 	del(t, s, "a")
 	release(t, s, "10.1.0.2", 50)
-	for _, step := range []struct{ id, want string }{{"d", "10.1.0.5"}, {"e", "10.1.0.6"}, {"f", "10.1.0.3"}, {"g", "10.1.0.2"}} {
+	for _, step := range []struct{ id, want string }{{"d", "10.1.0.5"}, {"e", "10.1.0.6"}, {"f", "10.1.0.3"},
+		{"g", "10.1.0.2"}} {
 		if got := add(t, s, step.id); got[0] != step.want {
 			t.Errorf("%s got %s, want %s", step.id, got[0], step.want)
 		}
@@ -330,7 +335,8 @@ func TestLock(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	if _, err := s.Allocate(ctx, owner("b")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "net/lock") {
+	if _, err := s.Allocate(ctx, owner("b")); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "net/lock") {
 		t.Errorf("got %v", err)
 	}
 	if got := leases(t, s.DataDir); len(got) != 1 {

@@ -32,8 +32,13 @@ func TestKeptKilledAtEachCall(t *testing.T) {
 		prepare  func(t *testing.T, s *Store)
 		has      []string // what the key has to get afterwards, where that is sure
 	}{
-		"a new key":        {"key", "web-2", func(*testing.T, *Store) {}, nil},
-		"a key comes back": {"key", "web-2", func(t *testing.T, s *Store) { add(t, web(s), "web-1"); del(t, s, "web-1"); add(t, s, "x") }, []string{"10.1.0.2", "fd00::2"}},
+		"a new key": {"key", "web-2", func(*testing.T, *Store) {}, nil},
+		"a key comes back": {"key", "web-2", func(t *testing.T,
+			s *Store) {
+			add(t, web(s), "web-1")
+			del(t, s, "web-1")
+			add(t, s, "x")
+		}, []string{"10.1.0.2", "fd00::2"}},
 		"a key that moves": {"key", "web-2", func(t *testing.T, s *Store) {
 			add(t, web(s), "web-1")
 			del(t, s, "web-1")
@@ -41,7 +46,8 @@ func TestKeptKilledAtEachCall(t *testing.T) {
 			add(t, s, "x") // which remembers nothing, and knows nothing of keys
 			s.Requested = nil
 		}, nil},
-		"a DEL": {"del", "web-1", func(t *testing.T, s *Store) { add(t, s, "x"); add(t, web(s), "web-1") }, []string{"10.1.0.3", "fd00::3"}},
+		"a DEL": {"del", "web-1", func(t *testing.T, s *Store) { add(t, s, "x"); add(t, web(s), "web-1") },
+			[]string{"10.1.0.3", "fd00::3"}},
 		"a GC": {"sweep", "", func(t *testing.T, s *Store) {
 			add(t, web(s), "web-1")
 			add(t, s.keyed("db", 0), "db-1")
@@ -96,7 +102,8 @@ func TestKeptKilledAtEachCall(t *testing.T) {
 	}
 	// The list of reservations is the old one or the new one.
 	for n := 1; ; n++ {
-		s := &Store{DataDir: fmt.Sprint("/var/lib/cni/reserve-", n), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
+		s := &Store{DataDir: fmt.Sprint("/var/lib/cni/reserve-", n), Sets: sets(t, "10.1.0.0/24", "fd00::/64"),
+			Log: testLog(t)}
 		reserveNow(t, s, []ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.2/32")}})
 		killed, at := killAt(t, n, "reserve", s.DataDir, "10.1.0.0/24", "web")
 		d, err := s.open(context.Background(), "net", true)
@@ -105,7 +112,8 @@ func TestKeptKilledAtEachCall(t *testing.T) {
 		}
 		list, err := d.reservations()
 		d.close()
-		if err != nil || len(list) != 1 || list[0].For == "" != (list[0].Prefix.String() == "10.1.0.2/32") || !killed && list[0].For != "web" {
+		if err != nil || len(list) != 1 || list[0].For == "" != (list[0].Prefix.String() == "10.1.0.2/32") || !killed &&
+			list[0].For != "web" {
 			t.Fatalf("killed at %s: %v, %v", at, list, err)
 		}
 		if !killed {
@@ -114,8 +122,8 @@ func TestKeptKilledAtEachCall(t *testing.T) {
 	}
 }
 
-// What is remembered or reserved is on the disk before it counts: written, synced, named, and the name synced, in this order,
-// before the call ends.
+// What is remembered or reserved is on the disk before it counts: written, synced, named, and the name synced, in this
+// order, before the call ends.
 func TestKeptIsSynced(t *testing.T) {
 	for _, verb := range []string{"key", "del", "reserve"} {
 		t.Run(verb, func(t *testing.T) {
@@ -125,7 +133,8 @@ func TestKeptIsSynced(t *testing.T) {
 			}
 			trace := filepath.Join(t.TempDir(), "trace")
 			child := command(nil, verb, s.DataDir, "10.1.0.0/24", "web-1")
-			child.Args = append([]string{"strace", "-f", "-y", "-o", trace, "-e", "trace=write,fsync,renameat,renameat2,mkdirat,exit_group", "/proc/self/exe"}, child.Args[1:]...)
+			child.Args = append([]string{"strace", "-f", "-y", "-o", trace, "-e",
+				"trace=write,fsync,renameat,renameat2,mkdirat,exit_group", "/proc/self/exe"}, child.Args[1:]...)
 			exe, err := os.Executable()
 			if err != nil {
 				t.Fatal(err)
@@ -320,12 +329,14 @@ func TestStickyProcesses(t *testing.T) {
 	}
 }
 
-// Whatever is done in whatever order, a key gets what it had last, unless somebody has it just now or had it given meanwhile.
+// Whatever is done in whatever order, a key gets what it had last, unless somebody has it just now or had it given
+// meanwhile.
 func TestStickyLaws(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 9))
-			s := &Store{DataDir: fmt.Sprint("/var/lib/cni/laws", seed), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: slog.New(slog.DiscardHandler)}
+			s := &Store{DataDir: fmt.Sprint("/var/lib/cni/laws", seed), Sets: sets(t, "10.1.0.0/24", "fd00::/64"),
+				Log: slog.New(slog.DiscardHandler)}
 			last := map[string][]string{}  // key to addresses
 			owns := map[string]string{}    // address to container
 			running := map[string]string{} // container to key

@@ -68,7 +68,8 @@ func laws(t *testing.T, r *rand.Rand, steps int) {
 				if used['1'] < 29 && used['2'] < 13 {
 					t.Fatalf("step %d, %s: %v, and there are %v of 29 and 13", step, what, err, used)
 				}
-			case len(s.Requested) == 0 && len(of(text(o)))+len(of(oldText(o))) == 0, model[a] == "" && len(of(text(o)))+len(of(oldText(o))) == 0:
+			case len(s.Requested) == 0 && len(of(text(o)))+len(of(oldText(o))) == 0, model[a] == "" && len(of(text(o)))+
+				len(of(oldText(o))) == 0:
 				t.Fatalf("step %d, %s: %v", step, what, err)
 			}
 		case n < 13:
@@ -153,7 +154,8 @@ func laws(t *testing.T, r *rand.Rand, steps int) {
 func FuzzIndex(f *testing.F) {
 	dir := f.TempDir()
 	s := &Store{DataDir: dir, Sets: sets(f, "10.1.0.0/28"), Log: slog.New(slog.DiscardHandler)}
-	junk := []string{"", "x", "\xff\xff", strings.Repeat("\xff", 64), strings.Repeat("\x01", 4096), "10.1.0.3 1 2 3 4", "10.1.0.2 1 2 3 4"}
+	junk := []string{"", "x", "\xff\xff", strings.Repeat("\xff", 64), strings.Repeat("\x01", 4096), "10.1.0.3 1 2 3 4",
+		"10.1.0.2 1 2 3 4"}
 	for i, s := range junk {
 		for file := range uint8(5) {
 			f.Add(file, uint32(i*4), []byte(s))
@@ -167,7 +169,8 @@ func FuzzIndex(f *testing.F) {
 		add(t, s, "a")
 		add(t, s, "b")
 		index := indexPath(filepath.Join(s.DataDir, "net"))
-		name := filepath.Join(index, []string{"state", "words/10.1.0.0", ownerName("a\r\neth0"), ownerName("b\r\neth0") + ".1", "k" + digest("sticky", "web\r\neth0")}[file%5])
+		name := filepath.Join(index, []string{"state", "words/10.1.0.0", ownerName("a\r\neth0"),
+			ownerName("b\r\neth0") + ".1", "k" + digest("sticky", "web\r\neth0")}[file%5])
 		if file%5 > 1 {
 			_ = os.Symlink(string(junk), name+"x") // what cannot be one cannot stand there
 			_ = os.Rename(name+"x", name)
@@ -204,7 +207,8 @@ func FuzzIndex(f *testing.F) {
 // Whatever a lease file holds, it is somebody's, and counts, or nobody's, and goes.
 // clause: P11
 func FuzzLease(f *testing.F) {
-	for _, s := range []string{"", "\x00", "a\r\neth0", "a", " \r\n", "a\n", "\xff", "a\r\neth0\x00", "a note", "ä", strings.Repeat("x", 5000)} {
+	for _, s := range []string{"", "\x00", "a\r\neth0", "a", " \r\n", "a\n", "\xff", "a\r\neth0\x00", "a note", "ä",
+		strings.Repeat("x", 5000)} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {

@@ -109,9 +109,9 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 // Judge keeps vanished for whoever asks what is gone.
 func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanished = vanished }
 
-// state is what is known of the container of the lease in file f, of which the index has e. It is gone if the lease is of
-// an earlier boot, or if the runtime's cache says that it lived in a namespace that is gone. Nothing less is proof: not the
-// age of a file, for it says when the lease was made and not whether its container lives.
+// state is what is known of the container of the lease in file f, of which the index has e. It is gone if the lease is
+// of an earlier boot, or if the runtime's cache says that it lived in a namespace that is gone. Nothing less is proof:
+// not the age of a file, for it says when the lease was made and not whether its container lives.
 func (s *Store) state(d *directory, network string, e entry, f lease) (state, why string) {
 	if d.boot == 0 { // a host that does not tell boots apart proves nothing
 		return ipam.Unknown, ""

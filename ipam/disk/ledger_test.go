@@ -96,14 +96,17 @@ func TestLook(t *testing.T) {
 			reserveNow(t, s, []ipam.Reservation{{Prefix: netip.PrefixFrom(last, last.BitLen()), For: "db", Note: "x"}})
 			put(t, s.DataDir, "note", "no lease")
 			b := look(t, s)
-			want := ipam.Use{Path: "ipam.ranges[0]", Range: s.Sets[0].String(), Size: ipam.CountOf(5), Reserved: ipam.CountOf(1), Used: ipam.CountOf(1), Held: ipam.CountOf(1), Resting: ipam.CountOf(1), Available: ipam.CountOf(3)}
+			want := ipam.Use{Path: "ipam.ranges[0]", Range: s.Sets[0].String(), Size: ipam.CountOf(5), Reserved: ipam.CountOf(1),
+				Used: ipam.CountOf(1), Held: ipam.CountOf(1), Resting: ipam.CountOf(1), Available: ipam.CountOf(3)}
 			if b.Uses[0] != want {
 				t.Errorf("got  %+v\nwant %+v", b.Uses[0], want)
 			}
-			if len(b.Leases) != len(f.subnets) || b.Leases[0].Address != addr(f.addrs(4)[0]) || b.Leases[0].ContainerID != "b" || b.Leases[0].IfName != "eth0" {
+			if len(b.Leases) != len(f.subnets) || b.Leases[0].Address != addr(f.addrs(4)[0]) || b.Leases[0].ContainerID != "b" ||
+				b.Leases[0].IfName != "eth0" {
 				t.Errorf("leases: %+v", b.Leases)
 			}
-			if len(b.Sticky) != len(f.subnets) || b.Sticky[0].Key != "web" || b.Sticky[0].Address != addr(f.addrs(2)[0]) || time.Until(b.Sticky[0].Until) < 59*time.Minute {
+			if len(b.Sticky) != len(f.subnets) || b.Sticky[0].Key != "web" || b.Sticky[0].Address != addr(f.addrs(2)[0]) ||
+				time.Until(b.Sticky[0].Until) < 59*time.Minute {
 				t.Errorf("sticky: %+v", b.Sticky)
 			}
 			if len(b.Reserved) != 1 || b.Reserved[0].For != "db" || b.Reserved[0].Note != "x" || len(b.Problems) > 0 {
@@ -143,7 +146,8 @@ func TestImport(t *testing.T) {
 			for _, dry := range []bool{true, false, false} {
 				had := len(leases(t, to.DataDir))
 				added, err := to.Import(ctx, "net", b, false, dry)
-				if err != nil || (had == 0) != (len(added.Leases) == len(f.subnets)) || (had == 0) != (len(added.Sticky) == len(f.subnets)) || (had == 0) != (len(added.Reserved) == 1) {
+				if err != nil || (had == 0) != (len(added.Leases) == len(f.subnets)) ||
+					(had == 0) != (len(added.Sticky) == len(f.subnets)) || (had == 0) != (len(added.Reserved) == 1) {
 					t.Fatalf("dry %t, after %d: %+v, %v", dry, had, added, err)
 				}
 				if dry != (len(leases(t, to.DataDir)) == 0) {
@@ -169,8 +173,10 @@ func TestImport(t *testing.T) {
 				}
 			}
 			// What contradicts is named, all of it, and nothing is done.
-			b.Leases = append(b.Leases, ipam.Lease{Address: addr(f.addrs(2)[0]), ContainerID: "thief", IfName: "eth0"}, ipam.Lease{Address: addr("192.0.2.1"), ContainerID: "stray"},
-				ipam.Lease{Address: addr("2001:db8::1"), ContainerID: "\x00"}, ipam.Lease{Address: to.Sets[0].Ranges[0].Gateway, ContainerID: "gw", IfName: "eth0"})
+			b.Leases = append(b.Leases, ipam.Lease{Address: addr(f.addrs(2)[0]), ContainerID: "thief", IfName: "eth0"},
+				ipam.Lease{Address: addr("192.0.2.1"), ContainerID: "stray"},
+				ipam.Lease{Address: addr("2001:db8::1"), ContainerID: "\x00"}, ipam.Lease{Address: to.Sets[0].Ranges[0].Gateway,
+					ContainerID: "gw", IfName: "eth0"})
 			before := fmt.Sprint(leases(t, to.DataDir))
 			_, err := to.Import(ctx, "net", b, false, false)
 			for _, want := range []string{f.addrs(2)[0] + " is in use by w2 eth0, and not by thief eth0", "192.0.2.1 is of none of the network's ranges", `lease 2001:db8::1 of "\x00": containerID: container ID "\x00" begins with`, "is the gateway"} {
@@ -196,7 +202,8 @@ func TestImportFullDisk(t *testing.T) {
 	add(t, s, "a")
 	b := &ipam.Book{}
 	for i := range 200 {
-		b.Leases = append(b.Leases, ipam.Lease{Address: ipam.Plus(addr("10.1.1.0"), uint64(i)), ContainerID: fmt.Sprint("c", i), IfName: "eth0"},
+		b.Leases = append(b.Leases, ipam.Lease{Address: ipam.Plus(addr("10.1.1.0"), uint64(i)),
+			ContainerID: fmt.Sprint("c", i), IfName: "eth0"},
 			ipam.Lease{Address: ipam.Plus(addr("fd00::1:0"), uint64(i)), ContainerID: fmt.Sprint("c", i), IfName: "eth0"})
 	}
 	_, err := s.Import(context.Background(), "net", b, false, false)
@@ -212,10 +219,12 @@ func TestImportFullDisk(t *testing.T) {
 
 // importable is a little of everything.
 func importable() *ipam.Book {
-	b := &ipam.Book{Reserved: []ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.9/32")}, {Prefix: netip.MustParsePrefix("fd00::9/128")}}}
+	b := &ipam.Book{Reserved: []ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.9/32")},
+		{Prefix: netip.MustParsePrefix("fd00::9/128")}}}
 	for _, a := range []string{"10.1.0.5", "fd00::5"} {
 		b.Leases = append(b.Leases, ipam.Lease{Address: addr(a), ContainerID: "i", IfName: "eth0"})
-		b.Sticky = append(b.Sticky, ipam.Binding{Address: addr(a).Next(), Key: "web", IfName: "eth0", Seconds: 3600, Since: time.Now()})
+		b.Sticky = append(b.Sticky, ipam.Binding{Address: addr(a).Next(), Key: "web", IfName: "eth0", Seconds: 3600,
+			Since: time.Now()})
 	}
 	return b
 }
@@ -250,28 +259,35 @@ func TestImportKilled(t *testing.T) {
 	}
 }
 
-// What is on a second machine, and in a second document, is not contradicted by what is held there either; and an import
-// that cannot write down its reservations leaves neither leases nor holds.
+// What is on a second machine, and in a second document, is not contradicted by what is held there either; and an
+// import that cannot write down its reservations leaves neither leases nor holds.
 func TestImportAllOrNothing(t *testing.T) {
 	ctx := context.Background()
 	for name, f := range families {
 		t.Run(name, func(t *testing.T) {
 			s := &Store{DataDir: inMemory(t), Sets: small(t, f.subnets...), Log: testLog(t)}
 			add(t, s, "a")
-			b := &ipam.Book{Reserved: []ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.4/32")}, {Prefix: netip.MustParsePrefix("fd00::4/128")}}}
-			b.Reserved = slices.DeleteFunc(b.Reserved, func(r ipam.Reservation) bool { _, ok := s.find(r.Prefix.Addr()); return !ok })
+			b := &ipam.Book{Reserved: []ipam.Reservation{{Prefix: netip.MustParsePrefix("10.1.0.4/32")},
+				{Prefix: netip.MustParsePrefix("fd00::4/128")}}}
+			b.Reserved = slices.DeleteFunc(b.Reserved,
+				func(r ipam.Reservation) bool { _, ok := s.find(r.Prefix.Addr()); return !ok })
 			for i := range f.subnets {
 				b.Leases = append(b.Leases, ipam.Lease{Address: addr(f.addrs(5)[i]), ContainerID: "i", IfName: "eth0"})
-				b.Sticky = append(b.Sticky, ipam.Binding{Address: addr(f.addrs(5)[i]), Key: "web", IfName: "eth0", Seconds: 60, Since: time.Now()},
+				b.Sticky = append(b.Sticky, ipam.Binding{Address: addr(f.addrs(5)[i]), Key: "web", IfName: "eth0", Seconds: 60,
+					Since: time.Now()},
 					ipam.Binding{Address: addr(f.addrs(6)[i]), Key: "db", IfName: "eth0", Seconds: 60, Since: time.Now()})
 			}
 			before := fmt.Sprint(look(t, s))
 			taken := *b
-			taken.Sticky = append(slices.Clone(b.Sticky), ipam.Binding{Address: addr(f.addrs(2)[0]), Key: "x", IfName: "eth0", Since: time.Now()})
-			if _, err := s.Import(ctx, "net", &taken, true, false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("sticky[%d]: %s is in use by a eth0, and cannot be held for x", 2*len(f.subnets), f.addrs(2)[0])) {
+			taken.Sticky = append(slices.Clone(b.Sticky),
+				ipam.Binding{Address: addr(f.addrs(2)[0]), Key: "x", IfName: "eth0", Since: time.Now()})
+			if _, err := s.Import(ctx, "net", &taken, true, false); err == nil ||
+				!strings.Contains(err.Error(), fmt.Sprintf("sticky[%d]: %s is in use by a eth0, and cannot be held for x",
+					2*len(f.subnets), f.addrs(2)[0])) {
 				t.Errorf("what another has is held: %v", err)
 			}
-			if err := os.MkdirAll(filepath.Join(s.DataDir, keptDir, "net", newPrefix+"reserved"), 0o700); err != nil { // in the way of the last file
+			// in the way of the last file
+			if err := os.MkdirAll(filepath.Join(s.DataDir, keptDir, "net", newPrefix+"reserved"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := s.Import(ctx, "net", b, false, false); err == nil || spec.AsError(err, 0).Code != spec.CodeIO {

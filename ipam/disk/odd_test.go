@@ -41,7 +41,8 @@ func TestImportRefused(t *testing.T) {
 		{held(func(k *ipam.Binding) { k.IfName = "e/t\nh0" }), "ifname: interface name", false},
 		{held(func(k *ipam.Binding) { k.Key = "" }), "key: is empty", false},
 		{held(func(k *ipam.Binding) { k.Seconds = -1 }), "ttl: -1: want seconds", false},
-		{held(func(k *ipam.Binding) { k.Since = time.Unix(-1, 0) }), "since: 1969-12-31T23:59:59Z: want a time after 1970", false},
+		{held(func(k *ipam.Binding) { k.Since = time.Unix(-1, 0) }), "since: 1969-12-31T23:59:59Z: want a time after 1970",
+			false},
 		{held(func(k *ipam.Binding) { k.Address = addr("127.0.0.1") }), "is no host's", false},
 		{reserved("0.0.0.0/0", ""), "is all that there is of", true},
 		{reserved("::/0", ""), "is all that there is of", true},
@@ -67,11 +68,13 @@ func TestImportRefused(t *testing.T) {
 // A hold that is from the future holds as a new one does, and not for longer.
 func TestImportOfTheFuture(t *testing.T) {
 	s := &Store{DataDir: inMemory(t), Sets: small(t, "10.1.0.0/29"), Log: testLog(t)}
-	k := ipam.Binding{Address: addr("10.1.0.2"), Key: "web", IfName: "eth0", Seconds: 3600, Since: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
+	k := ipam.Binding{Address: addr("10.1.0.2"), Key: "web", IfName: "eth0", Seconds: 3600,
+		Since: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}
 	if _, err := s.Import(context.Background(), "net", &ipam.Book{Sticky: []ipam.Binding{k}}, false, false); err != nil {
 		t.Fatal(err)
 	}
-	if b := look(t, s); len(b.Sticky) != 1 || time.Until(b.Sticky[0].Since) > 0 || time.Until(b.Sticky[0].Until) > time.Hour || time.Until(b.Sticky[0].Until) < 50*time.Minute {
+	if b := look(t, s); len(b.Sticky) != 1 || time.Until(b.Sticky[0].Since) > 0 ||
+		time.Until(b.Sticky[0].Until) > time.Hour || time.Until(b.Sticky[0].Until) < 50*time.Minute {
 		t.Errorf("held is %+v", b.Sticky)
 	}
 	if got := add(t, s, "other"); got[0] == "10.1.0.2" {
@@ -86,7 +89,8 @@ func TestImportOfTheFuture(t *testing.T) {
 
 // A key is one that can be written.
 func TestPossibleKey(t *testing.T) {
-	for key, want := range map[string]string{"a/b": "", "a%2Fb/50%25": "", "default%2": "this has 1", "a/b/c": "this has 3", "a/": "is empty", "a%2f/b": "%25", "50%/b": "%25"} {
+	for key, want := range map[string]string{"a/b": "", "a%2Fb/50%25": "", "default%2": "this has 1",
+		"a/b/c": "this has 3", "a/": "is empty", "a%2f/b": "%25", "50%/b": "%25"} {
 		err := ipam.PossibleKey(key, 2)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", key, err)

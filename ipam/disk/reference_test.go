@@ -38,7 +38,8 @@ func (r reference) run(verb, id string, ips ...string) ([]string, error) {
 	for _, s := range r.sets {
 		var list []map[string]string
 		for _, g := range s.Ranges {
-			list = append(list, map[string]string{"subnet": g.Subnet.String(), "rangeStart": g.RangeStart.String(), "rangeEnd": g.RangeEnd.String(), "gateway": g.Gateway.String()})
+			list = append(list, map[string]string{"subnet": g.Subnet.String(), "rangeStart": g.RangeStart.String(),
+				"rangeEnd": g.RangeEnd.String(), "gateway": g.Gateway.String()})
 		}
 		ranges = append(ranges, list)
 	}
@@ -52,7 +53,8 @@ func (r reference) run(verb, id string, ips ...string) ([]string, error) {
 		return nil, err
 	}
 	cmd := exec.Command(r.path)
-	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/none", "CNI_PATH=/"}
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/none",
+		"CNI_PATH=/"}
 	cmd.Stdin = bytes.NewReader(conf)
 	out, err := cmd.Output()
 	if err != nil {
@@ -79,7 +81,8 @@ func TestSameAsTheReference(t *testing.T) {
 			{Subnet: netip.MustParsePrefix("10.2.0.0/24"), RangeStart: addr("10.2.0.1"), RangeEnd: addr("10.2.0.4")},
 			{Subnet: netip.MustParsePrefix("10.3.0.0/30")},
 		}},
-		{Path: "ipam.ranges[1]", Ranges: []ipam.Range{{Subnet: netip.MustParsePrefix("fd00::/124"), Gateway: addr("fd00::7")}}},
+		{Path: "ipam.ranges[1]", Ranges: []ipam.Range{{Subnet: netip.MustParsePrefix("fd00::/124"),
+			Gateway: addr("fd00::7")}}},
 	}
 	sets, err := ipam.Complete(in)
 	if err != nil {
@@ -232,7 +235,8 @@ func TestAtOnceWithTheReference(t *testing.T) {
 		})
 		wg.Go(func() {
 			var out strings.Builder
-			if err := command(&out, "add-many", ours.DataDir, "10.1.0.0/16", fmt.Sprint("f", w), fmt.Sprint(each)).Run(); err != nil {
+			if err := command(&out, "add-many", ours.DataDir, "10.1.0.0/16", fmt.Sprint("f", w),
+				fmt.Sprint(each)).Run(); err != nil {
 				t.Error(err)
 			}
 			for line := range strings.Lines(out.String()) {
@@ -270,8 +274,8 @@ func TestAtOnceWithTheReference(t *testing.T) {
 	audit(t, ours)
 }
 
-// One goes over to the reference and back while addresses are sticky and reserved: the reference sees the leases and no more,
-// and what was remembered is there still.
+// One goes over to the reference and back while addresses are sticky and reserved: the reference sees the leases and no
+// more, and what was remembered is there still.
 func TestKeptAndTheReference(t *testing.T) {
 	for name, f := range families {
 		t.Run(name, func(t *testing.T) {

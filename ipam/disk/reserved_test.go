@@ -75,11 +75,13 @@ func TestReservedForAKey(t *testing.T) {
 			log.has(t, "what is reserved for the key is in use")
 			del(t, web, "w2")
 			other.Requested = []netip.Addr{addr(f.addrs(5)[0])}
-			if _, err := other.Allocate(context.Background(), owner("o1")); err == nil || !strings.Contains(err.Error(), "requested address "+f.addrs(5)[0]+" is reserved for web") {
+			if _, err := other.Allocate(context.Background(), owner("o1")); err == nil ||
+				!strings.Contains(err.Error(), "requested address "+f.addrs(5)[0]+" is reserved for web") {
 				t.Errorf("another asks for it: %v", err)
 			}
 			s.Requested = other.Requested
-			if _, err := s.Allocate(context.Background(), owner("o1")); err == nil || !strings.Contains(err.Error(), "is reserved for web") {
+			if _, err := s.Allocate(context.Background(), owner("o1")); err == nil ||
+				!strings.Contains(err.Error(), "is reserved for web") {
 				t.Errorf("another without a key asks for it: %v", err)
 			}
 			// A sticky address that was reserved for somebody else since.
@@ -122,7 +124,8 @@ func TestReservedGarbage(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Allocate(context.Background(), owner("b")); err == nil || spec.AsError(err, 0).Code != spec.CodeIO || !strings.Contains(err.Error(), path) {
+		if _, err := s.Allocate(context.Background(), owner("b")); err == nil || spec.AsError(err, 0).Code != spec.CodeIO ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%q: ADD: %v", content, err)
 		}
 		if err := s.Status(context.Background(), "net"); err == nil || spec.AsError(err, 0).Code != spec.CodeUnavailable {

@@ -61,7 +61,8 @@ func TestSince(t *testing.T) {
 			return look()
 		}, false},
 		{"an import", func() error {
-			_, err := s.Import(t.Context(), "net", &ipam.Book{Leases: []ipam.Lease{{Address: netip.MustParseAddr("10.1.0.200"), ContainerID: "x", IfName: "eth0"}}}, true, false)
+			_, err := s.Import(t.Context(), "net", &ipam.Book{Leases: []ipam.Lease{{Address: netip.MustParseAddr("10.1.0.200"),
+				ContainerID: "x", IfName: "eth0"}}}, true, false)
 			return err
 		}, false},
 		{"the index gone", func() error { return os.RemoveAll(filepath.Join(s.DataDir, indexDir)) }, false},

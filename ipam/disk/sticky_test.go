@@ -25,7 +25,8 @@ var families = map[string]struct {
 }{
 	"IPv4": {[]string{"10.1.0.0/29"}, func(n int) []string { return []string{fmt.Sprint("10.1.0.", n)} }},
 	"IPv6": {[]string{"fd00::/125"}, func(n int) []string { return []string{fmt.Sprint("fd00::", n)} }},
-	"both": {[]string{"10.1.0.0/29", "fd00::/125"}, func(n int) []string { return []string{fmt.Sprint("10.1.0.", n), fmt.Sprint("fd00::", n)} }},
+	"both": {[]string{"10.1.0.0/29", "fd00::/125"},
+		func(n int) []string { return []string{fmt.Sprint("10.1.0.", n), fmt.Sprint("fd00::", n)} }},
 }
 
 // inMemory is a folder that syncing costs nothing in.
@@ -155,12 +156,14 @@ func TestSticky(t *testing.T) {
 			// An address of its own is not the next one: others go on where they were.
 			is("nobody goes on", add(t, nobody, "n5"), 6)
 			del(t, nobody, "n5")
-			if last, err := os.ReadFile(filepath.Join(s.DataDir, "net", "last_reserved_ip.0")); err != nil || string(last) != f.addrs(6)[0] {
+			if last, err := os.ReadFile(filepath.Join(s.DataDir, "net", "last_reserved_ip.0")); err != nil ||
+				string(last) != f.addrs(6)[0] {
 				t.Errorf("last_reserved_ip.0: %q, %v", last, err)
 			}
 			del(t, web, "w2")
 			is("web once more", add(t, web, "w2"), 2)
-			if last, err := os.ReadFile(filepath.Join(s.DataDir, "net", "last_reserved_ip.0")); err != nil || string(last) != f.addrs(6)[0] {
+			if last, err := os.ReadFile(filepath.Join(s.DataDir, "net", "last_reserved_ip.0")); err != nil ||
+				string(last) != f.addrs(6)[0] {
 				t.Errorf("after the key's own address, last_reserved_ip.0: %q, %v", last, err)
 			}
 
@@ -352,7 +355,8 @@ func TestStickyAndRequested(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := two.Release(context.Background(), spec.Owner{Network: "net", ContainerID: "w4", IfName: "eth1"}); err != nil {
+	if err := two.Release(context.Background(),
+		spec.Owner{Network: "net", ContainerID: "w4", IfName: "eth1"}); err != nil {
 		t.Fatal(err)
 	}
 	again, err := two.Allocate(context.Background(), spec.Owner{Network: "net", ContainerID: "w5", IfName: "eth1"})

@@ -63,7 +63,8 @@ func TestRequested(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	_, err := s.Allocate(ctx, owner("b"))
-	if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeTryAgain || e.Msg != "requested address 10.1.0.9 is in use by a eth0" {
+	if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeTryAgain ||
+		e.Msg != "requested address 10.1.0.9 is in use by a eth0" {
 		t.Errorf("an address in use: %v", err)
 	}
 	s.Requested = []netip.Addr{addr("10.1.0.10"), addr("fd00::9")}
@@ -111,10 +112,11 @@ func TestVerify(t *testing.T) {
 	}
 	elsewhere := &Store{DataDir: s.DataDir, Sets: sets(t, "10.9.0.0/24")}
 	for what, got := range map[string]error{
-		"no prevResult":                      s.Verify(ctx, owner("a"), nil),
-		"is held by a eth0":                  s.Verify(ctx, owner("b"), prev),
-		"no address of prevResult":           elsewhere.Verify(ctx, owner("a"), prev),
-		"lease 10.1.0.2: is missing":         s.Verify(ctx, spec.Owner{Network: "new", ContainerID: "a", IfName: "eth0"}, prev),
+		"no prevResult":            s.Verify(ctx, owner("a"), nil),
+		"is held by a eth0":        s.Verify(ctx, owner("b"), prev),
+		"no address of prevResult": elsewhere.Verify(ctx, owner("a"), prev),
+		"lease 10.1.0.2: is missing": s.Verify(ctx, spec.Owner{Network: "new", ContainerID: "a", IfName: "eth0"},
+			prev),
 		"no address of prevResult is of 10.": s.Verify(ctx, owner("a"), &spec.Result{}),
 	} {
 		if what == "no prevResult" {
@@ -294,7 +296,8 @@ func TestNoFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Allocate(context.Background(), owner("a")); err == nil || !strings.Contains(err.Error(), "last_reserved_ip.0") {
+	if _, err := s.Allocate(context.Background(), owner("a")); err == nil ||
+		!strings.Contains(err.Error(), "last_reserved_ip.0") {
 		t.Errorf("ADD: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, "last_reserved_ip.0")); err != nil {
@@ -314,7 +317,8 @@ func TestNoFiles(t *testing.T) {
 // TestNoPath: a dataDir that is no path is refused, and there is nothing in it to release.
 func TestNoPath(t *testing.T) {
 	s := &Store{DataDir: "/tmp/a\x00b", Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
-	if _, err := s.Allocate(t.Context(), owner("a")); err == nil || spec.AsError(err, 0).Code != spec.CodeConfig || !strings.Contains(err.Error(), "ipam.dataDir") {
+	if _, err := s.Allocate(t.Context(), owner("a")); err == nil || spec.AsError(err, 0).Code != spec.CodeConfig ||
+		!strings.Contains(err.Error(), "ipam.dataDir") {
 		t.Errorf("allocate: %v", err)
 	}
 	if err := errors.Join(s.Release(t.Context(), owner("a")), s.Sweep(t.Context(), "net", nil)); err != nil {

@@ -17,7 +17,8 @@ import (
 // of the address space.
 func TestFree(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
-	starts := []string{"10.1.0.0", "10.1.3.250", "0.0.0.0", "255.255.240.0", "fd00::", "fd00::fff0", "::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:e000"}
+	starts := []string{"10.1.0.0", "10.1.3.250", "0.0.0.0", "255.255.240.0", "fd00::", "fd00::fff0", "::",
+		"ffff:ffff:ffff:ffff:ffff:ffff:ffff:e000"}
 	dir := inMemory(t)
 	for i := range 200 {
 		path := filepath.Join(dir, indexDir, fmt.Sprint(i))
@@ -32,13 +33,15 @@ func TestFree(t *testing.T) {
 		n := 1 + r.IntN(4096)
 		now := clock(1000)
 		for j := range n { // mostly long runs
-			if word := []uint32{0, taken, taken, taken, uint32(1 + r.IntN(1000)), now.held(time.Duration(r.IntN(100)-20) * time.Second)}[r.IntN(6)]; word != 0 && r.IntN(50) > 0 {
+			if word := []uint32{0, taken, taken, taken, uint32(1 + r.IntN(1000)),
+				now.held(time.Duration(r.IntN(100)-20) * time.Second)}[r.IntN(6)]; word != 0 && r.IntN(50) > 0 {
 				model[ipam.Plus(start, uint64(j))] = word
 				x.mark(ipam.Plus(start, uint64(j)), word)
 			}
 		}
 		first, last := r.IntN(n), r.IntN(n)
-		spans := []ipam.Span{{First: ipam.Plus(start, uint64(min(first, last))), Last: ipam.Plus(start, uint64(max(first, last)))}}
+		spans := []ipam.Span{{First: ipam.Plus(start, uint64(min(first, last))),
+			Last: ipam.Plus(start, uint64(max(first, last)))}}
 		if r.IntN(2) == 0 { // in two parts, the later one first
 			cut := spans[0].First
 			for range r.IntN(max(first, last) - min(first, last) + 1) {
@@ -57,7 +60,8 @@ func TestFree(t *testing.T) {
 				word := model[a]
 				switch {
 				case a == gateway || word == taken || want.IsValid():
-				case word == 0 || !isHold(word) && time.Duration(1000-word)*time.Second/10 >= rest || isHold(word) && now.left(word) <= 0:
+				case word == 0 || !isHold(word) && time.Duration(1000-word)*time.Second/10 >= rest || isHold(word) &&
+					now.left(word) <= 0:
 					want = a
 				case isHold(word):
 					if !held.IsValid() || word < model[held] {

@@ -6,8 +6,8 @@
 // as with macvlan, both are on the interface inside of the container's namespace, and a container that has
 // CAP_NET_ADMIN can take them away; CHECK says so, and the next ADD puts them back.
 //
-// The kernel says which link on the host is the other end of the container's veth; the names in the result of the plugins before
-// count only where that is not on the host. DEL needs neither a result nor the container's namespace.
+// The kernel says which link on the host is the other end of the container's veth; the names in the result of the
+// plugins before count only where that is not on the host. DEL needs neither a result nor the container's namespace.
 //
 // A burst passes at once before there is any limit. Without one, it is what the rate allows in 50 ms: long enough
 // for the late timers of a busy host, short enough that a limit is one. The same is meant by 4294967295, which is
@@ -69,8 +69,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		shape.Redirect{Owner: r.Owner, Where: where, Link: link}), nil
 }
 
-// shaped is the link that limits are put on: the other end of the container's veth; where that is not on the host, the veth or
-// tap that the result lists there; where it lists none, as after macvlan, the container's own interface.
+// shaped is the link that limits are put on: the other end of the container's veth; where that is not on the host, the
+// veth or tap that the result lists there; where it lists none, as after macvlan, the container's own interface.
 func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 	if r.Peer != nil {
 		return resource.Host, r.Peer.Name, nil
@@ -79,7 +79,8 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 	for _, l := range r.HostLinks {
 		switch {
 		case l.Elsewhere:
-			err = spec.Errorf(spec.CodeConfig, "prevResult: %s: leads into another network namespace than the container's, so a limit on it would be another container's", l.Name)
+			err = spec.Errorf(spec.CodeConfig,
+				"prevResult: %s: leads into another network namespace than the container's, so a limit on it would be another container's", l.Name)
 		case l.Name == r.LinkName("veth"), l.Was == r.LinkName("veth"):
 			return resource.Host, l.Name, nil
 		case r.IsVLANGateway(l): // all in the VLAN share it
@@ -91,9 +92,13 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 	case len(found) == 1:
 		return resource.Host, found[0], nil
 	case len(found) > 1:
-		err = spec.Errorf(spec.CodeConfig, "prevResult: %s: several links on the host could lead to the container; a chain can limit one", strings.Join(found, ", "))
+		err = spec.Errorf(spec.CodeConfig,
+			"prevResult: %s: several links on the host could lead to the container; a chain can limit one", strings.Join(found,
+				", "))
 	case err == nil && len(r.Missing) > 0:
-		err = spec.Errorf(spec.CodeConfig, "prevResult: %s: no such link on the host, and %s is not one end of a veth pair whose other end is there: want the link that leads to the container, or none", strings.Join(r.Missing, ", "), r.IfName)
+		err = spec.Errorf(spec.CodeConfig,
+			"prevResult: %s: no such link on the host, and %s is not one end of a veth pair whose other end is there: want the link that leads to the container, or none", strings.Join(r.Missing,
+				", "), r.IfName)
 	}
 	return resource.Container, r.IfName, err
 }

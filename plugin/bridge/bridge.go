@@ -1,21 +1,22 @@
 // Package bridge plugs containers into a switch on the host.
 //
 // With access or trunk, or vlan and vlanTrunk as the reference plugin has them, the bridge keeps VLANs apart: what goes
-// round without a tag is in its default VLAN, 1, and a container in another one neither hears it nor is heard there. With
-// isGateway the host is in the VLAN by a link of its own, BRIDGE.VLAN, which all containers of the VLAN share; on the bridge
-// itself it is not. That is the link that a policy of plugin firewall is for. A container of several VLANs is, in each, on
-// that VLAN's network, whose gateway may have another policy or none.
+// round without a tag is in its default VLAN, 1, and a container in another one neither hears it nor is heard there.
+// With isGateway the host is in the VLAN by a link of its own, BRIDGE.VLAN, which all containers of the VLAN share; on
+// the bridge itself it is not. That is the link that a policy of plugin firewall is for. A container of several VLANs
+// is, in each, on that VLAN's network, whose gateway may have another policy or none.
 //
 // Where br_netfilter passes bridged packets through the packet filter, which Docker and kubelet see to
-// (net.bridge.bridge-nf-call-iptables), addresses are translated before the host has routed them: ipMasq and published ports
-// do not work for VLANs with a gateway, and ADD says so on stderr.
+// (net.bridge.bridge-nf-call-iptables), addresses are translated before the host has routed them: ipMasq and published
+// ports do not work for VLANs with a gateway, and ADD says so on stderr.
 //
-// A bridge that is made stays, for others may have come to use it. With removeWhenEmpty it goes with its last port, by DEL
-// and by GC, and with it the gateways of its VLANs. It stays all the same if somebody else made it, gave it another address
-// or alias, or has a port or another link on it.
+// A bridge that is made stays, for others may have come to use it. With removeWhenEmpty it goes with its last port, by
+// DEL and by GC, and with it the gateways of its VLANs. It stays all the same if somebody else made it, gave it another
+// address or alias, or has a port or another link on it.
 //
-// The host's end of a container's cable has no IPv6 (net.ipv6.conf.LINK.disable_ipv6): the bridge takes what comes in before, and
-// an ADD would take longer with each one that has it. What the container sends and receives is not concerned.
+// The host's end of a container's cable has no IPv6 (net.ipv6.conf.LINK.disable_ipv6): the bridge takes what comes in
+// before, and an ADD would take longer with each one that has it. What the container sends and receives is not
+// concerned.
 package bridge
 
 import (
@@ -63,15 +64,18 @@ type conf struct {
 func (c conf) validate(r *sdk.Request) error {
 	switch {
 	case c.HairpinMode && c.PromiscMode:
-		return spec.Errorf(spec.CodeConfig, "hairpinMode and promiscMode: set one of them; with both, the host would see its own frames again")
+		return spec.Errorf(spec.CodeConfig,
+			"hairpinMode and promiscMode: set one of them; with both, the host would see its own frames again")
 	case c.DisableContainerInterface && r.L3:
-		return spec.Errorf(spec.CodeConfig, "disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam gives; remove one of the two")
+		return spec.Errorf(spec.CodeConfig,
+			"disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam gives; remove one of the two")
 	}
 	if err := c.Cable.Validate(r); err != nil {
 		return err
 	}
 	if c.EnableDAD && c.Off() {
-		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"off\": enabledad asks for IPv6 addresses; remove one of the two")
+		return spec.Errorf(spec.CodeConfig,
+			"conflictDetection: \"off\": enabledad asks for IPv6 addresses; remove one of the two")
 	}
 	if err := c.Conflicts.Validate(r); err != nil {
 		return err
@@ -82,8 +86,8 @@ func (c conf) validate(r *sdk.Request) error {
 	return c.Masquerade.Validate()
 }
 
-// kinds are those of all that the plan may have. The plugin that made the bridge also removes a policy on it: the list of an attachment
-// may have lost its plugin firewall.
+// kinds are those of all that the plan may have. The plugin that made the bridge also removes a policy on it: the list
+// of an attachment may have lost its plugin firewall.
 func kinds(c conf) []plan.Kind {
 	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(sdk.First(c.Bridge, "cni0")), link.PortKind(),
 		filter.SpoofCheckKind(), reference.ReferenceSpoofCheckKind(), filter.PolicyKind()}
@@ -103,7 +107,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			if c.IsDefaultGateway {
 				key = "isDefaultGateway"
 			}
-			r.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of", key)
+			r.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of",
+				key)
 		}
 	}
 	host, p, err := c.HostName(r)
@@ -111,7 +116,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		return nil, err
 	}
 	if host == c.Bridge || host == c.gatewayLink().Name() {
-		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway", host)
+		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway",
+			host)
 	}
 	p = append(p, plan.Required(link.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
 	if c.filtering() && !c.VlanFiltering {
@@ -150,13 +156,15 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 		for _, ip := range r.IPs {
 			p = append(p,
-				plan.Shared(addr.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
+				plan.Shared(addr.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()),
+					Force: c.ForceAddress}),
 				plan.Shared(sysctl.Forwarding{V6: ip.Address.Addr().Is6()}))
 		}
 	}
 	var alone plan.Plan
 	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 {
-		alone = plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(), ByHand: r.ByHand()}}
+		alone = plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(),
+			ByHand: r.ByHand()}}
 	}
 	asks := c.EnableDAD || c.Conflicts.Probe() // then the segment's own answer comes first: a DHCP server is told of it
 	if !asks {
@@ -166,7 +174,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, addr.Announce{Link: r.IfName, Port: wait})
 	}
-	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, Bridge: c.Bridge, NoDAD: !c.EnableDAD, Conflicts: c.Conflicts})...)
+	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, Bridge: c.Bridge, NoDAD: !c.EnableDAD,
+		Conflicts: c.Conflicts})...)
 	if asks {
 		p = append(p, alone...)
 	}
@@ -187,7 +196,8 @@ func (c conf) history(r *sdk.Request) plan.Resource {
 
 // bridge is the switch, which is anybody's, and goes with its last port where that is asked for.
 func (c conf) bridge(r *sdk.Request) plan.Resource {
-	b := link.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering, KeepMAC: c.IsGateway}
+	b := link.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering,
+		KeepMAC: c.IsGateway}
 	if c.RemoveWhenEmpty {
 		return network.TransientBridge{Bridge: b, Network: r.Network, Owner: r.Owner}
 	}
@@ -199,16 +209,19 @@ func (c conf) bridge(r *sdk.Request) plan.Resource {
 func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name string, p plan.Plan, err error) {
 	pair := link.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(),
-		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface || c.IPv6 == "off", VLANs: c.vlans(), Anew: bridge,
+		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface ||
+			c.IPv6 == "off", VLANs: c.vlans(), Anew: bridge,
 	}
-	port := link.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, VLANs: c.vlans(), Anew: bridge}
+	port := link.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation,
+		VLANs: c.vlans(), Anew: bridge}
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {
 		case l.Name == pair.Host, l.Was == pair.Host:
 			return pair.Host, plan.Plan{pair}, nil
 		case r.IsVLANGateway(l): // in CHECK
-		case !l.Elsewhere && l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" && (l.Master == "" || l.Master == c.Bridge):
+		case !l.Elsewhere && l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" &&
+			(l.Master == "" || l.Master == c.Bridge):
 			found = append(found, l.Name)
 		}
 	}
@@ -226,5 +239,7 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 		}
 		return port.Link, p, nil
 	}
-	return "", nil, spec.Errorf(spec.CodeConfig, "prevResult: %s: several links on the host could become a port of %s; a chain can attach one", strings.Join(found, ", "), c.Bridge)
+	return "", nil, spec.Errorf(spec.CodeConfig,
+		"prevResult: %s: several links on the host could become a port of %s; a chain can attach one", strings.Join(found,
+			", "), c.Bridge)
 }

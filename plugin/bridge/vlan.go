@@ -73,7 +73,8 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 	case c.Access != nil && c.Trunk != nil:
 		return spec.Errorf(spec.CodeConfig, "access and trunk: set one of them; a trunk's VLAN without tags is trunk.native")
 	case (c.Access != nil || c.Trunk != nil) && (c.Vlan != 0 || c.VlanTrunk != nil):
-		return spec.Errorf(spec.CodeConfig, "access or trunk, and vlan or vlanTrunk: they say the same in two ways; set those of one way: vlan is access, or with vlanTrunk trunk.native, and vlanTrunk is trunk.tagged")
+		return spec.Errorf(spec.CodeConfig,
+			"access or trunk, and vlan or vlanTrunk: they say the same in two ways; set those of one way: vlan is access, or with vlanTrunk trunk.native, and vlanTrunk is trunk.tagged")
 	}
 	if c.VlanTrunk != nil {
 		for i, t := range *c.VlanTrunk {
@@ -91,11 +92,13 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 		return nil
 	}
 	if c.Trunk != nil && c.Trunk.Native == nil {
-		return spec.Errorf(spec.CodeConfig, "trunk.native: is missing: the gateway's addresses are in the VLAN of what has no tag; %s, or remove isGateway", vlanNumbers)
+		return spec.Errorf(spec.CodeConfig,
+			"trunk.native: is missing: the gateway's addresses are in the VLAN of what has no tag; %s, or remove isGateway", vlanNumbers)
 	}
 	if g := (link.VLANGateway{Bridge: bridge, VLAN: c.gatewayVLAN()}); g.VLAN != 0 && spec.ValidIfName(g.Name()) != nil {
 		room := 15 - len(g.Name()) + len(bridge)
-		return spec.Errorf(spec.CodeConfig, "bridge: %q: the gateway of VLAN %d is link %s, and a link's name has at most 15 bytes: want a name of at most %d bytes", bridge, g.VLAN, g.Name(), room)
+		return spec.Errorf(spec.CodeConfig,
+			"bridge: %q: the gateway of VLAN %d is link %s, and a link's name has at most 15 bytes: want a name of at most %d bytes", bridge, g.VLAN, g.Name(), room)
 	}
 	return nil
 }
@@ -103,11 +106,14 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 func (t trunkItem) validate(path string) error {
 	switch {
 	case t.MinID == nil && t.MaxID != nil:
-		return spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID, *t.MaxID)
+		return spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID,
+			*t.MaxID)
 	case t.MinID != nil && t.MaxID == nil:
-		return spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path, *t.MinID, *t.MinID)
+		return spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path,
+			*t.MinID, *t.MinID)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
-		return spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path, *t.MinID, *t.MaxID, *t.MaxID)
+		return spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path, *t.MinID,
+			*t.MaxID, *t.MaxID)
 	case t.MinID == nil && t.ID == nil:
 		return spec.Errorf(spec.CodeConfig, "%s: is empty: want id, or minID and maxID, or all three", path)
 	}
@@ -123,14 +129,15 @@ func (t plainTrunk) validate() error {
 		case v.first == 0: // null
 			return spec.Errorf(spec.CodeConfig, "trunk.tagged[%d]: null: %s, or two of them such as \"10-20\"", i, vlanNumbers)
 		case t.Native != nil && int(v.first) <= *t.Native && *t.Native <= int(v.last):
-			return spec.Errorf(spec.CodeConfig, "trunk.tagged[%d]: has %d, which is trunk.native: a VLAN is the one or the other", i, *t.Native)
+			return spec.Errorf(spec.CodeConfig,
+				"trunk.tagged[%d]: has %d, which is trunk.native: a VLAN is the one or the other", i, *t.Native)
 		}
 	}
 	return nil
 }
 
-// vlans are those of the container's port. Where vlanTrunk has vlan too, or the 1 that stands for it, that goes without a
-// tag.
+// vlans are those of the container's port. Where vlanTrunk has vlan too, or the 1 that stands for it, that goes without
+// a tag.
 func (c vlanConf) vlans() link.VLANs {
 	v := link.VLANs{Default: c.PreserveDefaultVlan}
 	var tagged []link.PortVLAN

@@ -13,7 +13,8 @@ package chain
 import "github.com/fairlead-cni/fairlead/sdk"
 
 // Plugin is the chain plugin.
-var Plugin = sdk.Chain("chain", "runs a whole list of plugins in one process", func(c conf) []sdk.Inner { return c.Plugins })
+var Plugin = sdk.Chain("chain", "runs a whole list of plugins in one process",
+	func(c conf) []sdk.Inner { return c.Plugins })
 
 type conf struct {
 	// The plugins in order, each as it would stand in the list, capabilities included. Those of all of them have to

@@ -1,4 +1,5 @@
-// Package dhcp has a server on the container's link give it its address: a daemon on this host asks, and keeps the lease.
+// Package dhcp has a server on the container's link give it its address: a daemon on this host asks, and keeps the
+// lease.
 package dhcp
 
 import (
@@ -32,7 +33,8 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := leases{conf: c.IPAM, version: r.Version, args: rpc.Args{ContainerID: r.ContainerID, Netns: netns, IfName: r.IfName, Args: r.Args()}}
+	l := leases{conf: c.IPAM, version: r.Version,
+		args: rpc.Args{ContainerID: r.ContainerID, Netns: netns, IfName: r.IfName, Args: r.Args()}}
 	if l.args.StdinData, err = r.Document(); err != nil {
 		return l, err
 	}
@@ -50,8 +52,10 @@ func absolute(path string) (string, error) {
 // warnOfRoutes says which configured routes the container gets no address for.
 func (l leases) warnOfRoutes(network string) {
 	for i, rt := range l.conf.Routes {
-		if !slices.ContainsFunc(l.wanted, func(w dhcp.Wanted) bool { return (w.Protocol == dhcp.DHCPv4) == rt.Dst.Addr().Is4() }) {
-			slog.Warn("a route is left out: the container gets no address of its family", "network", network, "key", fmt.Sprintf("ipam.routes[%d]", i), "dst", rt.Dst)
+		if !slices.ContainsFunc(l.wanted,
+			func(w dhcp.Wanted) bool { return (w.Protocol == dhcp.DHCPv4) == rt.Dst.Addr().Is4() }) {
+			slog.Warn("a route is left out: the container gets no address of its family", "network", network, "key",
+				fmt.Sprintf("ipam.routes[%d]", i), "dst", rt.Dst)
 		}
 	}
 }
@@ -108,7 +112,8 @@ func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 	if !unknown(err) {
 		return err
 	}
-	// Another daemon's: to be asked for a lease that it has, it answers with it, unless it has lost it, and then maybe not.
+	// Another daemon's: to be asked for a lease that it has, it answers with it, unless it has lost it, and then maybe
+	// not.
 	res, err := l.foreign(ctx, askLimit)
 	if err != nil {
 		return err
@@ -124,7 +129,8 @@ func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 
 func (l leases) Release(ctx context.Context, o spec.Owner) (err error) {
 	// The daemon is told no more than whose lease it is, which no length hinders.
-	l.args.StdinData, err = json.Marshal(map[string]any{"cniVersion": l.version, "name": o.Network, "type": "dhcp", "ipam": map[string]string{"type": "dhcp"}})
+	l.args.StdinData, err = json.Marshal(map[string]any{"cniVersion": l.version, "name": o.Network, "type": "dhcp",
+		"ipam": map[string]string{"type": "dhcp"}})
 	if err != nil {
 		return err
 	}
@@ -187,8 +193,8 @@ func (l leases) ask(ctx context.Context, limit time.Duration, verb string) ([]by
 	return r.Document, nil
 }
 
-// foreign has any daemon that speaks the reference's protocol give a lease, which is one of IPv4. It does not know of routes
-// in the configuration.
+// foreign has any daemon that speaks the reference's protocol give a lease, which is one of IPv4. It does not know of
+// routes in the configuration.
 func (l leases) foreign(ctx context.Context, limit time.Duration) (*spec.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

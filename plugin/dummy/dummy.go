@@ -10,9 +10,10 @@ import (
 )
 
 // Plugin is the dummy plugin.
-var Plugin = sdk.Interface("dummy", "gives a container an interface that has addresses and leads nowhere", want, func(conf) []plan.Kind {
-	return []plan.Kind{link.ContainerLink("dummy")}
-})
+var Plugin = sdk.Interface("dummy", "gives a container an interface that has addresses and leads nowhere", want,
+	func(conf) []plan.Kind {
+		return []plan.Kind{link.ContainerLink("dummy")}
+	})
 
 type conf struct {
 	MTU  int    `json:"mtu" want:"0|68..2147483647" says:"68 bytes at least, or none for 1500"` // 68 bytes and more; default: the kernel's, 1500

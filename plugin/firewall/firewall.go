@@ -13,12 +13,13 @@ import (
 )
 
 // Plugin is the firewall plugin.
-var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart", want, func(conf) []plan.Kind {
-	return []plan.Kind{
-		filter.SharedChainKind(), filter.PolicyKind(), filter.IngressKind(), filter.IsolatedPortKind(),
-		filter.FailClosedKind(), filter.ForwardKind(), reference.ReferenceForwardKind(),
-	}
-})
+var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart",
+	want, func(conf) []plan.Kind {
+		return []plan.Kind{
+			filter.SharedChainKind(), filter.PolicyKind(), filter.IngressKind(), filter.IsolatedPortKind(),
+			filter.FailClosedKind(), filter.ForwardKind(), reference.ReferenceForwardKind(),
+		}
+	})
 
 type conf struct {
 	Backend       string `json:"backend" want:"auto|nftables|iptables|firewalld|none" code:"2"`                                                                                                  // where the host's packet filter is told to let the container's packets through: auto (default), nftables, iptables, firewalld; none touches nothing
@@ -40,9 +41,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	link, port := links(r)
 	if c.IngressPolicy != filter.PolicyOpen && r.OnOtherLink() {
-		r.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp", c.IngressPolicy)
+		r.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp",
+			c.IngressPolicy)
 	}
-	forward := filter.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, filter.BackendAuto), Addrs: addrs(r), Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
+	forward := filter.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, filter.BackendAuto), Addrs: addrs(r),
+		Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
 	var to []netip.Addr
 	for _, p := range subnets(r) {
 		to = append(to, p.Addr().Unmap())
@@ -53,19 +56,22 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Backend == filter.BackendIPTables {
 		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
-		p = append(p, filter.IPTIngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6, To: subnets(r)})
+		p = append(p, filter.IPTIngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6,
+			To: subnets(r)})
 	} else {
-		p = append(p, plan.Required(filter.PacketFilter{}), filter.IngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
+		p = append(p, plan.Required(filter.PacketFilter{}),
+			filter.IngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
 			filter.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
-		p = append(p, filter.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == filter.BackendIPTables, To: to})
+		p = append(p, filter.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == filter.BackendIPTables,
+			To: to})
 	}
 	return append(p, forward), nil
 }
 
-// subnets are those of the addresses that the policy is for: of the container's interface, or of whatever else is listed
-// where the plugins before give that none.
+// subnets are those of the addresses that the policy is for: of the container's interface, or of whatever else is
+// listed where the plugins before give that none.
 func subnets(r *sdk.Request) (all []netip.Prefix) {
 	ips := r.ContainerIPs()
 	if len(ips) == 0 && r.Prev != nil {
@@ -93,10 +99,12 @@ func addrs(r *sdk.Request) (all []netip.Addr) {
 func servable(r *sdk.Request) error {
 	for i, a := range addrs(r) {
 		if a.IsUnspecified() || a.IsMulticast() {
-			return spec.Errorf(spec.CodeConfig, "prevResult.ips[%d].address: %v: no container's packets come from it, so they cannot be let through; want the address of an interface", i, a)
+			return spec.Errorf(spec.CodeConfig,
+				"prevResult.ips[%d].address: %v: no container's packets come from it, so they cannot be let through; want the address of an interface", i, a)
 		}
 		if n := r.Prev.IPs[i].Interface; n != nil && (*n < 0 || *n >= len(r.Prev.Interfaces)) {
-			return spec.Errorf(spec.CodeConfig, "prevResult.ips[%d].interface: %d: prevResult.interfaces has %d entries; want the index of one, or leave it out", i, *n, len(r.Prev.Interfaces))
+			return spec.Errorf(spec.CodeConfig,
+				"prevResult.ips[%d].interface: %d: prevResult.interfaces has %d entries; want the index of one, or leave it out", i, *n, len(r.Prev.Interfaces))
 		}
 	}
 	return nil
@@ -140,11 +148,14 @@ func links(r *sdk.Request) (link, port string) {
 }
 
 func (c conf) validate() error {
-	if slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "RETURN", "CNI-FORWARD"}, c.AdminChain) {
-		return spec.Errorf(spec.CodeConfig, "iptablesAdminChainName: %q: want the name of a chain of your own, of at most 28 letters, digits and - _ . characters", c.AdminChain)
+	if slices.Contains([]string{"INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "RETURN", "CNI-FORWARD"},
+		c.AdminChain) {
+		return spec.Errorf(spec.CodeConfig,
+			"iptablesAdminChainName: %q: want the name of a chain of your own, of at most 28 letters, digits and - _ . characters", c.AdminChain)
 	}
 	if c.Backend == "none" && c.IngressPolicy != filter.PolicyOpen {
-		return spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one of the two", c.IngressPolicy)
+		return spec.Errorf(spec.CodeConfig,
+			"ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one of the two", c.IngressPolicy)
 	}
 	return nil
 }

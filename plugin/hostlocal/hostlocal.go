@@ -1,19 +1,21 @@
 // Package hostlocal gives out addresses from ranges, and keeps on this host who has which.
 //
-// An owner gets, of each outer list of ranges: an address that it had in an earlier boot of the host; else one that the runtime
-// asks for by name; else one that is reserved for its sticky key; else the one that its key had last; else the next
-// free one.
+// An owner gets, of each outer list of ranges: an address that it had in an earlier boot of the host; else one that the
+// runtime asks for by name; else one that is reserved for its sticky key; else the one that its key had last; else the
+// next free one.
 //
 // Sticky addresses: containers that come one after the other under one key, such as the name of a pod, get the same
-// addresses. While the key is away its address is held: nobody else gets it, but where nothing else is free. When `ttl` is over
-// it is like any other. Where two containers have one key at the same time the second one gets another address, and a warning is
-// logged.
+// addresses. While the key is away its address is held: nobody else gets it, but where nothing else is free. When `ttl`
+// is over it is like any other. Where two containers have one key at the same time the second one gets another address,
+// and a warning is logged.
 //
-// Reserved addresses, those of `reserved` and of `fairlead ipam reserve`, are given to who asks for one of them by name; those
-// that were reserved for a sticky key (`fairlead ipam reserve --for`) to who has that key, unasked, and to nobody else.
+// Reserved addresses, those of `reserved` and of `fairlead ipam reserve`, are given to who asks for one of them by
+// name; those that were reserved for a sticky key (`fairlead ipam reserve --for`) to who has that key, unasked, and to
+// nobody else.
 //
-// `IP` in CNI_ARGS asks for an address (`IP=192.0.2.5`), and `ipam.sticky.key` may name keys of CNI_ARGS. The interface plugin
-// gets the same CNI_ARGS, and some (bridge, macvlan, macvtap, tap) refuse keys that are not theirs: add `IgnoreUnknown=1`.
+// `IP` in CNI_ARGS asks for an address (`IP=192.0.2.5`), and `ipam.sticky.key` may name keys of CNI_ARGS. The interface
+// plugin gets the same CNI_ARGS, and some (bridge, macvlan, macvtap, tap) refuse keys that are not theirs: add
+// `IgnoreUnknown=1`.
 package hostlocal
 
 import (
@@ -29,7 +31,8 @@ import (
 )
 
 // Plugin is the host-local plugin.
-var Plugin = sdk.Allocator("host-local", "gives out addresses from ranges of this host", open).KnowsArgs("IP").KnowsArgsOf(stickyArgs)
+var Plugin = sdk.Allocator("host-local", "gives out addresses from ranges of this host",
+	open).KnowsArgs("IP").KnowsArgsOf(stickyArgs)
 
 type conf struct {
 	IPAM struct {
@@ -55,7 +58,8 @@ type conf struct {
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or(30 * time.Second), Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
+	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or(30 * time.Second), Netns: r.Netns},
+		c.IPAM.Routes, c.IPAM.ResolvConf}
 	var err error // who holds what is known without the ranges
 	if l.Sets, err = ipam.Complete(c.sets()); err != nil {
 		return &l, err
@@ -94,7 +98,8 @@ func sayable(sets []ipam.Set, v spec.Version) error {
 	for i, s := range sets {
 		for _, before := range sets[:i] {
 			if s.Is4() == before.Is4() && !v.AtLeast(spec.V030) {
-				return spec.Errorf(spec.CodeConfig, "%s: cniVersion %s can say one address of a family, and %s gives one too", s.Path, v, before.Path)
+				return spec.Errorf(spec.CodeConfig, "%s: cniVersion %s can say one address of a family, and %s gives one too",
+					s.Path, v, before.Path)
 			}
 		}
 	}

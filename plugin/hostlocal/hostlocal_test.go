@@ -41,7 +41,8 @@ func call(t testing.TB, program, verb, id, args, conf string) answer {
 	cmd := exec.Command(program)
 	var stderr strings.Builder
 	cmd.Stdin, cmd.Stderr = strings.NewReader(conf), &stderr
-	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/none", "CNI_PATH=/x", "CNI_ARGS=" + args}
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/none",
+		"CNI_PATH=/x", "CNI_ARGS=" + args}
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -49,9 +49,9 @@ func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
 	return out, nil
 }
 
-// joined is a key of parts, no two lists of which have the same one: "/" is between them, and inside of one it is "%2F", "%"
-// being "%25". Former is what the key was before that was so, where that is another one; empty where it could be some
-// others' key today.
+// joined is a key of parts, no two lists of which have the same one: "/" is between them, and inside of one it is
+// "%2F", "%" being "%25". Former is what the key was before that was so, where that is another one; empty where it
+// could be some others' key today.
 func joined(parts []string) (key, former string) {
 	if len(parts) == 1 {
 		return parts[0], ""

@@ -106,8 +106,8 @@ func TestReserved(t *testing.T) {
 	}
 }
 
-// Two containers whose names have the separator in different places are two; and who had an address under the key of former
-// days has it still, by a record as by a reservation.
+// Two containers whose names have the separator in different places are two; and who had an address under the key of
+// former days has it still, by a record as by a reservation.
 func TestStickyKeyOfParts(t *testing.T) {
 	for family, ranges := range subnets {
 		t.Run(family, func(t *testing.T) {

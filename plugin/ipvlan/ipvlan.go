@@ -11,9 +11,10 @@ import (
 )
 
 // Plugin is the ipvlan plugin.
-var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want, func(conf) []plan.Kind {
-	return []plan.Kind{link.ContainerLink("ipvlan")}
-})
+var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want,
+	func(conf) []plan.Kind {
+		return []plan.Kind{link.ContainerLink("ipvlan")}
+	})
 
 type conf struct {
 	Master string `json:"master" want:"ifname"`            // the link below; default: the one interface of the previous result, where there is one, else that of the default route
@@ -25,12 +26,14 @@ type conf struct {
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if c.Probe() && c.Mode != "" && c.Mode != "l2" {
-		return nil, spec.Errorf(spec.CodeConfig, "conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave the key out", c.ConflictDetection, c.Mode)
+		return nil, spec.Errorf(spec.CodeConfig,
+			"conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave the key out", c.ConflictDetection, c.Mode)
 	}
 	if !r.L3 {
 		r.Adopt()
 	}
-	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true, ByMaster: true, Up: c.RequireMasterUp}
+	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true,
+		ByMaster: true, Up: c.RequireMasterUp}
 	if name, inContainer := r.OnlyLink(); c.Master == "" && name != "" {
 		on.Master, on.LinkInContainer, on.Found = name, on.LinkInContainer || inContainer, true
 	}

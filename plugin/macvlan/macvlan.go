@@ -10,9 +10,10 @@ import (
 )
 
 // Plugin is the macvlan plugin.
-var Plugin = sdk.Interface("macvlan", "gives a container an interface with a MAC of its own on a link of the host", want, func(conf) []plan.Kind {
-	return []plan.Kind{link.ContainerLink("macvlan")}
-}).KnowsArgs("MAC")
+var Plugin = sdk.Interface("macvlan", "gives a container an interface with a MAC of its own on a link of the host",
+	want, func(conf) []plan.Kind {
+		return []plan.Kind{link.ContainerLink("macvlan")}
+	}).KnowsArgs("MAC")
 
 type conf struct{ sdk.Macvlan }
 

@@ -1,6 +1,7 @@
-// Package macvtap gives a program in a container, a virtual machine's monitor as a rule, the packets of an interface with a MAC
-// address of its own on a link of the host, as a file. The result's socketPath is where the kernel makes it; a runtime
-// has to let the container have it. While nobody has it open the packets are the container's own, as with macvlan.
+// Package macvtap gives a program in a container, a virtual machine's monitor as a rule, the packets of an interface
+// with a MAC address of its own on a link of the host, as a file. The result's socketPath is where the kernel makes it;
+// a runtime has to let the container have it. While nobody has it open the packets are the container's own, as with
+// macvlan.
 package macvtap
 
 import (
@@ -10,9 +11,10 @@ import (
 )
 
 // Plugin is the macvtap plugin.
-var Plugin = sdk.Interface("macvtap", "gives a program the packets of an interface with a MAC of its own on a link of the host", want, func(conf) []plan.Kind {
-	return []plan.Kind{link.ContainerLink("macvtap")}
-}).KnowsArgs("MAC")
+var Plugin = sdk.Interface("macvtap",
+	"gives a program the packets of an interface with a MAC of its own on a link of the host", want, func(conf) []plan.Kind {
+		return []plan.Kind{link.ContainerLink("macvtap")}
+	}).KnowsArgs("MAC")
 
 type conf struct{ sdk.Macvlan }
 

@@ -1,6 +1,6 @@
-// Package portmap publishes ports of a container on the host. The container's interface has to hang on the host, as one of
-// bridge or ptp does: to a macvlan or an ipvlan nothing leads that comes to the host, so that nobody reaches its ports. A
-// plan says so, and ADD on stderr.
+// Package portmap publishes ports of a container on the host. The container's interface has to hang on the host, as one
+// of bridge or ptp does: to a macvlan or an ipvlan nothing leads that comes to the host, so that nobody reaches its
+// ports. A plan says so, and ADD on stderr.
 package portmap
 
 import (
@@ -48,7 +48,8 @@ type mapping struct {
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
-	pub := filter.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4, Conditions6: c.ConditionsV6}
+	pub := filter.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4,
+		Conditions6: c.ConditionsV6}
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -61,10 +62,12 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	if r.Prev != nil && len(c.RuntimeConfig.PortMappings) > 0 && !pub.To4.IsValid() && !pub.To6.IsValid() {
-		return nil, spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings: prevResult has no address of %s that a port could lead to", r.IfName)
+		return nil, spec.Errorf(spec.CodeConfig,
+			"runtimeConfig.portMappings: prevResult has no address of %s that a port could lead to", r.IfName)
 	}
 	if len(c.RuntimeConfig.PortMappings) > 0 && r.OnOtherLink() {
-		r.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not have that", r.IfName)
+		r.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not have that",
+			r.IfName)
 	}
 	known := map[string]bool{}
 	for i, m := range c.RuntimeConfig.PortMappings {
@@ -74,7 +77,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 		if r.Prev != nil && port.HostIP.IsValid() && !port.HostIP.IsUnspecified() &&
 			(port.HostIP.Is4() && !pub.To4.IsValid() || port.HostIP.Is6() && !pub.To6.IsValid()) {
-			return nil, spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i, port.HostIP)
+			return nil, spec.Errorf(spec.CodeConfig,
+				"runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i, port.HostIP)
 		}
 		if text := fmt.Sprint(port.HostIP, " ", port); !known[text] { // podman asks twice for one mapping
 			known[text] = true
@@ -94,9 +98,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 func (c conf) validate() error {
 	switch {
 	case c.ExternalSetMarkChain != "" && c.Backend != "iptables":
-		return spec.Errorf(spec.CodeUnsupported, "externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key, or say \"backend\": \"iptables\"", c.ExternalSetMarkChain)
+		return spec.Errorf(spec.CodeUnsupported,
+			"externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key, or say \"backend\": \"iptables\"", c.ExternalSetMarkChain)
 	case c.ExternalSetMarkChain != "" && c.MarkMasqBit != nil:
-		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain and markMasqBit: set one of them; that chain decides what the mark is")
+		return spec.Errorf(spec.CodeConfig,
+			"externalSetMarkChain and markMasqBit: set one of them; that chain decides what the mark is")
 	}
 	return nil
 }

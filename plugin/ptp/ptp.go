@@ -1,7 +1,8 @@
 // Package ptp gives each container a cable of its own to the host, which routes for it.
 //
-// The host gets the gateway's address, so the subnet has to be the network's own: STATUS and ADD refuse a gateway that is the next hop of a
-// route of the host, which would be cut off, and ADD warns of a subnet that another link of the host has too.
+// The host gets the gateway's address, so the subnet has to be the network's own: STATUS and ADD refuse a gateway that
+// is the next hop of a route of the host, which would be cut off, and ADD warns of a subnet that another link of the
+// host has too.
 package ptp
 
 import (
@@ -29,7 +30,8 @@ type conf struct {
 
 func (c conf) validate(r *sdk.Request) error {
 	if !r.L3 {
-		return spec.Errorf(spec.CodeConfig, "ipam: is missing: ptp routes to its containers' addresses, and an IPAM plugin has to give them, such as {\"type\":\"host-local\",\"subnet\":\"10.1.2.0/24\"}")
+		return spec.Errorf(spec.CodeConfig,
+			"ipam: is missing: ptp routes to its containers' addresses, and an IPAM plugin has to give them, such as {\"type\":\"host-local\",\"subnet\":\"10.1.2.0/24\"}")
 	}
 	if err := c.Cable.Validate(r); err != nil {
 		return err
@@ -47,11 +49,14 @@ func gateways(r *sdk.Request) error {
 		if !ip.Gateway.IsValid() {
 			ip.Gateway = ip.Address.Masked().Addr().Next()
 			if !ip.Address.Contains(ip.Gateway) || ip.Gateway == ip.Address.Addr() {
-				return spec.Errorf(spec.CodeConfig, "ipam: gave %v without a gateway, and the first address of its subnet cannot be one; let it give one, such as 169.254.1.1 or fe80::1", ip.Address)
+				return spec.Errorf(spec.CodeConfig,
+					"ipam: gave %v without a gateway, and the first address of its subnet cannot be one; let it give one, such as 169.254.1.1 or fe80::1", ip.Address)
 			}
 		}
-		if ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() || ip.Gateway.IsUnspecified() || ip.Gateway.IsMulticast() {
-			return spec.Errorf(spec.CodeConfig, "ipam: gave %v the gateway %v; want another address of its family, which the host will have", ip.Address, ip.Gateway)
+		if ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() || ip.Gateway.IsUnspecified() ||
+			ip.Gateway.IsMulticast() {
+			return spec.Errorf(spec.CodeConfig,
+				"ipam: gave %v the gateway %v; want another address of its family, which the host will have", ip.Address, ip.Gateway)
 		}
 		r.IPs[i].Gateway = ip.Gateway
 	}
@@ -80,7 +85,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 			to.Scope, to.HasScope = 254, true // host, as the reference has it
 		}
 		p = append(p, plan.Shared(sysctl.Forwarding{V6: at.Is6()}),
-			addr.Addr{Where: resource.Host, Link: host, Prefix: netip.PrefixFrom(gw, gw.BitLen()), NoDAD: at.Is6(), Subnet: ip.Address.Masked()}, to)
+			addr.Addr{Where: resource.Host, Link: host, Prefix: netip.PrefixFrom(gw, gw.BitLen()), NoDAD: at.Is6(),
+				Subnet: ip.Address.Masked()}, to)
 	}
 	p = append(p, c.Masquerade.Plan(r)...)
 	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, NoDAD: true, ByGateway: true})...), nil

@@ -4,8 +4,8 @@
 //
 // The plugin remembers what it takes away, with all attributes, also where that was another interface's. DEL puts it
 // back, and so does an ADD that fails, while the container's namespace is there. A route whose place another one has
-// taken since then stays away, and so does one that the interface cannot have any more. CHECK compares, unless skipcheck
-// is set.
+// taken since then stays away, and so does one that the interface cannot have any more. CHECK compares, unless
+// skipcheck is set.
 //
 // The keys of the route-override plugin mean the same here, so that a list needs another type only: flushroutes,
 // flushgateway, delroutes, addroutes, delecmproutes, addecmproutes and skipcheck. They come before routes. The

@@ -1,7 +1,7 @@
-// Package sbr routes by source: what comes from an interface's addresses leaves by that interface. The interface's routes move out
-// of the main routing table into tables of their own, that to its subnet too: what comes from no address of the interface does
-// not leave by it, unless addSourceHints keeps that one. Of an interface that is in
-// a VRF this holds for what has no route in the VRF's table, for that is asked first; the plugin says so on stderr.
+// Package sbr routes by source: what comes from an interface's addresses leaves by that interface. The interface's
+// routes move out of the main routing table into tables of their own, that to its subnet too: what comes from no
+// address of the interface does not leave by it, unless addSourceHints keeps that one. Of an interface that is in a VRF
+// this holds for what has no route in the VRF's table, for that is asked first; the plugin says so on stderr.
 package sbr
 
 import (
@@ -16,13 +16,14 @@ import (
 )
 
 // Plugin is the sbr plugin.
-var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses out by that interface", want, func(c conf) []plan.Kind {
-	table := 0
-	if c.Table != nil {
-		table = *c.Table
-	}
-	return []plan.Kind{routing.SourceRoutingKind(table)}
-})
+var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses out by that interface", want,
+	func(c conf) []plan.Kind {
+		table := 0
+		if c.Table != nil {
+			table = *c.Table
+		}
+		return []plan.Kind{routing.SourceRoutingKind(table)}
+	})
 
 type conf struct {
 	Table          *int     `json:"table" want:"1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)"` // a routing table that is filled already, by routes of IPAM with this table: rules lead to it, no route is made or moved, and the other keys have no effect; 1 to 4294967295 but not 253, 254 and 255; default: a free one from 100 on for each address, filled with the interface's routes
@@ -44,12 +45,14 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		s.Table, s.Hints = *c.Table, false
 	}
 	if r.Prev != nil && len(s.Sources) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from", r.IfName)
+		return nil, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from",
+			r.IfName)
 	}
 	if r.Prev != nil {
 		for i, ip := range r.Prev.IPs {
 			if of := r.Prev.InterfaceOf(ip); of != nil && !known(ip) {
-				r.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: only those from addresses of %s are routed by their source", i, ip.Address, of.Name, r.IfName)
+				r.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: only those from addresses of %s are routed by their source",
+					i, ip.Address, of.Name, r.IfName)
 			}
 		}
 	}

@@ -1,15 +1,15 @@
 // Package static gives the addresses that the configuration or the runtime names, and keeps no record of them: that
 // no two containers have the same one is for who writes them down.
 //
-// Which addresses: those of `runtimeConfig.ips`, where it names any; else those of `args.cni.ips`, where it names any; else
-// `ipam.addresses` and, after them, those of `IP` in CNI_ARGS (`IP=192.0.2.5/24,2001:db8::5/64`). An address is
-// written with the length of its subnet. In `runtimeConfig.ips`, `args.cni.ips` and `IP` it may be left out where the subnet
-// of one of `ipam.addresses` has the address in it: length and gateway are that one's then. One that is written
+// Which addresses: those of `runtimeConfig.ips`, where it names any; else those of `args.cni.ips`, where it names any;
+// else `ipam.addresses` and, after them, those of `IP` in CNI_ARGS (`IP=192.0.2.5/24,2001:db8::5/64`). An address is
+// written with the length of its subnet. In `runtimeConfig.ips`, `args.cni.ips` and `IP` it may be left out where the
+// subnet of one of `ipam.addresses` has the address in it: length and gateway are that one's then. One that is written
 // with a length there has no gateway, as with the reference.
 //
 // `GATEWAY` in CNI_ARGS (`GATEWAY=192.0.2.1,2001:db8::1`) is, for each address of `IP` whose subnet has it in it, the
-// gateway, and for those of `ipam.addresses` that have none. The interface plugin gets the same CNI_ARGS, and some (bridge,
-// macvlan, macvtap, tap) refuse keys that are not theirs: add `IgnoreUnknown=1`.
+// gateway, and for those of `ipam.addresses` that have none. The interface plugin gets the same CNI_ARGS, and some
+// (bridge, macvlan, macvtap, tap) refuse keys that are not theirs: add `IgnoreUnknown=1`.
 package static
 
 import (
@@ -204,7 +204,8 @@ func gateways(list []string, fixed, asked []spec.IP) ([]spec.IP, error) {
 }
 
 func itself(gw netip.Addr, ip spec.IP) error {
-	return bad("CNI_ARGS: GATEWAY", "%s is the address that it is to be the gateway of: want another host of %s, or none", gw, ip.Address.Masked())
+	return bad("CNI_ARGS: GATEWAY", "%s is the address that it is to be the gateway of: want another host of %s, or none",
+		gw, ip.Address.Masked())
 }
 
 // sayable refuses what a result of before 0.3.0 has no room for.
@@ -229,7 +230,8 @@ type given struct {
 	ownGateways map[string]netip.Prefix // addresses that are their own gateways, by key
 }
 
-// ownGateways are configured addresses that are their own gateways, which the reference takes, and which does no harm without a route by one.
+// ownGateways are configured addresses that are their own gateways, which the reference takes, and which does no harm
+// without a route by one.
 func (c conf) ownGateways() map[string]netip.Prefix {
 	own := map[string]netip.Prefix{}
 	for i, a := range c.IPAM.Addresses {
@@ -243,7 +245,8 @@ func (c conf) ownGateways() map[string]netip.Prefix {
 // Allocate implements ipam.Allocator.
 func (g given) Allocate(_ context.Context, o spec.Owner) (*spec.Result, error) {
 	for key, ip := range g.ownGateways {
-		slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway would have it too", "network", o.Network, "key", key, "address", ip)
+		slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway would have it too",
+			"network", o.Network, "key", key, "address", ip)
 	}
 	return g.res.Clone(), nil
 }
@@ -264,7 +267,8 @@ func (g given) Verify(_ context.Context, _ spec.Owner, prev *spec.Result) error 
 		case i < 0:
 			errs = append(errs, fmt.Errorf("address %s: is missing in prevResult", ip.Address))
 		case ip.Gateway.IsValid() && prev.IPs[i].Gateway.Unmap() != ip.Gateway:
-			errs = append(errs, fmt.Errorf("address %s: its gateway is %s in prevResult, want %s", ip.Address, said(prev.IPs[i].Gateway), ip.Gateway))
+			errs = append(errs, fmt.Errorf("address %s: its gateway is %s in prevResult, want %s", ip.Address,
+				said(prev.IPs[i].Gateway), ip.Gateway))
 		}
 	}
 	return errors.Join(errs...)

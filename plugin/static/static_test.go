@@ -37,7 +37,8 @@ func call(t testing.TB, program, verb, args, conf string) answer {
 	cmd := exec.Command(program)
 	var stderr strings.Builder
 	cmd.Stdin, cmd.Stderr = strings.NewReader(conf), &stderr
-	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/none", "CNI_PATH=/x", "CNI_ARGS=" + args}
+	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c", "CNI_IFNAME=eth0", "CNI_NETNS=/run/netns/none",
+		"CNI_PATH=/x", "CNI_ARGS=" + args}
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -134,7 +135,8 @@ func TestBetterThanTheReference(t *testing.T) {
 		// The reference refuses what the conventions allow.
 		"the length of a configured subnet": {"", with(`,"runtimeConfig":{"ips":["10.1.0.9","fd00::9"]}`, four, six), "10.1.0.9/24 10.1.0.1, fd00::9/64 fd00::1"},
 		"… by args":                         {"", with(`,"args":{"cni":{"ips":["fd00::9"]}}`, four, six), "fd00::9/64 fd00::1"},
-		"… by CNI_ARGS":                     {"IP=10.1.0.9", with("", four, six), "10.1.0.5/24 10.1.0.1, fd00::5/64 fd00::1, 10.1.0.9/24 10.1.0.1"},
+		"… by CNI_ARGS": {"IP=10.1.0.9", with("", four, six),
+			"10.1.0.5/24 10.1.0.1, fd00::5/64 fd00::1, 10.1.0.9/24 10.1.0.1"},
 		// It drops a gateway for an address that has none, for it looks too early.
 		"a gateway for a configured address": {"GATEWAY=10.1.0.254,fd00::ff", with("", `{"address":"10.1.0.5/24"}`, six), "10.1.0.5/24 10.1.0.254, fd00::5/64 fd00::1"},
 		// Of one key it does not take another spelling.
@@ -189,7 +191,8 @@ func TestRefusals(t *testing.T) {
 			Code int
 			Msg  string
 		}
-		if err := json.Unmarshal(got.out, &doc); err != nil || got.status == 0 || doc.Code != tc.code || !strings.Contains(doc.Msg, tc.msg) {
+		if err := json.Unmarshal(got.out, &doc); err != nil || got.status == 0 || doc.Code != tc.code ||
+			!strings.Contains(doc.Msg, tc.msg) {
 			t.Errorf("%s %s:\ngot  %d %q\nwant %d %q", tc.args, tc.conf, doc.Code, doc.Msg, tc.code, tc.msg)
 		}
 	}
@@ -211,7 +214,9 @@ func TestRefusals(t *testing.T) {
 				Msg  string
 			}
 			err := json.Unmarshal(got.out, &doc)
-			if want == "" && got.status != 0 || want != "" && (err != nil || doc.Code != 7 || !strings.HasPrefix(doc.Msg, channel+": ") || !strings.Contains(doc.Msg, want) || !strings.Contains(doc.Msg, ": want a") && !strings.Contains(doc.Msg, ": write ")) {
+			if want == "" && got.status != 0 || want != "" &&
+				(err != nil || doc.Code != 7 || !strings.HasPrefix(doc.Msg, channel+": ") || !strings.Contains(doc.Msg, want) ||
+					!strings.Contains(doc.Msg, ": want a") && !strings.Contains(doc.Msg, ": write ")) {
 				t.Errorf("%s %s: %s, want %q", channel, address, got, want)
 			}
 		}
@@ -255,7 +260,8 @@ func TestVerbs(t *testing.T) {
 		{"DEL", `{"cniVersion":"1.1.0","name":"net","type":"x"}`},
 		{"GC", conf(`,"cni.dev/valid-attachments":[]`)},
 	} {
-		if got := call(t, "/proc/self/exe", tc.verb, "MAC=x", tc.conf); got.status != 0 || len(got.out) > 0 || got.stderr != "" {
+		if got := call(t, "/proc/self/exe", tc.verb, "MAC=x", tc.conf); got.status != 0 || len(got.out) > 0 ||
+			got.stderr != "" {
 			t.Errorf("%s: %s", tc.verb, got)
 		}
 	}

@@ -12,9 +12,10 @@ import (
 )
 
 // Plugin is the tap plugin.
-var Plugin = sdk.Interface("tap", "gives a container an interface that a program in it opens, a hypervisor say", want, func(conf) []plan.Kind {
-	return []plan.Kind{link.ContainerLink("tun")}
-}).KnowsArgs("MAC")
+var Plugin = sdk.Interface("tap", "gives a container an interface that a program in it opens, a hypervisor say", want,
+	func(conf) []plan.Kind {
+		return []plan.Kind{link.ContainerLink("tun")}
+	}).KnowsArgs("MAC")
 
 type conf struct {
 	MultiQueue     bool    `json:"multiQueue"`                                                               // several queues, each opened on its own
@@ -43,7 +44,8 @@ func (c conf) validate(r *sdk.Request) error {
 }
 
 func (c conf) mac(r *sdk.Request) sdk.Ask {
-	return sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(), sdk.Ask{Key: "mac", Value: c.MAC})
+	return sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(),
+		sdk.Ask{Key: "mac", Value: c.MAC})
 }
 
 func want(c conf, r *sdk.Request) (plan.Plan, error) {

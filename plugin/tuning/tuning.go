@@ -12,9 +12,10 @@ import (
 )
 
 // Plugin is the tuning plugin.
-var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface", want, func(c conf) []plan.Kind {
-	return []plan.Kind{tune.TuningKind(sdk.First(c.DataDir, dataDir))}
-}).KnowsArgs("MAC")
+var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface",
+	want, func(c conf) []plan.Kind {
+		return []plan.Kind{tune.TuningKind(sdk.First(c.DataDir, dataDir))}
+	}).KnowsArgs("MAC")
 
 type conf struct {
 	Sysctl   sysctls `json:"sysctl"`                              // settings below net of the container's network namespace; IFNAME stands for the interface's name; each has to match a line of /etc/cni/tuning/allowlist.conf, a regular expression, where that file exists
@@ -66,7 +67,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 
 // link is the part that the interface's attributes have.
 func (c conf) link(t *tune.Tuning, r *sdk.Request) error {
-	mac := sdk.Asked(sdk.Ask{Key: "args.cni.mac", Value: c.Args.CNI.MAC}, sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(), sdk.Ask{Key: "mac", Value: c.MAC})
+	mac := sdk.Asked(sdk.Ask{Key: "args.cni.mac", Value: c.Args.CNI.MAC},
+		sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(), sdk.Ask{Key: "mac", Value: c.MAC})
 	t.MAC = strings.ToLower(mac.Value)
 	t.MTU, t.Promisc, t.AllMulti, t.TxQLen = c.MTU, c.Promisc, c.AllMulti, c.TxQLen
 	over := func(key string, there bool) string {
@@ -94,7 +96,8 @@ func (c conf) link(t *tune.Tuning, r *sdk.Request) error {
 	mtu := over("mtu", args.MTU != nil)
 	for _, ip := range r.ContainerIPs() {
 		if t.MTU != 0 && t.MTU < 1280 && ip.Address.Addr().Is6() {
-			return spec.Errorf(spec.CodeConfig, "%s: %d: %s has %s, and below 1280 the kernel takes IPv6 off a link", mtu, t.MTU, r.IfName, ip.Address)
+			return spec.Errorf(spec.CodeConfig, "%s: %d: %s has %s, and below 1280 the kernel takes IPv6 off a link", mtu, t.MTU,
+				r.IfName, ip.Address)
 		}
 		t.Announce = append(t.Announce, ip.Address)
 	}

@@ -12,9 +12,10 @@ import (
 )
 
 // Plugin is the vrf plugin.
-var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table of their own", want, func(c conf) []plan.Kind {
-	return []plan.Kind{routing.VRFKind(c.Name)}
-})
+var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table of their own", want,
+	func(c conf) []plan.Kind {
+		return []plan.Kind{routing.VRFKind(c.Name)}
+	})
 
 type conf struct {
 	Name  string `json:"vrfname" want:"ifname" lacks:"the name of a VRF, such as \"blue\""`                                                                    // of the VRF, which has to be given; it is made if the container has none of that name
@@ -24,7 +25,8 @@ type conf struct {
 func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	v := routing.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
 	if c.Name == r.IfName {
-		return nil, spec.Errorf(spec.CodeConfig, "vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, or a VRF's", c.Name)
+		return nil, spec.Errorf(spec.CodeConfig,
+			"vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, or a VRF's", c.Name)
 	}
 	return plan.Plan{v}, nil
 }

@@ -25,7 +25,8 @@ type Addr struct {
 }
 
 func (a Addr) String() string {
-	return resource.Line("addr", a.Where.String()+a.Link, a.Prefix.String(), resource.Flag("nodad", a.NoDAD), resource.Flag("noprefixroute", a.NoPrefixRoute))
+	return resource.Line("addr", a.Where.String()+a.Link, a.Prefix.String(), resource.Flag("nodad", a.NoDAD),
+		resource.Flag("noprefixroute", a.NoPrefixRoute))
 }
 
 // Ensure implements plan.Resource.
@@ -35,11 +36,13 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	if a.Subnet.IsValid() && !OfHost(w, a.Prefix.Addr()) {
-		if err := errors.Join(spareRouters(w, a.Link, a.Prefix), warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))); err != nil {
+		if err := errors.Join(spareRouters(w, a.Link, a.Prefix),
+			warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))); err != nil {
 			return false, err
 		}
 	}
-	err = ns.AddAddr(index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(), NoPrefixRoute: a.NoPrefixRoute})
+	err = ns.AddAddr(index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(),
+		NoPrefixRoute: a.NoPrefixRoute})
 	if errors.Is(err, fs.ErrExist) {
 		return false, a.Verify(ctx, w) // IPv6 has an address once, whatever the length
 	}

@@ -23,13 +23,15 @@ func TestAddr(t *testing.T) {
 		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.5/24")},
 		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.6/32"), NoPrefixRoute: true},
 		{Link: "eth0", Prefix: netip.MustParsePrefix("fd00::5/64"), NoDAD: true},
-		{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: netip.MustParsePrefix("fd00::1/64"), NoPrefixRoute: true},
+		{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: netip.MustParsePrefix("fd00::1/64"),
+			NoPrefixRoute: true},
 	} {
 		run := contract.In
 		if a.Where == resource.Host {
 			run = contract.On
 		}
-		breakers := []contract.Breakage{contract.Break("gone", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link), "is missing")}
+		breakers := []contract.Breakage{contract.Break("gone", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link),
+			"is missing")}
 		if !a.NoPrefixRoute {
 			breakers = append(breakers, contract.Break("length", run(w, "ip addr del "+a.Prefix.String()+" dev "+a.Link,
 				"ip addr add "+a.Prefix.Addr().String()+"/25 dev "+a.Link), "prefix length is 25"))
@@ -48,8 +50,10 @@ func TestAddr(t *testing.T) {
 	})
 	t.Run("somebody else has it", func(t *testing.T) {
 		a := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:1::1/64")}
-		contract.Must(t, w, Addr{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: a.Prefix, NoDAD: true}, a)
-		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix}, Port: kernel.LinkName("veth", contract.Owner)}.Ensure(t.Context(), w)
+		contract.Must(t, w, Addr{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: a.Prefix,
+			NoDAD: true}, a)
+		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix},
+			Port: kernel.LinkName("veth", contract.Owner)}.Ensure(t.Context(), w)
 		refused(t, "announce", err, "address fd00:1::1: ", " on the link has it")
 		if err := a.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "dadfailed") {
 			t.Errorf("verify: %v", err)
@@ -103,20 +107,23 @@ func TestGateway(t *testing.T) {
 			}
 			g.Force = true
 			contract.Test(t, w, g)
-			if out := contract.Host(t, w, "ip -o addr show dev cni0 scope global"); strings.Contains(out, c.have+" ") || !strings.Contains(out, c.want+" ") {
+			if out := contract.Host(t, w, "ip -o addr show dev cni0 scope global"); strings.Contains(out, c.have+" ") ||
+				!strings.Contains(out, c.want+" ") {
 				t.Errorf("forced: %s", out)
 			}
 		})
 	}
 }
 
-// TestAddrWaits has the waits for an IPv6 address end as its state says, whatever the load: one that the kernel is sure of is no
-// error where its route comes late, one that it still asks for is, and so is one that is gone. The host waits for none of its own.
+// TestAddrWaits has the waits for an IPv6 address end as its state says, whatever the load: one that the kernel is sure
+// of is no error where its route comes late, one that it still asks for is, and so is one that is gone. The host waits
+// for none of its own.
 func TestAddrWaits(t *testing.T) {
 	const soon = 10 * time.Millisecond
 	w := contract.NewWorld(t)
 	contract.Wire(t, w)
-	contract.Container(t, w, "ip link add lonely type veth peer name lonely1") // the other end is down, so nobody can be asked
+	// the other end is down, so nobody can be asked
+	contract.Container(t, w, "ip link add lonely type veth peer name lonely1")
 	contract.Container(t, w, "ip link set lonely up")
 	for _, a := range []string{"fd00:5::1/64 dev eth0 nodad", "fd00:5::2/64 dev eth0 nodad", "fd00:6::1/64 dev lonely"} {
 		contract.Container(t, w, "ip addr add %s", a)
@@ -144,7 +151,8 @@ func TestAddrWaits(t *testing.T) {
 			"usable":  {usable(t.Context(), w.Container, c.link, at(c.addr), soon), c.usable},
 			"settled": {Settled(t.Context(), w.Container, c.link, at(c.addr), soon), c.settled},
 		} {
-			if got.want == "" && got.err != nil || got.want != "" && (got.err == nil || !strings.Contains(got.err.Error(), got.want)) {
+			if got.want == "" && got.err != nil || got.want != "" &&
+				(got.err == nil || !strings.Contains(got.err.Error(), got.want)) {
 				t.Errorf("%s %s: %v, want %q", what, c.addr, got.err, got.want)
 			}
 		}

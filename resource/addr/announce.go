@@ -33,7 +33,8 @@ func (a Announce) String() string {
 	for i, p := range a.Addrs {
 		s[i] = p.Addr().String()
 	}
-	return resource.Line("announce", strings.Join(s, ", "), "on cont/"+a.Link, resource.Flag("through host/"+a.Port, a.Port != ""))
+	return resource.Line("announce", strings.Join(s, ", "), "on cont/"+a.Link,
+		resource.Flag("through host/"+a.Port, a.Port != ""))
 }
 
 // Ensure implements plan.Resource. It lets the kernel send, for which it changes the link's address to what it
@@ -123,7 +124,8 @@ func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string
 	if l.Operational {
 		return true, nil
 	}
-	if _, under, err := link.MasterBelow(w, l); err != nil || port == "" && under != nil && !under.Up { // which is said already
+	// which is said already
+	if _, under, err := link.MasterBelow(w, l); err != nil || port == "" && under != nil && !under.Up {
 		return false, err
 	}
 	err = resource.WaitCarrier(ctx, resource.Container, w.Container, l.Name, limit)
@@ -134,14 +136,15 @@ func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string
 	return err == nil, err
 }
 
-// Settled waits until the kernel is sure of an IPv6 address of a link: it asks whether somebody else has it, unless it was
-// told not to.
+// Settled waits until the kernel is sure of an IPv6 address of a link: it asks whether somebody else has it, unless it
+// was told not to.
 func Settled(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
 	return await(ctx, ns, link, addr, limit, func(int) (bool, error) { return true, nil })
 }
 
 // usable waits until the kernel takes packets to an IPv6 address of a link for its own, too. It does not at once, even
-// where it asks nobody: a worker of its adds the route. What it is sure of will have that, so that to be late is no error.
+// where it asks nobody: a worker of its adds the route. What it is sure of will have that, so that to be late is no
+// error.
 func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
 	sure := false
 	err := await(ctx, ns, link, addr, limit, func(index int) (bool, error) {
@@ -155,13 +158,15 @@ func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, li
 		}), err
 	})
 	if sure && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		slog.Warn("the kernel takes no packets to the address yet; it is busy with other links", "link", link, "address", addr)
+		slog.Warn("the kernel takes no packets to the address yet; it is busy with other links", "link", link, "address",
+			addr)
 		return nil
 	}
 	return err
 }
 
-func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration, done func(index int) (bool, error)) error {
+func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration,
+	done func(index int) (bool, error)) error {
 	if !addr.Is6() {
 		return nil
 	}
@@ -191,8 +196,8 @@ func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, lim
 	return nil
 }
 
-// Verify implements plan.Resource. A link that leads elsewhere than to the host, and carries nothing, is no more drift than it
-// was an error of Ensure.
+// Verify implements plan.Resource. A link that leads elsewhere than to the host, and carries nothing, is no more drift
+// than it was an error of Ensure.
 func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 	var d resource.Drift
 	for _, end := range []resource.Iface{{Where: resource.Container, Name: a.Link}, {Where: resource.Host, Name: a.Port}} {

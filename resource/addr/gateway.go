@@ -57,8 +57,8 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-// GatewayRecord is what tells an address of ours from one that somebody else gave the same link: the kernel keeps no mark
-// on it. It is of no network, for the bridge is anybody's.
+// GatewayRecord is what tells an address of ours from one that somebody else gave the same link: the kernel keeps no
+// mark on it. It is of no network, for the bridge is anybody's.
 const GatewayRecord = "gateway"
 
 func (g Gateway) record() spec.Owner {

@@ -22,7 +22,8 @@ func killPlan() plan.Plan {
 		plan.Shared(link.Bridge{Name: "cni0"}),
 		plan.Shared(Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}),
 		link.Port{Owner: contract.Owner, Link: "tap0", Master: "cni0", Isolated: true},
-		link.Veth{Owner: contract.Owner, Name: "eth0", Host: kernel.LinkName("veth", contract.Owner), Master: "cni0", Hairpin: true},
+		link.Veth{Owner: contract.Owner, Name: "eth0", Host: kernel.LinkName("veth", contract.Owner), Master: "cni0",
+			Hairpin: true},
 		Addr{Link: "eth0", Prefix: addr},
 		Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
 		Announce{Link: "eth0", Addrs: []netip.Prefix{addr}, Port: kernel.LinkName("veth", contract.Owner)},
@@ -49,7 +50,8 @@ func TestKilledAddition(t *testing.T) {
 		func() error { return p.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}) },
 		func() error {
 			none, noName := func([8]byte) bool { return false }, func(*kernel.Link) bool { return false }
-			if err := contract.SweepKinds(t.Context(), w, []plan.Kind{link.PortKind(), link.VethKind("")}, contract.Owner.Network, none, noName); err != nil {
+			if err := contract.SweepKinds(t.Context(), w, []plan.Kind{link.PortKind(), link.VethKind("")},
+				contract.Owner.Network, none, noName); err != nil {
 				return err
 			}
 			return w.Store.Sweep(contract.Owner.Network, func(string, [8]byte) bool { return false })
@@ -103,7 +105,8 @@ func BenchmarkAttach(b *testing.B) {
 		}
 		x := *w
 		x.Container = c
-		contract.Must(b, &x, link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}, sysctl.Forwarding{}, v,
+		contract.Must(b, &x, link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")},
+			sysctl.Forwarding{}, v,
 			Addr{Link: "eth0", Prefix: addr}, Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
 			Announce{Link: "eth0", Addrs: []netip.Prefix{addr}, Port: v.Host})
 		b.StopTimer()

@@ -50,17 +50,25 @@ func TestRoute(t *testing.T) {
 			contract.Break("another router", contract.In(w, "ip route replace default via 10.1.0.9"), "is missing")}},
 		{Route{Link: "eth0", Dst: contract.Default6, Via: via6}, []contract.Breakage{
 			contract.Break("gone", contract.In(w, "ip -6 route del default"), "is missing")}},
-		{Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24"), Via: via4, Src: netip.MustParseAddr("10.1.0.2"), MTU: 1300, AdvMSS: 1200, Priority: 7}, []contract.Breakage{
+		{Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24"), Via: via4, Src: netip.MustParseAddr("10.1.0.2"),
+			MTU: 1300, AdvMSS: 1200, Priority: 7}, []contract.Breakage{
 			contract.Break("mtu", contract.In(w, "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.2 metric 7 mtu 1400 advmss 1200"), "mtu is 1400"),
 			contract.Break("advmss", contract.In(w, "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.2 metric 7 mtu 1300 advmss 1100"), "advmss is 1100"),
-			contract.Break("src", contract.In(w, "ip addr add 10.1.0.3/32 dev eth0", "ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.3 metric 7 mtu 1300 advmss 1200"), "src is 10.1.0.3"),
-			contract.Break("metric", contract.In(w, "ip route del 192.0.2.0/24", "ip route add 192.0.2.0/24 via 10.1.0.1 metric 8"), "is missing")}},
-		{Route{Link: "eth0", Dst: netip.MustParsePrefix("2001:db8::/32"), Via: via6, MTU: 1300, Priority: 7}, []contract.Breakage{
-			contract.Break("mtu", contract.In(w, "ip route change 2001:db8::/32 via fd00::1 metric 7 mtu 1400"), "mtu is 1400")}},
+			contract.Break("src", contract.In(w, "ip addr add 10.1.0.3/32 dev eth0",
+				"ip route change 192.0.2.0/24 via 10.1.0.1 src 10.1.0.3 metric 7 mtu 1300 advmss 1200"), "src is 10.1.0.3"),
+			contract.Break("metric", contract.In(w, "ip route del 192.0.2.0/24",
+				"ip route add 192.0.2.0/24 via 10.1.0.1 metric 8"), "is missing")}},
+		{Route{Link: "eth0", Dst: netip.MustParsePrefix("2001:db8::/32"), Via: via6, MTU: 1300, Priority: 7},
+			[]contract.Breakage{
+				contract.Break("mtu", contract.In(w, "ip route change 2001:db8::/32 via fd00::1 metric 7 mtu 1400"),
+					"mtu is 1400")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("198.51.100.0/24")}, nil},
-		{Route{Link: "eth0", Dst: netip.MustParsePrefix("198.51.100.0/24"), Table: 1000, Scope: 253, HasScope: true}, []contract.Breakage{
-			contract.Break("scope", contract.In(w, "ip route del 198.51.100.0/24 table 1000", "ip route add 198.51.100.0/24 dev eth0 table 1000 scope global"), "scope is 0")}},
-		{Route{Link: "eth0", Dst: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("203.0.113.1"), OnLink: true}, []contract.Breakage{
+		{Route{Link: "eth0", Dst: netip.MustParsePrefix("198.51.100.0/24"), Table: 1000, Scope: 253, HasScope: true},
+			[]contract.Breakage{
+				contract.Break("scope", contract.In(w, "ip route del 198.51.100.0/24 table 1000",
+					"ip route add 198.51.100.0/24 dev eth0 table 1000 scope global"), "scope is 0")}},
+		{Route{Link: "eth0", Dst: netip.MustParsePrefix("203.0.113.0/24"), Via: netip.MustParseAddr("203.0.113.1"),
+			OnLink: true}, []contract.Breakage{
 			contract.Break("gone", contract.In(w, "ip route del 203.0.113.0/24"), "is missing")}},
 		{Route{Link: "eth0", Dst: netip.MustParsePrefix("203.0.114.0/24"), Via: via6}, []contract.Breakage{
 			contract.Break("gone", contract.In(w, "ip route del 203.0.114.0/24"), "is missing")}},
@@ -83,11 +91,13 @@ func TestRoute(t *testing.T) {
 		})
 	}
 	t.Run("no way to the router", func(t *testing.T) {
-		_, err := Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.3.0/24"), Via: netip.MustParseAddr("203.0.113.1")}.Ensure(t.Context(), w)
+		_, err := Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.3.0/24"),
+			Via: netip.MustParseAddr("203.0.113.1")}.Ensure(t.Context(), w)
 		if !errors.Is(err, unix.ENETUNREACH) || !strings.Contains(err.Error(), "Nexthop has invalid gateway") {
 			t.Errorf("the kernel's own words: %v", err)
 		}
-		if hint := spec.AsError(err, 0).Hint; !strings.Contains(hint, "Give the route a router in a subnet of the container's") {
+		if hint := spec.AsError(err, 0).Hint; !strings.Contains(hint,
+			"Give the route a router in a subnet of the container's") {
 			t.Errorf("hint %q", hint)
 		}
 	})
@@ -163,18 +173,26 @@ func TestDefaultRouteOfAnotherNetwork(t *testing.T) {
 	o := contract.Owner
 	o.IfName = "eth1"
 	contract.Must(t, w, linktest.Veth(o, ""), sysctl.EnableIPv6{Link: "eth1", NoDAD: true},
-		Addr{Link: "eth1", Prefix: netip.MustParsePrefix("10.2.0.2/16")}, Addr{Link: "eth1", Prefix: netip.MustParsePrefix("fd01::2/64"), NoDAD: true})
+		Addr{Link: "eth1", Prefix: netip.MustParsePrefix("10.2.0.2/16")}, Addr{Link: "eth1",
+			Prefix: netip.MustParsePrefix("fd01::2/64"), NoDAD: true})
 	for _, c := range []struct {
 		first, second Route
 		skipped       bool
 	}{
-		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")}, Route{Link: "eth1", Dst: contract.Default4, Via: netip.MustParseAddr("10.2.0.1")}, true},
-		{Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::1")}, Route{Link: "eth1", Dst: contract.Default6, Via: netip.MustParseAddr("fd01::1")}, true},
-		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")}, Route{Link: "eth1", Dst: contract.Default4, Via: netip.MustParseAddr("10.2.0.1"), Priority: 10}, false},
-		{Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::1")}, Route{Link: "eth1", Dst: contract.Default6, Via: netip.MustParseAddr("fd01::1"), Priority: 10}, false},
-		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")}, Route{Link: "eth1", Dst: contract.Default4, Via: netip.MustParseAddr("10.2.0.1"), Table: 100}, false},
-		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")}, Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.9")}, false},
-		{Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::1")}, Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::9")}, false},
+		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
+			Route{Link: "eth1", Dst: contract.Default4, Via: netip.MustParseAddr("10.2.0.1")}, true},
+		{Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::1")},
+			Route{Link: "eth1", Dst: contract.Default6, Via: netip.MustParseAddr("fd01::1")}, true},
+		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
+			Route{Link: "eth1", Dst: contract.Default4, Via: netip.MustParseAddr("10.2.0.1"), Priority: 10}, false},
+		{Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::1")},
+			Route{Link: "eth1", Dst: contract.Default6, Via: netip.MustParseAddr("fd01::1"), Priority: 10}, false},
+		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
+			Route{Link: "eth1", Dst: contract.Default4, Via: netip.MustParseAddr("10.2.0.1"), Table: 100}, false},
+		{Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
+			Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.9")}, false},
+		{Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::1")},
+			Route{Link: "eth0", Dst: contract.Default6, Via: netip.MustParseAddr("fd00::9")}, false},
 	} {
 		t.Run(c.second.String(), func(t *testing.T) {
 			contract.Must(t, w, c.first)
@@ -208,13 +226,16 @@ func TestSysctl(t *testing.T) {
 	contract.Must(t, w, linktest.Veth(contract.Owner, ""))
 	contract.Container(t, w, "ip link set eth0 down")
 	contract.Container(t, w, "ip link set eth0 name eth0.5")
-	for _, key := range []string{"net.ipv4.conf.eth0/5.rp_filter", "net/ipv4/conf/eth0.5/rp_filter", "net.ipv4.conf.eth0.5.rp_filter"} {
+	for _, key := range []string{"net.ipv4.conf.eth0/5.rp_filter", "net/ipv4/conf/eth0.5/rp_filter",
+		"net.ipv4.conf.eth0.5.rp_filter"} {
 		contract.Container(t, w, "sysctl -qw net/ipv4/conf/eth0.5/rp_filter=0")
-		contract.Test(t, w, sysctl.Sysctl{Key: key, Value: "2"}, contract.Break("value", contract.In(w, "sysctl -qw net/ipv4/conf/eth0.5/rp_filter=1"), "is 1, want 2"))
+		contract.Test(t, w, sysctl.Sysctl{Key: key, Value: "2"},
+			contract.Break("value", contract.In(w, "sysctl -qw net/ipv4/conf/eth0.5/rp_filter=1"), "is 1, want 2"))
 	}
 	contract.Test(t, w, sysctl.Sysctl{Key: "net.ipv4.ip_local_port_range", Value: "20000 30000"},
 		contract.Break("value", func(t *testing.T) {
-			if _, err := w.Container.SetSysctls(kernel.Setting{Key: "net/ipv4/ip_local_port_range", Value: "20000 30001"}); err != nil {
+			if _, err := w.Container.SetSysctls(kernel.Setting{Key: "net/ipv4/ip_local_port_range",
+				Value: "20000 30001"}); err != nil {
 				t.Fatal(err)
 			}
 		}, "30001, want 20000 30000"))
@@ -232,7 +253,8 @@ func TestSysctl(t *testing.T) {
 		{"net.ipv4.none", "no such file"},
 		{"net.ipv4.conf.eth0/5.rp_filter", "invalid argument"},
 	} {
-		if _, err := (sysctl.Sysctl{Key: c.key, Value: "x"}).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := (sysctl.Sysctl{Key: c.key, Value: "x"}).Ensure(t.Context(), w); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", c.key, err, c.want)
 		}
 	}
@@ -252,22 +274,26 @@ func TestReadOnlySysctls(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range []plan.Resource{
-		sysctl.Sysctl{Key: "net.ipv4.conf.eth0.rp_filter", Value: "1"}, sysctl.Forwarding{}, sysctl.EnableIPv6{Link: "eth0", NoDAD: true},
+		sysctl.Sysctl{Key: "net.ipv4.conf.eth0.rp_filter", Value: "1"}, sysctl.Forwarding{}, sysctl.EnableIPv6{Link: "eth0",
+			NoDAD: true},
 	} {
 		if changed, err := r.Ensure(t.Context(), w); changed || err != nil {
 			t.Errorf("%v: changed %v, error %v", r, changed, err)
 		}
 	}
-	if _, err := (sysctl.Sysctl{Key: "net.ipv4.conf.eth0.rp_filter", Value: "2"}).Ensure(t.Context(), w); !errors.Is(err, unix.EROFS) {
+	if _, err := (sysctl.Sysctl{Key: "net.ipv4.conf.eth0.rp_filter", Value: "2"}).Ensure(t.Context(), w); !errors.Is(err,
+		unix.EROFS) {
 		t.Errorf("another value: %v", err)
 	}
-	contract.Must(t, w, Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")}})
+	contract.Must(t, w, Announce{Link: "eth0",
+		Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")}})
 	o := contract.Owner
 	o.IfName = "eth1"
 	contract.Must(t, w, linktest.Veth(o, "cni0")) // a port hears no router advertisements whatever accept_ra says
 	o.IfName = "eth2"
 	before := contract.State(t, w)
-	if _, err := linktest.Veth(o, "").Ensure(t.Context(), w); !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "accept_ra") {
+	if _, err := linktest.Veth(o, "").Ensure(t.Context(), w); !errors.Is(err, unix.EROFS) ||
+		!strings.Contains(err.Error(), "accept_ra") {
 		t.Errorf("a pair whose host end would believe the container: %v", err)
 	}
 	if after := contract.State(t, w); after != before {
@@ -287,9 +313,11 @@ func TestKernelWithoutIPv6(t *testing.T) {
 			}
 		})
 	}
-	p := plan.Plan{link.Bridge{Name: "cni0"}, linktest.Veth(contract.Owner, "cni0"), sysctl.IPv6Off{Link: "eth0"}, Addr{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.0.2/16")},
+	p := plan.Plan{link.Bridge{Name: "cni0"}, linktest.Veth(contract.Owner, "cni0"), sysctl.IPv6Off{Link: "eth0"},
+		Addr{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.0.2/16")},
 		Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}, sysctl.Forwarding{},
-		Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, Port: kernel.LinkName("veth", contract.Owner)}}
+		Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")},
+			Port: kernel.LinkName("veth", contract.Owner)}}
 	contract.Must(t, w, p...)
 	if err := p.Verify(t.Context(), w); err != nil {
 		t.Error(err)
@@ -313,8 +341,10 @@ func TestIPv6OnAndOff(t *testing.T) {
 		contract.Break("keep", contract.In(w, "sysctl -qw net.ipv6.conf.eth0.keep_addr_on_down=0"), "keep_addr_on_down is 0"),
 		contract.Break("dad", contract.In(w, "sysctl -qw net.ipv6.conf.eth0.accept_dad=1"), "accept_dad is 1"),
 	)
-	contract.Test(t, w, sysctl.EnableIPv6{Link: "eth0"}, contract.Break("dad", contract.In(w, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0"))
-	contract.Test(t, w, sysctl.IPv6Off{Link: "eth0"}, contract.Break("on", contract.In(w, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0"), "disable_ipv6 is 0"))
+	contract.Test(t, w, sysctl.EnableIPv6{Link: "eth0"},
+		contract.Break("dad", contract.In(w, "sysctl -qw net.ipv6.conf.eth0.accept_dad=0"), "accept_dad is 0"))
+	contract.Test(t, w, sysctl.IPv6Off{Link: "eth0"},
+		contract.Break("on", contract.In(w, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0"), "disable_ipv6 is 0"))
 	contract.Must(t, w, link.Up{Link: "eth0"})
 	if out := contract.Container(t, w, "ip -6 addr show dev eth0"); out != "" {
 		t.Errorf("addresses with IPv6 off: %s", out)
@@ -336,15 +366,18 @@ func TestIPv6OnAndOff(t *testing.T) {
 func TestForwarding(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Host(t, w, "sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0")
-	contract.Test(t, w, sysctl.Forwarding{}, contract.Break("off", contract.On(w, "sysctl -qw net.ipv4.ip_forward=0"), "ip_forward is 0, want 1"))
-	contract.Test(t, w, sysctl.Forwarding{V6: true}, contract.Break("off", contract.On(w, "sysctl -qw net.ipv6.conf.all.forwarding=0"), "forwarding is 0, want 1"))
+	contract.Test(t, w, sysctl.Forwarding{},
+		contract.Break("off", contract.On(w, "sysctl -qw net.ipv4.ip_forward=0"), "ip_forward is 0, want 1"))
+	contract.Test(t, w, sysctl.Forwarding{V6: true},
+		contract.Break("off", contract.On(w, "sysctl -qw net.ipv6.conf.all.forwarding=0"), "forwarding is 0, want 1"))
 }
 
 // clause: P17
 func TestAnnounceWaits(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Must(t, w, attached("eth0")...)
-	a := Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")}, Port: kernel.LinkName("veth", contract.Owner)}
+	a := Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")},
+		Port: kernel.LinkName("veth", contract.Owner)}
 	contract.Must(t, w, a)
 	if err := a.Verify(t.Context(), w); err != nil {
 		t.Error(err)
@@ -353,7 +386,8 @@ func TestAnnounceWaits(t *testing.T) {
 	if _, err := a.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "link cont/eth0 is down") {
 		t.Errorf("a link that is down: %v", err)
 	}
-	if err := a.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "cont/eth0 is not operational") || !strings.Contains(err.Error(), "host/veth") {
+	if err := a.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "cont/eth0 is not operational") ||
+		!strings.Contains(err.Error(), "host/veth") {
 		t.Errorf("verify a link that is down: %v", err)
 	}
 	contract.Container(t, w, "ip link set eth0 up")

@@ -11,8 +11,8 @@ import (
 )
 
 // A Freer is an address that a link on the host is to have as its containers' gateway. Free is nil if there is room for
-// it, now or when the link is there, and nobody else's address is meant. Overlaps says what else of the host its network
-// meets, which STATUS tells. Neither changes anything.
+// it, now or when the link is there, and nobody else's address is meant. Overlaps says what else of the host its
+// network meets, which STATUS tells. Neither changes anything.
 type Freer interface {
 	Free(*kernel.World) error
 	Overlaps(*kernel.World) error
@@ -51,8 +51,9 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 		} else if resource.ExceptNoLink(err) != nil {
 			return err
 		}
-		return spec.Errorf(spec.CodeConfig, "ipam: gateway %v: is the next hop of a route of this host (%v), which would lead nowhere if host/%s had it; "+
-			"give the network a subnet of its own. To be on the network of %s itself, a container takes macvlan or ipvlan with that for its master, or a bridge that has it for a port, without isGateway",
+		return spec.Errorf(spec.CodeConfig,
+			"ipam: gateway %v: is the next hop of a route of this host (%v), which would lead nowhere if host/%s had it; "+
+				"give the network a subnet of its own. To be on the network of %s itself, a container takes macvlan or ipvlan with that for its master, or a bridge that has it for a port, without isGateway",
 			gw.Addr(), by, link, by.Link)
 	}
 	return nil
@@ -69,8 +70,8 @@ func (a Addr) Overlaps(w *kernel.World) error {
 	return warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))
 }
 
-// warnOfOverlap says which other link of the host has an address of the subnet, or a route into it, for the host reaches
-// one of the two only.
+// warnOfOverlap says which other link of the host has an address of the subnet, or a route into it, for the host
+// reaches one of the two only.
 func warnOfOverlap(w *kernel.World, link string, subnet netip.Prefix) error {
 	other, kind, prefix, err := w.Host.Overlap(link, subnet)
 	if err == nil && other != "" {

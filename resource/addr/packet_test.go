@@ -70,10 +70,11 @@ func TestContainerAsRouter(t *testing.T) {
 	o := contract.Owner
 	believed := func(t *testing.T, w *kernel.World) {
 		t.Helper()
-		err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
-			ra := hostRA(t, w)
-			return strings.Contains(ra, "default via fe80") && strings.Contains(ra, "2001:db8:bad:"), nil
-		})
+		err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents},
+			func() (bool, error) {
+				ra := hostRA(t, w)
+				return strings.Contains(ra, "default via fe80") && strings.Contains(ra, "2001:db8:bad:"), nil
+			})
 		if err != nil {
 			t.Fatalf("the advertisement is not believed where it should be, so the test shows nothing: %v", err)
 		}
@@ -94,13 +95,15 @@ func TestContainerAsRouter(t *testing.T) {
 			v := linktest.Veth(o, master)
 			v.Down = true
 			gateway := v.Host
-			p := plan.Plan{v, sysctl.EnableIPv6{Link: "eth0", NoDAD: true}, Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00::2/64"), NoDAD: true}, link.Up{Link: "eth0"}}
+			p := plan.Plan{v, sysctl.EnableIPv6{Link: "eth0", NoDAD: true},
+				Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00::2/64"), NoDAD: true}, link.Up{Link: "eth0"}}
 			if master != "" {
 				gateway = master
 				p = append(plan.Plan{link.Bridge{Name: master}}, p...)
 			}
 			contract.Must(t, w, p...)
-			contract.Must(t, w, Gateway{Link: gateway, Prefix: netip.MustParsePrefix("fd00::1/64")}, Announce{Link: "eth0", Port: v.Host})
+			contract.Must(t, w, Gateway{Link: gateway, Prefix: netip.MustParsePrefix("fd00::1/64")},
+				Announce{Link: "eth0", Port: v.Host})
 			advertise(t, w.Container, "eth0")
 			// The answer comes after the advertisement was dealt with: both went the same way.
 			if err := contract.Ping(t, w.Container, "fd00::1"); err != nil {
@@ -118,7 +121,8 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 	uplink := func(t *testing.T) *kernel.World {
 		w := contract.NewWorld(t) // its container is the router
 		contract.Host(t, w, "ip link add up0 type veth peer name r0 netns %s", w.Container.Path)
-		contract.Must(t, w, sysctl.EnableIPv6{Link: "r0", NoDAD: true}, link.Up{Link: "r0"}, link.Up{Where: resource.Host, Link: "up0"})
+		contract.Must(t, w, sysctl.EnableIPv6{Link: "r0", NoDAD: true}, link.Up{Link: "r0"},
+			link.Up{Where: resource.Host, Link: "up0"})
 		contract.Host(t, w, "ip link add quiet0 up type bridge")
 		contract.Host(t, w, "ip link add daemon0 up type bridge")
 		contract.Host(t, w, "sysctl -qw net.ipv6.conf.daemon0.accept_ra=0")
@@ -171,9 +175,11 @@ func TestFirstPacket(t *testing.T) {
 		v := linktest.Veth(o, "cni0")
 		four, six := fmt.Sprintf("10.1.0.%d", i+2), fmt.Sprintf("fd00::%d", i+2)
 		addrs := []netip.Prefix{netip.MustParsePrefix(four + "/16"), netip.MustParsePrefix(six + "/64")}
-		contract.Must(t, &c, link.Bridge{Name: "cni0"}, v, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")},
+		contract.Must(t, &c, link.Bridge{Name: "cni0"}, v,
+			Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")},
 			Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00::1/64")},
-			sysctl.EnableIPv6{Link: "eth0", NoDAD: true}, Addr{Link: "eth0", Prefix: addrs[0]}, Addr{Link: "eth0", Prefix: addrs[1], NoDAD: true},
+			sysctl.EnableIPv6{Link: "eth0", NoDAD: true}, Addr{Link: "eth0", Prefix: addrs[0]}, Addr{Link: "eth0",
+				Prefix: addrs[1], NoDAD: true},
 			Announce{Link: "eth0", Addrs: addrs, Port: v.Host})
 		var err error
 		if i%2 == 0 { // either may be the first one

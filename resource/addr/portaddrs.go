@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PortAddrs are the addresses of a container that is on a bridge, of which no other container there has one. The host end
-// of the container's veth pair says so by an alternative name for each, which the kernel gives to one link only, finds
-// without a search, and forgets when the container's namespace goes. A container cannot change it.
+// PortAddrs are the addresses of a container that is on a bridge, of which no other container there has one. The host
+// end of the container's veth pair says so by an alternative name for each, which the kernel gives to one link only,
+// finds without a search, and forgets when the container's namespace goes. A container cannot change it.
 //
 // Two lists may put containers on one bridge and allocate from overlapping ranges. An address that was configured by
 // hand may be meant to be there twice, as for VRRP: if it is with both containers, that is only warned about.
@@ -31,7 +31,8 @@ type PortAddrs struct {
 }
 
 func (p PortAddrs) String() string {
-	return resource.Line("port", p.Port, "alone on", p.segment(), resource.Prefixes("with", p.Addrs), resource.Flag("by hand", p.ByHand))
+	return resource.Line("port", p.Port, "alone on", p.segment(), resource.Prefixes("with", p.Addrs),
+		resource.Flag("by hand", p.ByHand))
 }
 
 func (p PortAddrs) segment() string {
@@ -50,8 +51,8 @@ func (p PortAddrs) name(a netip.Addr, byHand bool) string {
 	return name
 }
 
-// How long an ADD waits for the link of a container that goes: the kernel takes its time to take a namespace down. Within
-// one network the allocator says that the container is gone. Of another network's nobody says so.
+// How long an ADD waits for the link of a container that goes: the kernel takes its time to take a namespace down.
+// Within one network the allocator says that the container is gone. Of another network's nobody says so.
 const (
 	sameNetworkLimit  = 10 * time.Second
 	otherNetworkLimit = time.Second
@@ -136,8 +137,9 @@ func holderOf(l *kernel.Link) string {
 
 func (p PortAddrs) conflict(a netip.Addr, l *kernel.Link) error {
 	held := Taken{a, fmt.Sprintf("is that of %s, which is on bridge %s too", holderOf(l), p.segment())}
-	return spec.Errorf(spec.CodeTryAgain, "%w: ranges of two networks on one bridge must not overlap, and an address that is configured by hand "+
-		"must not be in a range", held).WithHint("`fairlead net ls` names the lists: give each a range of its own (rangeStart and rangeEnd of its ipam), or a bridge. " +
+	return spec.Errorf(spec.CodeTryAgain,
+		"%w: ranges of two networks on one bridge must not overlap, and an address that is configured by hand "+
+			"must not be in a range", held).WithHint("`fairlead net ls` names the lists: give each a range of its own (rangeStart and rangeEnd of its ipam), or a bridge. " +
 		"Until then an add fails wherever it comes upon an address of the other's.")
 }
 

@@ -82,7 +82,8 @@ func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		}
 	}
 	if !carries {
-		return false, spec.Errorf(spec.CodeTryAgain, "conflictDetection: \"probe\": %s carries nothing, so nobody can be asked who has %v; see to its cable", l.Name, ask[0])
+		return false, spec.Errorf(spec.CodeTryAgain,
+			"conflictDetection: \"probe\": %s carries nothing, so nobody can be asked who has %v; see to its cable", l.Name, ask[0])
 	}
 	return false, p.ask(ctx, ns, l, slices.DeleteFunc(ask, netip.Addr.Is6))
 }
@@ -168,7 +169,8 @@ func claims(mac net.HardwareAddr, probe bool) string {
 // taken is that somebody else has an address. Nothing that was configured is wrong, and it may pass: the address goes
 // back to its pool, whose next one may be free, or the other lets go of it. Clause P8 has code 11 for that.
 func taken(a netip.Addr, who string) error {
-	return spec.Errorf(spec.CodeTryAgain, "%w", Taken{a, who}).WithHint("Something on that segment uses the address: find it by its MAC, or use another. " +
+	return spec.Errorf(spec.CodeTryAgain, "%w",
+		Taken{a, who}).WithHint("Something on that segment uses the address: find it by its MAC, or use another. " +
 		"`fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out.")
 }
 
@@ -180,7 +182,8 @@ type Taken struct {
 
 func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.Who }
 
-// whoHas asks who has an IPv6 address that the kernel found taken. Of two who wanted it at the same time neither has it.
+// whoHas asks who has an IPv6 address that the kernel found taken. Of two who wanted it at the same time neither has
+// it.
 func whoHas(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {
 	const patience = 500 * time.Millisecond
 	unknown := taken(a, "somebody else on the link has it, or wants it too")

@@ -22,7 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A lan is a bridge on the host that the container is plugged into, and a neighbour behind a port that nobody here made.
+// A lan is a bridge on the host that the container is plugged into, and a neighbour behind a port that nobody here
+// made.
 type lan struct {
 	*kernel.World
 	neighbour *kernel.NS
@@ -89,7 +90,8 @@ func refused(t *testing.T, what string, err error, say ...string) {
 		return
 	}
 	for _, s := range say {
-		if !strings.Contains(err.Error(), s) || strings.Contains(s, "the link") && !strings.Contains(e.Hint, "find it by its MAC") {
+		if !strings.Contains(err.Error(), s) || strings.Contains(s, "the link") &&
+			!strings.Contains(e.Hint, "find it by its MAC") {
 			t.Errorf("%s: %v, want %q", what, err, s)
 		}
 	}
@@ -122,7 +124,8 @@ func TestConflict(t *testing.T) {
 			} else {
 				l.has(t, tt.has)
 			}
-			refused(t, name, l.claim(t.Context(), strings.Fields(tt.want)...), "address "+tt.taken+": "+who+" on the link has it")
+			refused(t, name, l.claim(t.Context(), strings.Fields(tt.want)...),
+				"address "+tt.taken+": "+who+" on the link has it")
 			if out := contract.Container(t, l.World, "ip -4 addr show dev eth0"); strings.Contains(out, tt.taken) {
 				t.Errorf("it has it all the same: %s", out)
 			}
@@ -194,7 +197,8 @@ func TestProbe(t *testing.T) {
 			}
 			n++
 			// To all, from nobody, with the sender's MAC, for no MAC.
-			if got := fmt.Sprintf("%x %x %x", p[:6], p[6:12], p[12:42]); got != fmt.Sprintf("ffffffffffff %s 08060001080006040001%s00000000%012x%x",
+			if got := fmt.Sprintf("%x %x %x", p[:6], p[6:12],
+				p[12:42]); got != fmt.Sprintf("ffffffffffff %s 08060001080006040001%s00000000%012x%x",
 				strings.ReplaceAll(mac, ":", ""), strings.ReplaceAll(mac, ":", ""), 0, []byte{10, 9, 0, 5}) {
 				t.Errorf("an ARP packet of %s", got)
 			}
@@ -270,7 +274,8 @@ func TestProbeBelow(t *testing.T) {
 	contract.Container(t, w, "ip link set tun0 up")
 	if l, err := w.Container.Link("tun0"); err != nil {
 		t.Error(err)
-	} else if _, err := w.Container.Neighbours(l, false); err == nil || !strings.Contains(err.Error(), "link tun0 is no Ethernet") {
+	} else if _, err := w.Container.Neighbours(l, false); err == nil ||
+		!strings.Contains(err.Error(), "link tun0 is no Ethernet") {
 		t.Errorf("without Ethernet: %v", err)
 	}
 }
@@ -283,7 +288,8 @@ func TestDAD(t *testing.T) {
 	none(t)
 	asked := func(t testing.TB) string {
 		conf := "net/ipv6/conf/eth0/"
-		return contract.State(t, l.World) + contract.Sysctl(t, l.Container, conf+"accept_dad") + contract.Sysctl(t, l.Container, conf+"dad_transmits")
+		return contract.State(t, l.World) + contract.Sysctl(t, l.Container, conf+"accept_dad") +
+			contract.Sysctl(t, l.Container, conf+"dad_transmits")
 	}
 	contract.Terms{State: asked}.Test(t, l.World, sysctl.EnableIPv6{Link: "eth0", DAD: true},
 		contract.Break("never", none, "dad_transmits is 0, want 1"),

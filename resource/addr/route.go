@@ -43,8 +43,10 @@ func (r Route) String() string {
 	if r.HasScope {
 		scope = "scope " + strconv.Itoa(r.Scope)
 	}
-	return resource.Line("route", dst, resource.Opt("via", r.Via), "dev "+r.Where.String()+r.Link, resource.Opt("src", r.Src), resource.Opt("metric", r.Priority),
-		resource.Opt("table", r.Table), scope, resource.Flag("onlink", r.OnLink), resource.Opt("mtu", r.MTU), resource.Opt("advmss", r.AdvMSS))
+	return resource.Line("route", dst, resource.Opt("via", r.Via), "dev "+r.Where.String()+r.Link,
+		resource.Opt("src", r.Src), resource.Opt("metric", r.Priority),
+		resource.Opt("table", r.Table), scope, resource.Flag("onlink", r.OnLink), resource.Opt("mtu",
+			r.MTU), resource.Opt("advmss", r.AdvMSS))
 }
 
 // Ensure implements plan.Resource. A default route that another link holds at the same metric is left
@@ -176,9 +178,11 @@ func (r Route) tables(ns *kernel.NS, index int) (leads func(kernel.Route) bool, 
 	addrs, aerr := ns.Addrs(index)
 	rules, rerr := ns.Rules(r.family())
 	return func(have kernel.Route) bool {
-		return vrf != nil && have.Table == int(vrf.Data.Table) && have.Via == r.Via || slices.ContainsFunc(rules, func(rule kernel.Rule) bool {
-			return rule.Table == have.Table && slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return RuleFromAddr(rule, a.Prefix.Addr()) })
-		})
+		return vrf != nil && have.Table == int(vrf.Data.Table) && have.Via == r.Via ||
+			slices.ContainsFunc(rules, func(rule kernel.Rule) bool {
+				return rule.Table == have.Table && slices.ContainsFunc(addrs,
+					func(a kernel.Addr) bool { return RuleFromAddr(rule, a.Prefix.Addr()) })
+			})
 	}, errors.Join(err, aerr, rerr)
 }
 

@@ -20,7 +20,8 @@ func TestRouteByRouterKeepsItsEnd(t *testing.T) {
 	if changed, err := r.Ensure(t.Context(), w); changed || err != nil {
 		t.Errorf("changed %v, %v", changed, err)
 	}
-	if out := nstest.RunIn(t, path, "ip", "-6", "route", "show", "default"); !strings.Contains(out, "proto ra") || !strings.Contains(out, "expires") || strings.Count(out, "default") != 1 {
+	if out := nstest.RunIn(t, path, "ip", "-6", "route", "show", "default"); !strings.Contains(out, "proto ra") ||
+		!strings.Contains(out, "expires") || strings.Count(out, "default") != 1 {
 		t.Errorf("the routes are %s", out)
 	}
 	if err := r.Verify(t.Context(), w); err != nil {

@@ -78,7 +78,8 @@ func (r Rule) String() string {
 	if r.To.IsValid() {
 		to = "to " + Brief(r.To)
 	}
-	return resource.Line("rule", family, "in", r.Where.String(), "priority", strconv.Itoa(r.Priority), from, to, resource.Opt("iif", r.IIF), mark,
+	return resource.Line("rule", family, "in", r.Where.String(), "priority", strconv.Itoa(r.Priority), from, to,
+		resource.Opt("iif", r.IIF), mark,
 		resource.Opt("lookup", r.Table), string(r.Action))
 }
 
@@ -91,7 +92,8 @@ func Brief(p netip.Prefix) string {
 }
 
 func (r Rule) kernel() kernel.Rule {
-	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, Mark: r.Mark, Mask: r.Mask, Table: r.Table,
+	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, Mark: r.Mark,
+		Mask: r.Mask, Table: r.Table,
 		Action: r.Action.RuleAction(), Protocol: kernel.OurProtocol}
 	switch p := cmp.Or(r.From, r.To); {
 	case p.IsValid() && p.Addr().Is6(), !p.IsValid() && r.V6:
@@ -174,5 +176,6 @@ func (r Rule) Remove(ctx context.Context, w *kernel.World) error {
 
 // RuleFromAddr reports whether all that r says is which table packets from addr are looked up in.
 func RuleFromAddr(r kernel.Rule, addr netip.Addr) bool {
-	return !r.Other && r.From.IsSingleIP() && r.From.Addr() == addr && !r.To.IsValid() && r.IIF == "" && r.OIF == "" && r.Mask == 0 && r.Action == kernel.Lookup
+	return !r.Other && r.From.IsSingleIP() && r.From.Addr() == addr && !r.To.IsValid() && r.IIF == "" && r.OIF == "" &&
+		r.Mask == 0 && r.Action == kernel.Lookup
 }

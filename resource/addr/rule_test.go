@@ -22,31 +22,48 @@ func TestRule(t *testing.T) {
 		shown    string // what ip(8) says of it
 		breakers []contract.Breakage
 	}{
-		{Rule{Priority: 32765, From: p("10.1.0.2/32"), Table: 100}, "32765: from 10.1.0.2 lookup 100 proto 250", []contract.Breakage{
-			contract.Break("gone", contract.In(w, "ip rule del from 10.1.0.2"), "is missing"),
-			contract.Break("another table", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 101"), "is missing"),
-			contract.Break("another address", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.3 priority 32765 lookup 100"), "is missing"),
-			contract.Break("one more condition", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 oif eth0 priority 32765 lookup 100"), "is missing"),
-			contract.Break("inverted", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add not from 10.1.0.2 priority 32765 lookup 100"), "is missing"),
-			contract.Break("suppressed", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32765 lookup 100 suppress_prefixlength 0"), "is missing"),
-			contract.Break("type of service", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 tos 0x10 priority 32765 lookup 100"), "is missing"),
-			contract.Break("after the main table", contract.In(w, "ip rule del from 10.1.0.2", "ip rule add from 10.1.0.2 priority 32767 lookup 100"), "priority is 32767, want 32765"),
-		}},
-		{Rule{Priority: 32765, From: p("fd00::2/128"), Table: 4294967295}, "32765: from fd00::2 lookup 4294967295 proto 250", []contract.Breakage{
-			contract.Break("gone", contract.In(w, "ip -6 rule del from fd00::2"), "is missing"),
-		}},
-		{Rule{Where: resource.Host, Priority: 31000, To: p("10.1.0.0/16"), IIF: "cni0", Table: kernel.MainTable}, "31000: from all to 10.1.0.0/16 iif cni0 lookup main proto 250", []contract.Breakage{
-			contract.Break("gone", contract.On(w, "ip rule del priority 31000"), "is missing"),
-		}},
-		{Rule{Where: resource.Host, Priority: 31001, IIF: "cni0", Mask: 0x4000, Table: 7001}, "31001: from all fwmark 0/0x4000 iif cni0 lookup 7001 proto 250", []contract.Breakage{
-			contract.Break("mark", contract.On(w, "ip rule del priority 31001", "ip rule add iif cni0 fwmark 0/0x2000 priority 31001 lookup 7001"), "is missing"),
-			contract.Break("link", contract.On(w, "ip rule del priority 31001", "ip rule add iif cni1 fwmark 0/0x4000 priority 31001 lookup 7001"), "is missing"),
-		}},
-		{Rule{Where: resource.Host, V6: true, Priority: 31001, IIF: "cni0", Mark: 0x4000, Mask: 0x4000, Table: 7001}, "31001: from all fwmark 0x4000/0x4000 iif cni0 lookup 7001 proto 250", nil},
-		{Rule{Where: resource.Host, Priority: 31002, To: p("10.1.0.0/16"), Mask: 0x4000, Action: Prohibit}, "31002: from all to 10.1.0.0/16 fwmark 0/0x4000 prohibit proto 250", []contract.Breakage{
-			contract.Break("action", contract.On(w, "ip rule del priority 31002", "ip rule add to 10.1.0.0/16 fwmark 0/0x4000 priority 31002 unreachable"), "is missing"),
-		}},
-		{Rule{Where: resource.Host, Priority: 31002, To: p("fd00::/64"), Action: Unreachable}, "31002: from all to fd00::/64 unreachable proto 250", nil},
+		{Rule{Priority: 32765, From: p("10.1.0.2/32"), Table: 100}, "32765: from 10.1.0.2 lookup 100 proto 250",
+			[]contract.Breakage{
+				contract.Break("gone", contract.In(w, "ip rule del from 10.1.0.2"), "is missing"),
+				contract.Break("another table", contract.In(w, "ip rule del from 10.1.0.2",
+					"ip rule add from 10.1.0.2 priority 32765 lookup 101"), "is missing"),
+				contract.Break("another address", contract.In(w, "ip rule del from 10.1.0.2",
+					"ip rule add from 10.1.0.3 priority 32765 lookup 100"), "is missing"),
+				contract.Break("one more condition", contract.In(w, "ip rule del from 10.1.0.2",
+					"ip rule add from 10.1.0.2 oif eth0 priority 32765 lookup 100"), "is missing"),
+				contract.Break("inverted", contract.In(w, "ip rule del from 10.1.0.2",
+					"ip rule add not from 10.1.0.2 priority 32765 lookup 100"), "is missing"),
+				contract.Break("suppressed", contract.In(w, "ip rule del from 10.1.0.2",
+					"ip rule add from 10.1.0.2 priority 32765 lookup 100 suppress_prefixlength 0"), "is missing"),
+				contract.Break("type of service", contract.In(w, "ip rule del from 10.1.0.2",
+					"ip rule add from 10.1.0.2 tos 0x10 priority 32765 lookup 100"), "is missing"),
+				contract.Break("after the main table", contract.In(w, "ip rule del from 10.1.0.2",
+					"ip rule add from 10.1.0.2 priority 32767 lookup 100"), "priority is 32767, want 32765"),
+			}},
+		{Rule{Priority: 32765, From: p("fd00::2/128"), Table: 4294967295}, "32765: from fd00::2 lookup 4294967295 proto 250",
+			[]contract.Breakage{
+				contract.Break("gone", contract.In(w, "ip -6 rule del from fd00::2"), "is missing"),
+			}},
+		{Rule{Where: resource.Host, Priority: 31000, To: p("10.1.0.0/16"), IIF: "cni0", Table: kernel.MainTable},
+			"31000: from all to 10.1.0.0/16 iif cni0 lookup main proto 250", []contract.Breakage{
+				contract.Break("gone", contract.On(w, "ip rule del priority 31000"), "is missing"),
+			}},
+		{Rule{Where: resource.Host, Priority: 31001, IIF: "cni0", Mask: 0x4000, Table: 7001},
+			"31001: from all fwmark 0/0x4000 iif cni0 lookup 7001 proto 250", []contract.Breakage{
+				contract.Break("mark", contract.On(w, "ip rule del priority 31001",
+					"ip rule add iif cni0 fwmark 0/0x2000 priority 31001 lookup 7001"), "is missing"),
+				contract.Break("link", contract.On(w, "ip rule del priority 31001",
+					"ip rule add iif cni1 fwmark 0/0x4000 priority 31001 lookup 7001"), "is missing"),
+			}},
+		{Rule{Where: resource.Host, V6: true, Priority: 31001, IIF: "cni0", Mark: 0x4000, Mask: 0x4000, Table: 7001},
+			"31001: from all fwmark 0x4000/0x4000 iif cni0 lookup 7001 proto 250", nil},
+		{Rule{Where: resource.Host, Priority: 31002, To: p("10.1.0.0/16"), Mask: 0x4000, Action: Prohibit},
+			"31002: from all to 10.1.0.0/16 fwmark 0/0x4000 prohibit proto 250", []contract.Breakage{
+				contract.Break("action", contract.On(w, "ip rule del priority 31002",
+					"ip rule add to 10.1.0.0/16 fwmark 0/0x4000 priority 31002 unreachable"), "is missing"),
+			}},
+		{Rule{Where: resource.Host, Priority: 31002, To: p("fd00::/64"), Action: Unreachable},
+			"31002: from all to fd00::/64 unreachable proto 250", nil},
 	} {
 		t.Run(c.rule.String(), func(t *testing.T) {
 			state := contract.RuleState(w)
@@ -141,15 +158,19 @@ func TestRuleAtOnce(t *testing.T) {
 func TestProhibitRoute(t *testing.T) {
 	w := contract.NewWorld(t)
 	for _, c := range []struct{ dst, family string }{{"10.3.0.0/16", "-4"}, {"fd03::/64", "-6"}} {
-		r := kernel.Route{Dst: netip.MustParsePrefix(c.dst), Table: 7001, Type: kernel.ProhibitRoute, Protocol: kernel.OurProtocol}
+		r := kernel.Route{Dst: netip.MustParsePrefix(c.dst), Table: 7001, Type: kernel.ProhibitRoute,
+			Protocol: kernel.OurProtocol}
 		if err := w.Host.AddRoute(r, true); err != nil {
 			t.Fatal(err)
 		}
-		if out := contract.Host(t, w, "ip %s route show table 7001", c.family); !strings.Contains(out, "prohibit "+c.dst) || !strings.Contains(out, "proto 250") {
+		if out := contract.Host(t, w, "ip %s route show table 7001", c.family); !strings.Contains(out, "prohibit "+c.dst) ||
+			!strings.Contains(out, "proto 250") {
 			t.Errorf("ip route shows %s", out)
 		}
-		list, err := w.Host.Routes(kernel.RouteFilter{Family: map[string]uint8{"-4": kernel.IPv4, "-6": kernel.IPv6}[c.family], Table: 7001})
-		if err != nil || len(list) != 1 || list[0].Type != kernel.ProhibitRoute || list[0].Dst != r.Dst || list[0].Protocol != kernel.OurProtocol {
+		list, err := w.Host.Routes(kernel.RouteFilter{Family: map[string]uint8{"-4": kernel.IPv4,
+			"-6": kernel.IPv6}[c.family], Table: 7001})
+		if err != nil || len(list) != 1 || list[0].Type != kernel.ProhibitRoute || list[0].Dst != r.Dst ||
+			list[0].Protocol != kernel.OurProtocol {
 			t.Errorf("listed: %+v, %v", list, err)
 		}
 		for range 2 {

@@ -29,7 +29,8 @@ func TestTogether(t *testing.T) {
 		}
 		t.Cleanup(c.Host.Close)
 		o := spec.Owner{Network: "net", ContainerID: "c" + strconv.Itoa(i), IfName: "eth0"}
-		p := plan.Plan{link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00::1/64")}, sysctl.Forwarding{V6: true}, linktest.Veth(o, "cni0")}
+		p := plan.Plan{link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00::1/64")},
+			sysctl.Forwarding{V6: true}, linktest.Veth(o, "cni0")}
 		go func() {
 			tx := plan.Begin(&c)
 			errs <- errors.Join(tx.Apply(t.Context(), p), p.Verify(t.Context(), &c))

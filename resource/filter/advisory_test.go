@@ -64,7 +64,8 @@ func TestAdvisoryCVE202567499(t *testing.T) {
 			l.serve(l.b, "b", network, ":53")
 			l.serve(l.beyond, "beyond", network, ":53")
 		}
-		p := b.of(l, PortMapping{Protocol: "tcp", HostPort: 53, ContainerPort: 53}, PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53})
+		p := b.of(l, PortMapping{Protocol: "tcp", HostPort: 53, ContainerPort: 53},
+			PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53})
 		l.ensure(p, l.w)
 		through := func(b, beyond string) {
 			t.Helper()
@@ -160,7 +161,8 @@ func TestAdvisoryCVE20208558(t *testing.T) {
 		for _, network := range []string{"tcp", "udp"} {
 			l.serve(l.w.Host, "host", network, "127.0.0.1:9999")
 		}
-		l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99", "ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
+		l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99",
+			"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
 		nft(t, l.w, "flush chain inet fairlead guard")
 		l.expect(l.b, "tcp", "127.0.0.1:9999", "host 10.1.2.6")
 		l.expect(l.b, "udp", "127.0.0.1:9999", "host 10.1.2.6")

@@ -33,7 +33,8 @@ func (p Publish) allowed(t *kernel.NFTTable, shared *chainSet, to netip.Addr, li
 		for _, from := range spans[k][0].allow {
 			rules = append(rules, kernel.NewNFTRule("let in").Family(v6).Prefix(false, false, from).Return())
 		}
-		rules = append(rules, kernel.NewNFTRule("the container itself").Pair(v6, itself).Return(), kernel.NewNFTRule("all others").Drop())
+		rules = append(rules, kernel.NewNFTRule("the container itself").Pair(v6, itself).Return(),
+			kernel.NewNFTRule("all others").Drop())
 		share := func(name string) *kernel.NFTSet {
 			return shared.share("allowfrom", name, func(s *kernel.NFTSet) *kernel.NFTRule {
 				return kernel.NewNFTRule("published to some").PublishedTo(v6, s)

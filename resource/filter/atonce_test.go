@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// TestAtOnceAgain has somebody else change the packet filter between what AtOnce reads and what it writes: it reads again,
-// and nothing is lost. Somebody who never stops does not keep it from ending.
+// TestAtOnceAgain has somebody else change the packet filter between what AtOnce reads and what it writes: it reads
+// again, and nothing is lost. Somebody who never stops does not keep it from ending.
 func TestAtOnceAgain(t *testing.T) {
 	for name, meddles := range map[string]int{"nobody": 0, "once": 1, "three times": 3, "always": 100} {
 		t.Run(name, func(t *testing.T) {

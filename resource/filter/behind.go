@@ -50,7 +50,8 @@ func leadsTo(w *kernel.World, l *kernel.Link) (*kernel.Link, error) {
 
 // hostsOwn reports whether a port of a bridge is the other end of a link by which the host is on it.
 func hostsOwn(links []*kernel.Link, port *kernel.Link) bool {
-	return port.Kind == "veth" && !port.PeerAway && slices.ContainsFunc(links, func(l *kernel.Link) bool { return l.Index == port.Peer && l.Master == 0 })
+	return port.Kind == "veth" && !port.PeerAway &&
+		slices.ContainsFunc(links, func(l *kernel.Link) bool { return l.Index == port.Peer && l.Master == 0 })
 }
 
 func addrsIn(list []netip.Prefix) (addrs []netip.Addr) {

@@ -31,7 +31,8 @@ func TestIngressBehindBridge(t *testing.T) {
 	before := elements(t, w) // with the sets of subnets, which stay
 	contract.Ensure(t, w, found)
 	contract.Verify(t, w, listed)
-	second := IngressPolicy{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Link: "br7.100", Policy: PolicyStrict}
+	second := IngressPolicy{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Link: "br7.100",
+		Policy: PolicyStrict}
 	contract.Ensure(t, w, second)
 	contract.Remove(t, w, found)
 	contract.Verify(t, w, second)
@@ -60,7 +61,8 @@ func TestIngressBehindBridge(t *testing.T) {
 	// Frames to the bridge's own address are routed too, past the gateway's link, where the bridge keeps no VLANs apart.
 	_, err := IngressPolicy{Owner: contract.Owner, Link: "br7", Policy: PolicyStrict, To: to}.Ensure(t.Context(), w)
 	var e *spec.Error
-	if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), "give br7 the addresses of br7.100") {
+	if !errors.As(err, &e) || e.Code != spec.CodeConfig ||
+		!strings.Contains(err.Error(), "give br7 the addresses of br7.100") {
 		t.Error(err)
 	}
 }

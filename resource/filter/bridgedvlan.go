@@ -5,18 +5,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Labels of conntrack's entries. Unlike its mark, which programs save, restore and overwrite as a whole, a label is only
-// ever added, bit by bit.
+// Labels of conntrack's entries. Unlike its mark, which programs save, restore and overwrite as a whole, a label is
+// only ever added, bit by bit.
 const (
 	labelOnBridge = 30 // br_netfilter had the connection begin on a bridge
 	labelRouted   = 31 // and it was let go on by the gateway of its VLAN
 )
 
-// bridgedVLANs has p tell what br_netfilter has begun in a VLAN of a bridge from what the host has let through. A frame to the
-// gateway of its VLAN comes to the chain forward twice: on the bridge, where nothing tells one VLAN from another, and by the
-// gateway's link. It has an entry in conntrack after the first time, whoever sent it and whatever becomes of it then. So that entry counts
-// for nothing until the connection has come by the link of its source's network, and nobody has dropped it: what
-// it begins is asked in whose name it is, and its replies are judged by the policies as what begins is.
+// bridgedVLANs has p tell what br_netfilter has begun in a VLAN of a bridge from what the host has let through. A frame
+// to the gateway of its VLAN comes to the chain forward twice: on the bridge, where nothing tells one VLAN from
+// another, and by the gateway's link. It has an entry in conntrack after the first time, whoever sent it and whatever
+// becomes of it then. So that entry counts for nothing until the connection has come by the link of its source's
+// network, and nobody has dropped it: what it begins is asked in whose name it is, and its replies are judged by the
+// policies as what begins is.
 func bridgedVLANs(p *chainSet) {
 	rule := kernel.NewNFTRule
 	c := &kernel.NFTChain{Name: "bridged", Rules: append([]*kernel.NFTRule{
@@ -25,7 +26,8 @@ func bridgedVLANs(p *chainSet) {
 		rule("in whose name").New().Jump("sources"),
 	}, linkSets(&p.NFTTable).policies()...)}
 	// After the chain forward, where the administrator's rules may accept, too.
-	p.Chains = append(p.Chains, c, &kernel.NFTChain{Name: "begun", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter + 1, Open: true})
+	p.Chains = append(p.Chains, c, &kernel.NFTChain{Name: "begun", Type: "filter", Hook: unix.NF_INET_FORWARD,
+		Priority: prioFilter + 1, Open: true})
 	p.jumps = append(p.jumps, jumpRule{chain: "onbridge", rule: rule("begun in a VLAN of a bridge").Jump(c.Name)})
 }
 
@@ -36,7 +38,8 @@ func (s subnetSets) addBridged(p *chainSet) {
 	rule := func(comment string) *kernel.NFTRule { return kernel.NewNFTRule(comment).Family(s.v6) }
 	p.Sets = append(p.Sets, s.bridge)
 	p.jumps = append(p.jumps,
-		jumpRule{chain: "sources", first: true, rule: rule("in a VLAN of the bridge").SubnetBy(s.v6, s.bits, src, src, false, s.bridge).
+		jumpRule{chain: "sources", first: true, rule: rule("in a VLAN of the bridge").SubnetBy(s.v6, s.bits, src, src, false,
+			s.bridge).
 			SubnetBy(s.v6, s.bits, src, dst, false, s.bridge).SetLabel(labelOnBridge).Label(false, labelOnBridge).Return()},
 		jumpRule{chain: "begun", rule: rule("by its own link").New().SubnetBy(s.v6, s.bits, src, src, false, s.links).
 			Label(false, labelOnBridge).SetLabel(labelRouted)})

@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FailClosed holds the policies isolated and strict by routing rules while the packet filter is gone: somebody flushed it, and
-// nobody has repaired it yet. The rules prohibit the way to the subnets of such networks: from links of such networks, and to
-// strict ones from everywhere but this host. They let be what carries the mark that our table gives where it decides itself
-// (see subnetSets.marks). With the table in place they decide nothing.
+// A FailClosed holds the policies isolated and strict by routing rules while the packet filter is gone: somebody
+// flushed it, and nobody has repaired it yet. The rules prohibit the way to the subnets of such networks: from links of
+// such networks, and to strict ones from everywhere but this host. They let be what carries the mark that our table
+// gives where it decides itself (see subnetSets.marks). With the table in place they decide nothing.
 //
-// Each rule and route carries a tag of its owner's, so that nothing has to be remembered, and several networks may have the same.
+// Each rule and route carries a tag of its owner's, so that nothing has to be remembered, and several networks may have
+// the same.
 type FailClosed struct {
 	Owner   spec.Owner
 	Link    string // as in Ingress
@@ -33,7 +34,8 @@ func (c FailClosed) String() string {
 	if c.Clears() {
 		return "rule prohibit"
 	}
-	return resource.Line("rule", resource.Opt("iif", c.Link), resource.Prefixes("to", networks(c.Subnets)), fmt.Sprintf("fwmark 0/%#x", decidedMark), "prohibit", resource.Opt("policy", c.Policy))
+	return resource.Line("rule", resource.Opt("iif", c.Link), resource.Prefixes("to", networks(c.Subnets)),
+		fmt.Sprintf("fwmark 0/%#x", decidedMark), "prohibit", resource.Opt("policy", c.Policy))
 }
 
 // Clears implements resource.Clearer: other policies need no rules.
@@ -42,18 +44,21 @@ func (c FailClosed) Clears() bool { return c.Policy != PolicyIsolated && c.Polic
 // Effect implements resource.PacketRule: the rules survive a flush, and the marks that lift them do not.
 func (FailClosed) Effect() resource.Effect { return resource.Opens }
 
-// The priorities of the rules, before that of the main table, and the table of the subnets that no closed link may reach.
+// The priorities of the rules, before that of the main table, and the table of the subnets that no closed link may
+// reach.
 const (
 	failClosedLocal = 31900 // this host reaches a strict network
 	failClosedFrom  = 31901 // what a closed link sends
 	failClosedInto  = 31902 // what is for a strict network
 	failClosedTable = 64250
 
-	// The way back to a packet's source is looked for as from the link that the packet goes out by, so with the packet's mark.
+	// The way back to a packet's source is looked for as from the link that the packet goes out by, so with the packet's
+	// mark.
 	srcValidMark = "net/ipv4/conf/%s/src_valid_mark"
 )
 
-// failClosedTag is the tag of what a link has. The last bit is that of a network's link, which is awaited when it is gone.
+// failClosedTag is the tag of what a link has. The last bit is that of a network's link, which is awaited when it is
+// gone.
 func failClosedTag(o spec.Owner, kind uint32) uint32 {
 	h := kernel.OwnerHash(o)
 	tag := binary.BigEndian.Uint32(h[:]) &^ 1
@@ -82,12 +87,15 @@ func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (p 
 	p.link = link
 	var into []kernel.Rule
 	for _, family := range resource.Families() {
-		p.rules = append(p.rules, rule(family, failClosedFrom, kernel.Rule{IIF: link, Mask: decidedMark, Table: failClosedTable}))
+		p.rules = append(p.rules, rule(family, failClosedFrom,
+			kernel.Rule{IIF: link, Mask: decidedMark, Table: failClosedTable}))
 		for _, s := range OfFamily(subnets, family == kernel.IPv6) {
-			p.routes = append(p.routes, kernel.Route{Dst: s, Table: failClosedTable, Type: kernel.ProhibitRoute, Priority: int(tag), Protocol: kernel.OurProtocol})
+			p.routes = append(p.routes, kernel.Route{Dst: s, Table: failClosedTable, Type: kernel.ProhibitRoute,
+				Priority: int(tag), Protocol: kernel.OurProtocol})
 			if policy == PolicyStrict {
 				p.rules = append(p.rules, rule(family, failClosedLocal, kernel.Rule{IIF: "lo", To: s, Table: kernel.MainTable}))
-				into = append(into, rule(family, failClosedInto, kernel.Rule{To: s, Mask: decidedMark | strictMark, Action: kernel.Prohibit}))
+				into = append(into, rule(family, failClosedInto,
+					kernel.Rule{To: s, Mask: decidedMark | strictMark, Action: kernel.Prohibit}))
 			}
 		}
 	}
@@ -99,7 +107,8 @@ func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (p 
 func failClosedRules(w *kernel.World, tag uint32, family uint8) (list []kernel.Rule, err error) {
 	all, err := w.Host.Rules(family)
 	for _, r := range all {
-		if r.Protocol == kernel.OurProtocol && r.Priority >= failClosedLocal && r.Priority <= failClosedInto && (tag == 0 || r.Tag == tag) {
+		if r.Protocol == kernel.OurProtocol && r.Priority >= failClosedLocal && r.Priority <= failClosedInto &&
+			(tag == 0 || r.Tag == tag) {
 			if r.Action != kernel.Lookup {
 				r.Table = 0 // the kernel says one that it does not go by
 			}
@@ -123,7 +132,8 @@ func standingProhibitions(w *kernel.World, tag uint32) (p prohibitions, err erro
 		}
 		for _, r := range routes {
 			if tag == 0 || r.Priority == int(tag) {
-				p.routes = append(p.routes, kernel.Route{Dst: r.Dst, Table: r.Table, Type: r.Type, Priority: r.Priority, Protocol: r.Protocol})
+				p.routes = append(p.routes, kernel.Route{Dst: r.Dst, Table: r.Table, Type: r.Type, Priority: r.Priority,
+					Protocol: r.Protocol})
 			}
 		}
 	}
@@ -133,7 +143,8 @@ func standingProhibitions(w *kernel.World, tag uint32) (p prohibitions, err erro
 // without are those of p that q has not.
 func (p prohibitions) without(q prohibitions) (left prohibitions) {
 	left.rules = slices.DeleteFunc(slices.Clone(p.rules), func(r kernel.Rule) bool { return slices.Contains(q.rules, r) })
-	left.routes = slices.DeleteFunc(slices.Clone(p.routes), func(r kernel.Route) bool { return slices.Contains(q.routes, r) })
+	left.routes = slices.DeleteFunc(slices.Clone(p.routes),
+		func(r kernel.Route) bool { return slices.Contains(q.routes, r) })
 	return left
 }
 
@@ -275,8 +286,8 @@ func removeProhibitions(w *kernel.World, tag uint32) error {
 	return have.remove(w)
 }
 
-// sweepProhibitions removes those for links of a network's that keeps does not want, for links of attachments' own that are gone,
-// and what no link has any more.
+// sweepProhibitions removes those for links of a network's that keeps does not want, for links of attachments' own that
+// are gone, and what no link has any more.
 func sweepProhibitions(w *kernel.World, network string, keeps func(link string) (bool, error)) error {
 	all, err := standingProhibitions(w, 0)
 	if err != nil {
@@ -302,8 +313,9 @@ func sweepProhibitions(w *kernel.World, network string, keeps func(link string) 
 	return errors.Join(err, all.remove(w))
 }
 
-// FailClosedKind is the Kind of FailClosed on links of attachments' own. A rule does not say of which network it is; PolicyKind tidies up
-// those for links that are gone.
+// FailClosedKind is the Kind of FailClosed on links of attachments' own. A rule does not say of which network it is;
+// PolicyKind tidies up those for links that are gone.
 func FailClosedKind() plan.Kind {
-	return resource.KindByRemover("routing rules of a policy", nil, func(o spec.Owner) plan.Remover { return FailClosed{Owner: o} })
+	return resource.KindByRemover("routing rules of a policy", nil,
+		func(o spec.Owner) plan.Remover { return FailClosed{Owner: o} })
 }

@@ -34,21 +34,28 @@ func TestClosedLaw(t *testing.T) {
 	contract.Wire(t, w)
 	for _, policy := range []string{PolicyIsolated, PolicyStrict} {
 		// The mark of a strict network's packets stays in the table, as all that is shared there.
-		c := FailClosed{Owner: contract.Owner, Policy: policy, Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+		c := FailClosed{Owner: contract.Owner, Policy: policy,
+			Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 		contract.Terms{State: func(t testing.TB) string { return closedState(t, w) }}.Test(t, w, c,
-			contract.Break("rule gone", func(t *testing.T) { contract.Host(t, w, "ip rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
-			contract.Break("rule for IPv6 gone", func(t *testing.T) { contract.Host(t, w, "ip -6 rule del priority 31901") }, "31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
-			contract.Break("prohibition gone", func(t *testing.T) { contract.Host(t, w, "ip route flush table 64250") }, "prohibit 10.1.2.5/32"))
+			contract.Break("rule gone", func(t *testing.T) { contract.Host(t, w, "ip rule del priority 31901") },
+				"31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
+			contract.Break("rule for IPv6 gone", func(t *testing.T) { contract.Host(t, w, "ip -6 rule del priority 31901") },
+				"31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
+			contract.Break("prohibition gone", func(t *testing.T) { contract.Host(t, w, "ip route flush table 64250") },
+				"prohibit 10.1.2.5/32"))
 	}
-	strict := FailClosed{Owner: contract.Owner, Policy: PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+	strict := FailClosed{Owner: contract.Owner, Policy: PolicyStrict,
+		Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 	contract.Ensure(t, w, strict)
 	contract.Host(t, w, "ip -6 rule del priority 31900 iif lo")
-	if err := strict.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "31900: to fd00::5/128 iif lo lookup 254 is missing") {
+	if err := strict.Verify(t.Context(), w); err == nil ||
+		!strings.Contains(err.Error(), "31900: to fd00::5/128 iif lo lookup 254 is missing") {
 		t.Errorf("exemption gone: %v", err)
 	}
 	isolated := strict
 	isolated.Policy = PolicyIsolated
-	if err := isolated.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "31902: to 10.1.2.5/32 fwmark 0x0/0x4001000 prohibit is too much") {
+	if err := isolated.Verify(t.Context(), w); err == nil ||
+		!strings.Contains(err.Error(), "31902: to 10.1.2.5/32 fwmark 0x0/0x4001000 prohibit is too much") {
 		t.Errorf("closed as by another policy: %v", err)
 	}
 }
@@ -105,7 +112,8 @@ func TestClosedOfNetwork(t *testing.T) {
 	contract.Host(t, w, "ip addr flush dev veth1")
 	reach(t, w, "br7", "10.1.2.0/24", "10.1.3.0/24")
 	c := func(policy, subnet string) FailClosed {
-		return FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy, Subnets: []netip.Prefix{contract.Prefix(subnet)}}
+		return FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy,
+			Subnets: []netip.Prefix{contract.Prefix(subnet)}}
 	}
 	contract.Ensure(t, w, c(PolicyIsolated, "10.1.2.5/24"))
 	contract.Ensure(t, w, c(PolicyStrict, "10.1.3.5/24")) // another range of the same network
@@ -141,12 +149,13 @@ func TestClosedOfNetwork(t *testing.T) {
 	}
 }
 
-// TestClosedOrder: at no time is a link prohibited more than it will be. What exempts stands before what prohibits, and goes
-// after it.
+// TestClosedOrder: at no time is a link prohibited more than it will be. What exempts stands before what prohibits, and
+// goes after it.
 func TestClosedOrder(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Wire(t, w)
-	c := FailClosed{Owner: contract.Owner, Policy: PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+	c := FailClosed{Owner: contract.Owner, Policy: PolicyStrict,
+		Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 	order := func(what string, do func()) (events []string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), contract.Patience)
@@ -197,7 +206,8 @@ func TestClosedOrder(t *testing.T) {
 	// in is whether the exemption of each family comes before the prohibition, or after it.
 	in := func(events []string, first string) bool {
 		return !slices.ContainsFunc([]string{"10.1.2.5", "fd00::5"}, func(to string) bool {
-			of := slices.DeleteFunc(slices.Clone(events), func(line string) bool { return !strings.Contains(line, "to "+to+" ") })
+			of := slices.DeleteFunc(slices.Clone(events),
+				func(line string) bool { return !strings.Contains(line, "to "+to+" ") })
 			return len(of) != 2 || !strings.Contains(of[0], first)
 		})
 	}
@@ -211,8 +221,8 @@ func TestClosedOrder(t *testing.T) {
 	}
 }
 
-// TestClosedAtOnce has attachments with addresses of many ranges come at once: what is remembered of the bridge has all of
-// them, so that nothing is left.
+// TestClosedAtOnce has attachments with addresses of many ranges come at once: what is remembered of the bridge has all
+// of them, so that nothing is left.
 //
 // clause: P20
 func TestClosedAtOnce(t *testing.T) {
@@ -222,7 +232,8 @@ func TestClosedAtOnce(t *testing.T) {
 	const n = 16
 	errs := make(chan error)
 	for i := range n {
-		c := FailClosed{Owner: contract.Owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
+		c := FailClosed{Owner: contract.Owner, Link: "br7", Policy: PolicyStrict,
+			Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
 		own := *w
 		var err error
 		if own.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own

@@ -57,7 +57,8 @@ func withFirewalld(ctx context.Context, fn func(zones) error) error {
 	}
 	defer bus.Close()
 	owned := false
-	if err := bus.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.NameHasOwner", 0, firewalldName).Store(&owned); err != nil {
+	if err := bus.BusObject().CallWithContext(ctx, "org.freedesktop.DBus.NameHasOwner", 0,
+		firewalldName).Store(&owned); err != nil {
 		return fmt.Errorf("firewalld: D-Bus: %w", err)
 	}
 	if !owned {
@@ -112,7 +113,8 @@ func (f Forward) enter(ctx context.Context, w *kernel.World) (changed bool, err 
 				return err
 			}
 			if other != "" {
-				return spec.Errorf(spec.CodeConfig, "firewalldZone: %q: %v is in zone %q of firewalld already; take it out there (firewall-cmd --zone=%s --remove-source=%s), or set that zone", f.Zone, a, other, other, source(a))
+				return spec.Errorf(spec.CodeConfig,
+					"firewalldZone: %q: %v is in zone %q of firewalld already; take it out there (firewall-cmd --zone=%s --remove-source=%s), or set that zone", f.Zone, a, other, other, source(a))
 			}
 			if err := z.ask(nil, "addSource", f.Zone, source(a)); err != nil {
 				return f.zoneError(err)
@@ -127,7 +129,8 @@ func (f Forward) enter(ctx context.Context, w *kernel.World) (changed bool, err 
 // zoneError names the key where the zone does not exist.
 func (f Forward) zoneError(err error) error {
 	if invalidZone(err) {
-		return spec.Errorf(spec.CodeConfig, "firewalldZone: %q: firewalld has no such zone (firewall-cmd --get-zones lists them)", f.Zone)
+		return spec.Errorf(spec.CodeConfig,
+			"firewalldZone: %q: firewalld has no such zone (firewall-cmd --get-zones lists them)", f.Zone)
 	}
 	return err
 }

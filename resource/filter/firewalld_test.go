@@ -48,7 +48,8 @@ func TestFirewalldBus(t *testing.T) {
 	}()
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+dir+"/bus")
 	answer <- "REJECTED KERBEROS"
-	if err := ask(t.Context()); err == nil || errors.Is(err, errNoFirewalld) || !strings.Contains(err.Error(), "authentication failed") {
+	if err := ask(t.Context()); err == nil || errors.Is(err, errNoFirewalld) ||
+		!strings.Contains(err.Error(), "authentication failed") {
 		t.Errorf("a bus that refuses: %v", err)
 	}
 	close(answer)

@@ -42,7 +42,8 @@ func (f Forward) String() string {
 	for i, a := range f.Addrs {
 		addrs[i] = a.String()
 	}
-	return resource.Line("forward", resource.Opt("iifname", f.Link), resource.Opt("addr", strings.Join(addrs, ",")), resource.Opt("by", f.Backend),
+	return resource.Line("forward", resource.Opt("iifname", f.Link), resource.Opt("addr", strings.Join(addrs, ",")),
+		resource.Opt("by", f.Backend),
 		resource.Opt("after", f.Admin), resource.Opt("zone", f.Zone))
 }
 
@@ -75,7 +76,8 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			changed = false
 		}
 	}()
-	now := forwarded{IPTables: known.IPTables || len(backend.tables(w, f.Addrs...)) > 0, Zone: known.Zone, Addrs: known.Addrs}
+	now := forwarded{IPTables: known.IPTables || len(backend.tables(w, f.Addrs...)) > 0, Zone: known.Zone,
+		Addrs: known.Addrs}
 	if backend.Firewalld || now.IPTables != known.IPTables {
 		if backend.Firewalld {
 			now.Zone, now.Addrs = f.Zone, f.Addrs

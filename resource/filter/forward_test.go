@@ -126,12 +126,19 @@ func TestIPTIngressLaw(t *testing.T) {
 	}
 	for _, policy := range []string{PolicyOpen, PolicyIsolated, PolicyStrict, PolicySameBridge} {
 		// It stays, so each policy takes the place of the one before.
-		contract.Terms{State: func(t testing.TB) string { return iptState(t, w) }}.Test(t, w, of(policy, contract.Prefix("10.7.0.2/24")),
-			contract.Break("rules gone", func(t *testing.T) { contract.Host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") }, "CNI-ISOLATION-STRICT"),
-			contract.Break("forged names pass", func(t *testing.T) { contract.Host(t, w, "iptables-legacy -F CNI-ISOLATION-SOURCE") }, "-s 10.7.0.0/24 ! -i br7"))
+		contract.Terms{State: func(t testing.TB) string { return iptState(t, w) }}.Test(t, w,
+			of(policy, contract.Prefix("10.7.0.2/24")),
+			contract.Break("rules gone", func(t *testing.T) { contract.Host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") },
+				"CNI-ISOLATION-STRICT"),
+			contract.Break("forged names pass", func(t *testing.T) {
+				contract.Host(t, w,
+					"iptables-legacy -F CNI-ISOLATION-SOURCE")
+			}, "-s 10.7.0.0/24 ! -i br7"))
 	}
-	contract.Ensure(t, w, of(PolicySameBridge, contract.Prefix("10.8.0.2/16"), contract.Prefix("10.9.0.2/16"))) // the host has no way to the last one
-	if s := iptState(t, w); !strings.Contains(s, "-s 10.7.0.0/24 ! -i br7") || !strings.Contains(s, "-s 10.8.0.0/16 ! -i br7") || strings.Contains(s, "10.9.") {
+	// the host has no way to the last one
+	contract.Ensure(t, w, of(PolicySameBridge, contract.Prefix("10.8.0.2/16"), contract.Prefix("10.9.0.2/16")))
+	if s := iptState(t, w); !strings.Contains(s, "-s 10.7.0.0/24 ! -i br7") ||
+		!strings.Contains(s, "-s 10.8.0.0/16 ! -i br7") || strings.Contains(s, "10.9.") {
 		t.Errorf("subnets behind br7:\n%s", s)
 	}
 	if s := iptState(t, w); strings.Contains(s, "policy: isolated)") || strings.Contains(s, "policy: strict)\" -j CNI") {

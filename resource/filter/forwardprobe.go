@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A ForwardProbe is a host where what Forward needs is there. It is what STATUS can know without a container; of chains of
-// others that may drop whatever a container sends it warns.
+// A ForwardProbe is a host where what Forward needs is there. It is what STATUS can know without a container; of chains
+// of others that may drop whatever a container sends it warns.
 type ForwardProbe struct{ Backend string }
 
 func (p ForwardProbe) String() string { return resource.Line("passage", resource.Opt("by", p.Backend)) }

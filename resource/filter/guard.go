@@ -28,9 +28,9 @@ func NeedsGuard(r plan.Resource) bool {
 	return false
 }
 
-// Guard is a repair's first act where anybody needs it. It makes what always stands in our tables, in which nothing lets a packet in by
-// itself, and which keeps 127.0.0.0/8 out. Where that cannot be made, the links that containers are behind have no
-// route_localnet until it can.
+// Guard is a repair's first act where anybody needs it. It makes what always stands in our tables, in which nothing
+// lets a packet in by itself, and which keeps 127.0.0.0/8 out. Where that cannot be made, the links that containers are
+// behind have no route_localnet until it can.
 //
 // Did says what had to be made. Stand tells later whether all of it stood the while, see Guarded.
 func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, err error) {
@@ -117,7 +117,8 @@ func shutLocalnet(w *kernel.World) (shut []kernel.Setting, err error) {
 	behind := map[int]bool{}
 	for _, l := range links {
 		// What the reference's plugins have published since a handover, nobody would give back.
-		if network, owner, _, ok := kernel.ParseTag(l.Alias); ok && w.Store.Has(resource.HandedRecord, network, owner) && !w.Store.Has(resource.MadeRecord, network, owner) {
+		if network, owner, _, ok := kernel.ParseTag(l.Alias); ok && w.Store.Has(resource.HandedRecord, network, owner) &&
+			!w.Store.Has(resource.MadeRecord, network, owner) {
 			continue
 		}
 		if kernel.OfGroup(l.Group) {

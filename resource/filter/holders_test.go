@@ -24,7 +24,8 @@ func overlapping(n int) (all []plan.Plan) {
 	return all
 }
 
-// What is for an address stays until the last DEL of those who have the address, whatever the order; and nothing is left then.
+// What is for an address stays until the last DEL of those who have the address, whatever the order; and nothing is
+// left then.
 func TestHolders(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 0, 3, 2}, {2, 3, 0, 1}, {1, 3, 0, 2}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
@@ -97,7 +98,8 @@ func TestSweepOfAHolder(t *testing.T) {
 
 // Whatever of it is deleted by hand, ensuring all of them makes them whole, once; and they go as they came.
 func TestHoldersMended(t *testing.T) {
-	for _, broken := range []string{"flush set inet fairlead holders", "flush set inet fairlead owners", "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }",
+	for _, broken := range []string{"flush set inet fairlead holders", "flush set inet fairlead owners",
+		"delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }",
 		"flush set inet fairlead holders; flush set inet fairlead owners; flush set inet fairlead itself_ip", "delete table inet fairlead"} {
 		t.Run(broken, func(t *testing.T) {
 			w := contract.NewHost(t)

@@ -37,7 +37,8 @@ func (h HostAddrs) Verify(_ context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		errs = append(errs, spec.Errorf(spec.CodeConfig, "snatTo: %v: is no address of this host, so no answer would come back to it; %s", a, have))
+		errs = append(errs, spec.Errorf(spec.CodeConfig,
+			"snatTo: %v: is no address of this host, so no answer would come back to it; %s", a, have))
 	}
 	return errors.Join(errs...)
 }

@@ -16,11 +16,14 @@ func TestIngressLaw(t *testing.T) {
 	contract.Host(t, w, "ip link add br7 type bridge")
 	nftLaw(t, w, IngressPolicy{Owner: contract.Owner, Policy: PolicyIsolated},
 		contract.Break("policy lifted", func(t *testing.T) { nft(t, w, "flush set inet fairlead isolated") }, "isolated"),
-		contract.Break("another policy", func(t *testing.T) { nft(t, w, "add element inet fairlead strict { veth1 }") }, "strict { veth1 } is too much"),
+		contract.Break("another policy", func(t *testing.T) { nft(t, w, "add element inet fairlead strict { veth1 }") },
+			"strict { veth1 } is too much"),
 		contract.Break("rule gone", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, "forward"),
-		contract.Break("table gone", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "inet fairlead is missing"))
+		contract.Break("table gone", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+			"inet fairlead is missing"))
 	nftLaw(t, w, IsolatedPort{Owner: contract.Owner},
-		contract.Break("not isolated", func(t *testing.T) { nft(t, w, "flush set bridge fairlead isolated_ports") }, "isolated_ports"),
+		contract.Break("not isolated", func(t *testing.T) { nft(t, w, "flush set bridge fairlead isolated_ports") },
+			"isolated_ports"),
 		contract.Break("rule gone", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead forward") }, "forward"))
 }
 
@@ -43,14 +46,17 @@ func TestIngressOfNetwork(t *testing.T) {
 		contract.Ensure(t, w, in(policy))
 		contract.Verify(t, w, IngressPolicy{Owner: contract.Owner, Policy: policy}) // finds the bridge by itself
 	}
-	if err := in(PolicyOpen).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "policed { br7 } is too much") {
+	if err := in(PolicyOpen).Verify(t.Context(), w); err == nil ||
+		!strings.Contains(err.Error(), "policed { br7 } is too much") {
 		t.Errorf("check under another policy: %v", err)
 	}
-	other := IngressPolicy{Owner: spec.Owner{Network: "other", ContainerID: "c9", IfName: "eth0"}, Link: "br7", Policy: PolicyIsolated}
+	other := IngressPolicy{Owner: spec.Owner{Network: "other", ContainerID: "c9", IfName: "eth0"}, Link: "br7",
+		Policy: PolicyIsolated}
 	contract.Ensure(t, w, other)
 	contract.Verify(t, w, in(PolicyIsolated))
 
-	second := IngressPolicy{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Link: "br7", Policy: PolicyIsolated}
+	second := IngressPolicy{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Link: "br7",
+		Policy: PolicyIsolated}
 	contract.Ensure(t, w, second)
 	contract.Remove(t, w, in(PolicyIsolated))
 	contract.Verify(t, w, second)
@@ -71,7 +77,8 @@ func TestIngressOfNetwork(t *testing.T) {
 		func() error { return sweep(t.Context(), w, "net", []spec.Owner{second.Owner}) },
 	} {
 		contract.Ensure(t, w, in(PolicyStrict))
-		contract.Ensure(t, w, FailClosed{Owner: contract.Owner, Link: "br7", Policy: PolicyStrict, Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}})
+		contract.Ensure(t, w, FailClosed{Owner: contract.Owner, Link: "br7", Policy: PolicyStrict,
+			Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}})
 		if err := lift(); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +119,8 @@ func TestIngressOfTwoNetworks(t *testing.T) {
 				w := contract.NewWorld(t)
 				contract.Wire(t, w)
 				contract.Host(t, w, "ip link add br7 type bridge")
-				a, b := IngressPolicy{Owner: contract.Owner, Link: "br7", Policy: PolicyIsolated}, IngressPolicy{Owner: other, Link: "br7", Policy: lax}
+				a, b := IngressPolicy{Owner: contract.Owner, Link: "br7", Policy: PolicyIsolated}, IngressPolicy{Owner: other,
+					Link: "br7", Policy: lax}
 				contract.Ensure(t, w, a)
 				if !first {
 					skeleton(t, w)
@@ -162,7 +170,8 @@ func setText(list, name string) string {
 // is not.
 func TestIngressWithoutLink(t *testing.T) {
 	w := contract.NewWorld(t)
-	if changed, err := (IngressPolicy{Owner: contract.Owner, Policy: PolicyOpen}).Ensure(t.Context(), w); err != nil || changed {
+	if changed, err := (IngressPolicy{Owner: contract.Owner, Policy: PolicyOpen}).Ensure(t.Context(), w); err != nil ||
+		changed {
 		t.Errorf("open: changed %v, %v", changed, err)
 	}
 	_, err := (IngressPolicy{Owner: contract.Owner, Policy: PolicyStrict}).Ensure(t.Context(), w)
@@ -185,10 +194,12 @@ func TestPolicyLiftedBesideAnother(t *testing.T) {
 	}
 	of := func(name, policy, subnet string) network {
 		o := spec.Owner{Network: name, ContainerID: "c1", IfName: "eth0"}
-		return network{IngressPolicy{Owner: o, Link: "br7", Policy: policy}, FailClosed{Owner: o, Link: "br7", Policy: policy, Subnets: []netip.Prefix{contract.Prefix(subnet)}}}
+		return network{IngressPolicy{Owner: o, Link: "br7", Policy: policy},
+			FailClosed{Owner: o, Link: "br7", Policy: policy, Subnets: []netip.Prefix{contract.Prefix(subnet)}}}
 	}
 	for _, policies := range [][2]string{
-		{PolicyIsolated, PolicyIsolated}, {PolicyStrict, PolicyStrict}, {PolicyStrict, PolicyIsolated}, {PolicySameBridge, PolicySameBridge},
+		{PolicyIsolated, PolicyIsolated}, {PolicyStrict, PolicyStrict}, {PolicyStrict, PolicyIsolated}, {PolicySameBridge,
+			PolicySameBridge},
 		{PolicyIsolated, PolicySameBridge}, {PolicySameBridge, PolicyStrict},
 	} {
 		for _, first := range []int{0, 1} {

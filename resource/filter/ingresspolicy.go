@@ -36,8 +36,8 @@ const (
 // whatever the policy.
 //
 // A bridge is its network's: the policy is put on it, and changed with the configuration, and goes with the last
-// attachment that was made with one. So is the link by which the host is on a bridge, where that is not the bridge itself.
-// Any other link is its attachment's alone.
+// attachment that was made with one. So is the link by which the host is on a bridge, where that is not the bridge
+// itself. Any other link is its attachment's alone.
 type IngressPolicy struct {
 	Owner  spec.Owner
 	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
@@ -82,7 +82,8 @@ func (i IngressPolicy) on(w *kernel.World) (link string, o spec.Owner, kind uint
 			return "", o, 0, err
 		}
 		if l.Index != br.Index && !br.Data.Filtering && i.Policy != PolicyOpen {
-			return "", o, 0, spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: the host reaches the containers of %s by %s, and they reach the host by the bridge itself too, past the policy: give %[2]s the addresses of %[3]s, or use VLANs, or want %[4]q",
+			return "", o, 0, spec.Errorf(spec.CodeConfig,
+				"ingressPolicy: %q: the host reaches the containers of %s by %s, and they reach the host by the bridge itself too, past the policy: give %[2]s the addresses of %[3]s, or use VLANs, or want %[4]q",
 				i.Policy, br.Name, l.Name, PolicyOpen)
 		}
 	}
@@ -90,7 +91,8 @@ func (i IngressPolicy) on(w *kernel.World) (link string, o spec.Owner, kind uint
 	case l == nil && i.Policy == PolicyOpen:
 		return "", o, 0, nil
 	case l == nil:
-		return "", o, 0, spec.Errorf(spec.CodeConfig, "ingressPolicy: %q: %s has no end on this host whose traffic could be told; want %q, or a network of bridge or ptp",
+		return "", o, 0, spec.Errorf(spec.CodeConfig,
+			"ingressPolicy: %q: %s has no end on this host whose traffic could be told; want %q, or a network of bridge or ptp",
 			i.Policy, i.Owner.IfName, PolicyOpen)
 	case l.Kind == "bridge":
 		return l.Name, NetworkOwner(i.Owner.Network, l.Name), kindNetwork, nil
@@ -129,7 +131,8 @@ func (i IngressPolicy) want(t *kernel.NFTTable, link string, o spec.Owner) (want
 
 // yield leaves what another network keeps out of a bridge that both are on: lifting a policy is for who has it. So a
 // link of several networks has the strictest of their policies. Whose is such a network's bridge and name.
-func (i IngressPolicy) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem, kind uint32) (_, _ []kernel.NFTElem, whose string) {
+func (i IngressPolicy) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem,
+	kind uint32) (_, _ []kernel.NFTElem, whose string) {
 	if kind != kindNetwork {
 		return want, not, ""
 	}
@@ -164,9 +167,10 @@ func (i IngressPolicy) yield(want, not []kernel.NFTElem, at map[string]*kernel.N
 	return rest, lift, whose
 }
 
-// transferElements writes into b, and at, that elements which the network does not want any more become another one's who has
-// recorded them.
-func (i IngressPolicy) transferElements(f filter, b *kernel.NFTBatch, link string, o spec.Owner, kind uint32, not []kernel.NFTElem, at map[string]*kernel.NFTElem) error {
+// transferElements writes into b, and at, that elements which the network does not want any more become another one's
+// who has recorded them.
+func (i IngressPolicy) transferElements(f filter, b *kernel.NFTBatch, link string, o spec.Owner, kind uint32,
+	not []kernel.NFTElem, at map[string]*kernel.NFTElem) error {
 	me := kernel.OwnerHash(o)
 	mine := func(e kernel.NFTElem) bool { return at[elementKey(e)] != nil && taggedBy(at[elementKey(e)], me) }
 	if kind != kindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
@@ -224,7 +228,8 @@ func (i IngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		}
 		asked, whose := want, "" // which the record keeps: another network may give way again
 		if want, not, whose = i.yield(want, not, at, kind); whose != "" {
-			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge", link, "network", whose)
+			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge", link,
+				"network", whose)
 		}
 		have, err := f.entries(kernel.OwnerHash(o), kind)
 		if err != nil {
@@ -331,7 +336,8 @@ type IsolatedPort struct {
 }
 
 func (p IsolatedPort) String() string {
-	return resource.Line("isolated port", resource.Opt("iifname", p.Link), "drop", resource.Flag("unless by br_netfilter", p.UnlessRules))
+	return resource.Line("isolated port", resource.Opt("iifname", p.Link), "drop",
+		resource.Flag("unless by br_netfilter", p.UnlessRules))
 }
 
 // port is the link that frames of the container come in by; nil where there is none, or it is left to the rules of IP.
@@ -421,7 +427,8 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 		for _, r := range records {
 			e, tag := f.parseEntry(r)
 			net, hash, _, ok := kernel.ParseTag(tag)
-			if !ok || net != kernel.NetworkHash(network) || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != kindNetwork || done[hash] {
+			if !ok || net != kernel.NetworkHash(network) || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != kindNetwork ||
+				done[hash] {
 				continue
 			}
 			done[hash] = true

@@ -38,7 +38,8 @@ func (i IPTables) Verify(_ context.Context, w *kernel.World) error {
 		err = x.Installed()
 	}
 	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "%s: \"iptables\": %w; or say \"nftables\", which needs no program", i.Backend, err)
+		return spec.Errorf(spec.CodeConfig, "%s: \"iptables\": %w; or say \"nftables\", which needs no program", i.Backend,
+			err)
 	}
 	return nil
 }
@@ -90,7 +91,8 @@ type natRules interface {
 }
 
 // ensureNAT makes the rules for addresses of an attachment, and remembers before whose these are. The chain is its own.
-func ensureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.Owner, addrs []netip.Prefix, rules natRules) (changed bool, err error) {
+func ensureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.Owner, addrs []netip.Prefix,
+	rules natRules) (changed bool, err error) {
 	err = WithIPTables(ctx, func() error {
 		var known iptRecord
 		had, err := w.Store.Get(kind, o, &known)
@@ -141,9 +143,10 @@ func ensureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.
 	return changed && err == nil, err
 }
 
-// removeNAT removes the rules of an attachment where something of them is remembered, or one of the chains is there. Most
-// of the time there is not.
-func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, rules natRules, chains ...string) error {
+// removeNAT removes the rules of an attachment where something of them is remembered, or one of the chains is there.
+// Most of the time there is not.
+func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, rules natRules,
+	chains ...string) error {
 	there, err := w.Store.Get(kind, o, &iptRecord{})
 	for _, v6 := range []bool{false, true} {
 		if !there && err == nil {
@@ -158,9 +161,11 @@ func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, 
 	return WithIPTables(ctx, func() error { return rules.remove(ctx, w) })
 }
 
-// changeHaving changes the tables filter, of both families and variants, that have a chain: change says by which lines, of
-// the rules there. Own says that these are owners' own rules. Where there is no such chain, the kernel says so and nothing is executed.
-func changeHaving(ctx context.Context, w *kernel.World, chain string, own bool, change func(map[string][]kernel.IPTRule) ([]string, error)) error {
+// changeHaving changes the tables filter, of both families and variants, that have a chain: change says by which lines,
+// of the rules there. Own says that these are owners' own rules. Where there is no such chain, the kernel says so and
+// nothing is executed.
+func changeHaving(ctx context.Context, w *kernel.World, chain string, own bool,
+	change func(map[string][]kernel.IPTRule) ([]string, error)) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		tables, err := IPTHaving(w, v6, "filter", chain)

@@ -39,7 +39,8 @@ func iptForeign(saved map[string][]kernel.IPTRule) (all []heldPort) {
 		seen[e.Jump] = true
 		for _, r := range saved[e.Jump] {
 			if r.Jump == "DNAT" {
-				all = append(all, heldPort{owner: o, chain: e.Jump, proto: r.Proto, host: r.Dst, ports: r.Ports, to: r.To, further: further})
+				all = append(all, heldPort{owner: o, chain: e.Jump, proto: r.Proto, host: r.Dst, ports: r.Ports, to: r.To,
+					further: further})
 			}
 		}
 	}
@@ -59,7 +60,8 @@ func (p Publish) asksFor(f heldPort, v6 bool) (PortMapping, bool) {
 }
 
 // foreignConflict is an error where another living container has the port; dead is one whose address p has now.
-func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records map[[8]byte]iptRecord) (dead bool, err error) {
+func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool,
+	records map[[8]byte]iptRecord) (dead bool, err error) {
 	to, conditions := p.Family(v6)
 	m, asked := p.asksFor(f, v6)
 	if !asked || f.further || len(conditions) > 0 || f.owner.ContainerID == p.Owner.ContainerID {
@@ -86,7 +88,8 @@ func (p Publish) foreignConflict(w *kernel.World, f heldPort, v6 bool, records m
 	if f.chain != "" {
 		by = "iptables, chain " + f.chain
 	}
-	return false, spec.Errorf(spec.CodeConfig, "%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+	return false, spec.Errorf(spec.CodeConfig,
+		"%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
 		f.proto, portsText(m.HostPort, m.Last()), who, f.to, by).WithHint(spec.Origin(mappingsKey)).HeldBy(f.owner.String())
 }
 
@@ -154,7 +157,8 @@ func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
 
 // foreignPorts are the ports of a family that are published otherwise than by our nft table. Look says by the entries
 // whether it is worth to read the chains, which takes a program.
-func foreignPorts(ctx context.Context, w *kernel.World, v6 bool, look func([]kernel.IPTRule) bool) (all []heldPort, err error) {
+func foreignPorts(ctx context.Context, w *kernel.World, v6 bool,
+	look func([]kernel.IPTRule) bool) (all []heldPort, err error) {
 	tables, err := IPTHaving(w, v6, "nat", HostportDNAT)
 	if err != nil {
 		return nil, err
@@ -177,7 +181,8 @@ func foreignPorts(ctx context.Context, w *kernel.World, v6 bool, look func([]ker
 	rules, err := w.Host.IPTables(kernel.IPTNFT, v6, "cni_hostport").List(ctx, "hostports")
 	for _, r := range rules {
 		if r.Jump == "DNAT" {
-			all = append(all, heldPort{owner: spec.Owner{ContainerID: r.Comment}, proto: r.Proto, host: r.Dst, ports: r.Ports, to: r.To})
+			all = append(all, heldPort{owner: spec.Owner{ContainerID: r.Comment}, proto: r.Proto, host: r.Dst, ports: r.Ports,
+				to: r.To})
 		}
 	}
 	return all, err
@@ -218,8 +223,8 @@ func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) 
 	return err
 }
 
-// open lets packets find the container by all paths, and first sees to it that they do no more than that, and that nobody
-// else has the ports by our nft table.
+// open lets packets find the container by all paths, and first sees to it that they do no more than that, and that
+// nobody else has the ports by our nft table.
 func (p PublishIPTables) open(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	if err := p.conflictsWithNFT(ctx, w); err != nil {
 		return false, err
@@ -236,7 +241,8 @@ func (p PublishIPTables) open(ctx context.Context, w *kernel.World) (changed boo
 
 // guardRules are the guard of the nft table, for a kernel without nf_tables.
 func guardRules() []kernel.IPTRule {
-	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside", "-j", "DROP"}
+	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside", "-j",
+		"DROP"}
 	return []kernel.IPTRule{
 		kernel.NewIPTRule("PREROUTING", append([]string{"-d"}, words...)...),
 		kernel.NewIPTRule("PREROUTING", append([]string{"-s"}, words...)...),
@@ -307,7 +313,8 @@ func cachedGone(w *kernel.World, o spec.Owner) bool {
 			continue
 		}
 		for _, i := range c.Result.Interfaces {
-			ours := kernel.MAC("host", spec.Owner{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}).String() // whatever its name
+			// whatever its name
+			ours := kernel.MAC("host", spec.Owner{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}).String()
 			if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") && i.MAC != ours {
 				continue
 			}

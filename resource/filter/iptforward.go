@@ -31,7 +31,8 @@ func (f Forward) accepts(v6 bool) (shared, own []kernel.IPTRule) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
 			// DNAT: what was published. The reference lacks it, so that its published ports end at a policy of drop.
-			kernel.NewIPTRule(ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"),
+			kernel.NewIPTRule(ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m",
+				"comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"),
 			kernel.NewIPTRule(ChainForward, "-s", ip, "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"))
 	}
 	return ForwardJumps(f.AdminChain()), own
@@ -95,8 +96,8 @@ func tryTwice(fn func() error) error {
 	return err
 }
 
-// withOwnRules is withIPTables for changes of an owner's own rules in a chain that stands. Nobody else adds or deletes them, so
-// after a second it goes on without the lock, which a stopped process may hold.
+// withOwnRules is withIPTables for changes of an owner's own rules in a chain that stands. Nobody else adds or deletes
+// them, so after a second it goes on without the lock, which a stopped process may hold.
 func withOwnRules(ctx context.Context, w *kernel.World, fn func() error) error {
 	done, err := w.Host.Turn(ctx, "iptables")
 	if err != nil {

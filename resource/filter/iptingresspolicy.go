@@ -26,7 +26,8 @@ type IPTIngressPolicy struct {
 }
 
 func (i IPTIngressPolicy) String() string {
-	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy), "by iptables", resource.Flag("ip", i.V4), resource.Flag("ip6", i.V6))
+	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy), "by iptables",
+		resource.Flag("ip", i.V4), resource.Flag("ip6", i.V6))
 }
 
 // Effect implements resource.PacketRule.
@@ -52,8 +53,8 @@ func commentPolicy(policy string) string {
 	return "CNI firewall plugin rules (ingressPolicy: " + policy + ")"
 }
 
-// rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other,
-// so that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
+// rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other, so
+// that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
 // bridge, which br_netfilter has come here before the host routes them.
 func (i IPTIngressPolicy) rules(link, port string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
 	rule := func(chain string, comment string, words ...string) kernel.IPTRule {
@@ -75,7 +76,8 @@ func (i IPTIngressPolicy) rules(link, port string, subnets []netip.Prefix) (inse
 			rule(chainSource, policy, "-s", p, "-i", link, "RETURN"))
 		if port != "" {
 			insert = append(insert,
-				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port, "--physdev-is-bridged", "RETURN"))
+				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port, "--physdev-is-bridged",
+					"RETURN"))
 		}
 		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
 	}
@@ -114,7 +116,8 @@ func (i IPTIngressPolicy) rules(link, port string, subnets []netip.Prefix) (inse
 }
 
 // odd are rules about the link that another policy wanted.
-func (i IPTIngressPolicy) odd(have map[string][]kernel.IPTRule, link string, want []kernel.IPTRule) (odd []kernel.IPTRule) {
+func (i IPTIngressPolicy) odd(have map[string][]kernel.IPTRule, link string,
+	want []kernel.IPTRule) (odd []kernel.IPTRule) {
 	for _, chain := range policyChains() {
 		for _, r := range have[chain] {
 			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
@@ -169,8 +172,8 @@ func (i IPTIngressPolicy) tables(w *kernel.World) (link, port string, subnets []
 	return link, port, subnets, tables, nil
 }
 
-// portOf is the port of a bridge that is the other end of a link. It is nothing where there is none, or no br_netfilter: a
-// rule that asks for ports loads it, and then it is on.
+// portOf is the port of a bridge that is the other end of a link. It is nothing where there is none, or no
+// br_netfilter: a rule that asks for ports loads it, and then it is on.
 func portOf(w *kernel.World, link string) (string, error) {
 	if _, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -257,7 +260,8 @@ func (i IPTIngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed 
 
 // late reports whether the jump to the policies stands behind the one that lets addresses through.
 func late(r kernel.IPTRule, at int, chain []kernel.IPTRule) bool {
-	return r.Jump == chainStage1 && slices.ContainsFunc(chain[:at], func(r kernel.IPTRule) bool { return r.Jump == ChainForward })
+	return r.Jump == chainStage1 && slices.ContainsFunc(chain[:at],
+		func(r kernel.IPTRule) bool { return r.Jump == ChainForward })
 }
 
 // Verify implements plan.Resource.

@@ -94,7 +94,8 @@ func (m MasqueradeIPTables) draft(_ context.Context, w *kernel.World, x *kernel.
 	if err != nil {
 		return err
 	}
-	if want := m.own(slices.Concat(m.From, neighbours), x.V6); !slices.EqualFunc(d.Saved[chain], want, kernel.IPTRule.Same) {
+	if want := m.own(slices.Concat(m.From, neighbours), x.V6); !slices.EqualFunc(d.Saved[chain], want,
+		kernel.IPTRule.Same) {
 		d.Lines = append(d.Lines, ":"+chain+" -")
 		for _, r := range want {
 			d.Lines = append(d.Lines, r.Append())
@@ -162,7 +163,8 @@ func RemoveMasquerade(ctx context.Context, w *kernel.World, v6 bool, chain strin
 
 // MasqueradeIPTablesKind is the Kind of MasqueradeIPTables.
 func MasqueradeIPTablesKind() plan.Kind {
-	return resource.KindByRemover("masquerade in iptables", iptOwners(IPTMasqueradeRecord), func(o spec.Owner) plan.Remover {
-		return MasqueradeIPTables{Masquerade{Owner: o}}
-	})
+	return resource.KindByRemover("masquerade in iptables", iptOwners(IPTMasqueradeRecord),
+		func(o spec.Owner) plan.Remover {
+			return MasqueradeIPTables{Masquerade{Owner: o}}
+		})
 }

@@ -10,7 +10,8 @@ import (
 )
 
 func iptMasq() MasqueradeIPTables {
-	return MasqueradeIPTables{Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}}
+	return MasqueradeIPTables{Masquerade{Owner: contract.Owner,
+		From: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}}
 }
 
 func TestMasqueradeIPTablesLaw(t *testing.T) {
@@ -30,10 +31,14 @@ func TestMasqueradeIPTablesLaw(t *testing.T) {
 				return func(t *testing.T) { contract.Host(t, w, "iptables-%v -t nat %s", v, line) }
 			}
 			chain := MasqueradeChain(contract.Owner)
-			contract.Terms{State: func(t testing.TB) string { return contract.IPTablesState(t, w, v) + contract.State(t, w) }}.Test(t, w, m,
+			contract.Terms{State: func(t testing.TB) string {
+				return contract.IPTablesState(t, w, v) +
+					contract.State(t, w)
+			}}.Test(t, w, m,
 				contract.Break("jump", ipt("-D POSTROUTING 2"), "-s 10.1.2.5/32"),
 				contract.Break("chain", ipt("-F "+chain), "-d 10.1.2.0/24"),
-				contract.Break("chain6", func(t *testing.T) { contract.Host(t, w, "ip6tables-%v -t nat -F %s", v, chain) }, "! -d ff00::/8"),
+				contract.Break("chain6", func(t *testing.T) { contract.Host(t, w, "ip6tables-%v -t nat -F %s", v, chain) },
+					"! -d ff00::/8"),
 			)
 		}
 	})

@@ -35,8 +35,8 @@ func releasePolicy(ctx context.Context, w *kernel.World, o spec.Owner) error {
 	return w.Store.Delete(iptPolicyRecord, o)
 }
 
-// sweepPolicies is releasePolicy for a network's attachments but those that keep wants. Their records are the caller's to
-// forget.
+// sweepPolicies is releasePolicy for a network's attachments but those that keep wants. Their records are the caller's
+// to forget.
 func sweepPolicies(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	mine, err := resource.DecodeRecords[string](w.Store.Records(iptPolicyRecord, network))
 	var links []string
@@ -52,8 +52,8 @@ func sweepPolicies(ctx context.Context, w *kernel.World, network string, keep fu
 	return errors.Join(err, removePolicies(ctx, w, stays, links...))
 }
 
-// removePolicies removes the rules about links that none of the attachments that stay is behind. The chain strict is ours
-// alone: the reference's own rules are its own.
+// removePolicies removes the rules about links that none of the attachments that stay is behind. The chain strict is
+// ours alone: the reference's own rules are its own.
 func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]byte) bool, links ...string) error {
 	gone := map[string]bool{}
 	for _, link := range links {

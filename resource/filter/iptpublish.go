@@ -65,7 +65,8 @@ func (p PublishIPTables) shared() (rules []kernel.IPTRule, first []bool) {
 		rules, first = append(rules, kernel.NewIPTRule(chain, words...)), append(first, before)
 	}
 	if p.masquerades() && p.SetMarkChain == "" {
-		add(false, hostportSetMark, "-m", "comment", "--comment", "CNI portfwd masquerade mark", "-j", "MARK", "--set-xmark", p.mark())
+		add(false, hostportSetMark, "-m", "comment", "--comment", "CNI portfwd masquerade mark", "-j", "MARK", "--set-xmark",
+			p.mark())
 		add(false, hostportMasq, "-m", "mark", "--mark", p.mark(), "-j", "MASQUERADE")
 		add(true, "POSTROUTING", "-m", "comment", "--comment", "CNI portfwd requiring masquerade", "-j", hostportMasq)
 	}
@@ -103,8 +104,10 @@ func (p PublishIPTables) entries(v6 bool) (rules []kernel.IPTRule, err error) {
 					n++
 				}
 			}
-			words := []string{"-p", proto, "-m", "comment", "--comment", referenceComment("dnat ", p.Owner), "-m", "multiport", "--dports", strings.Join(list[:n], ",")}
-			rules = append(rules, kernel.NewIPTRule(HostportDNAT, slices.Concat(words, more, []string{"-j", DNATChain(p.Owner)})...))
+			words := []string{"-p", proto, "-m", "comment", "--comment", referenceComment("dnat ", p.Owner), "-m", "multiport",
+				"--dports", strings.Join(list[:n], ",")}
+			rules = append(rules, kernel.NewIPTRule(HostportDNAT,
+				slices.Concat(words, more, []string{"-j", DNATChain(p.Owner)})...))
 			list = list[n:]
 		}
 	}
@@ -166,7 +169,8 @@ func (p PublishIPTables) letIn(m PortMapping, to netip.Prefix, v6 bool) (matches
 	if len(m.AllowFrom) == 0 {
 		return [][]string{nil}
 	}
-	matches = [][]string{{"-m", "addrtype", "--src-type", "LOCAL"}, {"-s", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String()}}
+	matches = [][]string{{"-m", "addrtype", "--src-type", "LOCAL"},
+		{"-s", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String()}}
 	for _, from := range networks(OfFamily(m.AllowFrom, v6)) {
 		matches = append(matches, []string{"-s", from.String()})
 	}
@@ -180,10 +184,12 @@ func iptConditions(list []string, v6 bool) (words []string, err error) {
 		words = append(words, strings.Fields(c)...)
 	}
 	if len(words) > 0 && words[0][0] != '-' && words[0][0] != '!' {
-		return nil, spec.Errorf(spec.CodeConfig, "%s: %q: the backend is iptables; want its words, such as -s 192.0.2.0/24", key, strings.Join(list, " "))
+		return nil, spec.Errorf(spec.CodeConfig, "%s: %q: the backend is iptables; want its words, such as -s 192.0.2.0/24",
+			key, strings.Join(list, " "))
 	}
 	for i, w := range words {
-		if w == "-j" || w == "-g" || strings.HasPrefix(w, "--jump") || strings.HasPrefix(w, "--goto") || strings.ContainsAny(w, "\n\"") || len(w) > 255 {
+		if w == "-j" || w == "-g" || strings.HasPrefix(w, "--jump") || strings.HasPrefix(w, "--goto") ||
+			strings.ContainsAny(w, "\n\"") || len(w) > 255 {
 			return nil, spec.Errorf(spec.CodeConfig, "%s: %q: want matches alone", key, w)
 		}
 		if after, ok := strings.CutPrefix(w, "!"); ok && after != "" { // "!-s", as the reference's documentation writes it
@@ -274,7 +280,8 @@ func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, x *kernel.I
 		}
 	}
 	have := slices.DeleteFunc(slices.Clone(d.Saved[HostportDNAT]), func(r kernel.IPTRule) bool { return r.Jump != chain })
-	same := slices.EqualFunc(d.Saved[chain], want, kernel.IPTRule.Same) && slices.EqualFunc(have, wantEntries, kernel.IPTRule.Same)
+	same := slices.EqualFunc(d.Saved[chain], want, kernel.IPTRule.Same) &&
+		slices.EqualFunc(have, wantEntries, kernel.IPTRule.Same)
 	if !same && len(d.Saved[chain]) == len(want) && len(have) == len(wantEntries) { // perhaps only put in other words
 		missing, err := x.Missing(ctx, slices.Concat(want, wantEntries)...)
 		if err != nil {
@@ -309,7 +316,8 @@ func declares(line string) int {
 
 // survivingRules are the rules of a container's chain that lead to the addresses keep, with the marks of the same
 // ports, and the entries that lead there.
-func survivingRules(saved map[string][]kernel.IPTRule, chain string, keep []netip.Addr) (rules, entries []kernel.IPTRule) {
+func survivingRules(saved map[string][]kernel.IPTRule, chain string,
+	keep []netip.Addr) (rules, entries []kernel.IPTRule) {
 	var ports []kernel.IPTRule
 	for _, r := range saved[chain] {
 		if r.Jump == "DNAT" && slices.Contains(keep, r.To.Addr()) {
@@ -325,7 +333,8 @@ func survivingRules(saved map[string][]kernel.IPTRule, chain string, keep []neti
 		}
 	}
 	for _, r := range saved[HostportDNAT] {
-		if r.Jump == chain && slices.ContainsFunc(ports, func(p kernel.IPTRule) bool { return p.Proto == r.Proto && meet(p.Ports, r.Ports) }) {
+		if r.Jump == chain && slices.ContainsFunc(ports,
+			func(p kernel.IPTRule) bool { return p.Proto == r.Proto && meet(p.Ports, r.Ports) }) {
 			entries = append(entries, r)
 		}
 	}
@@ -400,7 +409,8 @@ func (p PublishIPTables) published() *published {
 
 // PublishIPTablesKind is the Kind of PublishIPTables.
 func PublishIPTablesKind() plan.Kind {
-	return resource.KindByRemover("published ports in iptables", iptOwners(IPTPublishedRecord), func(o spec.Owner) plan.Remover {
-		return PublishIPTables{Publish: Publish{Owner: o}}
-	})
+	return resource.KindByRemover("published ports in iptables", iptOwners(IPTPublishedRecord),
+		func(o spec.Owner) plan.Remover {
+			return PublishIPTables{Publish: Publish{Owner: o}}
+		})
 }

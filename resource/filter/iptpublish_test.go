@@ -16,7 +16,8 @@ import (
 )
 
 func iptPublish(ports ...PortMapping) PublishIPTables {
-	return PublishIPTables{MarkBit: 13, Publish: Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: ports}}
+	return PublishIPTables{MarkBit: 13, Publish: Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"),
+		To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: ports}}
 }
 
 // The chains that are for all stay when an attachment goes, as the reference leaves them; so the state before the
@@ -35,7 +36,8 @@ func TestPublishIPTablesLaw(t *testing.T) {
 			PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.1"), HostPort: 90, ContainerPort: 80},
 			PortMapping{Protocol: "tcp", HostPort: 9000, HostPortEnd: 9010, ContainerPort: 9000},
 			PortMapping{Protocol: "tcp", HostPort: 9100, HostPortEnd: 9102, ContainerPort: 100},
-			PortMapping{Protocol: "tcp", HostPort: 9200, ContainerPort: 80, AllowFrom: []netip.Prefix{contract.Prefix("192.0.2.0/24"), contract.Prefix("2001:db8::/32")}})
+			PortMapping{Protocol: "tcp", HostPort: 9200, ContainerPort: 80,
+				AllowFrom: []netip.Prefix{contract.Prefix("192.0.2.0/24"), contract.Prefix("2001:db8::/32")}})
 		p.Conditions4 = []string{"-s", "0.0.0.0/1", "! -i lo9"}
 		ipt := func(line string) func(*testing.T) {
 			return func(t *testing.T) { contract.Host(t, w, "iptables-%v -t nat %s", v, line) }
@@ -46,15 +48,19 @@ func TestPublishIPTablesLaw(t *testing.T) {
 		chain := DNATChain(contract.Owner)
 		state := func(t testing.TB) string { return contract.IPTablesState(t, w, v) + contract.State(t, w) }
 		contract.Terms{State: state}.Test(t, w, p,
-			contract.Break("dnat", ipt("-D "+chain+" -p tcp --dport 8080 -j DNAT --to-destination 10.1.2.5:80"), "--dport 8080 -j DNAT"),
-			contract.Break("dnat6", ipt6("-D "+chain+" -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"), "--dport 53 -j DNAT"),
-			contract.Break("dnat of sctp", ipt("-D "+chain+" -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"), "--dport 132 -j DNAT"),
+			contract.Break("dnat", ipt("-D "+chain+" -p tcp --dport 8080 -j DNAT --to-destination 10.1.2.5:80"),
+				"--dport 8080 -j DNAT"),
+			contract.Break("dnat6", ipt6("-D "+chain+" -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"),
+				"--dport 53 -j DNAT"),
+			contract.Break("dnat of sctp", ipt("-D "+chain+" -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"),
+				"--dport 132 -j DNAT"),
 			contract.Break("mark", ipt("-F "+chain), "-j CNI-HOSTPORT-SETMARK"),
 			contract.Break("entry", ipt("-D "+HostportDNAT+" 2"), "-m multiport --dports "),
 			contract.Break("hook", ipt("-F PREROUTING"), "PREROUTING"),
 			contract.Break("hook6", ipt6("-F OUTPUT"), "OUTPUT"),
 			contract.Break("masquerade", ipt("-F POSTROUTING"), "POSTROUTING"),
-			contract.Break("too much", ipt("-A "+chain+" -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"), "nobody asked for"),
+			contract.Break("too much", ipt("-A "+chain+" -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"),
+				"nobody asked for"),
 		)
 	})
 }
@@ -65,16 +71,19 @@ func TestPublishIPTablesPaths(t *testing.T) {
 			t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
 				l := newLab(t)
 				contract.SettleOn(t, l.w, v)
-				if _, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call, Optional: true},
+				if _, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call,
+					Optional: true},
 					kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true}); err != nil {
 					t.Fatal(err)
 				}
-				p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
+				p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
+					PortMapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
 					PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
 					PortMapping{Protocol: "tcp", HostIP: contract.Addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
 					PortMapping{Protocol: "tcp", HostPort: 70, HostPortEnd: 90, ContainerPort: 70, HostIP: contract.Addr("192.0.2.1")},
 					PortMapping{Protocol: "tcp", HostPort: 700, HostPortEnd: 702, ContainerPort: 79},
-					PortMapping{Protocol: "tcp", HostPort: 800, ContainerPort: 80, AllowFrom: []netip.Prefix{contract.Prefix("192.0.2.3/32"), contract.Prefix("2001:db8::2/128")}})
+					PortMapping{Protocol: "tcp", HostPort: 800, ContainerPort: 80,
+						AllowFrom: []netip.Prefix{contract.Prefix("192.0.2.3/32"), contract.Prefix("2001:db8::2/128")}})
 				l.ensure(p, l.w)
 				for _, network := range []string{"tcp", "udp"} {
 					l.serve(l.a, "a", network, ":80")
@@ -119,7 +128,8 @@ func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
 			t.Fatalf("route_localnet is %s", got)
 		}
 		l.serve(l.w.Host, "host", "tcp", "127.0.0.1:9999")
-		l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99", "ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
+		l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99",
+			"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
 		l.expect(l.b, "tcp", "127.0.0.1:9999", "")
 		nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
 		l.expect(l.b, "tcp", "127.0.0.1:9999", "host 10.1.2.6")
@@ -144,7 +154,8 @@ func TestPublishIPTablesConflicts(t *testing.T) {
 		before := contract.IPTablesState(t, l.w, v)
 		refused := func(who string, err error) {
 			t.Helper()
-			if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeConfig || !strings.Contains(e.Msg, "8080") || !strings.Contains(e.Msg, who) {
+			if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeConfig || !strings.Contains(e.Msg, "8080") ||
+				!strings.Contains(e.Msg, who) {
 				t.Errorf("%v", err)
 			}
 		}
@@ -156,10 +167,12 @@ func TestPublishIPTablesConflicts(t *testing.T) {
 			t.Errorf("a refused one has left %s", contract.Difference(before, after))
 		}
 		elsewhere := b
-		elsewhere.Ports = []PortMapping{{Protocol: "tcp", HostPort: 8080, ContainerPort: 80, HostIP: contract.Addr("192.0.2.9")}}
+		elsewhere.Ports = []PortMapping{{Protocol: "tcp", HostPort: 8080, ContainerPort: 80,
+			HostIP: contract.Addr("192.0.2.9")}}
 		_, err = elsewhere.Ensure(t.Context(), l.world(l.b))
 		refused("net/c1", err)
-		elsewhere.Ports = []PortMapping{{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, {Protocol: "tcp", HostPort: 8081, ContainerPort: 80}}
+		elsewhere.Ports = []PortMapping{{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
+			{Protocol: "tcp", HostPort: 8081, ContainerPort: 80}}
 		l.ensure(elsewhere, l.world(l.b))
 		contract.Remove(t, l.w, elsewhere)
 
@@ -192,8 +205,10 @@ func TestPublishIPTablesTwice(t *testing.T) {
 			contract.Ensure(t, w, clean)
 			contract.Remove(t, w, clean)
 			before := contract.IPTablesState(t, w, v)
-			one := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80})
-			two := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53})
+			one := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
+				PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80})
+			two := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
+				PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53})
 			two.Owner.IfName, two.To4, two.To6 = "eth1", contract.Prefix("10.1.2.9/24"), contract.Prefix("fd00::9/64")
 			contract.Ensure(t, w, one)
 			contract.Ensure(t, w, two)
@@ -204,7 +219,8 @@ func TestPublishIPTablesTwice(t *testing.T) {
 			}
 			contract.Remove(t, w, one)
 			contract.Verify(t, w, two)
-			if s := contract.IPTablesState(t, w, v); strings.Contains(s, one.To4.Addr().String()) || strings.Contains(s, one.To6.Addr().String()) {
+			if s := contract.IPTablesState(t, w, v); strings.Contains(s, one.To4.Addr().String()) ||
+				strings.Contains(s, one.To6.Addr().String()) {
 				t.Errorf("left:\n%s", s)
 			}
 			contract.Remove(t, w, two)
@@ -234,7 +250,8 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 			{"no option", func(p *PublishIPTables) { p.Conditions4 = []string{"--no-such-thing", "x"} }, `conditionsV4: "--no-such-thing x"`},
 			{"another family", func(p *PublishIPTables) { p.Conditions6 = []string{"-s", "10.0.0.1"} }, "10.0.0.1"},
 			{"no chain", func(p *PublishIPTables) { p.SetMarkChain = "KUBE-MARK-MASQ" }, `externalSetMarkChain: "KUBE-MARK-MASQ"`},
-			{"two lines", func(p *PublishIPTables) { p.Conditions4 = []string{"-m comment --comment \"x\n-A INPUT"} }, "conditionsV4"},
+			{"two lines", func(p *PublishIPTables) { p.Conditions4 = []string{"-m comment --comment \"x\n-A INPUT"} },
+				"conditionsV4"},
 		} {
 			p := iptPublish(port)
 			c.p(&p)
@@ -254,7 +271,8 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 		p.SetMarkChain, p.To6 = "KUBE-MARK-MASQ", netip.Prefix{}
 		contract.Ensure(t, w, p)
 		contract.Verify(t, w, p)
-		if s := contract.IPTablesState(t, w, v); !strings.Contains(s, "-j KUBE-MARK-MASQ") || strings.Contains(s, hostportSetMark) {
+		if s := contract.IPTablesState(t, w, v); !strings.Contains(s, "-j KUBE-MARK-MASQ") ||
+			strings.Contains(s, hostportSetMark) {
 			t.Errorf("%s", s)
 		}
 		contract.Remove(t, w, p)

@@ -12,7 +12,8 @@ import (
 
 // Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
 func (p PublishIPTables) Remove(ctx context.Context, w *kernel.World) error {
-	return removeNAT(ctx, w, IPTPublishedRecord, p.Owner, p, DNATChain(p.Owner), "CNI-SN-"+resource.ReferenceHash(p.Owner, 21))
+	return removeNAT(ctx, w, IPTPublishedRecord, p.Owner, p, DNATChain(p.Owner),
+		"CNI-SN-"+resource.ReferenceHash(p.Owner, 21))
 }
 
 func (p PublishIPTables) remove(ctx context.Context, w *kernel.World) error {
@@ -32,7 +33,8 @@ func (p PublishIPTables) remove(ctx context.Context, w *kernel.World) error {
 }
 
 // RemovePublished removes a container's chain and what leads there, but for what leads to the addresses keep.
-func RemovePublished(ctx context.Context, w *kernel.World, v6 bool, chain string, keep []netip.Addr) (flows []kernel.UDPFlow, err error) {
+func RemovePublished(ctx context.Context, w *kernel.World, v6 bool, chain string,
+	keep []netip.Addr) (flows []kernel.UDPFlow, err error) {
 	all, err := IPTHaving(w, v6, "nat", chain)
 	errs := []error{err}
 	for _, x := range all {
@@ -86,8 +88,8 @@ func RemovePublished(ctx context.Context, w *kernel.World, v6 bool, chain string
 	return flows, errors.Join(errs...)
 }
 
-// removeChain removes the rules of another chain that lead to a chain, but for those from the addresses keep, and the chain
-// with the last of them.
+// removeChain removes the rules of another chain that lead to a chain, but for those from the addresses keep, and the
+// chain with the last of them.
 func removeChain(ctx context.Context, w *kernel.World, v6 bool, chain, from string, keep []netip.Addr) error {
 	all, err := IPTHaving(w, v6, "nat", chain)
 	errs := []error{err}
@@ -98,7 +100,8 @@ func removeChain(ctx context.Context, w *kernel.World, v6 bool, chain, from stri
 			continue
 		}
 		rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != chain })
-		gone := slices.DeleteFunc(slices.Clone(rules), func(r kernel.IPTRule) bool { return slices.Contains(keep, r.Src.Addr()) })
+		gone := slices.DeleteFunc(slices.Clone(rules),
+			func(r kernel.IPTRule) bool { return slices.Contains(keep, r.Src.Addr()) })
 		chains := []string{chain}
 		if len(gone) < len(rules) {
 			chains = nil

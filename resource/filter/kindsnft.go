@@ -37,18 +37,19 @@ func IsolatedPortKind() plan.Kind {
 	return nftKind{"isolated bridge port", bridgeTable, []uint32{kindIsolatedPort}}
 }
 
-// SharedChainKind is the Kind of chains and sets of our tables that attachments share. They are no attachment's: GC removes those that none
-// is in.
+// SharedChainKind is the Kind of chains and sets of our tables that attachments share. They are no attachment's: GC
+// removes those that none is in.
 func SharedChainKind() plan.Kind {
-	return resource.NewKind("shared nft chains", resource.KindFuncs{Tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
-		var errs []error
-		for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
-			if err := withFilter(ctx, w, t, filter.prune); !unavailable(err) {
-				errs = append(errs, err)
+	return resource.NewKind("shared nft chains",
+		resource.KindFuncs{Tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
+			var errs []error
+			for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+				if err := withFilter(ctx, w, t, filter.prune); !unavailable(err) {
+					errs = append(errs, err)
+				}
 			}
-		}
-		return errors.Join(errs...)
-	}})
+			return errors.Join(errs...)
+		}})
 }
 
 // Name implements plan.Kind.

@@ -28,8 +28,8 @@ func ForwardKind() plan.Kind {
 		}})
 }
 
-// PolicyKind is the Kind of Ingress and IPTIngress on links that attachments share. The network's policy on a link goes with the last
-// attachment that has one.
+// PolicyKind is the Kind of Ingress and IPTIngress on links that attachments share. The network's policy on a link goes
+// with the last attachment that has one.
 func PolicyKind() plan.Kind {
 	return resource.NewKind("policy", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {

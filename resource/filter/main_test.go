@@ -20,7 +20,8 @@ func TestMain(m *testing.M) {
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
 func kinds() []plan.Kind {
-	return []plan.Kind{PolicyKind(), FailClosedKind(), ForwardKind(), PublishIPTablesKind(), MasqueradeIPTablesKind(), SharedChainKind(), MasqueradeKind(), PublishKind(), IngressKind(), SpoofCheckKind(), IsolatedPortKind()}
+	return []plan.Kind{PolicyKind(), FailClosedKind(), ForwardKind(), PublishIPTablesKind(), MasqueradeIPTablesKind(),
+		SharedChainKind(), MasqueradeKind(), PublishKind(), IngressKind(), SpoofCheckKind(), IsolatedPortKind()}
 }
 
 // kindOf is the Kind of a resource, and whose it is.
@@ -51,6 +52,7 @@ func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 
 // sweepNFT removes what owners that keep does not want have in our tables.
 func sweepNFT(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool) error {
-	nft := []plan.Kind{SharedChainKind(), MasqueradeKind(), PublishKind(), IngressKind(), SpoofCheckKind(), IsolatedPortKind()}
+	nft := []plan.Kind{SharedChainKind(), MasqueradeKind(), PublishKind(), IngressKind(), SpoofCheckKind(),
+		IsolatedPortKind()}
 	return contract.SweepKinds(ctx, w, nft, network, keep, nil)
 }

@@ -26,7 +26,8 @@ type Masquerade struct {
 }
 
 func (m Masquerade) String() string {
-	return resource.Line("masquerade", resource.Prefixes("saddr", m.From), resource.Prefixes("daddr !=", m.Except), resource.Prefixes("force daddr", m.Force), resource.Addrs("snat to", m.SNATTo))
+	return resource.Line("masquerade", resource.Prefixes("saddr", m.From), resource.Prefixes("daddr !=", m.Except),
+		resource.Prefixes("force daddr", m.Force), resource.Addrs("snat to", m.SNATTo))
 }
 
 // ValidSNATTo returns nil for addresses that can be a source: one of a family, and none of a kind that no answer
@@ -42,9 +43,11 @@ func ValidSNATTo(list []netip.Addr) error {
 		case !a.IsValid():
 			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: \"\": want an address of this host, such as 192.0.2.1", i)
 		case a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast():
-			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: no answer would find it; want an address of this host that others reach, such as 192.0.2.1 or 2001:db8::1", i, a)
+			return spec.Errorf(spec.CodeConfig,
+				"snatTo[%d]: %v: no answer would find it; want an address of this host that others reach, such as 192.0.2.1 or 2001:db8::1", i, a)
 		case have[n].IsValid():
-			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i, a, have[n])
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i, a,
+				have[n])
 		}
 		have[n] = a
 	}

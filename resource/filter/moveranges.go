@@ -4,9 +4,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// moveRanges makes the list of ranges where a table lacks it, and moves there what an earlier version had among the claims of
-// ports. In the upper byte of the number it had 1 to 4 for a range, by its width, and 0xff for a mark, which goes. That
-// is one transaction, so that no claim is ever missing or there twice.
+// moveRanges makes the list of ranges where a table lacks it, and moves there what an earlier version had among the
+// claims of ports. In the upper byte of the number it had 1 to 4 for a range, by its width, and 0xff for a mark, which
+// goes. That is one transaction, so that no claim is ever missing or there twice.
 func (f filter) moveRanges(p portMaps) (ranges []kernel.NFTElem, err error) {
 	ports, err := f.NFT.List(p.claims)
 	if ports == nil || err != nil {

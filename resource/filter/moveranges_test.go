@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// asBefore turns the claims of ranges into those of the version before: among the claims of ports, by the smallest block of
-// 16, 256, 4096 or all ports that has them, with a mark for the 64 ports where each begins.
+// asBefore turns the claims of ranges into those of the version before: among the claims of ports, by the smallest
+// block of 16, 256, 4096 or all ports that has them, with a mark for the 64 ports where each begins.
 func asBefore(t *testing.T, w *kernel.World) {
 	t.Helper()
 	err := withFilter(t.Context(), w, inetTable(), func(f filter) error {
@@ -67,8 +67,8 @@ func asBefore(t *testing.T, w *kernel.World) {
 	}
 }
 
-// What an earlier version published stands through an upgrade: nothing that packets are led by changes, whoever comes meets
-// the ranges, who stands by takes over, and nothing is left of those who go.
+// What an earlier version published stands through an upgrade: nothing that packets are led by changes, whoever comes
+// meets the ranges, who stands by takes over, and nothing is left of those who go.
 func TestRangesOfEarlierVersion(t *testing.T) {
 	odd := func(p Publish) Publish {
 		p.Conditions4, p.To6 = []string{"iifname eth0"}, netip.Prefix{}
@@ -77,7 +77,8 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 	old := []Publish{
 		publishOf("c1", "one", "10.1.0.5/24", portRange("", 8000, 8010), tcp("", 80)),
 		publishOf("c1", "two", "10.2.0.5/24", portRange("", 8000, 8010)), // stands by
-		publishOf("c2", "one", "10.1.0.6/24", portRange("192.0.2.1", 1, 79), portRange("", 8011, 8012), portRange("2001:db8::1", 10000, 65535)),
+		publishOf("c2", "one", "10.1.0.6/24", portRange("192.0.2.1", 1, 79), portRange("", 8011, 8012),
+			portRange("2001:db8::1", 10000, 65535)),
 		odd(publishOf("c3", "one", "10.1.0.7/24", portRange("", 8000, 65535))),
 	}
 	before := func(t *testing.T) (w *kernel.World, empty string) {
@@ -113,7 +114,8 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 		},
 		"ADD of a port in a range": func(t *testing.T, w *kernel.World) {
 			p := publishOf("c9", "one", "10.1.0.9/24", tcp("", 8012))
-			if _, err := p.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "in the range 8011-8012 by one/c2/eth0") {
+			if _, err := p.Ensure(t.Context(), w); err == nil ||
+				!strings.Contains(err.Error(), "in the range 8011-8012 by one/c2/eth0") {
 				t.Errorf("got %v", err)
 			}
 		},
@@ -127,7 +129,8 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 		},
 		"ADD by iptables": func(t *testing.T, w *kernel.World) {
 			p := PublishIPTables{Publish: publishOf("c9", "one", "10.1.0.9/24", tcp("", 8012))}
-			if err := p.conflictsWithNFT(t.Context(), w); err == nil || !strings.Contains(err.Error(), "in the range 8011-8012") {
+			if err := p.conflictsWithNFT(t.Context(), w); err == nil ||
+				!strings.Contains(err.Error(), "in the range 8011-8012") {
 				t.Errorf("got %v", err)
 			}
 		},

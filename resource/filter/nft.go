@@ -86,8 +86,8 @@ func (f filter) write(b *kernel.NFTBatch) error {
 	return nil
 }
 
-// ensureBase makes what always stands in the table, and a part, where something of them is missing. What was read before that
-// is of another generation: the error is ERESTART.
+// ensureBase makes what always stands in the table, and a part, where something of them is missing. What was read
+// before that is of another generation: the error is ERESTART.
 func (f filter) ensureBase(p *chainSet) error {
 	if !f.t.Ends && f.CanEnd() {
 		f.t.Ends = true
@@ -149,8 +149,8 @@ func (f filter) ensureBase(p *chainSet) error {
 	return nil
 }
 
-// move makes the sets of a table of an earlier version anew, so that elements can end there. The administrator's chain is
-// never touched; what it looks something up in stays as it is.
+// move makes the sets of a table of an earlier version anew, so that elements can end there. The administrator's chain
+// is never touched; what it looks something up in stays as it is.
 func (f filter) move() (moved bool, err error) {
 	if !f.t.Ends {
 		return false, nil
@@ -185,7 +185,8 @@ func newChainSet(t *kernel.NFTTable) *chainSet {
 
 // share adds a chain for those that a set of its name has, and returns the set. A line in the chain from leads
 // there; way is what it looks up.
-func (p *chainSet) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRule, rules []*kernel.NFTRule) *kernel.NFTSet {
+func (p *chainSet) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRule,
+	rules []*kernel.NFTRule) *kernel.NFTSet {
 	var all strings.Builder
 	for _, r := range rules {
 		all.WriteString(r.Code())
@@ -268,5 +269,6 @@ func (f filter) verify(p *chainSet, o spec.Owner, kind uint32, want []kernel.NFT
 
 // unavailable reports whether the kernel has no nf_tables, in which case there is nothing to remove.
 func unavailable(err error) bool {
-	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)
+	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL) ||
+		errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -81,10 +81,13 @@ func TestAllowFrom(t *testing.T) {
 // Answers to a container that lets only some in are no requests to it, though they come to its address.
 func TestAllowFromLetsAnswersBack(t *testing.T) {
 	l := newLab(t)
-	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 80, ContainerPort: 80, AllowFrom: []netip.Prefix{contract.Prefix("203.0.113.0/24")}}), l.w)
-	b := Publish{Owner: l.ownerB, To4: l.toB, SNAT: false, Ports: []PortMapping{{Protocol: "tcp", HostIP: contract.Addr("192.0.2.1"), HostPort: 80, ContainerPort: 80}}}
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 80, ContainerPort: 80,
+		AllowFrom: []netip.Prefix{contract.Prefix("203.0.113.0/24")}}), l.w)
+	b := Publish{Owner: l.ownerB, To4: l.toB, SNAT: false,
+		Ports: []PortMapping{{Protocol: "tcp", HostIP: contract.Addr("192.0.2.1"), HostPort: 80, ContainerPort: 80}}}
 	l.in(l.w.Host, "ip addr add 10.3.0.1/24 dev br0")
-	l.in(l.b, "ip addr flush dev eth0 scope global", "ip addr add 10.3.0.6/24 dev eth0", "ip route replace default via 10.3.0.1")
+	l.in(l.b, "ip addr flush dev eth0 scope global", "ip addr add 10.3.0.6/24 dev eth0",
+		"ip route replace default via 10.3.0.1")
 	b.To4 = contract.Prefix("10.3.0.6/24")
 	l.ensure(b, l.world(l.b))
 	l.serve(l.b, "b", "tcp", ":80")
@@ -94,10 +97,11 @@ func TestAllowFromLetsAnswersBack(t *testing.T) {
 func TestAllowFromLaw(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Wire(t, w)
-	p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
-		onlyFrom(tcp("", 8080), "192.0.2.0/24", "2001:db8::/32"),
-		onlyFrom(portRange("", 9000, 9009), "192.0.2.0/24"),
-	}}
+	p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"),
+		SNAT: true, Ports: []PortMapping{
+			onlyFrom(tcp("", 8080), "192.0.2.0/24", "2001:db8::/32"),
+			onlyFrom(portRange("", 9000, 9009), "192.0.2.0/24"),
+		}}
 	named := func(set string) string {
 		return regexp.MustCompile(set + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 	}
@@ -107,9 +111,14 @@ func TestAllowFromLaw(t *testing.T) {
 	nftLaw(t, w, p,
 		contract.Break("port", del("allow_ip", "10.1.2.5 . tcp . 8080"), "{ 10.1.2.5 . tcp . 8080 } is missing"),
 		contract.Break("port6", del("allow_ip6", "fd00::5 . tcp . 8080"), "{ fd00::5 . tcp . 8080 } is missing"),
-		contract.Break("range", del("allow_ip_range", "10.1.2.5 . tcp . 9000-9009"), "{ 10.1.2.5 . tcp . 9000-9009 } is missing"),
-		contract.Break("range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"), "{ fd00::5 . tcp . 9000-9009 } is missing"),
-		contract.Break("itself", func(t *testing.T) { nft(t, w, "delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }") }, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"),
+		contract.Break("range", del("allow_ip_range", "10.1.2.5 . tcp . 9000-9009"),
+			"{ 10.1.2.5 . tcp . 9000-9009 } is missing"),
+		contract.Break("range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"),
+			"{ fd00::5 . tcp . 9000-9009 } is missing"),
+		contract.Break("itself", func(t *testing.T) {
+			nft(t, w,
+				"delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }")
+		}, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"),
 		contract.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
 		contract.Break("list", func(t *testing.T) {
 			nft(t, w, "insert rule inet fairlead "+named("allow_ip")+" ip saddr 198.51.100.0/24 return")
@@ -117,7 +126,8 @@ func TestAllowFromLaw(t *testing.T) {
 		contract.Break("shorter list", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
 		contract.Break("way", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
 		contract.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, "is missing"),
-		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+			"nft table inet fairlead is missing"),
 	)
 	// DEL by owner alone.
 	before := elements(t, w)
@@ -136,8 +146,10 @@ func TestAllowFromOnce(t *testing.T) {
 		bad   bool
 	}{
 		{"other addresses", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("192.0.2.2", 80)}, true},
-		{"in a range", []PortMapping{onlyFrom(portRange("192.0.2.1", 80, 90), "10.0.0.0/8"), onlyFrom(portRange("192.0.2.2", 85, 99), "11.0.0.0/8")}, true},
-		{"same list", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8", "11.0.0.0/8"), onlyFrom(tcp("192.0.2.2", 80), "11.0.0.0/8", "10.0.0.0/8")}, false},
+		{"in a range", []PortMapping{onlyFrom(portRange("192.0.2.1", 80, 90), "10.0.0.0/8"),
+			onlyFrom(portRange("192.0.2.2", 85, 99), "11.0.0.0/8")}, true},
+		{"same list", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8", "11.0.0.0/8"),
+			onlyFrom(tcp("192.0.2.2", 80), "11.0.0.0/8", "10.0.0.0/8")}, false},
 		{"same port", []PortMapping{onlyFrom(portRange("", 80, 90), "10.0.0.0/8"), portRange("", 90, 99)}, true},
 		{"other ports", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("192.0.2.1", 81)}, false},
 		{"other families", []PortMapping{onlyFrom(tcp("192.0.2.1", 80), "10.0.0.0/8"), tcp("2001:db8::1", 80)}, false},

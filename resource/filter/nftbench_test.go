@@ -22,7 +22,8 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 			var batch kernel.NFTBatch
 			for end := min(n, i+200); i < end; i++ {
 				o := spec.Owner{Network: "crowd", ContainerID: strconv.Itoa(i), IfName: "eth0"}
-				p := Publish{Owner: o, SNAT: true, Ports: []PortMapping{{Protocol: "tcp", HostPort: uint16(10000 + i), ContainerPort: 80}},
+				p := Publish{Owner: o, SNAT: true, Ports: []PortMapping{{Protocol: "tcp", HostPort: uint16(10000 + i),
+					ContainerPort: 80}},
 					To4: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 16)}
 				m := Masquerade{Owner: o, From: []netip.Prefix{p.To4}}
 				pub, err := p.want(f.t)
@@ -133,7 +134,8 @@ func BenchmarkRange(b *testing.B) {
 				crowd(b, w, 1000)
 			case "1000 ranges":
 				for i := range 1000 {
-					contract.Ensure(b, w, publishOf(strconv.Itoa(i), "crowd", fmt.Sprintf("10.200.%d.%d/16", i/200, i%200+1), portRange("", uint16(10000+i*20), uint16(10019+i*20))))
+					contract.Ensure(b, w, publishOf(strconv.Itoa(i), "crowd", fmt.Sprintf("10.200.%d.%d/16", i/200, i%200+1),
+						portRange("", uint16(10000+i*20), uint16(10019+i*20))))
 				}
 			}
 			for _, s := range shapes {

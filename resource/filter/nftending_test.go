@@ -44,7 +44,8 @@ func deleted(t *testing.T, w *kernel.World, do func()) (n int) {
 	t.Helper()
 	var fd int
 	err := w.Host.Do(func() (err error) {
-		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER); err != nil {
+		if fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+			unix.NETLINK_NETFILTER); err != nil {
 			return err
 		}
 		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
@@ -70,7 +71,8 @@ func deleted(t *testing.T, w *kernel.World, do func()) (n int) {
 }
 
 func endingPlan() plan.Plan {
-	return append(killFilterPlan(), publishOf("c1", "other", "10.2.2.5/24", portRange("", 9000, 9010), PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}))
+	return append(killFilterPlan(), publishOf("c1", "other", "10.2.2.5/24", portRange("", 9000, 9010),
+		PortMapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}))
 }
 
 // DEL deletes no element where they can end, and they are gone when it is done; where they cannot, it deletes them.
@@ -91,7 +93,8 @@ func TestRemoveEnds(t *testing.T) {
 			}
 			n, err := w.Host.NFT()
 			for _, s := range inetTable().Sets {
-				err = errors.Join(err, n.RawElements(s.Table, s.Name, func([]byte) { t.Errorf("where elements can end (%s), %s has one", can, s.Name) }))
+				err = errors.Join(err, n.RawElements(s.Table, s.Name,
+					func([]byte) { t.Errorf("where elements can end (%s), %s has one", can, s.Name) }))
 			}
 			if err != nil {
 				t.Error(err)
@@ -176,8 +179,8 @@ func TestKilledEnding(t *testing.T) {
 	t.Logf("killed at %d points", points)
 }
 
-// A port that comes and goes as fast as can be, beside many others, always comes: the kernel sorts a set anew where one key
-// has ended too often in it.
+// A port that comes and goes as fast as can be, beside many others, always comes: the kernel sorts a set anew where one
+// key has ended too often in it.
 func TestEndingOften(t *testing.T) {
 	w := contract.NewWorld(t)
 	needEnding(t, w)
@@ -226,7 +229,8 @@ func moved(t *testing.T, w *kernel.World) (p plan.Plan, before string) {
 // typed is how nft(8) begins to say what a set is.
 var typed = regexp.MustCompile(`(?m)^\t(set|map) `)
 
-// unflagged is what nft(8) shows but for whether elements can end, in an order of its own, as sets that are made anew come last.
+// unflagged is what nft(8) shows but for whether elements can end, in an order of its own, as sets that are made anew
+// come last.
 func unflagged(state string) string {
 	state = strings.ReplaceAll(strings.ReplaceAll(state, "\t\tflags timeout\n", ""), "interval,timeout", "interval")
 	lines := strings.Fields(state)
@@ -287,10 +291,12 @@ func TestTablesThatAdministratorUses(t *testing.T) {
 	for _, r := range p {
 		contract.Ensure(t, w, r)
 	}
-	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "set", "inet", "fairlead", "known"); strings.Contains(s, "timeout") {
+	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "set", "inet", "fairlead", "known"); strings.Contains(s,
+		"timeout") {
 		t.Errorf("made anew: %s", s)
 	}
-	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "map", "inet", "fairlead", "publish_ip_any"); !strings.Contains(s, "timeout") {
+	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "map", "inet", "fairlead", "publish_ip_any"); !strings.Contains(s,
+		"timeout") {
 		t.Errorf("not made anew: %s", s)
 	}
 	if err := p.Remove(t.Context(), w); err != nil {

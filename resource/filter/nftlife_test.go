@@ -39,7 +39,8 @@ func TestRemoveLooksAtTags(t *testing.T) {
 // clause: P12
 func TestRemoveNothing(t *testing.T) {
 	w := contract.NewHost(t)
-	for _, r := range []plan.Remover{Masquerade{Owner: contract.Owner}, Publish{Owner: contract.Owner}, SpoofCheck{Owner: contract.Owner}} {
+	for _, r := range []plan.Remover{Masquerade{Owner: contract.Owner}, Publish{Owner: contract.Owner},
+		SpoofCheck{Owner: contract.Owner}} {
 		contract.Remove(t, w, r)
 	}
 	if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
@@ -56,7 +57,8 @@ func TestSweepNFT(t *testing.T) {
 	skeleton(t, w)
 	all := func(container, network, to string, port uint16) []plan.Remover {
 		p := publishOf(container, network, to, tcp("", port), tcp("192.0.2.1", port+1))
-		return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4}}, SpoofCheck{Owner: p.Owner, Link: "v" + container + network, MAC: "02:00:00:00:00:01"}}
+		return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4}},
+			SpoofCheck{Owner: p.Owner, Link: "v" + container + network, MAC: "02:00:00:00:00:01"}}
 	}
 	keep := append(all("c1", "net", "10.1.2.5/24", 80), all("c1", "other", "10.2.2.5/24", 90)...)
 	for _, r := range keep {
@@ -122,18 +124,23 @@ func TestPacketFilter(t *testing.T) {
 func TestNFTReload(t *testing.T) {
 	w := contract.NewHost(t)
 	long := strings.Repeat("x", 200)
-	for n, line := range []string{"ip addr add 10.1.2.254/24 dev br%d", "ip addr add 2001:db8:1111:2222::fe/63 dev br%d nodad"} {
+	for n, line := range []string{"ip addr add 10.1.2.254/24 dev br%d",
+		"ip addr add 2001:db8:1111:2222::fe/63 dev br%d nodad"} {
 		contract.Host(t, w, "ip link add br%d up type bridge", n)
 		contract.Host(t, w, line, n)
-		contract.Ensure(t, w, IngressPolicy{Owner: contract.Owner, Link: fmt.Sprintf("br%d", n), Policy: PolicyStrict, To: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("2001:db8:1111:2222::5/63")}})
+		contract.Ensure(t, w, IngressPolicy{Owner: contract.Owner, Link: fmt.Sprintf("br%d", n), Policy: PolicyStrict,
+			To: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("2001:db8:1111:2222::5/63")}})
 	}
 	for i, o := range []spec.Owner{contract.Owner, {Network: long, ContainerID: long, IfName: `a"b\c`}, {Network: "netö", ContainerID: "c$(reboot)", IfName: "é;"}} {
-		p := Publish{Owner: o, To4: contract.Prefix(fmt.Sprintf("10.1.2.%d/24", i+1)), To6: contract.Prefix(fmt.Sprintf("2001:db8:1111:2222:3333:4444:5555:%d/64", i+6666)), SNAT: true,
-			Ports: []PortMapping{tcp("", uint16(i+1)), tcp("2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", uint16(65535-i))}, MasqAll: i == 2,
+		p := Publish{Owner: o, To4: contract.Prefix(fmt.Sprintf("10.1.2.%d/24", i+1)),
+			To6: contract.Prefix(fmt.Sprintf("2001:db8:1111:2222:3333:4444:5555:%d/64", i+6666)), SNAT: true,
+			Ports: []PortMapping{tcp("", uint16(i+1)),
+				tcp("2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff", uint16(65535-i))}, MasqAll: i == 2,
 			Conditions6: []string{"ip6 saddr { fd00::/7, ::1 } iifname eth* meta mark & 0xff 0x1 th sport != 1-1023"}}
 		contract.Ensure(t, w, p)
 		contract.Verify(t, w, p)
-		m := Masquerade{Owner: o, From: []netip.Prefix{p.To4, p.To6}, Except: []netip.Prefix{contract.Prefix("10.0.0.0/9"), contract.Prefix("192.0.2.1/32"), contract.Prefix("fc00::/7")}}
+		m := Masquerade{Owner: o, From: []netip.Prefix{p.To4, p.To6},
+			Except: []netip.Prefix{contract.Prefix("10.0.0.0/9"), contract.Prefix("192.0.2.1/32"), contract.Prefix("fc00::/7")}}
 		contract.Ensure(t, w, m)
 		contract.Verify(t, w, m)
 		contract.Ensure(t, w, SpoofCheck{Owner: o, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"})
@@ -163,8 +170,10 @@ func TestNFTParallel(t *testing.T) {
 	errs := make([]error, 64)
 	rs := make([][]plan.Remover, 64)
 	for i := range rs {
-		p := publishOf(fmt.Sprintf("c%d", i+100), "net", fmt.Sprintf("10.1.2.%d/24", i+2), tcp("", uint16(8000+i)), tcp(fmt.Sprintf("192.0.2.%d", i+1), 443))
-		rs[i] = []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4}}, SpoofCheck{Owner: p.Owner, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"}}
+		p := publishOf(fmt.Sprintf("c%d", i+100), "net", fmt.Sprintf("10.1.2.%d/24", i+2), tcp("", uint16(8000+i)),
+			tcp(fmt.Sprintf("192.0.2.%d", i+1), 443))
+		rs[i] = []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4}},
+			SpoofCheck{Owner: p.Owner, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"}}
 	}
 	run := func(do func(plan.Remover, *kernel.World) error) {
 		t.Helper()

@@ -43,7 +43,8 @@ func TestMasqueradeForceAndSource(t *testing.T) {
 	m.SNATTo = m.SNATTo[:1]
 	step("192.0.2.9", "2001:db8::1", "10.1.2.5", "fd00::5")
 	// All is the network's own, but for what is forced.
-	m.SNATTo, m.Except, m.From = nil, nil, []netip.Prefix{netip.PrefixFrom(l.toA.Addr(), 0), netip.PrefixFrom(l.toA6.Addr(), 0)}
+	m.SNATTo, m.Except, m.From = nil, nil, []netip.Prefix{netip.PrefixFrom(l.toA.Addr(), 0),
+		netip.PrefixFrom(l.toA6.Addr(), 0)}
 	step("10.1.2.5", "fd00::5", "10.1.2.5", "fd00::5")
 	m.Force = []netip.Prefix{contract.Prefix("198.51.100.0/24"), contract.Prefix("2001:db8:1::/64")}
 	step("10.1.2.5", "fd00::5", "198.51.100.1", "2001:db8:1::1")
@@ -53,8 +54,10 @@ func TestMasqueradeForceAndSource(t *testing.T) {
 // chain.
 func TestMasqueradeForceLaw(t *testing.T) {
 	w := contract.NewWorld(t)
-	m := Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")},
-		Force: []netip.Prefix{contract.Prefix("0.0.0.0/0"), contract.Prefix("::/0")}, SNATTo: []netip.Addr{contract.Addr("192.0.2.9"), contract.Addr("2001:db8::9")}}
+	m := Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24"),
+		contract.Prefix("fd00::5/64")},
+		Force: []netip.Prefix{contract.Prefix("0.0.0.0/0"),
+			contract.Prefix("::/0")}, SNATTo: []netip.Addr{contract.Addr("192.0.2.9"), contract.Addr("2001:db8::9")}}
 	shared := func(t testing.TB, family string) string {
 		return regexp.MustCompile(`masquerade_` + family + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 	}
@@ -101,12 +104,14 @@ func TestHostAddrs(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, word := range []string{"snatTo: 192.0.2.77: ", "192.0.2.9 (wan)", "198.51.100.1 (wan2)", "snatTo: 2001:db8::77: ", "2001:db8::9 (lo)"} {
+	for _, word := range []string{"snatTo: 192.0.2.77: ", "192.0.2.9 (wan)", "198.51.100.1 (wan2)",
+		"snatTo: 2001:db8::77: ", "2001:db8::9 (lo)"} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("the error does not say %q: %v", word, err)
 		}
 	}
-	if strings.Contains(err.Error(), "127.0.0.1") || strings.Contains(err.Error(), "fe80") || strings.Contains(err.Error(), "192.0.2.1:") {
+	if strings.Contains(err.Error(), "127.0.0.1") || strings.Contains(err.Error(), "fe80") ||
+		strings.Contains(err.Error(), "192.0.2.1:") {
 		t.Errorf("%v", err)
 	}
 }

@@ -36,20 +36,23 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{T: t, w: contract.NewWorld(t), b: contract.OpenNS(t), neighbour: contract.OpenNS(t), beyond: contract.OpenNS(t),
+	l := &lab{T: t, w: contract.NewWorld(t), b: contract.OpenNS(t), neighbour: contract.OpenNS(t),
+		beyond: contract.OpenNS(t),
 		ownerA: contract.Owner, ownerB: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"},
 		toA: contract.Prefix("10.1.2.5/24"), toA6: contract.Prefix("fd00::5/64"), toB: contract.Prefix("10.1.2.6/24"), b6: contract.Prefix("fd00::6/64")}
 	l.a = l.w.Container
 	for _, ns := range []*kernel.NS{l.w.Host, l.a, l.b, l.neighbour, l.beyond} {
 		l.in(ns, "sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0")
 	}
-	l.in(l.w.Host, "ip link add br0 type bridge", "ip addr add 10.1.2.1/24 dev br0", "ip addr add fd00::1/64 dev br0 nodad", "ip link set br0 up",
+	l.in(l.w.Host, "ip link add br0 type bridge", "ip addr add 10.1.2.1/24 dev br0",
+		"ip addr add fd00::1/64 dev br0 nodad", "ip link set br0 up",
 		"sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
 	l.plug(l.a, "va", "10.1.2.5/24", "fd00::5/64", "10.1.2.1", "fd00::1")
 	l.plug(l.b, "vb", "10.1.2.6/24", "fd00::6/64", "10.1.2.1", "fd00::1")
 	l.in(l.w.Host, "ip link set va master br0", "ip link set vb master br0")
 	l.plug(l.neighbour, "wan", "192.0.2.2/24", "2001:db8::2/64", "192.0.2.1", "2001:db8::1")
-	l.in(l.w.Host, "ip addr add 192.0.2.1/24 dev wan", "ip addr add 192.0.2.9/24 dev wan", "ip addr add 2001:db8::1/64 dev wan nodad", "ip addr add 2001:db8::9/128 dev lo")
+	l.in(l.w.Host, "ip addr add 192.0.2.1/24 dev wan", "ip addr add 192.0.2.9/24 dev wan",
+		"ip addr add 2001:db8::1/64 dev wan nodad", "ip addr add 2001:db8::9/128 dev lo")
 	l.in(l.neighbour, "ip route add 2001:db8::9/128 via 2001:db8::1")
 	l.plug(l.beyond, "wan2", "198.51.100.2/24", "2001:db8:1::2/64", "198.51.100.1", "2001:db8:1::1")
 	l.in(l.w.Host, "ip addr add 198.51.100.1/24 dev wan2", "ip addr add 2001:db8:1::1/64 dev wan2 nodad")
@@ -64,7 +67,8 @@ func newLab(t *testing.T) *lab {
 	}
 	// Everybody learns where everybody is, so that what a test loses is lost by the filter.
 	for _, from := range []*kernel.NS{l.neighbour, l.a, l.b} {
-		for _, to := range []string{"198.51.100.2", "2001:db8:1::2", "10.1.2.5", "fd00::5", "10.1.2.6", "fd00::6", "192.0.2.2", "2001:db8::2"} {
+		for _, to := range []string{"198.51.100.2", "2001:db8:1::2", "10.1.2.5", "fd00::5", "10.1.2.6", "fd00::6",
+			"192.0.2.2", "2001:db8::2"} {
 			// The kernel joins the group of an address, and so hears its neighbours ask for it, in its own time.
 			var err error
 			for begin := time.Now(); ; {
@@ -90,8 +94,10 @@ func (l *lab) in(ns *kernel.NS, lines ...string) {
 
 func (l *lab) plug(ns *kernel.NS, hostEnd, addr, addr6, gw, gw6 string) {
 	l.Helper()
-	l.in(l.w.Host, "ip link add "+hostEnd+" type veth peer name eth0 netns "+strings.TrimPrefix(ns.Path, "/run/netns/"), "ip link set "+hostEnd+" up")
-	l.in(ns, "ip link set lo up", "ip addr add "+addr+" dev eth0", "ip addr add "+addr6+" dev eth0 nodad", "ip link set eth0 up",
+	l.in(l.w.Host, "ip link add "+hostEnd+" type veth peer name eth0 netns "+strings.TrimPrefix(ns.Path, "/run/netns/"),
+		"ip link set "+hostEnd+" up")
+	l.in(ns, "ip link set lo up", "ip addr add "+addr+" dev eth0", "ip addr add "+addr6+" dev eth0 nodad",
+		"ip link set eth0 up",
 		"ip route add default via "+gw, "ip route add default via "+gw6)
 }
 
@@ -194,7 +200,8 @@ func (l *lab) expect(ns *kernel.NS, network, addr, want string) {
 }
 
 func (l *lab) name(ns *kernel.NS) string {
-	for n, x := range map[string]*kernel.NS{"host": l.w.Host, "a": l.a, "b": l.b, "neighbour": l.neighbour, "beyond": l.beyond} {
+	for n, x := range map[string]*kernel.NS{"host": l.w.Host, "a": l.a, "b": l.b, "neighbour": l.neighbour,
+		"beyond": l.beyond} {
 		if x == ns {
 			return n
 		}

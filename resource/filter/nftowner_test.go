@@ -23,7 +23,8 @@ func tcp(host string, port uint16) PortMapping {
 
 func publishOf(container, network, to string, ports ...PortMapping) Publish {
 	to6 := "fd00::" + strings.NewReplacer(".", ":", "/24", "/64").Replace(to)
-	return Publish{Owner: spec.Owner{Network: network, ContainerID: container, IfName: "eth0"}, To4: contract.Prefix(to), To6: contract.Prefix(to6), SNAT: true, Ports: ports}
+	return Publish{Owner: spec.Owner{Network: network, ContainerID: container, IfName: "eth0"}, To4: contract.Prefix(to),
+		To6: contract.Prefix(to6), SNAT: true, Ports: ports}
 }
 
 // Two containers cannot have one port at overlapping addresses. The error says who has it and changes

@@ -212,7 +212,8 @@ func (e edit) claim(x kernel.NFTElem, hash [8]byte) {
 }
 
 // replace writes into b how the elements of an owner turn from have into want.
-func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []kernel.NFTElem, at map[string]*kernel.NFTElem) {
+func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []kernel.NFTElem,
+	at map[string]*kernel.NFTElem) {
 	e := edit{b, at}
 	for _, old := range have {
 		if old.place.Set != nil && !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, old.place) }) {
@@ -226,7 +227,10 @@ func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []k
 
 // record writes into b how an owner's entries in owners turn from have into want.
 func (f filter) record(b *kernel.NFTBatch, o spec.Owner, kind uint32, have []entry, want []kernel.NFTElem) {
-	if slices.EqualFunc(have, want, func(e entry, w kernel.NFTElem) bool { return e.place.Set != nil && sameKey(e.place, w) }) {
+	if slices.EqualFunc(have, want, func(e entry,
+		w kernel.NFTElem) bool {
+		return e.place.Set != nil && sameKey(e.place, w)
+	}) {
 		return
 	}
 	f.forget(b, have)

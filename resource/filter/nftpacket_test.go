@@ -117,7 +117,8 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 		l.serve(l.b, "b", network, ":53")
 		l.serve(l.beyond, "beyond", network, ":53")
 	}
-	for name, hosts := range map[string][]netip.Addr{"any address": {{}}, "one address": {contract.Addr("192.0.2.1"), contract.Addr("2001:db8::1")}} {
+	for name, hosts := range map[string][]netip.Addr{"any address": {{}},
+		"one address": {contract.Addr("192.0.2.1"), contract.Addr("2001:db8::1")}} {
 		l.Run(name, func(t *testing.T) {
 			m := *l
 			m.T = t
@@ -160,7 +161,8 @@ func TestPublishComesAfterOthers(t *testing.T) {
 // CVE-2020-8558: route_localnet must not let neighbours in to what listens on 127.0.0.1.
 func TestLoopbackStaysInside(t *testing.T) {
 	l := newLab(t)
-	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: contract.Addr("127.0.0.1"), HostPort: 8080, ContainerPort: 80}), l.w)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostIP: contract.Addr("127.0.0.1"), HostPort: 8080,
+		ContainerPort: 80}), l.w)
 	if got := contract.Sysctl(t, l.w.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
 		t.Fatalf("route_localnet is %s", got)
 	}
@@ -169,7 +171,8 @@ func TestLoopbackStaysInside(t *testing.T) {
 	l.expect(l.w.Host, "tcp", "127.0.0.1:8080", "a 10.1.2.1")
 
 	// b is a neighbour who wants in.
-	l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99", "ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
+	l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99",
+		"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
 	l.expect(l.b, "tcp", "127.0.0.1:9999", "")
 	l.expect(l.b, "tcp", "127.0.0.1:8080", "")
 	nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
@@ -186,14 +189,19 @@ func TestLoopbackIsNotSpoofed(t *testing.T) {
 	l.in(l.w.Host, "sysctl -qw net.ipv4.conf.br0.accept_local=1 net.ipv4.conf.br0.rp_filter=0 net.ipv4.conf.all.rp_filter=0")
 	l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1")
 	var in net.PacketConn
-	if err := l.w.Host.Do(func() (err error) { in, err = net.ListenPacket("udp4", "10.1.2.1:9998"); return err }); err != nil {
+	if err := l.w.Host.Do(func() (err error) {
+		in,
+			err = net.ListenPacket("udp4", "10.1.2.1:9998")
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	defer in.Close()
 	arrives := func(want bool) {
 		t.Helper()
 		err := l.b.Do(func() error {
-			out, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, &net.UDPAddr{IP: net.IPv4(10, 1, 2, 1), Port: 9998})
+			out, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)},
+				&net.UDPAddr{IP: net.IPv4(10, 1, 2, 1), Port: 9998})
 			if err != nil {
 				return err
 			}
@@ -217,7 +225,8 @@ func TestLoopbackIsNotSpoofed(t *testing.T) {
 
 func TestMasqueradePaths(t *testing.T) {
 	l := newLab(t)
-	m := Masquerade{Owner: l.ownerA, From: []netip.Prefix{l.toA, l.toA6}, Except: []netip.Prefix{contract.Prefix("198.51.100.0/24"), contract.Prefix("2001:db8:1::/64")}}
+	m := Masquerade{Owner: l.ownerA, From: []netip.Prefix{l.toA, l.toA6},
+		Except: []netip.Prefix{contract.Prefix("198.51.100.0/24"), contract.Prefix("2001:db8:1::/64")}}
 	l.ensure(m, l.w)
 	for _, ns := range []*kernel.NS{l.neighbour, l.beyond, l.b} {
 		l.serve(ns, l.name(ns), "tcp", ":80")
@@ -263,7 +272,8 @@ func (l *lab) mac(ns *kernel.NS) string {
 // The chain user is asked first, and stays as it is whatever happens around it.
 func TestUserChain(t *testing.T) {
 	l := newLab(t)
-	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}, PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80}), l.w)
+	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
+		PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80}), l.w)
 	l.serve(l.a, "a", "tcp", ":80")
 	nft(t, l.w, "add rule inet fairlead user ip saddr 192.0.2.2 tcp dport 8081 drop")
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
@@ -338,7 +348,8 @@ func TestConditionsOnPackets(t *testing.T) {
 		m := *l
 		m.T = t
 		p.Conditions4, p.To6 = []string{"ip daddr 192.0.2.9"}, netip.Prefix{}
-		b := Publish{Owner: l.ownerB, To4: l.toB, Ports: []PortMapping{port(8080)}, Conditions4: []string{"ip daddr 192.0.2.1"}}
+		b := Publish{Owner: l.ownerB, To4: l.toB, Ports: []PortMapping{port(8080)},
+			Conditions4: []string{"ip daddr 192.0.2.1"}}
 		m.ensure(p, l.w)
 		m.ensure(b, l.world(l.b))
 		m.expect(l.neighbour, "tcp", "192.0.2.9:8080", "a 192.0.2.2")
@@ -366,9 +377,11 @@ func TestConditionsNotUnderstood(t *testing.T) {
 		{[]string{"-s"}, `""`},
 		{[]string{"ip saddr 10.0.0.1; drop"}, `"10.0.0.1;"`},
 	} {
-		p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), Ports: []PortMapping{{Protocol: "tcp", HostPort: 1, ContainerPort: 1}}, Conditions4: c.conditions}
+		p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"),
+			Ports: []PortMapping{{Protocol: "tcp", HostPort: 1, ContainerPort: 1}}, Conditions4: c.conditions}
 		_, err := p.Ensure(t.Context(), l)
-		if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeUnsupported || !strings.Contains(e.Msg, c.token) || !strings.Contains(e.Msg, "understood are") {
+		if e := spec.AsError(err, 0); e == nil || e.Code != spec.CodeUnsupported || !strings.Contains(e.Msg, c.token) ||
+			!strings.Contains(e.Msg, "understood are") {
 			t.Errorf("%q: %v", c.conditions, err)
 		}
 	}
@@ -378,12 +391,14 @@ func TestConditionsNotUnderstood(t *testing.T) {
 }
 
 func FuzzConditions(f *testing.F) {
-	for _, s := range []string{"ip saddr != { 10.0.0.1, 10.0.0.0/8 } iif eth0", "! -s 10.0.0.1 -m mark --mark 1/2", "tcp sport 1-2", "{", "!", "ip6 daddr fe80::1%eth0"} {
+	for _, s := range []string{"ip saddr != { 10.0.0.1, 10.0.0.0/8 } iif eth0", "! -s 10.0.0.1 -m mark --mark 1/2",
+		"tcp sport 1-2", "{", "!", "ip6 daddr fe80::1%eth0"} {
 		f.Add(s, strings.Contains(s, "ip6"))
 	}
 	f.Fuzz(func(t *testing.T, s string, v6 bool) {
 		rules, where, err := parseConditions([]string{s}, v6)
-		if (err == nil) != (len(rules) > 0) && strings.Trim(s, " \t\r\n\v\f\u0085\u00a0\"'") != "" || (where == "") != (len(rules) == 0) {
+		if (err == nil) != (len(rules) > 0) && strings.Trim(s, " \t\r\n\v\f\u0085\u00a0\"'") != "" ||
+			(where == "") != (len(rules) == 0) {
 			t.Errorf("%q: %d rules, %q, %v", s, len(rules), where, err)
 		}
 		if e := spec.AsError(err, 0); e != nil && e.Code != spec.CodeUnsupported {

@@ -26,12 +26,13 @@ func portRange(host string, first, last uint16) PortMapping {
 func TestPublishRangeLaw(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Wire(t, w)
-	p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"), SNAT: true, Ports: []PortMapping{
-		portRange("", 8000, 9999),
-		portRange("192.0.2.1", 100, 163),
-		portRange("2001:db8::1", 65000, 65535),
-		{Protocol: "udp", HostPort: 200, HostPortEnd: 202, ContainerPort: 300}, // shifted
-	}, Conditions6: []string{"ip6 saddr != fd01::/64"}}
+	p := Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"), To6: contract.Prefix("fd00::5/64"),
+		SNAT: true, Ports: []PortMapping{
+			portRange("", 8000, 9999),
+			portRange("192.0.2.1", 100, 163),
+			portRange("2001:db8::1", 65000, 65535),
+			{Protocol: "udp", HostPort: 200, HostPortEnd: 202, ContainerPort: 300}, // shifted
+		}, Conditions6: []string{"ip6 saddr != fd01::/64"}}
 	del := func(set, key string) func(*testing.T) {
 		return func(t *testing.T) {
 			name := regexp.MustCompile(set + `\b`).FindString(nftState(t, w))
@@ -40,16 +41,24 @@ func TestPublishRangeLaw(t *testing.T) {
 	}
 	hash := `_[0-9a-f]{12}`
 	nftLaw(t, w, p,
-		contract.Break("any", del("publish_ip_any_range", "tcp . 8000-9999"), "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is missing"),
-		contract.Break("exact", del("publish_ip_range", "192.0.2.1 . tcp . 100-163"), "publish_ip_range { 192.0.2.1 . tcp . 100-163 : 10.1.2.5 } is missing"),
-		contract.Break("exact6", del("publish_ip6_range_where"+hash, "2001:db8::1 . tcp . 65000-65535"), "{ 2001:db8::1 . tcp . 65000-65535 : fd00::5 } is missing"),
-		contract.Break("shifted", del("publish_ip_any", "udp . 201"), "publish_ip_any { udp . 201 : 10.1.2.5 . 301 } is missing"),
-		contract.Break("hairpin", del("hairpin_ip_range"+hash, "10.1.2.5 . tcp . 8000-9999"), "{ 10.1.2.5 . tcp . 8000-9999 } is missing"),
-		contract.Break("hairpin6", del("hairpin_ip6_range"+hash, "fd00::5 . tcp . 65000-65535"), "{ fd00::5 . tcp . 65000-65535 } is missing"),
-		contract.Break("claims", func(t *testing.T) { nft(t, w, "flush map inet fairlead ranges_ip") }, "publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"),
+		contract.Break("any", del("publish_ip_any_range", "tcp . 8000-9999"),
+			"publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is missing"),
+		contract.Break("exact", del("publish_ip_range", "192.0.2.1 . tcp . 100-163"),
+			"publish_ip_range { 192.0.2.1 . tcp . 100-163 : 10.1.2.5 } is missing"),
+		contract.Break("exact6", del("publish_ip6_range_where"+hash, "2001:db8::1 . tcp . 65000-65535"),
+			"{ 2001:db8::1 . tcp . 65000-65535 : fd00::5 } is missing"),
+		contract.Break("shifted", del("publish_ip_any", "udp . 201"),
+			"publish_ip_any { udp . 201 : 10.1.2.5 . 301 } is missing"),
+		contract.Break("hairpin", del("hairpin_ip_range"+hash, "10.1.2.5 . tcp . 8000-9999"),
+			"{ 10.1.2.5 . tcp . 8000-9999 } is missing"),
+		contract.Break("hairpin6", del("hairpin_ip6_range"+hash, "fd00::5 . tcp . 65000-65535"),
+			"{ fd00::5 . tcp . 65000-65535 } is missing"),
+		contract.Break("claims", func(t *testing.T) { nft(t, w, "flush map inet fairlead ranges_ip") },
+			"publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"),
 		contract.Break("rule", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`),
 		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
-		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") }, "nft table inet fairlead is missing"),
+		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+			"nft table inet fairlead is missing"),
 	)
 }
 
@@ -57,7 +66,8 @@ func TestPublishRangeLaw(t *testing.T) {
 func TestPublishRangeIsOneElement(t *testing.T) {
 	w := contract.NewHost(t)
 	contract.Ensure(t, w, publishOf("c1", "net", "10.1.2.5/24", portRange("", 8000, 9999)))
-	if n := strings.Count(nftState(t, w), "c1/eth0"); n != 10 { // map, claim, hairpin and their two entries; of both families
+	// map, claim, hairpin and their two entries; of both families
+	if n := strings.Count(nftState(t, w), "c1/eth0"); n != 10 {
 		t.Errorf("%d elements, want 10:\n%s", n, nftState(t, w))
 	}
 }
@@ -70,22 +80,29 @@ func TestPublishRangeConflicts(t *testing.T) {
 		a, b PortMapping
 		want string // of the error
 	}{
-		{"equal", portRange("", 8000, 8010), portRange("", 8000, 8010), "tcp ports 8000-8010 are published in the range 8000-8010 by net/c1/eth0"},
-		{"single in range", portRange("", 8000, 8010), tcp("", 8010), "tcp port 8010 is published in the range 8000-8010 by net/c1/eth0 and leads to 10.1.2.5"},
+		{"equal", portRange("", 8000, 8010), portRange("", 8000, 8010),
+			"tcp ports 8000-8010 are published in the range 8000-8010 by net/c1/eth0"},
+		{"single in range", portRange("", 8000, 8010), tcp("", 8010),
+			"tcp port 8010 is published in the range 8000-8010 by net/c1/eth0 and leads to 10.1.2.5"},
 		{"single before range", portRange("", 8000, 8010), tcp("", 7999), ""},
 		{"single behind range", portRange("", 8000, 8010), tcp("", 8011), ""},
-		{"range over single", tcp("", 8005), portRange("", 8000, 8010), "tcp port 8005 is published by net/c1/eth0 and leads to 10.1.2.5:80"},
+		{"range over single", tcp("", 8005), portRange("", 8000, 8010),
+			"tcp port 8005 is published by net/c1/eth0 and leads to 10.1.2.5:80"},
 		{"long range over single", tcp("", 8005), portRange("", 1, 65535), "tcp port 8005 is published by"},
-		{"into the end", portRange("", 8000, 8010), portRange("", 8010, 8020), "tcp port 8010 is published in the range 8000-8010"},
-		{"into the start", portRange("", 8000, 8010), portRange("", 7000, 8000), "tcp port 8000 is published in the range 8000-8010"},
-		{"inside", portRange("", 8000, 8010), portRange("", 8002, 8003), "tcp ports 8002-8003 are published in the range 8000-8010"},
+		{"into the end", portRange("", 8000, 8010), portRange("", 8010, 8020),
+			"tcp port 8010 is published in the range 8000-8010"},
+		{"into the start", portRange("", 8000, 8010), portRange("", 7000, 8000),
+			"tcp port 8000 is published in the range 8000-8010"},
+		{"inside", portRange("", 8000, 8010), portRange("", 8002, 8003),
+			"tcp ports 8002-8003 are published in the range 8000-8010"},
 		{"around", portRange("", 8000, 8010), portRange("", 1, 65535), "tcp ports 8000-8010 are published in"},
 		{"over a border", portRange("", 4000, 4200), portRange("", 4090, 4100), "tcp ports 4090-4100 are published in"},
 		{"beside", portRange("", 8000, 8010), portRange("", 8011, 8020), ""},
 		{"any, one", portRange("", 8000, 8010), portRange("192.0.2.1", 8005, 8020), "tcp ports 8005-8010 are published in"},
 		{"one, any", portRange("192.0.2.1", 8000, 8010), portRange("", 8005, 8020), "in the range 8000-8010 at 192.0.2.1 by"},
 		{"one, other", portRange("192.0.2.1", 8000, 8010), portRange("192.0.2.2", 8005, 8020), ""},
-		{"one, single at any", portRange("192.0.2.1", 8000, 8010), tcp("", 8003), "tcp port 8003 is published in the range 8000-8010 at 192.0.2.1"},
+		{"one, single at any", portRange("192.0.2.1", 8000, 8010), tcp("", 8003),
+			"tcp port 8003 is published in the range 8000-8010 at 192.0.2.1"},
 		{"families", portRange("192.0.2.1", 8000, 8010), portRange("2001:db8::1", 8000, 8010), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -134,7 +151,8 @@ func TestPublishRangesAtRandom(t *testing.T) {
 	}
 	var all []one
 	overlap := func(a, b PortMapping) bool {
-		return a.HostPort <= b.Last() && b.HostPort <= a.Last() && (a.HostIP == b.HostIP || !a.HostIP.IsValid() || !b.HostIP.IsValid())
+		return a.HostPort <= b.Last() && b.HostPort <= a.Last() &&
+			(a.HostIP == b.HostIP || !a.HostIP.IsValid() || !b.HostIP.IsValid())
 	}
 	taken := 0
 	for i := range 400 {
@@ -187,11 +205,14 @@ func TestPublishRangeStandsBy(t *testing.T) {
 	contract.Verify(t, w, b)
 	for _, m := range []PortMapping{portRange("", 8005, 8020), tcp("", 8005)} {
 		c := publishOf("c1", "three", "10.3.0.5/24", m)
-		if _, err := c.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "published in the range 8000-8010 by another attachment of this container, one/c1/eth0: ") {
+		if _, err := c.Ensure(t.Context(), w); err == nil ||
+			!strings.Contains(err.Error(),
+				"published in the range 8000-8010 by another attachment of this container, one/c1/eth0: ") {
 			t.Errorf("%v: %v", m, err)
 		}
 	}
-	contract.Ensure(t, w, publishOf("c1", "three", "10.3.0.5/24", portRange("192.0.2.1", 8005, 8020))) // which is asked first
+	// which is asked first
+	contract.Ensure(t, w, publishOf("c1", "three", "10.3.0.5/24", portRange("192.0.2.1", 8005, 8020)))
 	contract.Remove(t, w, a)
 	contract.Verify(t, w, b)
 	if s := nftState(t, w); !strings.Contains(s, "tcp . 8000-8010 comment \""+kernel.Tag(b.Owner)+"\" : 10.2.0.5") {
@@ -243,7 +264,8 @@ func TestPublishSpans(t *testing.T) {
 		{[]PortMapping{portRange("", 8000, 8010), portRange("192.0.2.1", 8005, 8020)}, "[8000-8010 8005-8020]"},
 		{[]PortMapping{shifted, shifted}, "[8000 8001 8002]"},
 		{[]PortMapping{shifted, tcp("", 8001)}, "tcp port 8001 is asked for twice, to lead to 81 and to 80"},
-		{[]PortMapping{portRange("", 8000, 8010), tcp("", 8001)}, "tcp port 8001 is asked for twice, to lead to 8001 and to 80"},
+		{[]PortMapping{portRange("", 8000, 8010), tcp("", 8001)},
+			"tcp port 8001 is asked for twice, to lead to 8001 and to 80"},
 		{[]PortMapping{{Protocol: "tcp", HostPort: 8000, HostPortEnd: 7000, ContainerPort: 8000}}, "want tcp, udp or sctp"},
 		{[]PortMapping{{Protocol: "tcp", HostPort: 1, HostPortEnd: 10, ContainerPort: 65530}}, "want tcp, udp or sctp"},
 		{[]PortMapping{{Protocol: "tcp", HostPort: 1, HostPortEnd: 10000, ContainerPort: 2}}, "at most 4096 ports"},
@@ -269,7 +291,8 @@ func TestOwnersSayAll(t *testing.T) {
 	long := spec.Owner{Network: strings.Repeat("n", 60), ContainerID: strings.Repeat("c", 64), IfName: "eth0"}
 	m := portRange("2001:db8:1111:2222:3333:4444:5555:6666", 10000, 20000)
 	m.Protocol = "sctp"
-	p := Publish{Owner: long, To6: contract.Prefix("2001:db8:1111:2222:3333:4444:5555:7777/64"), SNAT: true, Ports: []PortMapping{m}, Conditions6: []string{"iifname eth0"}}
+	p := Publish{Owner: long, To6: contract.Prefix("2001:db8:1111:2222:3333:4444:5555:7777/64"), SNAT: true,
+		Ports: []PortMapping{m}, Conditions6: []string{"iifname eth0"}}
 	skeleton(t, w)
 	before := elements(t, w)
 	contract.Ensure(t, w, p)
@@ -290,7 +313,8 @@ func TestPublishedRangePaths(t *testing.T) {
 		shifted := PortMapping{Protocol: "tcp", HostPort: 9000, HostPortEnd: 9002, ContainerPort: 8000}
 		udp := portRange("", 8000, 8010)
 		udp.Protocol = "udp"
-		p := l.publishA(portRange("", 8000, 8010), udp, shifted, portRange("192.0.2.9", 7000, 7001), portRange("2001:db8::9", 7000, 7001))
+		p := l.publishA(portRange("", 8000, 8010), udp, shifted, portRange("192.0.2.9", 7000, 7001),
+			portRange("2001:db8::9", 7000, 7001))
 		l.ensure(p, l.w)
 		for _, port := range []string{"8000", "8002", "8010", "8011", "7001"} {
 			l.serve(l.a, "a"+port, "tcp", ":"+port)

@@ -69,28 +69,29 @@ func inetTable() *kernel.NFTTable {
 		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: prioFilter, Rules: []*kernel.NFTRule{
 			rule("in whose name").NotLo().New().Jump("sources"),
 		}},
-		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter, Rules: slices.Concat([]*kernel.NFTRule{
-			rule("administrator").Jump("user"),
-			// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
-			rule("in whose name").New().Unconfirmed().Jump("sources"),
-			rule("published ports, who may use them").Translated().Jump("allowfrom"),
-			rule("begun on a bridge").Confirmed().Jump("onbridge"),
-			rule("replies").Reply().Accept(),
-			rule("errors about connections").Related().Accept(),
-			rule("what a helper of conntrack expects").Expected().Accept(),
-		}, l.policies())},
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter,
+			Rules: slices.Concat([]*kernel.NFTRule{
+				rule("administrator").Jump("user"),
+				// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
+				rule("in whose name").New().Unconfirmed().Jump("sources"),
+				rule("published ports, who may use them").Translated().Jump("allowfrom"),
+				rule("begun on a bridge").Confirmed().Jump("onbridge"),
+				rule("replies").Reply().Accept(),
+				rule("errors about connections").Related().Accept(),
+				rule("what a helper of conntrack expects").Expected().Accept(),
+			}, l.policies())},
 	}
 	return t
 }
 
-// decidedMark is the bit of a packet's mark that says that the chain forward decides about it. What stands in for
-// that chain, where a packet does not come to it or while somebody has flushed it, lets such packets be. Nobody else is known to use
-// the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
+// decidedMark is the bit of a packet's mark that says that the chain forward decides about it. What stands in for that
+// chain, where a packet does not come to it or while somebody has flushed it, lets such packets be. Nobody else is
+// known to use the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
 // Tailscale (above 0xffff).
 const decidedMark = 0x1000
 
-// strictMark is the bit of what comes from a strict network, wherever it goes. rp_filter looks for the way back to its source with
-// the mark (src_valid_mark), and must not meet the rule that prohibits the way into the network to others.
+// strictMark is the bit of what comes from a strict network, wherever it goes. rp_filter looks for the way back to its
+// source with the mark (src_valid_mark), and must not meet the rule that prohibits the way into the network to others.
 const strictMark = 0x4000000
 
 // linkPolicySets are the sets of links that the chain forward decides by: pairs of a link with itself, which talks
@@ -172,8 +173,8 @@ func ownersSet(t *kernel.NFTTable) *kernel.NFTSet {
 	return set(t, "owners", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
 }
 
-// holdersSet is who has an element that another owner has too, because the address that it is for is that of both: keyed
-// by a hash of the element's place in two halves and a number. The comment has the tag.
+// holdersSet is who has an element that another owner has too, because the address that it is for is that of both:
+// keyed by a hash of the element's place in two halves and a number. The comment has the tag.
 func holdersSet(t *kernel.NFTTable) *kernel.NFTSet {
 	return set(t, "holders", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
 }

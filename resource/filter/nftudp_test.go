@@ -63,7 +63,8 @@ func TestUDPFlowsFollow(t *testing.T) {
 				l.ensure(b, l.world(l.b))
 				ask("b " + c.b[2:])
 				// The next one takes over, of the same container and on another network.
-				stand := Publish{Owner: spec.Owner{Network: "other", ContainerID: l.ownerB.ContainerID, IfName: "eth0"}, To4: l.toA, To6: l.toA6, SNAT: true, Ports: a.Ports}
+				stand := Publish{Owner: spec.Owner{Network: "other", ContainerID: l.ownerB.ContainerID, IfName: "eth0"}, To4: l.toA,
+					To6: l.toA6, SNAT: true, Ports: a.Ports}
 				l.ensure(stand, l.w)
 				ask("b " + c.b[2:])
 				if err := b.Remove(t.Context(), l.world(l.b)); err != nil {

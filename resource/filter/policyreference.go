@@ -16,13 +16,14 @@ import (
 // policyRecord is the record of an attachment that a bridge has its network's policy for its sake too. When no
 // attachment has one any more, the policy goes: whoever is attached later may not want it.
 //
-// No lock keeps the last attachment's DEL and the next one's ADD apart. An ADD writes its record, and then reads the packet filter.
-// A DEL, before it looks for records, writes into owners what an ADD that reads it has to correct (see filter.leave). So either the
-// DEL sees the ADD's record, or its own transaction rests on what the ADD has changed since, and is refused.
+// No lock keeps the last attachment's DEL and the next one's ADD apart. An ADD writes its record, and then reads the
+// packet filter. A DEL, before it looks for records, writes into owners what an ADD that reads it has to correct (see
+// filter.leave). So either the DEL sees the ADD's record, or its own transaction rests on what the ADD has changed
+// since, and is refused.
 const policyRecord = "policed"
 
-// leaving follows the name of the link in the record of an attachment whose DEL has begun: of several that go at once, each
-// sees that no other needs the policy any more. No link's name has a space.
+// leaving follows the name of the link in the record of an attachment whose DEL has begun: of several that go at once,
+// each sees that no other needs the policy any more. No link's name has a space.
 const leaving = " leaving"
 
 // addPolicyReference remembers that o has a policy on a bridge, and reports whether that is news.
@@ -43,8 +44,8 @@ func PolicyBridge(w *kernel.World, o spec.Owner) (link string, err error) {
 	return link, err
 }
 
-// A PolicyReference is what plugin firewall has left of an attachment on its network's bridge. It is only removed: the plugin
-// that made the bridge does so too, for the list of an attachment may have lost its plugin firewall.
+// A PolicyReference is what plugin firewall has left of an attachment on its network's bridge. It is only removed: the
+// plugin that made the bridge does so too, for the list of an attachment may have lost its plugin firewall.
 type PolicyReference struct{ Owner spec.Owner }
 
 func (PolicyReference) String() string { return "no policy on the bridge for its sake" }
@@ -70,7 +71,8 @@ func (p PolicyReference) remove(ctx context.Context, w *kernel.World) error {
 	bridge := strings.TrimSuffix(was, leaving)
 	if was == bridge {
 		err := w.Store.Put(policyRecord, p.Owner, bridge+leaving)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // DEL makes room; GC removes what a kill would leave now
+		// DEL makes room; GC removes what a kill would leave now
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 			err = w.Store.Delete(policyRecord, p.Owner)
 		}
 		if err != nil {
@@ -94,7 +96,8 @@ func policyBridges(w *kernel.World, network string, keep func(owner [8]byte) boo
 	return used, err
 }
 
-// sweepPolicyReferences takes the network's policy off bridges that no attachment of those that keep wants needs it for.
+// sweepPolicyReferences takes the network's policy off bridges that no attachment of those that keep wants needs it
+// for.
 func sweepPolicyReferences(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	used, err := policyBridges(w, network, keep)
 	errs := []error{err}
@@ -106,8 +109,10 @@ func sweepPolicyReferences(ctx context.Context, w *kernel.World, network string,
 	return errors.Join(errs...)
 }
 
-// ReleaseBridgePolicy takes a network's policy off a bridge, unless an attachment of those that keep wants needs it there.
-func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge string, keep func(owner [8]byte) bool) error {
+// ReleaseBridgePolicy takes a network's policy off a bridge, unless an attachment of those that keep wants needs it
+// there.
+func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge string,
+	keep func(owner [8]byte) bool) error {
 	stays := func() (bool, error) {
 		used, err := policyBridges(w, network, keep)
 		return used[bridge], err
@@ -137,13 +142,14 @@ func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge s
 		return errors.Join(err, f.transferPolicy(o, bridge))
 	})
 	if is { // somebody came
-		err = errors.Join(err, closed.add(w), withFilter(ctx, w, inetTable(), func(f filter) error { return f.setLeaving(o, false) }))
+		err = errors.Join(err, closed.add(w), withFilter(ctx, w, inetTable(),
+			func(f filter) error { return f.setLeaving(o, false) }))
 	}
 	return err
 }
 
-// setLeaving adds an entry that names no element to those of a network, or removes it. An ADD that reads it records its network's elements anew, so
-// that what others read before that counts no more.
+// setLeaving adds an entry that names no element to those of a network, or removes it. An ADD that reads it records its
+// network's elements anew, so that what others read before that counts no more.
 func (f filter) setLeaving(o spec.Owner, now bool) error {
 	me := kernel.OwnerHash(o)
 	have, err := f.entries(me, kindNetwork)
@@ -186,8 +192,8 @@ func (f filter) transferPolicy(o spec.Owner, bridge string) error {
 	return f.Commit(b)
 }
 
-// policyHolders are the elements that networks have recorded for a bridge but the one whose they are now. What would let in
-// what one of them keeps out is not among them.
+// policyHolders are the elements that networks have recorded for a bridge but the one whose they are now. What would
+// let in what one of them keeps out is not among them.
 func (f filter) policyHolders(but [8]byte, bridge string) (holders []kernel.NFTElem, err error) {
 	records, err := f.List(ownersSet(f.t))
 	isolated := false

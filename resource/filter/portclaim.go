@@ -29,8 +29,8 @@ type wanted struct {
 	portClaim
 }
 
-// A slot is where claims stand: those of one port, numbered from 0 on without a gap, or in one list those of all ranges, of
-// one family, of the same conditions, of one protocol. A node has few ranges, and each is compared.
+// A slot is where claims stand: those of one port, numbered from 0 on without a gap, or in one list those of all
+// ranges, of one family, of the same conditions, of one protocol. A node has few ranges, and each is compared.
 type slot struct {
 	portMaps
 	proto byte
@@ -68,7 +68,8 @@ func (p portMaps) mapping(proto byte, host netip.Addr, first, last uint16) kerne
 	case any:
 		return kernel.NFTElem{Set: p.anyRange, Key: kernel.NFTKey(proto, first), KeyEnd: kernel.NFTKey(proto, last)}
 	}
-	return kernel.NFTElem{Set: p.exactRange, Key: kernel.NFTKey(host, proto, first), KeyEnd: kernel.NFTKey(host, proto, last)}
+	return kernel.NFTElem{Set: p.exactRange, Key: kernel.NFTKey(host, proto, first),
+		KeyEnd: kernel.NFTKey(host, proto, last)}
 }
 
 // mappingOf is the element that leads to a claim's container.
@@ -81,8 +82,8 @@ func (s slot) mappingOf(c portClaim) kernel.NFTElem {
 	return e
 }
 
-// element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields, so the
-// port that is led to and the last one that is claimed share one.
+// element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields,
+// so the port that is led to and the last one that is claimed share one.
 func (s slot) element(n int, c portClaim) kernel.NFTElem {
 	key := kernel.NFTKey(s.proto, s.port, uint32(n))
 	data := kernel.NFTKey(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
@@ -227,7 +228,8 @@ func (f filter) around(want []wanted) (slots []slot, err error) {
 	return slots, nil
 }
 
-// readClaims reads the claims of slots. Those of a port stand without a gap, so reading ends at the first that is missing.
+// readClaims reads the claims of slots. Those of a port stand without a gap, so reading ends at the first that is
+// missing.
 func (f filter) readClaims(slots []slot) (slotClaims, error) {
 	all := slotClaims{}
 	var open []*claimedSlot
@@ -327,9 +329,10 @@ type activeMapping struct {
 	now       *kernel.NFTElem
 }
 
-// applyClaims writes into b how the claims change, and whom the maps lead to after that, where any of some owners' claims are: whom
-// they do, as long as he claims it; else whoever has waited.
-func (f filter) applyClaims(b *kernel.NFTBatch, m slotClaims, owners map[[8]byte]bool) (flows []kernel.UDPFlow, err error) {
+// applyClaims writes into b how the claims change, and whom the maps lead to after that, where any of some owners'
+// claims are: whom they do, as long as he claims it; else whoever has waited.
+func (f filter) applyClaims(b *kernel.NFTBatch, m slotClaims,
+	owners map[[8]byte]bool) (flows []kernel.UDPFlow, err error) {
 	leads, err := f.activeMappings(m, owners)
 	if err != nil {
 		return nil, err
@@ -351,7 +354,8 @@ func (f filter) applyClaims(b *kernel.NFTBatch, m slotClaims, owners map[[8]byte
 	}
 	for _, l := range leads {
 		waiting := slices.DeleteFunc(slices.Clone(l.after), func(d portClaim) bool { return !d.at(l.portClaim) })
-		if l.now != nil && slices.ContainsFunc(waiting, func(d portClaim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.mappingOf(d)) }) {
+		if l.now != nil && slices.ContainsFunc(waiting,
+			func(d portClaim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.mappingOf(d)) }) {
 			continue
 		}
 		flow := func(e kernel.NFTElem, gone bool) {

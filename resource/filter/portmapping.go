@@ -31,7 +31,8 @@ func (m PortMapping) Len() int { return int(m.Last()-m.HostPort) + 1 }
 // String is "tcp dport 8080 : 80", with "daddr 192.0.2.1 " before it where an address is given, with
 // ranges such as 8000-8010, and with who is let in behind it.
 func (m PortMapping) String() string {
-	s := fmt.Sprintf("%s dport %s : %s", m.Protocol, portsText(m.HostPort, m.Last()), portsText(m.ContainerPort, m.ContainerPort+(m.Last()-m.HostPort)))
+	s := fmt.Sprintf("%s dport %s : %s", m.Protocol, portsText(m.HostPort, m.Last()),
+		portsText(m.ContainerPort, m.ContainerPort+(m.Last()-m.HostPort)))
 	if m.HostIP.IsValid() && !m.HostIP.IsUnspecified() {
 		s = "daddr " + m.HostIP.String() + " " + s
 	}

@@ -61,7 +61,8 @@ func (f filter) prune() error {
 			return err
 		}
 		if use[c] > len(own)+leading[c] {
-			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there", "chain", f.t.String()+" "+c)
+			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there", "chain",
+				f.t.String()+" "+c)
 			return nil
 		}
 	}
@@ -86,8 +87,8 @@ func (f filter) prune() error {
 	return err
 }
 
-// unused are those of shared chains whose sets nobody has anything in. Whose elements they are is asked of owners, so that
-// only sets that are nobody's are read.
+// unused are those of shared chains whose sets nobody has anything in. Whose elements they are is asked of owners, so
+// that only sets that are nobody's are read.
 func (f filter) unused(shared, names []string) (left []string, err error) {
 	records, err := f.List(ownersSet(f.t))
 	if err != nil {
@@ -129,7 +130,8 @@ func sharedBy(name string) string {
 		}
 	}
 	base, where, ok := strings.Cut(name, "_where_")
-	if !ok || !strings.HasPrefix(base, "publish_") && !strings.HasPrefix(base, "claims_") && !strings.HasPrefix(base, "ranges_") {
+	if !ok || !strings.HasPrefix(base, "publish_") && !strings.HasPrefix(base, "claims_") &&
+		!strings.HasPrefix(base, "ranges_") {
 		return ""
 	}
 	return portMaps{v6: strings.Contains(base, "_ip6"), where: where}.chain()

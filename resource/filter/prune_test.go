@@ -15,9 +15,11 @@ import (
 
 // sharers is an attachment that has something in every kind of chain that attachments share.
 func sharers(container, network, to string, port uint16) []plan.Remover {
-	p := publishOf(container, network, to, tcp("", port), portRange("", port+1, port+9), onlyFrom(tcp("", port+10), "192.0.2.0/24"), onlyFrom(portRange("", port+20, port+29), "192.0.2.0/24"))
+	p := publishOf(container, network, to, tcp("", port), portRange("", port+1, port+9),
+		onlyFrom(tcp("", port+10), "192.0.2.0/24"), onlyFrom(portRange("", port+20, port+29), "192.0.2.0/24"))
 	p.Conditions4 = []string{"ip saddr != " + to}
-	return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6}, Except: []netip.Prefix{contract.Prefix("192.0.2.0/24")}}}
+	return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6},
+		Except: []netip.Prefix{contract.Prefix("192.0.2.0/24")}}}
 }
 
 // GC removes what no attachment has anything in any more, and nothing else.
@@ -118,7 +120,8 @@ func TestPruneRace(t *testing.T) {
 			}
 			for i := range 10 {
 				o := spec.Owner{Network: "net", ContainerID: fmt.Sprint(g, "-", i), IfName: "eth0"}
-				m := Masquerade{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(g), byte(i), 5}), 24)}}
+				m := Masquerade{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(g), byte(i), 5}),
+					24)}}
 				if _, err := m.Ensure(t.Context(), mine); err != nil {
 					t.Error(err)
 				}
@@ -152,7 +155,8 @@ func TestUserIsAskedFirst(t *testing.T) {
 			}
 		}
 		o := contract.Owner
-		for _, r := range []plan.Remover{Masquerade{Owner: o, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}}, publishOf("c1", "net", "10.1.2.5/24", onlyFrom(tcp("", 80), "10.0.0.0/8")),
+		for _, r := range []plan.Remover{Masquerade{Owner: o, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}},
+			publishOf("c1", "net", "10.1.2.5/24", onlyFrom(tcp("", 80), "10.0.0.0/8")),
 			SpoofCheck{Owner: o, Link: "veth1", MAC: "02:00:00:00:00:01"}} {
 			contract.Ensure(t, w, r)
 			nft(t, w, "flush chain inet fairlead postrouting")
@@ -173,11 +177,13 @@ func TestUserIsAskedFirst(t *testing.T) {
 func TestFlushIsHealed(t *testing.T) {
 	l := newLab(t)
 	p := l.publishA(portRange("", 80, 89), onlyFrom(tcp("", 8080), "192.0.2.0/24"))
-	next := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true, Ports: []PortMapping{portRange("", 90, 99), onlyFrom(tcp("", 8081), "192.0.2.0/24")}}
+	next := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true,
+		Ports: []PortMapping{portRange("", 90, 99), onlyFrom(tcp("", 8081), "192.0.2.0/24")}}
 	l.serve(l.a, "a", "tcp", ":80")
 	l.serve(l.b, "b", "tcp", ":90")
 	l.serve(l.b, "b", "tcp", ":80")
-	for _, flush := range []string{"flush ruleset", "flush table inet fairlead", "delete table inet fairlead", "flush chain inet fairlead forward", "flush chain inet fairlead publish"} {
+	for _, flush := range []string{"flush ruleset", "flush table inet fairlead", "delete table inet fairlead",
+		"flush chain inet fairlead forward", "flush chain inet fairlead publish"} {
 		l.ensure(p, l.w)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
 		nft(t, l.w, flush)

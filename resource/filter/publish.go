@@ -35,9 +35,11 @@ func (p Publish) String() string {
 	for i, m := range p.Ports {
 		ports[i] = m.String()
 	}
-	return resource.Line("publish", strings.Join(ports, ", "), resource.Opt("dnat ip to", p.To4), resource.Opt("dnat ip6 to", p.To6),
+	return resource.Line("publish", strings.Join(ports, ", "), resource.Opt("dnat ip to", p.To4),
+		resource.Opt("dnat ip6 to", p.To6),
 		resource.Flag("snat", p.SNAT), resource.Flag("masqall", p.MasqAll),
-		resource.Opt("where ip", strings.Join(p.Conditions4, " ")), resource.Opt("where ip6", strings.Join(p.Conditions6, " ")))
+		resource.Opt("where ip", strings.Join(p.Conditions4, " ")), resource.Opt("where ip6",
+			strings.Join(p.Conditions6, " ")))
 }
 
 // Clears implements resource.Clearer: nothing is to be published.
@@ -125,7 +127,8 @@ func (p Publish) hairpinRules(to netip.Prefix, v6 bool) []*kernel.NFTRule {
 	if p.MasqAll {
 		return []*kernel.NFTRule{kernel.NewNFTRule("from anywhere").Masquerade()}
 	}
-	rules := []*kernel.NFTRule{kernel.NewNFTRule("from its own network").Family(v6).Prefix(false, false, to.Masked()).Masquerade()}
+	rules := []*kernel.NFTRule{kernel.NewNFTRule("from its own network").Family(v6).Prefix(false, false,
+		to.Masked()).Masquerade()}
 	if !v6 {
 		loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 		rules = append(rules, kernel.NewNFTRule("from this host").Family(v6).Prefix(false, false, loopback).Masquerade())
@@ -152,7 +155,8 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
 			return err
 		}
-		if err := f.ensureBase(pub.chainSet); err != nil { // with what keeps neighbours out of 127/8, before they could come in
+		// with what keeps neighbours out of 127/8, before they could come in
+		if err := f.ensureBase(pub.chainSet); err != nil {
 			return err
 		}
 		wrote, err := p.openPaths(w, pub)

@@ -14,7 +14,8 @@ import (
 
 // publish writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
 // of another container is an error if he lives, and loses all that he published if not.
-func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner, pub *published) (flows []kernel.UDPFlow, fresh []wanted, err error) {
+func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner,
+	pub *published) (flows []kernel.UDPFlow, fresh []wanted, err error) {
 	me, link := kernel.OwnerHash(o), uint32(0)
 	if l, err := resource.HostEnd(w, o.IfName); err != nil {
 		return nil, nil, err
@@ -188,9 +189,11 @@ func conflictOf(c wanted, d portClaim) conflict {
 	}
 	what = fmt.Sprintf("%s %s %s %s", kernel.ProtoName(c.proto), what, portsText(first, last), is)
 	if d.container == c.container {
-		return conflict{what + " published" + part + " by another attachment of this container, " + who, nil, "want the same range for both, or none in common", ""}
+		return conflict{what + " published" + part + " by another attachment of this container, " + who, nil,
+			"want the same range for both, or none in common", ""}
 	}
-	return conflict{what + " published" + part + " by " + who, []string{to}, "publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)", who}
+	return conflict{what + " published" + part + " by " + who, []string{to},
+		"publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)", who}
 }
 
 func (f filter) publishedDrift(o spec.Owner, pub *published) (d resource.Drift, err error) {

@@ -14,7 +14,8 @@ func ReferencePortsTable(v6 bool) *kernel.NFTTable {
 	return &kernel.NFTTable{Family: kernel.NFProto(v6), Name: "cni_hostport"}
 }
 
-// RemoveReferencePorts removes what the reference's portmap has for an attachment in nftables. What leads to addresses that the container has on other networks stays.
+// RemoveReferencePorts removes what the reference's portmap has for an attachment in nftables. What leads to addresses
+// that the container has on other networks stays.
 func RemoveReferencePorts(w *kernel.World, o spec.Owner) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {

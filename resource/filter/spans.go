@@ -35,8 +35,10 @@ func spans(list []PortMapping, v6 bool) ([]span, error) {
 	var all []span
 	for _, m := range list {
 		proto, ok := kernel.ParseProto(m.Protocol)
-		if !ok || m.HostPort == 0 || m.ContainerPort == 0 || m.HostPortEnd != 0 && m.HostPortEnd < m.HostPort || int(m.ContainerPort)+m.Len() > 65536 {
-			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports, or ranges of one length, from 1 to 65535", m)
+		if !ok || m.HostPort == 0 || m.ContainerPort == 0 || m.HostPortEnd != 0 && m.HostPortEnd < m.HostPort ||
+			int(m.ContainerPort)+m.Len() > 65536 {
+			return nil, spec.Errorf(spec.CodeConfig,
+				"port mapping %v: want tcp, udp or sctp, and two ports, or ranges of one length, from 1 to 65535", m)
 		}
 		host, ok := m.Host(v6)
 		if !ok {
@@ -44,7 +46,8 @@ func spans(list []PortMapping, v6 bool) ([]span, error) {
 		}
 		s := span{proto: proto, host: host, only: len(m.AllowFrom) > 0, allow: networks(OfFamily(m.AllowFrom, v6))}
 		if m.HostPort != m.ContainerPort && m.Len() > MaxShifted {
-			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want at most %d ports where they lead to others", m, MaxShifted)
+			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want at most %d ports where they lead to others", m,
+				MaxShifted)
 		}
 		for _, one := range m.pieces() {
 			s.first, s.last, s.to = one.HostPort, one.Last(), one.ContainerPort
@@ -58,7 +61,8 @@ func spans(list []PortMapping, v6 bool) ([]span, error) {
 	for _, s := range all {
 		if n := len(out) - 1; n >= 0 && out[n].at(s) == 0 && s.first <= out[n].last {
 			if before := out[n].to + (s.first - out[n].first); s.to != before {
-				return nil, spec.Errorf(spec.CodeConfig, "%s port %d is asked for twice, to lead to %d and to %d", kernel.ProtoName(s.proto), s.first, before, s.to)
+				return nil, spec.Errorf(spec.CodeConfig, "%s port %d is asked for twice, to lead to %d and to %d",
+					kernel.ProtoName(s.proto), s.first, before, s.to)
 			}
 			if !s.samePolicy(out[n]) {
 				return nil, differs(s)
@@ -97,12 +101,14 @@ func onePolicy(list []span) error {
 }
 
 func differs(s span) error {
-	return spec.Errorf(spec.CodeConfig, "allowFrom: %s port %d of the host has different lists in several mappings; want one list for a port, or different ports", kernel.ProtoName(s.proto), s.first)
+	return spec.Errorf(spec.CodeConfig,
+		"allowFrom: %s port %d of the host has different lists in several mappings; want one list for a port, or different ports", kernel.ProtoName(s.proto), s.first)
 }
 
-// portElements are those of some ports, each (protocol, first, last), that may have ports in common, at an address of the
-// container: in one set what are single ports, in another what are several. Share makes one, where it is needed.
-func portElements(prefix string, share func(name string) *kernel.NFTSet, to netip.Addr, comment string, ports []span) (all []kernel.NFTElem) {
+// portElements are those of some ports, each (protocol, first, last), that may have ports in common, at an address of
+// the container: in one set what are single ports, in another what are several. Share makes one, where it is needed.
+func portElements(prefix string, share func(name string) *kernel.NFTSet, to netip.Addr, comment string,
+	ports []span) (all []kernel.NFTElem) {
 	slices.SortFunc(ports, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
 	})

@@ -77,7 +77,8 @@ func (s SpoofCheck) Remove(ctx context.Context, w *kernel.World) error {
 func (s SpoofCheck) want(t *kernel.NFTTable) ([]kernel.NFTElem, error) {
 	mac, err := net.ParseMAC(s.MAC)
 	if err != nil || len(mac) != 6 || s.Link == "" || len(s.Link) > 15 {
-		return nil, spec.Errorf(spec.CodeConfig, "spoof check of link %q, address %q: want a link's name and 6 bytes", s.Link, s.MAC)
+		return nil, spec.Errorf(spec.CodeConfig, "spoof check of link %q, address %q: want a link's name and 6 bytes", s.Link,
+			s.MAC)
 	}
 	links, pairs := spoofSets(t)
 	return []kernel.NFTElem{

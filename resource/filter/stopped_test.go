@@ -115,8 +115,8 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 	return true
 }
 
-// A process that is stopped at any point of taking a policy from a bridge, or of putting one there, keeps no other one from its
-// own: the policy stands as long as one attachment needs it, and goes with the last.
+// A process that is stopped at any point of taking a policy from a bridge, or of putting one there, keeps no other one
+// from its own: the policy stands as long as one attachment needs it, and goes with the last.
 func TestStoppedPolicy(t *testing.T) {
 	calls := func(nr uint64) bool {
 		return talks(nr) || nr == unix.SYS_RENAMEAT || nr == unix.SYS_UNLINKAT || nr == unix.SYS_GETDENTS64
@@ -198,8 +198,8 @@ func TestStoppedPolicy(t *testing.T) {
 	}
 }
 
-// A stopped process that holds the lock of iptables keeps nobody from putting accepts into a chain that stands, or from taking
-// them away.
+// A stopped process that holds the lock of iptables keeps nobody from putting accepts into a chain that stands, or from
+// taking them away.
 func TestStoppedAccepts(t *testing.T) {
 	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -227,7 +227,8 @@ func TestStoppedAccepts(t *testing.T) {
 				t.Error(err)
 			}
 			contract.Verify(t, w, second)
-			if s := contract.Host(t, w, "iptables-%v -S", v); strings.Contains(s, "10.1.2.5") || strings.Count(s, "-s 10.1.2.6") != 1 {
+			if s := contract.Host(t, w, "iptables-%v -S", v); strings.Contains(s, "10.1.2.5") ||
+				strings.Count(s, "-s 10.1.2.6") != 1 {
 				t.Errorf("the rules are:\n%s", s)
 			}
 		})
@@ -237,11 +238,12 @@ func TestStoppedAccepts(t *testing.T) {
 // talks are the system calls that ask nf_tables something, change it, or take its lock.
 func talks(nr uint64) bool { return nr == unix.SYS_SENDTO || nr == unix.SYS_FLOCK }
 
-// A call that is killed at any point of writing a record leaves none that DEL does not find, though DEL looks for no more
-// than what the record says.
+// A call that is killed at any point of writing a record leaves none that DEL does not find, though DEL looks for no
+// more than what the record says.
 func TestKilledRecord(t *testing.T) {
 	names := func(nr uint64) bool {
-		return nr == unix.SYS_WRITE || nr == unix.SYS_LINKAT || nr == unix.SYS_RENAMEAT || nr == unix.SYS_RENAMEAT2 || nr == unix.SYS_FTRUNCATE
+		return nr == unix.SYS_WRITE || nr == unix.SYS_LINKAT || nr == unix.SYS_RENAMEAT || nr == unix.SYS_RENAMEAT2 ||
+			nr == unix.SYS_FTRUNCATE
 	}
 	contract.SettleOn(t, contract.NewWorld(t), kernel.IPTNFT) // or it skips
 	for _, before := range []bool{false, true} {
@@ -273,14 +275,17 @@ func TestKilledRecord(t *testing.T) {
 	}
 }
 
-// stopAt has a child do verb, and stops it before a system call of those that calls says, for the n-th time. Meanwhile is run
-// then; after it the child goes on, or is killed.
-func stopAt(t *testing.T, n int, w *kernel.World, which, verb string, calls func(nr uint64) bool, meanwhile func() (kill bool)) (stopped bool) {
+// stopAt has a child do verb, and stops it before a system call of those that calls says, for the n-th time. Meanwhile
+// is run then; after it the child goes on, or is killed.
+func stopAt(t *testing.T, n int, w *kernel.World, which, verb string, calls func(nr uint64) bool,
+	meanwhile func() (kill bool)) (stopped bool) {
 	t.Helper()
 	runtime.LockOSThread() // one thread is the tracer
 	defer runtime.UnlockOSThread()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), contract.KillMe+"="+which, contract.KillMe+"_VERB="+verb, contract.KillMe+"_HOST="+w.Host.Path, contract.KillMe+"_CONT="+w.Container.Path, contract.KillMe+"_MEMORY="+w.Store.Dir)
+	cmd.Env = append(os.Environ(), contract.KillMe+"="+which, contract.KillMe+"_VERB="+verb,
+		contract.KillMe+"_HOST="+w.Host.Path, contract.KillMe+"_CONT="+w.Container.Path, contract.KillMe+"_MEMORY="+
+			w.Store.Dir)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 	if err := cmd.Start(); err != nil {
@@ -343,8 +348,11 @@ func systemCall(t *testing.T, pid int) (nr uint64, enters bool) {
 		args [6]uint64
 		_    uint64
 	}
-	const getSyscallInfo = 0x420e                                                                                                                            // since 5.3
-	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0); e == unix.ESRCH { // it has just ended
+	// since 5.3
+	const getSyscallInfo = 0x420e
+	// it has just ended
+	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info),
+		uintptr(unsafe.Pointer(&info)), 0, 0); e == unix.ESRCH {
 		return 0, false
 	} else if e != 0 {
 		t.Skipf("ask for the system call of a traced process: %v", e)

@@ -17,12 +17,11 @@ import (
 
 // subnetSets are the sets by which the first packet of a connection is asked in whose name it comes.
 //
-// Replies are accepted before policies: a packet that a container sends to itself in the name of another network's would
-// make what it sends that one afterwards a reply. So an address of a network
-// with a policy begins connections only from the network's own link, and a link with a policy begins none in the name of
-// another network. That is decided where a packet is forwarded or delivered, and of new connections only: a packet that is
-// dropped there never becomes an entry of conntrack, and a reply may take any way, as those of containers with
-// two networks do.
+// Replies are accepted before policies: a packet that a container sends to itself in the name of another network's
+// would make what it sends that one afterwards a reply. So an address of a network with a policy begins connections
+// only from the network's own link, and a link with a policy begins none in the name of another network. That is
+// decided where a packet is forwarded or delivered, and of new connections only: a packet that is dropped there never
+// becomes an entry of conntrack, and a reply may take any way, as those of containers with two networks do.
 //
 // The subnets stand in sets, one of each kind for each length of prefix: a lookup masks the address.
 type subnetSets struct {
@@ -60,8 +59,8 @@ func subnetSetsNamed(t *kernel.NFTTable, name string) (s subnetSets, ok bool) {
 	return subnetSetsOf(t, words[1] == "ip6", bits), err == nil && bits >= 0 && bits <= 128
 }
 
-// add has p ask about new connections from subnets of that length. All lines that let packets pass come before those that
-// drop, for the subnet of one network may lie in that of another.
+// add has p ask about new connections from subnets of that length. All lines that let packets pass come before those
+// that drop, for the subnet of one network may lie in that of another.
 func (s subnetSets) add(p *chainSet) {
 	const src, dst = kernel.Src, kernel.Dst
 	rule := func(comment string) *kernel.NFTRule { return kernel.NewNFTRule(comment).Family(s.v6) }
@@ -90,13 +89,14 @@ func (s subnetSets) add(p *chainSet) {
 	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.links, s.policed, s.open, s.strict)
 	p.jumps = append(p.jumps,
 		jumpRule{chain: "marking", rule: rule("subnets").Jump(marks.Name)},
-		jumpRule{chain: "sources", rule: rule("by its own link").SubnetBy(s.v6, s.bits, src, src, false, s.links).Return(), first: true},
+		jumpRule{chain: "sources", rule: rule("by its own link").SubnetBy(s.v6, s.bits, src, src, false, s.links).Return(),
+			first: true},
 		jumpRule{chain: "sources", rule: rule("subnets").Jump(c.Name)})
 }
 
-// marks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where the table knows
-// the links of both sides, so that the chain forward can decide; and what is for a strict network, which that chain drops
-// whichever link it comes by.
+// marks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where the
+// table knows the links of both sides, so that the chain forward can decide; and what is for a strict network, which
+// that chain drops whichever link it comes by.
 func (s subnetSets) marks(policed *kernel.NFTSet) *kernel.NFTChain {
 	rule := func(comment string) *kernel.NFTRule { return kernel.NewNFTRule(comment).Family(s.v6) }
 	to := func(r *kernel.NFTRule, set *kernel.NFTSet) *kernel.NFTRule {
@@ -107,9 +107,10 @@ func (s subnetSets) marks(policed *kernel.NFTSet) *kernel.NFTChain {
 }
 
 // subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
-// those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone. An
-// address that the host reaches by another link, or by none, is nobody's here.
-func (i IngressPolicy) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spec.Owner, kind uint32, have []entry) (
+// those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone.
+// An address that the host reaches by another link, or by none, is nobody's here.
+func (i IngressPolicy) subnets(w *kernel.World, t *kernel.NFTTable, link string, o spec.Owner, kind uint32,
+	have []entry) (
 	p *chainSet, want []kernel.NFTElem, err error) {
 	var list []netip.Prefix
 	below := "" // the bridge that the link stands on
@@ -176,7 +177,8 @@ func (i IngressPolicy) subnets(w *kernel.World, t *kernel.NFTTable, link string,
 }
 
 // subnetsBehind adds to a list the subnets of the container's addresses that the host reaches by the link.
-func (i IngressPolicy) subnetsBehind(w *kernel.World, link string, kind uint32, list []netip.Prefix) ([]netip.Prefix, error) {
+func (i IngressPolicy) subnetsBehind(w *kernel.World, link string, kind uint32,
+	list []netip.Prefix) ([]netip.Prefix, error) {
 	var l *kernel.Link
 	for _, to := range i.To {
 		a := to.Addr().Unmap()
@@ -235,10 +237,11 @@ func (i IngressPolicy) fresh(want []kernel.NFTElem, at map[string]*kernel.NFTEle
 	return list
 }
 
-// forgetForged ends what may have been begun in the name of subnets while nothing asked whose such a packet was: before the
-// network had a container, and after somebody flushed the rules.
+// forgetForged ends what may have been begun in the name of subnets while nothing asked whose such a packet was: before
+// the network had a container, and after somebody flushed the rules.
 func forgetForged(w *kernel.World, subnets []netip.Prefix) {
 	if err := w.Host.ForgetSources(subnets); err != nil {
-		slog.Warn("conntrack keeps connections that were begun before the network had its policy, and their replies pass it until they end", "error", err)
+		slog.Warn("conntrack keeps connections that were begun before the network had its policy, and their replies pass it until they end",
+			"error", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// TestSubnets follows what the packet filter knows of the addresses behind a link: several ranges of a network add up, a
-// policy takes them along, networks that have the same subnet keep it for each other, and a table as the version
+// TestSubnets follows what the packet filter knows of the addresses behind a link: several ranges of a network add up,
+// a policy takes them along, networks that have the same subnet keep it for each other, and a table as the version
 // before made it gets them with the next ADD.
 func TestSubnets(t *testing.T) {
 	w := contract.NewWorld(t)
@@ -24,7 +24,8 @@ func TestSubnets(t *testing.T) {
 	contract.Host(t, w, "ip addr add 192.0.2.1/24 dev veth1")
 	contract.Host(t, w, "ip link set veth1 up")
 	of := func(network, policy string, to ...netip.Prefix) IngressPolicy {
-		return IngressPolicy{Owner: spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}, Link: "br7", Policy: policy, To: to}
+		return IngressPolicy{Owner: spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}, Link: "br7",
+			Policy: policy, To: to}
 	}
 	first, second, third := contract.Prefix("10.7.0.2/24"), contract.Prefix("10.8.0.2/16"), contract.Prefix("10.9.0.2/24")
 	contract.Ensure(t, w, of("a", PolicyOpen, first, second))
@@ -78,7 +79,8 @@ func TestSubnets(t *testing.T) {
 	}
 
 	// A link of the container's own has its addresses alone.
-	own := IngressPolicy{Owner: contract.Owner, Link: "veth1", Policy: PolicyIsolated, To: []netip.Prefix{contract.Prefix("192.0.2.5/24")}}
+	own := IngressPolicy{Owner: contract.Owner, Link: "veth1", Policy: PolicyIsolated,
+		To: []netip.Prefix{contract.Prefix("192.0.2.5/24")}}
 	contract.Ensure(t, w, own)
 	contract.Remove(t, w, own)
 	before = elements(t, w)
@@ -111,15 +113,18 @@ func TestSubnets(t *testing.T) {
 	contract.Verify(t, w, of("a", PolicyStrict, first))
 }
 
-// TestForgedBeforePolicy: what was begun in the name of a network's address before the network had a policy is forgotten with
-// the first container, by both backends, so that its replies do not pass the policy. What was translated, or is of others,
-// goes on.
+// TestForgedBeforePolicy: what was begun in the name of a network's address before the network had a policy is
+// forgotten with the first container, by both backends, so that its replies do not pass the policy. What was
+// translated, or is of others, goes on.
 func TestForgedBeforePolicy(t *testing.T) {
-	in := IngressPolicy{Owner: spec.Owner{Network: "a", ContainerID: "c1", IfName: "eth0"}, Link: "br7", Policy: PolicyStrict, To: []netip.Prefix{contract.Prefix("10.7.0.2/24"), contract.Prefix("fd00:7::2/64")}}
-	for name, r := range map[string]plan.Resource{"nftables": in, "iptables": IPTIngressPolicy{Owner: in.Owner, Link: in.Link, Policy: in.Policy, To: in.To, V4: true, V6: true}} {
+	in := IngressPolicy{Owner: spec.Owner{Network: "a", ContainerID: "c1", IfName: "eth0"}, Link: "br7",
+		Policy: PolicyStrict, To: []netip.Prefix{contract.Prefix("10.7.0.2/24"), contract.Prefix("fd00:7::2/64")}}
+	for name, r := range map[string]plan.Resource{"nftables": in,
+		"iptables": IPTIngressPolicy{Owner: in.Owner, Link: in.Link, Policy: in.Policy, To: in.To, V4: true, V6: true}} {
 		t.Run(name, func(t *testing.T) {
 			w := contract.NewWorld(t)
-			for _, line := range []string{"link add br7 up type bridge", "addr add 10.7.0.1/24 dev br7", "addr add fd00:7::1/64 dev br7 nodad"} {
+			for _, line := range []string{"link add br7 up type bridge", "addr add 10.7.0.1/24 dev br7",
+				"addr add fd00:7::1/64 dev br7 nodad"} {
 				contract.Host(t, w, "ip %s", line)
 			}
 			begin := func(src, dst string, more ...string) {
@@ -130,11 +135,13 @@ func TestForgedBeforePolicy(t *testing.T) {
 				}
 			}
 			known := func() string {
-				text := nstest.RunIn(t, w.Host.Path, "conntrack", "-L", "-f", "ipv4") + nstest.RunIn(t, w.Host.Path, "conntrack", "-L", "-f", "ipv6")
+				text := nstest.RunIn(t, w.Host.Path, "conntrack", "-L", "-f", "ipv4") +
+					nstest.RunIn(t, w.Host.Path, "conntrack", "-L", "-f", "ipv6")
 				var srcs []string
 				for _, line := range strings.Split(text, "\n") {
 					// The bridge's own IGMP is no matter of this test.
-					if _, after, ok := strings.Cut(line, "src="); ok && (strings.HasPrefix(line, "tcp") || strings.HasPrefix(line, "udp")) {
+					if _, after, ok := strings.Cut(line, "src="); ok &&
+						(strings.HasPrefix(line, "tcp") || strings.HasPrefix(line, "udp")) {
 						srcs = append(srcs, strings.Fields(line)[0]+" "+strings.Fields(after)[0])
 					}
 				}

@@ -61,13 +61,14 @@ func (d Device) dir() (string, error) {
 	return dir, err
 }
 
-// DeviceAt are the ways in which a path below /sys/devices says which device: that of the device, or that of its link below
-// the device's net/, which is what /sys/class/net leads to. A virtual link's is of no device.
+// DeviceAt are the ways in which a path below /sys/devices says which device: that of the device, or that of its link
+// below the device's net/, which is what /sys/class/net leads to. A virtual link's is of no device.
 func DeviceAt(key, path string) []Device {
 	dir, name := filepath.Split(strings.TrimSuffix(path, "/"))
 	device, isNet := strings.CutSuffix(dir, "/net/")
 	switch {
-	case !isNet || name == "" || !strings.HasPrefix(path, devicesDir) || filepath.Clean(dir) != strings.TrimSuffix(dir, "/"):
+	case !isNet || name == "" || !strings.HasPrefix(path, devicesDir) ||
+		filepath.Clean(dir) != strings.TrimSuffix(dir, "/"):
 		return []Device{{Key: key, Path: path}}
 	case device == devicesDir+"virtual":
 		return []Device{{Key: key, Link: name}}
@@ -150,7 +151,8 @@ func (d Device) find(w *kernel.World) (*kernel.Link, error) {
 	}
 	if d.MAC != "" { // bridges, bonds and VLANs have the address of what is below them
 		cards := slices.DeleteFunc(slices.Clone(found), func(l *kernel.Link) bool {
-			return l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan" || l.Kind == "macvlan" || l.Kind == "ipvlan"
+			return l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan" || l.Kind == "macvlan" ||
+				l.Kind == "ipvlan"
 		})
 		if len(cards) > 0 {
 			found = cards
@@ -169,7 +171,8 @@ func (d Device) find(w *kernel.World) (*kernel.Link, error) {
 	if d.MAC == "" && d.Path == "" { // of a card with several ports at one address, the first one
 		return found[0], nil
 	}
-	return nil, spec.Errorf(spec.CodeConfig, "%s: %q: is that of %s; name one of them by device", d.Key, d.value(), strings.Join(names, " and "))
+	return nil, spec.Errorf(spec.CodeConfig, "%s: %q: is that of %s; name one of them by device", d.Key, d.value(),
+		strings.Join(names, " and "))
 }
 
 // stays says that the kernel lets a link not leave its namespace. The newest kernels tell which; for the others, it is
@@ -177,7 +180,8 @@ func (d Device) find(w *kernel.World) (*kernel.Link, error) {
 func (d Device) stays(l *kernel.Link) error {
 	switch l.Kind {
 	case "bridge", "bond", "team", "vrf", "hsr", "batadv", "openvswitch":
-		return spec.Errorf(spec.CodeConfig, "%s: %q: is %s, and the kernel lets it not leave its namespace; name a network card, or put a macvlan on it", d.Key, d.value(), resource.KindOf(l))
+		return spec.Errorf(spec.CodeConfig,
+			"%s: %q: is %s, and the kernel lets it not leave its namespace; name a network card, or put a macvlan on it", d.Key, d.value(), resource.KindOf(l))
 	}
 	return nil
 }
@@ -194,8 +198,8 @@ func (d Device) is(r DeviceRecord) bool {
 	return err == nil && below(dir, r.Dir)
 }
 
-// KnownDevice is the fact that a device is on the host, or in the hands of a container of the network, or in user space's:
-// what STATUS asks.
+// KnownDevice is the fact that a device is on the host, or in the hands of a container of the network, or in user
+// space's: what STATUS asks.
 type KnownDevice struct {
 	Device
 	Network string
@@ -261,7 +265,8 @@ func ValidDevice(d Device) error {
 		return resource.ValidMAC(d.Key, d.MAC)
 	case d.Path != "":
 		if filepath.Clean(d.Path) != strings.TrimSuffix(d.Path, "/") || !strings.HasPrefix(d.Path, devicesDir) {
-			return spec.Errorf(spec.CodeConfig, "%s: %q: want a path below /sys/devices/, such as /sys/devices/pci0000:00/0000:00:1f.6", d.Key, d.Path)
+			return spec.Errorf(spec.CodeConfig,
+				"%s: %q: want a path below /sys/devices/, such as /sys/devices/pci0000:00/0000:00:1f.6", d.Key, d.Path)
 		}
 	case d.ID != "":
 		if strings.ContainsAny(d.ID, "/\x00") || d.ID == "." || d.ID == ".." {

@@ -10,12 +10,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// A deviceIdentity is what the kernel says of a moved device, and whoever is root in its container cannot put on another
-// link. He may move it away and make a link of its index, but none of no kind, none on a link of the host, none that sends
-// from the host's namespace, and no pair whose other end is where this one's is.
+// A deviceIdentity is what the kernel says of a moved device, and whoever is root in its container cannot put on
+// another link. He may move it away and make a link of its index, but none of no kind, none on a link of the host, none
+// that sends from the host's namespace, and no pair whose other end is where this one's is.
 //
-// A dummy, an ifb, a tap and a wireguard have nothing of the kind: one that was deleted in the container, and made again
-// there under its index, is taken for it.
+// A dummy, an ifb, a tap and a wireguard have nothing of the kind: one that was deleted in the container, and made
+// again there under its index, is taken for it.
 type deviceIdentity struct {
 	HostIndex int         // where it was
 	Index     int         // in the container
@@ -71,8 +71,8 @@ func (r DeviceRecord) home(l *kernel.Link) bool {
 		(at == r.Is.Home || r.Is.Home.NS < 0 && at.Away)
 }
 
-// expect says where the container has to have the other end of what has it on the host: what an addition that was killed
-// did not write down. Namespaces have numbers for each other once a link was listed that needs one.
+// expect says where the container has to have the other end of what has it on the host: what an addition that was
+// killed did not write down. Namespaces have numbers for each other once a link was listed that needs one.
 func (r DeviceRecord) expect(w *kernel.World, in *kernel.NS) {
 	if rooted(r.Kind) && r.Is.Home.NS >= 0 {
 		at := r.Is.Home.from(w.Host, in)
@@ -95,14 +95,15 @@ func (p devicePeer) from(one, other *kernel.NS) devicePeer {
 	return devicePeer{Away: true, NS: id}
 }
 
-// isThat reports whether what came to the host is the device, which was the link l of the container. Of one that nothing was
-// written down of it goes by that.
+// isThat reports whether what came to the host is the device, which was the link l of the container. Of one that
+// nothing was written down of it goes by that.
 func (r DeviceRecord) isThat(came *kernel.Link, w *kernel.World, in *kernel.NS, l *kernel.Link) bool {
 	if r.Is != nil || !r.home(came) {
 		return r.home(came)
 	}
 	at := peerOf(came).from(w.Host, in)
-	return bytes.Equal(came.Permanent, l.Permanent) && (!bound(l.Kind) || came.Peer == l.Peer) && (!rooted(l.Kind) || at.NS < 0 || at == peerOf(l))
+	return bytes.Equal(came.Permanent, l.Permanent) && (!bound(l.Kind) || came.Peer == l.Peer) &&
+		(!rooted(l.Kind) || at.NS < 0 || at == peerOf(l))
 }
 
 // refuse returns a link to the container that has put it in the device's place while that was moved: it may be another
@@ -162,7 +163,8 @@ func (r DeviceRecord) settle(w *kernel.World, from int) error {
 	if err != nil {
 		return err
 	}
-	for r.Is.Index = from; slices.ContainsFunc(links, func(l *kernel.Link) bool { return l.Index == r.Is.Index }); r.Is.Index++ {
+	for r.Is.Index = from; slices.ContainsFunc(links,
+		func(l *kernel.Link) bool { return l.Index == r.Is.Index }); r.Is.Index++ {
 	}
 	return w.Store.PutSynced(deviceMemory, r.Owner, r)
 }

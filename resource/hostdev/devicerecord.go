@@ -90,9 +90,9 @@ func (r DeviceRecord) find(w *kernel.World, in *kernel.NS) (*kernel.Link, error)
 	return r.InContainer(links), nil
 }
 
-// InContainer is the device's link among those of the container, or nil. A record of an earlier version has nothing to go
-// by but the device below a link that whoever is root in there could not take away; without that the one of its name and
-// kind has to be it.
+// InContainer is the device's link among those of the container, or nil. A record of an earlier version has nothing to
+// go by but the device below a link that whoever is root in there could not take away; without that the one of its name
+// and kind has to be it.
 func (r DeviceRecord) InContainer(links []*kernel.Link) *kernel.Link {
 	if r.Userspace {
 		return nil
@@ -185,7 +185,8 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	if l == nil {
 		l, err = r.onHost(w)
 	}
-	if err == nil && l == nil && in == nil && r.Kind == "" { // the kernel brings it back some time after the namespace's end
+	// the kernel brings it back some time after the namespace's end
+	if err == nil && l == nil && in == nil && r.Kind == "" {
 		err = w.Host.Await(ctx, deviceLimit, []uint{kernel.LinkEvents}, func() (ok bool, err error) {
 			l, err = r.onHost(w)
 			return l != nil, err
@@ -198,7 +199,8 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		l, err = r.makeVLAN(ctx, w)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		slog.Warn("the device is in another namespace yet; it is given back when it is not", "device", r.Link, "was for", r.who())
+		slog.Warn("the device is in another namespace yet; it is given back when it is not", "device", r.Link, "was for",
+			r.who())
 		return true, nil
 	}
 	if err != nil {
@@ -214,7 +216,8 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
 		return true, nil
 	}
-	return false, w.Store.Delete(deviceMemory, r.Owner) // it went with its namespace, or with its driver, or was pulled out
+	// it went with its namespace, or with its driver, or was pulled out
+	return false, w.Store.Delete(deviceMemory, r.Owner)
 }
 
 // unplugged reports whether no driver has a link for the device any more: there is a directory of such links while one
@@ -233,8 +236,8 @@ func (r DeviceRecord) returned(w *kernel.World, l *kernel.Link) (away bool, err 
 }
 
 // bring moves the device from a container to the host, and returns it as it is there. It gets its name and address
-// before, so that nobody on the host sees another one; alias and group come with the move, so that whoever goes on after
-// a kill finds it, and nobody takes it for what its container says that it is.
+// before, so that nobody on the host sees another one; alias and group come with the move, so that whoever goes on
+// after a kill finds it, and nobody takes it for what its container says that it is.
 func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*kernel.Link, error) {
 	foreign := slices.DeleteFunc(l.AltNames(), func(alt string) bool {
 		return slices.Contains(r.AltNames, alt) || alt == resource.AltName(r.Owner)
@@ -248,7 +251,8 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*ke
 	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
 		_ = in.MoveLink(l.Index, kernel.Move{MAC: mac}) // who cannot now can on the host, or says so there
 	}
-	if l.Alias != r.Link { // the kernel takes a name before an alias, and may stop there when the link is on the host already
+	// the kernel takes a name before an alias, and may stop there when the link is on the host already
+	if l.Alias != r.Link {
 		if err := in.SetAlias(l.Index, r.Link); err != nil {
 			return nil, err
 		}

@@ -97,7 +97,8 @@ func (s deviceState) makeVLAN(ctx context.Context, w *kernel.World) (l *kernel.L
 		return nil, nil
 	}
 	err = w.Host.Await(ctx, deviceLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
-		err := w.Host.AddLink(kernel.NewLink{Name: s.Link, Kind: "vlan", Parent: below.Index, Data: kernel.VLANData(s.VLAN.ID, s.VLAN.Protocol)})
+		err := w.Host.AddLink(kernel.NewLink{Name: s.Link, Kind: "vlan", Parent: below.Index,
+			Data: kernel.VLANData(s.VLAN.ID, s.VLAN.Protocol)})
 		if errors.Is(err, kernel.ErrLinkExists) {
 			return false, nil
 		}
@@ -128,7 +129,8 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 		err := rename(w.Host, l, s.Link)
 		switch {
 		case errors.Is(err, kernel.ErrLinkExists):
-			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device", s.Link, "now", name)
+			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device", s.Link, "now",
+				name)
 		case err != nil:
 			return err
 		default:
@@ -219,7 +221,8 @@ func (s deviceState) restoreSettings(w *kernel.World, name string, l *kernel.Lin
 		if v, ok := is[key]; ok && v == want[key] {
 			continue
 		}
-		if _, err := w.Host.SetSysctls(kernel.Setting{Key: settingKey(key, name), Value: strconv.Itoa(int(want[key])), Optional: true}); err != nil {
+		if _, err := w.Host.SetSysctls(kernel.Setting{Key: settingKey(key, name), Value: strconv.Itoa(int(want[key])),
+			Optional: true}); err != nil {
 			slog.Info("not put back", "device", s.Link, "error", err)
 		}
 	}

@@ -36,7 +36,8 @@ func (h HostDevice) String() string {
 	for _, d := range h.Also {
 		from += ", which is " + d.String()
 	}
-	return resource.Line("link cont/"+h.Name, from, resource.Opt("mtu", h.MTU), resource.Opt("address", resource.MACText(h.MAC)))
+	return resource.Line("link cont/"+h.Name, from, resource.Opt("mtu", h.MTU),
+		resource.Opt("address", resource.MACText(h.MAC)))
 }
 
 // Ifaces implements resource.Linker.
@@ -76,7 +77,8 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
-		return false, spec.Errorf(spec.CodeConfig, "%s: %q: is a link of %s, made for it; name a device of the host", h.Device.Key, h.Device.value(), text)
+		return false, spec.Errorf(spec.CodeConfig, "%s: %q: is a link of %s, made for it; name a device of the host",
+			h.Device.Key, h.Device.value(), text)
 	}
 	r, err := h.record(w, l)
 	if err == nil {
@@ -102,7 +104,8 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return true, nil
 	}
 	if errors.Is(err, unix.EINVAL) {
-		err = spec.Errorf(spec.CodeConfig, "%s: %q: the kernel lets %s, %s, not leave its namespace: %w", h.Device.Key, h.Device.value(), l.Name, resource.KindOf(l), err)
+		err = spec.Errorf(spec.CodeConfig, "%s: %q: the kernel lets %s, %s, not leave its namespace: %w", h.Device.Key,
+			h.Device.value(), l.Name, resource.KindOf(l), err)
 	}
 	_, back := r.release(context.WithoutCancel(ctx), w)
 	return false, errors.Join(err, back)
@@ -154,7 +157,8 @@ func (r DeviceRecord) held(w *kernel.World, d Device) error {
 	if l != nil {
 		as = ", as " + l.Name
 	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(), r.who(), as, r.Netns).HeldBy(r.who())
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(),
+		r.who(), as, r.Netns).HeldBy(r.who())
 }
 
 // yield releases the device of a container that is gone, or says who has it.
@@ -169,7 +173,8 @@ func (r DeviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 		return err
 	}
 	if err == nil && away {
-		return spec.Errorf(spec.CodeConfig, "%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns).
+		return spec.Errorf(spec.CodeConfig,
+			"%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns).
 			HeldBy(r.who())
 	}
 	return err

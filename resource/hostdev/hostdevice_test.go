@@ -52,13 +52,18 @@ func TestHostDevice(t *testing.T) {
 	h.MAC, h.MTU = "02:00:00:00:04:04", 1450
 	contract.Terms{Once: true}.Test(t, w, h,
 		contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1450"),
-		contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:04:04"),
+		contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"),
+			"address is 02:00:00:00:00:0b, want 02:00:00:00:04:04"),
 		contract.Break("down", contract.In(w, "ip link set eth0 down"), "state is down, want up"),
-		contract.Break("another one's name", contract.In(w, "ip link set eth0 alias x", "ip link set eth0 alias ens4", "ip link set eth0 down"), "state is down"),
-		contract.Break("renamed", contract.In(w, "ip link set eth0 down", "ip link set eth0 name net7"), "link eth0: link does not exist"),
-		contract.Break("under its own name", contract.In(w, "ip link set eth0 down", "ip link set eth0 name ens4"), "link eth0: link does not exist"),
+		contract.Break("another one's name", contract.In(w, "ip link set eth0 alias x", "ip link set eth0 alias ens4",
+			"ip link set eth0 down"), "state is down"),
+		contract.Break("renamed", contract.In(w, "ip link set eth0 down", "ip link set eth0 name net7"),
+			"link eth0: link does not exist"),
+		contract.Break("under its own name", contract.In(w, "ip link set eth0 down", "ip link set eth0 name ens4"),
+			"link eth0: link does not exist"),
 	)
-	for key, want := range map[string]string{"ipv6/conf/ens4/accept_ra": "0", "ipv6/conf/ens4/dad_transmits": "0", "ipv4/conf/ens4/rp_filter": "2", "ipv4/conf/ens4/arp_announce": "1"} {
+	for key, want := range map[string]string{"ipv6/conf/ens4/accept_ra": "0", "ipv6/conf/ens4/dad_transmits": "0",
+		"ipv4/conf/ens4/rp_filter": "2", "ipv4/conf/ens4/arp_announce": "1"} {
 		if got := contract.Sysctl(t, w.Host, "net/"+key); got != want {
 			t.Errorf("%s is %s, was %s", key, got, want)
 		}
@@ -114,7 +119,8 @@ func TestHostDeviceTaken(t *testing.T) {
 		h.Device = d
 		_, err := h.Ensure(t.Context(), second)
 		var e *spec.Error
-		if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(e.Msg, "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
+		if !errors.As(err, &e) || e.Code != spec.CodeConfig ||
+			!strings.Contains(e.Msg, "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
 			t.Errorf("%v: %v", d, err)
 		}
 		if err := h.Remove(t.Context(), second); err != nil {
@@ -123,7 +129,8 @@ func TestHostDeviceTaken(t *testing.T) {
 		if err := (KnownDevice{Device: d, Network: contract.Owner.Network}).Verify(t.Context(), second); err != nil {
 			t.Errorf("STATUS: %v", err)
 		}
-		if err := (KnownDevice{Device: d, Network: "other"}).Verify(t.Context(), second); err == nil || !strings.Contains(err.Error(), "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
+		if err := (KnownDevice{Device: d, Network: "other"}).Verify(t.Context(), second); err == nil ||
+			!strings.Contains(err.Error(), "net/c1/eth0 has it, as eth0, in "+w.Container.Path) {
 			t.Errorf("STATUS of another network: %v", err)
 		}
 	}
@@ -131,13 +138,15 @@ func TestHostDeviceTaken(t *testing.T) {
 		t.Error(err)
 	}
 	// GC takes it back from a container that lives, and has the path that it had.
-	if err := contract.SweepKinds(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return true }, nil); err != nil {
+	if err := contract.SweepKinds(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, []plan.Kind{DeviceKind(nil)},
+		"net", func([8]byte) bool { return true }, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := aDevice(contract.Owner, "ens4").Verify(t.Context(), w); err != nil {
 		t.Errorf("after a GC that had to keep it: %v", err)
 	}
-	if err := contract.SweepKinds(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false }, nil); err != nil {
+	if err := contract.SweepKinds(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, []plan.Kind{DeviceKind(nil)},
+		"net", func([8]byte) bool { return false }, nil); err != nil {
 		t.Fatal(err)
 	}
 	if after := contract.State(t, w); after != before {
@@ -154,7 +163,8 @@ func TestHostDeviceComesBack(t *testing.T) {
 	for name, finish := range map[string]func(*kernel.World) error{
 		"DEL": func(w *kernel.World) error { return aDevice(contract.Owner, "ens4").Remove(t.Context(), w) },
 		"GC": func(w *kernel.World) error {
-			return contract.SweepKinds(t.Context(), w, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false }, nil)
+			return contract.SweepKinds(t.Context(), w, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false },
+				nil)
 		},
 		"another ADD": func(w *kernel.World) error {
 			second := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
@@ -194,7 +204,8 @@ func TestHostDeviceVLAN(t *testing.T) {
 	for name, finish := range map[string]func(*kernel.World) error{
 		"DEL": func(w *kernel.World) error { return aDevice(contract.Owner, "ens5.7").Remove(t.Context(), w) },
 		"GC": func(w *kernel.World) error {
-			return contract.SweepKinds(t.Context(), w, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false }, nil)
+			return contract.SweepKinds(t.Context(), w, []plan.Kind{DeviceKind(nil)}, "net", func([8]byte) bool { return false },
+				nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -250,7 +261,8 @@ func TestHostDeviceForwarding(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for key, want := range map[string]string{"ipv4/conf/ens4": "1", "ipv6/conf/ens4": "1", "ipv4/conf/ens5": "0", "ipv6/conf/ens5": "1"} {
+	for key, want := range map[string]string{"ipv4/conf/ens4": "1", "ipv6/conf/ens4": "1", "ipv4/conf/ens5": "0",
+		"ipv6/conf/ens5": "1"} {
 		if got := contract.Sysctl(t, w.Host, "net/"+key+"/forwarding"); got != want {
 			t.Errorf("%s/forwarding is %s, want %s", key, got, want)
 		}
@@ -284,7 +296,8 @@ func TestHostDeviceNameClash(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := contract.Host(t, w, "ip -o link show rack7")
-	if !strings.Contains(out, ": dev") || !strings.Contains(out, "alias storage") || !strings.Contains(out, "mtu 1450") || !strings.Contains(out, "master br0") {
+	if !strings.Contains(out, ": dev") || !strings.Contains(out, "alias storage") || !strings.Contains(out, "mtu 1450") ||
+		!strings.Contains(out, "master br0") {
 		t.Errorf("it is %s", out)
 	}
 	if left, err := os.ReadDir(w.Store.Dir); err != nil || len(left) != 0 {
@@ -305,7 +318,8 @@ func TestHostDevicePortVLANs(t *testing.T) {
 		contract.Host(t, w, "%s", l)
 	}
 	state := func() string { // ports are in the order in which they came
-		lines := strings.Split(contract.BridgeVLANState(w)(t)+contract.Host(t, w, "bridge vlan show dev ens4")+contract.Host(t, w, "bridge vlan show dev ens5"), "\n")
+		lines := strings.Split(contract.BridgeVLANState(w)(t)+contract.Host(t, w, "bridge vlan show dev ens4")+
+			contract.Host(t, w, "bridge vlan show dev ens5"), "\n")
 		slices.Sort(lines)
 		return strings.Join(lines, "\n")
 	}
@@ -328,7 +342,10 @@ func TestHostDeviceOfAnotherBoot(t *testing.T) {
 	cards(t, w)
 	before := contract.State(t, w)
 	h := aDevice(contract.Owner, "ens4")
-	if err := w.Store.PutSynced(deviceMemory, contract.Owner, DeviceRecord{Owner: contract.Owner, Boot: "earlier", deviceState: deviceState{Kind: "veth", Link: "ens4", MAC: "02:00:00:00:04:04", MTU: 1300, Alias: "storage"}}); err != nil {
+	if err := w.Store.PutSynced(deviceMemory, contract.Owner,
+		DeviceRecord{Owner: contract.Owner, Boot: "earlier",
+			deviceState: deviceState{Kind: "veth", Link: "ens4", MAC: "02:00:00:00:04:04", MTU: 1300,
+				Alias: "storage"}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Remove(t.Context(), w); err != nil {
@@ -354,7 +371,8 @@ func TestHostDeviceOfReference(t *testing.T) {
 		w := contract.NewWorld(t)
 		cards(t, w)
 		before := contract.State(t, w)
-		contract.Host(t, w, "ip link set ens5 alias ens5 netns %s name eth0", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+		contract.Host(t, w, "ip link set ens5 alias ens5 netns %s name eth0",
+			strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 		contract.Container(t, w, "ip link set eth0 up")
 		moved := contract.State(t, w)
 		h := aDevice(contract.Owner, "ens4")
@@ -381,7 +399,8 @@ func TestHostDeviceRefused(t *testing.T) {
 	w := contract.NewWorld(t)
 	cards(t, w)
 	contract.Host(t, w, "ip link add veth0 type veth peer name veth1")
-	nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "veth0", "alias", kernel.Tag(spec.Owner{Network: "net", ContainerID: "c9", IfName: "eth0"}))
+	nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "veth0", "alias",
+		kernel.Tag(spec.Owner{Network: "net", ContainerID: "c9", IfName: "eth0"}))
 	contract.Host(t, w, "ip link add ens6 address 02:00:00:00:04:04 type veth peer name ens7")
 	before := contract.State(t, w)
 	for _, c := range []struct {

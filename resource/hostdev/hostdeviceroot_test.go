@@ -18,13 +18,14 @@ func hostState(t *testing.T, w *kernel.World) string {
 
 // hide is what whoever is root in the container does to what the device was known by.
 func hide(t *testing.T, w *kernel.World) {
-	for _, l := range []string{"ip link set eth0 down", "ip link set eth0 name mine", "ip link set mine alias x", "ip link property del dev mine altname net:c1:eth0"} {
+	for _, l := range []string{"ip link set eth0 down", "ip link set eth0 name mine", "ip link set mine alias x",
+		"ip link property del dev mine altname net:c1:eth0"} {
 		contract.Container(t, w, "%s", l)
 	}
 }
 
-// TestHostDeviceHidden: the device comes back from under whatever name and alias, and a link that has its name and alias
-// by now, and is none of the host's, does not.
+// TestHostDeviceHidden: the device comes back from under whatever name and alias, and a link that has its name and
+// alias by now, and is none of the host's, does not.
 //
 // clause: P12
 func TestHostDeviceHidden(t *testing.T) {
@@ -62,7 +63,8 @@ func TestHostDeviceHidden(t *testing.T) {
 				if after := hostState(t, w); after != before {
 					t.Error(contract.Difference(before, after))
 				}
-				if out := contract.Container(t, w, "ip -o link"); strings.Contains(out, "mine") || strings.Contains(what, "decoy") != strings.Contains(out, "eth0@tap0") {
+				if out := contract.Container(t, w, "ip -o link"); strings.Contains(out, "mine") ||
+					strings.Contains(what, "decoy") != strings.Contains(out, "eth0@tap0") {
 					t.Errorf("in the container: %s", out)
 				}
 				if left, err := w.Store.All(deviceMemory); err != nil || len(left) != 0 {
@@ -113,7 +115,8 @@ func TestHostDeviceKept(t *testing.T) {
 			if _, err := other.Ensure(t.Context(), second); err == nil || !strings.Contains(err.Error(), "net/c1/eth0 had it") {
 				t.Errorf("another one asks for it: %v", err)
 			}
-			contract.Container(t, &kernel.World{Container: elsewhere}, "ip link set mine netns %s name back", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+			contract.Container(t, &kernel.World{Container: elsewhere}, "ip link set mine netns %s name back",
+				strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 			if err := finish(w); err != nil {
 				t.Fatal(err)
 			}
@@ -226,10 +229,13 @@ func TestHostDeviceTraits(t *testing.T) {
 	before := show()
 	contract.Must(t, w, aDevice(contract.Owner, "ens4"))
 	contract.Container(t, w, "ip link set eth0 group %d", kernel.LinkGroup("lan"))
-	for _, change := range []string{"arp off", "multicast off", "dynamic on", "trailers on", "broadcast 02:00:00:00:00:05", "mode dormant", "gso_max_size 3000", "gso_max_segs 3", "gro_max_size 3000", "protodown on"} {
-		nstest.RunIn(t, w.Container.Path, "sh", "-c", "ip link set dev eth0 "+change+" || true") // not every kernel and driver has all of them
+	for _, change := range []string{"arp off", "multicast off", "dynamic on", "trailers on", "broadcast 02:00:00:00:00:05",
+		"mode dormant", "gso_max_size 3000", "gso_max_segs 3", "gro_max_size 3000", "protodown on"} {
+		// not every kernel and driver has all of them
+		nstest.RunIn(t, w.Container.Path, "sh", "-c", "ip link set dev eth0 "+change+" || true")
 	}
-	if there := strings.Join(steady(contract.Container(t, w, "ip -d -o link show eth0")), " "); !strings.Contains(there, "NOARP") || !strings.Contains(there, "02:00:00:00:00:05") {
+	if there := strings.Join(steady(contract.Container(t, w, "ip -d -o link show eth0")), " "); !strings.Contains(there,
+		"NOARP") || !strings.Contains(there, "02:00:00:00:00:05") {
 		t.Fatalf("nothing was changed: %s", there)
 	}
 	if err := aDevice(contract.Owner, "ens4").Remove(t.Context(), w); err != nil {
@@ -295,7 +301,8 @@ func TestHostDeviceNameTaken(t *testing.T) {
 	if err := aDevice(contract.Owner, "tap4").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if out := contract.Host(t, w, "ip -d -o link show type tun"); !strings.Contains(out, ": dev") || strings.Contains(out, "alias") {
+	if out := contract.Host(t, w, "ip -d -o link show type tun"); !strings.Contains(out, ": dev") ||
+		strings.Contains(out, "alias") {
 		t.Errorf("it is %s", out)
 	}
 	if left, err := w.Store.All(deviceMemory); err != nil || len(left) != 0 {

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// lent is a device that the host lends, and what somebody who is root in the container makes in its place: a link of its
-// kind, index and other end's index, if the kernel lets him.
+// lent is a device that the host lends, and what somebody who is root in the container makes in its place: a link of
+// its kind, index and other end's index, if the kernel lets him.
 type lent struct{ name, make, decoy string }
 
 func lentOnes(t *testing.T, w *kernel.World) []lent {
@@ -65,7 +65,8 @@ func TestHostDeviceSwapped(t *testing.T) {
 			}
 			elsewhere := d.swap(t, w, l)
 			contract.Container(t, w, "ip link property add dev eth0 altname mine9")
-			if got, err := r.bring(w, w.Container, l); err == nil || !strings.Contains(err.Error(), "has put another link in its place") {
+			if got, err := r.bring(w, w.Container, l); err == nil ||
+				!strings.Contains(err.Error(), "has put another link in its place") {
 				t.Errorf("%s, name taken %v: brought %+v, %v", d.name, taken, got, err)
 			}
 			if after := hostState(t, w); after != without {
@@ -84,7 +85,8 @@ func TestHostDeviceSwapped(t *testing.T) {
 				contract.Host(t, w, "ip link del %s", d.name)
 			}
 			contract.Container(t, w, "ip link del dev %s", nameAt(t, w.Container, l.Index))
-			contract.Container(t, &kernel.World{Container: elsewhere}, "ip link set dev eth0 netns %s", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+			contract.Container(t, &kernel.World{Container: elsewhere}, "ip link set dev eth0 netns %s",
+				strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 			if err := aDevice(contract.Owner, d.name).Remove(t.Context(), w); err != nil {
 				t.Fatal(err)
 			}
@@ -107,9 +109,9 @@ func nameAt(t *testing.T, ns *kernel.NS, index int) string {
 	return l.Name
 }
 
-// TestHostDeviceSwappedEarly: an addition that was killed right after its move has not written down what the container's
-// namespace says of the device. Nobody takes another one for it, and one that has been put in its place on the host,
-// by a DEL that was killed right after its own, is not made what the device was.
+// TestHostDeviceSwappedEarly: an addition that was killed right after its move has not written down what the
+// container's namespace says of the device. Nobody takes another one for it, and one that has been put in its place on
+// the host, by a DEL that was killed right after its own, is not made what the device was.
 //
 // clause: P12
 func TestHostDeviceSwappedEarly(t *testing.T) {
@@ -145,7 +147,8 @@ func TestHostDeviceSwappedEarly(t *testing.T) {
 			if err := r.arrived(w, "eth0"); err == nil {
 				t.Errorf("%s: an addition takes the decoy for it", d.name)
 			}
-			contract.Container(t, w, "ip link set dev eth0 address %s netns %s", r.MAC, strings.TrimPrefix(w.Host.Path, "/run/netns/"))
+			contract.Container(t, w, "ip link set dev eth0 address %s netns %s", r.MAC,
+				strings.TrimPrefix(w.Host.Path, "/run/netns/"))
 			contract.Host(t, w, "ip link set dev eth0 name %s alias %[1]s", d.name)
 			before = hostState(t, w)
 			if err := finish(w); err != nil {
@@ -167,7 +170,8 @@ func TestHostDeviceSwappedEarly(t *testing.T) {
 func TestHostDeviceOfReferenceSwapped(t *testing.T) {
 	w := contract.NewWorld(t)
 	cards(t, w)
-	contract.Host(t, w, "ip link set ens5 alias ens5 netns %s name eth0", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+	contract.Host(t, w, "ip link set ens5 alias ens5 netns %s name eth0",
+		strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 	h := aDevice(contract.Owner, "ens5")
 	h.Attached = true
 	r, in, l, err := h.byReference(w)
@@ -198,9 +202,12 @@ func TestHostDeviceParams(t *testing.T) {
 	w := contract.NewWorld(t)
 	cards(t, w)
 	for name, c := range map[string]struct{ add, change, there string }{
-		"vx5": {"ip link add vx5 type vxlan id 5 dstport 4789 remote 192.0.2.1 ttl 9", "ip link set eth0 type vxlan id 5 remote 192.0.2.66 local 192.0.2.7 ttl 3", "192.0.2.66"},
-		"vx6": {"ip link add vx6 type vxlan id 6 dstport 4789", "ip link set eth0 type vxlan id 6 remote 192.0.2.66 ageing 5 nolearning", "192.0.2.66"},
-		"mv5": {"ip link add link ens5 name mv5 type macvlan mode private", "ip link set eth0 type macvlan mode bridge", "mode bridge"},
+		"vx5": {"ip link add vx5 type vxlan id 5 dstport 4789 remote 192.0.2.1 ttl 9",
+			"ip link set eth0 type vxlan id 5 remote 192.0.2.66 local 192.0.2.7 ttl 3", "192.0.2.66"},
+		"vx6": {"ip link add vx6 type vxlan id 6 dstport 4789",
+			"ip link set eth0 type vxlan id 6 remote 192.0.2.66 ageing 5 nolearning", "192.0.2.66"},
+		"mv5": {"ip link add link ens5 name mv5 type macvlan mode private", "ip link set eth0 type macvlan mode bridge",
+			"mode bridge"},
 	} {
 		contract.Host(t, w, "%s", c.add)
 		show := func() string { return strings.Join(steady(contract.Host(t, w, "ip -d -o link show %s", name)), " ") }

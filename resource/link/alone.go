@@ -30,7 +30,8 @@ func (a Alone) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, a.Verify(ctx, w)
 }
 
-// Verify implements plan.Resource. The kernel sets the master of a passthru promiscuous, which spares others the search.
+// Verify implements plan.Resource. The kernel sets the master of a passthru promiscuous, which spares others the
+// search.
 func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 	ns, master, err := a.Master.Find(w)
 	if err != nil {
@@ -47,8 +48,8 @@ func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 	return a.inTheWay(w, ns, master)
 }
 
-// inTheWay says what stands on the master that leaves no room, where it can be seen: beside it, and in the containers of
-// attachments that are remembered.
+// inTheWay says what stands on the master that leaves no room, where it can be seen: beside it, and in the containers
+// of attachments that are remembered.
 func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *kernel.Link) error {
 	if err := a.among(ns, ns, master); err != nil {
 		return err
@@ -113,9 +114,11 @@ func (a Alone) among(in, ns *kernel.NS, master *kernel.Link) error {
 			return spec.Errorf(spec.CodeConfig, `mode: "passthru": has to be alone on its master, and %s has %s; name another master, or another mode`, master.Name, who)
 		}
 		if in == ns && l.Name == a.Master.Link {
-			return spec.Errorf(spec.CodeConfig, "master: %q: is a passthru, which has to be alone on %s; name another master", l.Name, master.Name)
+			return spec.Errorf(spec.CodeConfig, "master: %q: is a passthru, which has to be alone on %s; name another master",
+				l.Name, master.Name)
 		}
-		return spec.Errorf(spec.CodeConfig, "master: %q: has %s, which has to be alone there; name another master", master.Name, who)
+		return spec.Errorf(spec.CodeConfig, "master: %q: has %s, which has to be alone there; name another master",
+			master.Name, who)
 	}
 	return nil
 }

@@ -25,7 +25,9 @@ type Bridge struct {
 }
 
 func (b Bridge) String() string {
-	return resource.Line("link host/"+b.Name, "type bridge", resource.Opt("mtu", b.MTU), resource.Flag("promisc on", b.Promisc), resource.Flag("vlan_filtering on", b.VLANs), resource.Flag("switched on", b.VLANs && b.Switch))
+	return resource.Line("link host/"+b.Name, "type bridge", resource.Opt("mtu", b.MTU),
+		resource.Flag("promisc on", b.Promisc), resource.Flag("vlan_filtering on", b.VLANs), resource.Flag("switched on",
+			b.VLANs && b.Switch))
 }
 
 // Ifaces implements resource.Linker.
@@ -90,12 +92,12 @@ func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 	return changed || c, err
 }
 
-// pinnedRecord is the index of a bridge whose address has been set to what it was: the kernel does not say so of a link. To set it
-// again would have the host forget its neighbours there.
+// pinnedRecord is the index of a bridge whose address has been set to what it was: the kernel does not say so of a
+// link. To set it again would have the host forget its neighbours there.
 const pinnedRecord = "pinned"
 
-// pin has a bridge that somebody else made keep its address. Before, it has that of its least port, and with its first port it
-// changes even if it had none: its containers would lose their gateway, and its neighbours the host.
+// pin has a bridge that somebody else made keep its address. Before, it has that of its least port, and with its first
+// port it changes even if it had none: its containers would lose their gateway, and its neighbours the host.
 func (b Bridge) pin(w *kernel.World, l *kernel.Link) error {
 	if bytes.Equal(l.MAC, b.MAC()) {
 		return nil

@@ -17,7 +17,8 @@ func TestBridge(t *testing.T) {
 		contract.Break("down", contract.On(w, "ip link set cni0 down"), "state is down"),
 		contract.Break("promisc", contract.On(w, "ip link set cni0 promisc off"), "promisc is false"),
 		contract.Break("gone", contract.On(w, "ip link del cni0"), "does not exist"),
-		contract.Break("accept_ra", contract.On(w, "ip link set cni0 down", "sysctl -qw net.ipv6.conf.cni0.accept_ra=1"), "accept_ra is 1"),
+		contract.Break("accept_ra", contract.On(w, "ip link set cni0 down", "sysctl -qw net.ipv6.conf.cni0.accept_ra=1"),
+			"accept_ra is 1"),
 	)
 	if v := contract.Sysctl(t, w.Host, "net/ipv6/conf/cni0/accept_ra"); v != "0" {
 		t.Errorf("accept_ra is %s", v)
@@ -77,7 +78,8 @@ func TestFullBridge(t *testing.T) {
 	contract.Must(t, w, Bridge{Name: "cni0"})
 	var batch strings.Builder
 	for i := range 511 {
-		batch.WriteString("link add a" + strconv.Itoa(i) + " master cni0 type veth peer name b" + strconv.Itoa(i) + "\nlink set b" + strconv.Itoa(i) + " master cni0\n")
+		batch.WriteString("link add a" + strconv.Itoa(i) + " master cni0 type veth peer name b" + strconv.Itoa(i) +
+			"\nlink set b" + strconv.Itoa(i) + " master cni0\n")
 	}
 	batch.WriteString("link add last master cni0 type veth peer name last1\n")
 	contract.IPBatch(t, w.Host.Path, batch.String())
@@ -90,7 +92,8 @@ func TestFullBridge(t *testing.T) {
 		t.Errorf("left behind: %v", err)
 	}
 	contract.Host(t, w, "ip link add tap type veth peer name tap1")
-	if _, err := (Port{Link: "tap", Master: "cni0"}).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "the bridge is full") {
+	if _, err := (Port{Link: "tap", Master: "cni0"}).Ensure(t.Context(), w); err == nil ||
+		!strings.Contains(err.Error(), "the bridge is full") {
 		t.Error(err)
 	}
 }
@@ -108,7 +111,8 @@ func TestPort(t *testing.T) {
 	)
 	t.Run("of another bridge", func(t *testing.T) {
 		contract.Host(t, w, "ip link set tap0 master other")
-		if _, err := p.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "tap0 is a port of other already") {
+		if _, err := p.Ensure(t.Context(), w); err == nil ||
+			!strings.Contains(err.Error(), "tap0 is a port of other already") {
 			t.Error(err)
 		}
 		if err := p.Remove(t.Context(), w); err != nil {

@@ -19,7 +19,8 @@ type Dummy struct {
 }
 
 func (d Dummy) String() string {
-	return resource.Line("link cont/"+d.Name, "type dummy", resource.Opt("mtu", d.MTU), resource.Opt("address", resource.MACText(d.MAC)), resource.Flag("down", d.Down))
+	return resource.Line("link cont/"+d.Name, "type dummy", resource.Opt("mtu", d.MTU),
+		resource.Opt("address", resource.MACText(d.MAC)), resource.Flag("down", d.Down))
 }
 
 // Ifaces implements resource.Linker.

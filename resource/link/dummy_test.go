@@ -26,23 +26,28 @@ func TestDummy(t *testing.T) {
 	}
 	contract.Terms{Once: true, Repair: again}.Test(t, w, d,
 		contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 9000"),
-		contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
+		contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"),
+			"address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
 		contract.Break("down", contract.In(w, "ip link set eth0 down"), "state is down, want up"),
 		contract.Break("gone", contract.In(w, "ip link del eth0"), "link eth0: link does not exist"),
-		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want dummy"),
+		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"),
+			"type is bridge, want dummy"),
 	)
 
 	// What nobody asked for is ours all the same: a MAC of the kernel's making is another one at each boot.
 	d = Dummy{Owner: contract.Owner, Name: "eth0", Down: true}
 	contract.Must(t, w, d)
-	if l, err := w.Container.Link("eth0"); err != nil || l.Up || l.MAC.String() != kernel.MAC("cont", contract.Owner).String() || l.MTU != 1500 || !resource.Owned(l, contract.Owner) || l.Alias != kernel.Tag(contract.Owner) {
+	if l, err := w.Container.Link("eth0"); err != nil || l.Up ||
+		l.MAC.String() != kernel.MAC("cont", contract.Owner).String() || l.MTU != 1500 ||
+		!resource.Owned(l, contract.Owner) || l.Alias != kernel.Tag(contract.Owner) {
 		t.Errorf("%+v, %v", l, err)
 	}
 
 	// Another owner's stays, when it is to be made and when it is to be removed.
 	theirs := Dummy{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Name: "eth0"}
 	before := contract.State(t, w)
-	if changed, err := theirs.Ensure(t.Context(), w); changed || !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), "in the container") {
+	if changed, err := theirs.Ensure(t.Context(), w); changed || !errors.Is(err, kernel.ErrLinkExists) ||
+		!strings.Contains(err.Error(), "in the container") {
 		t.Errorf("changed %v, %v", changed, err)
 	}
 	if err := theirs.Remove(t.Context(), w); err != nil {

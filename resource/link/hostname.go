@@ -82,7 +82,8 @@ func (v Veth) chosen() bool { return v.Host != kernel.LinkName("veth", v.Owner) 
 // ours reports whether a link is the host's end of the owner's pair. A pair that was killed before it got its mark has
 // its group, which is the network's, and its address, which is the owner's; a name that was chosen says nothing.
 func (v Veth) ours(l *kernel.Link) bool {
-	if _, _, _, tagged := kernel.ParseTag(l.Alias); l.Kind != "veth" || tagged || l.Name == kernel.LinkName("veth", v.Owner) {
+	if _, _, _, tagged := kernel.ParseTag(l.Alias); l.Kind != "veth" || tagged ||
+		l.Name == kernel.LinkName("veth", v.Owner) {
 		return l.Kind == "veth" && resource.Owned(l, v.Owner)
 	}
 	return l.Group == kernel.LinkGroup(v.Owner.Network) && bytes.Equal(l.MAC, kernel.MAC("host", v.Owner))

@@ -23,7 +23,8 @@ func TestChosenName(t *testing.T) {
 		}
 		contract.Must(t, w, v)
 	}}.Test(t, w, v,
-		contract.Break("renamed", contract.On(w, "ip link set web0 down", "ip link set web0 name web1 up"), "link web0: link does not exist; it is called web1 now"),
+		contract.Break("renamed", contract.On(w, "ip link set web0 down", "ip link set web0 name web1 up"),
+			"link web0: link does not exist; it is called web1 now"),
 		contract.Break("host end down", contract.On(w, "ip link set web0 down"), "host state is down"),
 	)
 
@@ -83,11 +84,13 @@ func TestChosenName(t *testing.T) {
 		contract.Must(t, w, v)
 		n := v
 		n.Host = "web1"
-		if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "in the container: eth0: an interface of that name exists already") {
+		if _, err := n.Ensure(t.Context(), w); err == nil ||
+			!strings.Contains(err.Error(), "in the container: eth0: an interface of that name exists already") {
 			t.Error(err)
 		}
 		n.Name = "eth1"
-		if _, err := n.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "link web0 already leads into the container") {
+		if _, err := n.Ensure(t.Context(), w); err == nil ||
+			!strings.Contains(err.Error(), "link web0 already leads into the container") {
 			t.Error(err)
 		}
 		if err := v.Verify(t.Context(), w); err != nil {
@@ -104,7 +107,8 @@ func TestChosenName(t *testing.T) {
 			if err := w.Store.Put(hostNameRecord, o, "web0"); err != nil { // as it is before the pair is made
 				t.Fatal(err)
 			}
-			if err := w.Host.AddVeth(kernel.VethPair{Host: "web0", Name: "eth0", NS: w.Container, HostMAC: kernel.MAC("host", o), Group: kernel.LinkGroup(o.Network)}); err != nil {
+			if err := w.Host.AddVeth(kernel.VethPair{Host: "web0", Name: "eth0", NS: w.Container, HostMAC: kernel.MAC("host", o),
+				Group: kernel.LinkGroup(o.Network)}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -19,8 +19,10 @@ func TestIPvlan(t *testing.T) {
 			i := IPvlan{Stacked: stacked(contract.Owner, "ipvlan", "ens3"), Mode: c.mode, Flag: c.flag}
 			i.MTU = 1400
 			breakers := []contract.Breakage{
-				contract.Break("mode", contract.In(w, "ip link set eth0 type ipvlan mode "+c.otherMode), "mode is "+c.otherMode+", want "+i.mode()),
-				contract.Break("flag", contract.In(w, "ip link set eth0 type ipvlan mode "+i.mode()+" "+c.otherFlag), "flag is "+c.otherFlag+", want "+i.flag()),
+				contract.Break("mode", contract.In(w, "ip link set eth0 type ipvlan mode "+c.otherMode),
+					"mode is "+c.otherMode+", want "+i.mode()),
+				contract.Break("flag", contract.In(w, "ip link set eth0 type ipvlan mode "+i.mode()+" "+c.otherFlag),
+					"flag is "+c.otherFlag+", want "+i.flag()),
 			}
 			if c.mode == "" { // what the kinds share
 				breakers = append(breakers, sharedBreakers(w, i.Stacked, "ipvlan", "ipvlan mode l2")...)

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// VethKind is the Kind of Veth. Bridge is that of the configuration, if any: a pair that the reference's plugin made, which
-// carries no mark, is this attachment's only if it is a port of that.
+// VethKind is the Kind of Veth. Bridge is that of the configuration, if any: a pair that the reference's plugin made,
+// which carries no mark, is this attachment's only if it is a port of that.
 func VethKind(bridge string) plan.Kind {
 	return HostLinkKind("veth pair", "veth", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
 		return Veth{Owner: o, Name: o.IfName, Host: kernel.LinkName("veth", o), Master: bridge}.Remove(ctx, w)
@@ -35,8 +35,8 @@ func HostLinkKind(name, kind string, remove func(context.Context, *kernel.World,
 		}})
 }
 
-// hostLinks lists whose links of a type the network has on the host, by their group. A link that was made and not yet tagged when
-// its maker was killed is known by its name, and where that was chosen by its address.
+// hostLinks lists whose links of a type the network has on the host, by their group. A link that was made and not yet
+// tagged when its maker was killed is known by its name, and where that was chosen by its address.
 //
 // Whoever is root in a container may put any group and any alias on a device of the host that is lent to it. So nothing
 // counts that is not of a kind that we make on the host, and without a tag nothing that has not a name that we give.
@@ -67,8 +67,8 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 	return tags, nil
 }
 
-// removeHostLinks removes links at once: deleting one takes the kernel a grace period, and deleting a group takes it one too. So what is to
-// go is moved into a group of its own.
+// removeHostLinks removes links at once: deleting one takes the kernel a grace period, and deleting a group takes it
+// one too. So what is to go is moved into a group of its own.
 func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	doomed := doomedGroup(tags[0].Network)
 	if err := emptyDoomed(w, tags[0].Network, tags); err != nil {
@@ -87,8 +87,8 @@ func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	return errors.Join(append(errs, w.Host.DelGroup(doomed))...)
 }
 
-// emptyDoomed takes out of a network's group of links that are to go what is there and not among the tags: what a GC that was killed
-// left, and what a container's root put there.
+// emptyDoomed takes out of a network's group of links that are to go what is there and not among the tags: what a GC
+// that was killed left, and what a container's root put there.
 func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
 	links, err := w.Host.Links()
 	if err != nil {
@@ -117,7 +117,8 @@ func derivedName(l *kernel.Link) bool {
 
 func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<24 }
 
-// ContainerLink is the Kind of a link that was made in the container, of a type of ip(8): macvlan, ipvlan, vlan, dummy, tun.
+// ContainerLink is the Kind of a link that was made in the container, of a type of ip(8): macvlan, ipvlan, vlan, dummy,
+// tun.
 func ContainerLink(kind string) plan.Kind {
 	return resource.NewKind(kind+" interface", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
@@ -134,8 +135,8 @@ func ContainerLink(kind string) plan.Kind {
 		}})
 }
 
-// containerLinks lists whose links of a type there may be in containers. An ADD that was killed has written no link down, and that the
-// namespace was entered.
+// containerLinks lists whose links of a type there may be in containers. An ADD that was killed has written no link
+// down, and that the namespace was entered.
 func containerLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
 	made, err := resource.DecodeRecords[resource.Made](w.Store.Records(resource.MadeRecord, network))
 	links, lerr := resource.DecodeRecords[madeLink](w.Store.Records(linkRecord, network))

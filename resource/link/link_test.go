@@ -15,11 +15,13 @@ func TestUp(t *testing.T) {
 	contract.Container(t, w, "ip link set lo down")
 	contract.Test(t, w, Up{Link: "lo"}, contract.Break("down", contract.In(w, "ip link set lo down"), "state is down"))
 	contract.Host(t, w, "ip link set lo down")
-	contract.Test(t, w, Up{Where: resource.Host, Link: "lo"}, contract.Break("down", contract.On(w, "ip link set lo down"), "state is down"))
+	contract.Test(t, w, Up{Where: resource.Host, Link: "lo"},
+		contract.Break("down", contract.On(w, "ip link set lo down"), "state is down"))
 	if _, err := (Up{Link: "none0"}).Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
 		t.Error(err)
 	}
-	if _, err := (Up{Link: "lo"}).Ensure(t.Context(), &kernel.World{Host: w.Host}); !errors.Is(err, kernel.ErrNoNamespace) {
+	if _, err := (Up{Link: "lo"}).Ensure(t.Context(), &kernel.World{Host: w.Host}); !errors.Is(err,
+		kernel.ErrNoNamespace) {
 		t.Error(err)
 	}
 }
@@ -64,7 +66,8 @@ func TestSweepLinks(t *testing.T) {
 	at := func(network, id, ifName string) spec.Owner {
 		return spec.Owner{Network: network, ContainerID: id, IfName: ifName}
 	}
-	owners := []spec.Owner{at("net", "stays", "eth0"), at("net", "goes", "eth1"), at("net", "goes", "eth2"), at("other", "goes", "eth3"),
+	owners := []spec.Owner{at("net", "stays", "eth0"), at("net", "goes", "eth1"), at("net", "goes", "eth2"),
+		at("other", "goes", "eth3"),
 		at("net", "killed", "eth4"), at("net", "being-made", "eth5"), at("net", "stays", "eth6")}
 	for _, o := range owners {
 		contract.Must(t, w, testVeth(o, "cni0"))
@@ -79,7 +82,8 @@ func TestSweepLinks(t *testing.T) {
 	contract.Host(t, w, "ip link add foreign0 type veth peer name foreign1")
 
 	keep := map[[8]byte]bool{kernel.OwnerHash(owners[0]): true, kernel.OwnerHash(owners[6]): true}
-	err := sweepLinks(t.Context(), w, "net", func(o [8]byte) bool { return keep[o] }, func(l *kernel.Link) bool { return l.Name == name(5) })
+	err := sweepLinks(t.Context(), w, "net", func(o [8]byte) bool { return keep[o] },
+		func(l *kernel.Link) bool { return l.Name == name(5) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,8 @@ func (m Macvlan) String() string {
 func tapFile(index int) string { return "/dev/tap" + strconv.Itoa(index) }
 
 // tapIndex is an index for a macvtap, which its file is called after. The files of all namespaces are in one directory,
-// and the kernel makes none, without a word, where there is one of that name: so it is one that nothing is called after.
+// and the kernel makes none, without a word, where there is one of that name: so it is one that nothing is called
+// after.
 func (m Macvlan) tapIndex() int {
 	i := m.spareIndex()
 	for {

@@ -54,16 +54,19 @@ func sharedBreakers(w *kernel.World, s Stacked, kind, like string) []contract.Br
 				address = "address " + s.MAC
 			}
 			contract.Container(t, w, "ip link del eth0")
-			contract.Host(t, w, "ip link add link ens4 name eth0 %s mtu 1400 netns %s type %s", address, strings.TrimPrefix(w.Container.Path, "/run/netns/"), like)
+			contract.Host(t, w, "ip link add link ens4 name eth0 %s mtu 1400 netns %s type %s", address,
+				strings.TrimPrefix(w.Container.Path, "/run/netns/"), like)
 			contract.Container(t, w, "ip link set eth0 up")
 		}, "master is ens4, want ens3"),
-		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want "+kind),
+		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"),
+			"type is bridge, want "+kind),
 	}
 }
 
 func TestMacvlan(t *testing.T) {
 	for _, c := range []struct{ kind, mode, other string }{
-		{"macvlan", "", "vepa"}, {"macvlan", "private", "bridge"}, {"macvlan", "vepa", "private"}, {"macvlan", "passthru", ""}, {"macvtap", "", "vepa"},
+		{"macvlan", "", "vepa"}, {"macvlan", "private", "bridge"}, {"macvlan", "vepa", "private"}, {"macvlan", "passthru",
+			""}, {"macvtap", "", "vepa"},
 	} {
 		t.Run(c.kind+c.mode, func(t *testing.T) {
 			nstest.Need(t, c.kind)
@@ -71,9 +74,11 @@ func TestMacvlan(t *testing.T) {
 			masters(t, w)
 			m := Macvlan{Stacked: stacked(contract.Owner, c.kind, "ens3"), Mode: c.mode, Tap: c.kind == "macvtap"}
 			m.MTU, m.MAC = 1400, "02:00:00:00:00:0A"
-			breakers := []contract.Breakage{contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a")}
+			breakers := []contract.Breakage{contract.Break("address",
+				contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a")}
 			if c.other != "" {
-				breakers = append(breakers, contract.Break("mode", contract.In(w, "ip link set eth0 type "+c.kind+" mode "+c.other), "mode is "+c.other+", want "+m.mode()))
+				breakers = append(breakers, contract.Break("mode", contract.In(w, "ip link set eth0 type "+c.kind+" mode "+c.other),
+					"mode is "+c.other+", want "+m.mode()))
 			}
 			if c.kind+c.mode == "macvlan" { // what the kinds share
 				breakers = append(breakers, sharedBreakers(w, m.Stacked, c.kind, "macvlan mode bridge")...)
@@ -115,7 +120,8 @@ func TestMacvlanStaysAsItWas(t *testing.T) {
 	stays("a link of another kind")
 	contract.Container(t, w, "ip link del eth0")
 
-	for what, o := range map[string]spec.Owner{"another container": {Network: "net", ContainerID: "c2", IfName: "eth0"}, "another network": {Network: "lan", ContainerID: "c1", IfName: "eth0"}} {
+	for what, o := range map[string]spec.Owner{"another container": {Network: "net", ContainerID: "c2", IfName: "eth0"},
+		"another network": {Network: "lan", ContainerID: "c1", IfName: "eth0"}} {
 		theirs := Macvlan{Stacked: stacked(o, "macvlan", "ens4")}
 		contract.Must(t, w, theirs)
 		refused(what)
@@ -129,7 +135,8 @@ func TestMacvlanStaysAsItWas(t *testing.T) {
 
 	// Without any mark it is the reference's; with the group alone it is that of an ADD that was killed.
 	for _, group := range []uint32{0, kernel.LinkGroup("net")} {
-		contract.Host(t, w, "ip link add link ens4 name eth0 group %d netns %s type macvlan mode bridge", group, strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+		contract.Host(t, w, "ip link add link ens4 name eth0 group %d netns %s type macvlan mode bridge", group,
+			strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 		refused(fmt.Sprint("group ", group))
 		if err := m.Remove(ctx, w); err != nil {
 			t.Error(err)
@@ -147,21 +154,26 @@ func TestMacvlanOfTheDefaultRoute(t *testing.T) {
 	masters(t, w)
 	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "")}
 	ctx := t.Context()
-	if _, err := m.Ensure(ctx, w); err == nil || !strings.Contains(err.Error(), "no default route") || !strings.Contains(err.Error(), "ens3") {
+	if _, err := m.Ensure(ctx, w); err == nil || !strings.Contains(err.Error(), "no default route") ||
+		!strings.Contains(err.Error(), "ens3") {
 		t.Errorf("without a default route: %v", err)
 	}
 	for what, routes := range map[string][]string{
-		"IPv4":              {"ip addr add 192.0.2.1/24 dev ens4", "ip addr add 2001:db8::1/64 dev ens3", "ip -6 route add default via 2001:db8::2", "ip route add default via 192.0.2.2"},
-		"the lesser metric": {"ip addr add 192.0.2.1/24 dev ens4", "ip addr add 198.51.100.1/24 dev ens3", "ip route add default via 198.51.100.2 metric 20", "ip route add default via 192.0.2.2 metric 10"},
-		"several next hops": {"ip addr add 192.0.2.1/24 dev ens4", "ip addr add 198.51.100.1/24 dev ens3", "ip route add default nexthop via 192.0.2.2 nexthop via 198.51.100.2"},
-		"IPv6 alone":        {"ip -6 route add default dev ens4"},
-		"no gateway":        {"ip route add default dev ens4"},
+		"IPv4": {"ip addr add 192.0.2.1/24 dev ens4", "ip addr add 2001:db8::1/64 dev ens3",
+			"ip -6 route add default via 2001:db8::2", "ip route add default via 192.0.2.2"},
+		"the lesser metric": {"ip addr add 192.0.2.1/24 dev ens4", "ip addr add 198.51.100.1/24 dev ens3",
+			"ip route add default via 198.51.100.2 metric 20", "ip route add default via 192.0.2.2 metric 10"},
+		"several next hops": {"ip addr add 192.0.2.1/24 dev ens4", "ip addr add 198.51.100.1/24 dev ens3",
+			"ip route add default nexthop via 192.0.2.2 nexthop via 198.51.100.2"},
+		"IPv6 alone": {"ip -6 route add default dev ens4"},
+		"no gateway": {"ip route add default dev ens4"},
 	} {
 		for _, l := range routes {
 			contract.Host(t, w, "%s", l)
 		}
 		contract.Must(t, w, m)
-		if out := contract.Host(t, w, "ip link show ens4"); !strings.Contains(contract.Container(t, w, "ip link show eth0"), "@if"+strings.SplitN(out, ":", 2)[0]+":") {
+		if out := contract.Host(t, w, "ip link show ens4"); !strings.Contains(contract.Container(t, w, "ip link show eth0"),
+			"@if"+strings.SplitN(out, ":", 2)[0]+":") {
 			t.Errorf("%s: not on ens4: %s", what, contract.Container(t, w, "ip link show eth0"))
 		}
 		contract.Host(t, w, "ip route flush table main")
@@ -216,7 +228,8 @@ func TestMaster(t *testing.T) {
 		{Master{Where: resource.Host}, []string{`master: is missing`, `no default route`, `ens3`}},
 	} {
 		_, err := c.m.Ensure(t.Context(), w)
-		if e := (*spec.Error)(nil); (err == nil) != (c.say == nil) || err != nil && (!errors.As(err, &e) || e.Code != spec.CodeConfig) {
+		if e := (*spec.Error)(nil); (err == nil) != (c.say == nil) || err != nil &&
+			(!errors.As(err, &e) || e.Code != spec.CodeConfig) {
 			t.Errorf("%v: %v", c.m, err)
 		}
 		for _, say := range c.say {
@@ -247,8 +260,10 @@ func TestPassthru(t *testing.T) {
 		t.Errorf("%+v, %v; the master has %v", l, err, is.MAC)
 	}
 	for _, mode := range []string{"bridge", "passthru"} {
-		second := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"}, "macvlan", "ens3"), Mode: mode}
-		if _, err := second.Ensure(ctx, w); err == nil || !strings.Contains(err.Error(), "has a passthru, eth0 of net/c1/eth0") {
+		second := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"}, "macvlan", "ens3"),
+			Mode: mode}
+		if _, err := second.Ensure(ctx, w); err == nil ||
+			!strings.Contains(err.Error(), "has a passthru, eth0 of net/c1/eth0") {
 			t.Errorf("%s beside a passthru: %v", mode, err)
 		}
 	}
@@ -295,7 +310,8 @@ func TestMacvlanBeside(t *testing.T) {
 	}
 	m.Down = true
 	contract.Must(t, w, m)
-	if _, err := (Up{Link: "eth0"}).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "has the address "+m.MAC) {
+	if _, err := (Up{Link: "eth0"}).Ensure(t.Context(), w); err == nil ||
+		!strings.Contains(err.Error(), "has the address "+m.MAC) {
 		t.Errorf("the master's own address, later: %v", err)
 	}
 }
@@ -306,7 +322,8 @@ func TestMacvlanQueue(t *testing.T) {
 	w := contract.NewWorld(t)
 	masters(t, w)
 	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3"), BCQueueLen: 4711}
-	contract.Terms{Once: true}.Test(t, w, m, contract.Break("queue", contract.In(w, "ip link set eth0 type macvlan bcqueuelen 12"), "bcqueuelen is 12, want 4711"))
+	contract.Terms{Once: true}.Test(t, w, m,
+		contract.Break("queue", contract.In(w, "ip link set eth0 type macvlan bcqueuelen 12"), "bcqueuelen is 12, want 4711"))
 	contract.Must(t, w, m)
 	if out := contract.Container(t, w, "ip -d link show eth0"); !strings.Contains(out, "bcqueuelen 4711") {
 		t.Error(out)
@@ -325,7 +342,8 @@ func TestMacvlanInContainer(t *testing.T) {
 	m.Master.Where = resource.Container
 	contract.Terms{Once: true}.Test(t, w, m, contract.Break("another master", func(t *testing.T) {
 		contract.Container(t, w, "ip link del eth0")
-		contract.Host(t, w, "ip link add link ens4 name eth0 netns %s type macvlan mode bridge", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+		contract.Host(t, w, "ip link add link ens4 name eth0 netns %s type macvlan mode bridge",
+			strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 		contract.Container(t, w, "ip link set eth0 up")
 	}, "want inner0"))
 
@@ -347,7 +365,8 @@ func TestMacvtapFile(t *testing.T) {
 	seen := map[string]bool{}
 	for _, id := range []string{"c1", "c1", "c2"} {
 		w := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
-		m := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, "macvtap", "ens3"), Tap: true}
+		m := Macvlan{Stacked: stacked(spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, "macvtap", "ens3"),
+			Tap: true}
 		m.MAC = fmt.Sprintf("02:00:00:00:00:%02x", len(seen)+1)
 		contract.Must(t, w, m)
 		l, err := w.Container.Link("eth0")

@@ -21,7 +21,8 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 			contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
 			contract.Host(t, w, "ip link set wire up")
 			contract.Host(t, w, "ip link add mv link ens3 up type %s", below)
-			m := Macvlan{Stacked: Stacked{Owner: contract.Owner, Name: "eth0", Master: Master{Where: resource.Host, Link: "mv"}}, Tap: tap}
+			m := Macvlan{Stacked: Stacked{Owner: contract.Owner, Name: "eth0", Master: Master{Where: resource.Host, Link: "mv"}},
+				Tap: tap}
 			if err := (Alone{Master: m.Master, Network: contract.Owner.Network}).Verify(t.Context(), w); err != nil {
 				t.Errorf("on a %s: %v", below, err)
 			}
@@ -38,7 +39,8 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 		"pt":   `master: "pt": is a passthru, which has to be alone on ens3`,
 		"ens3": `master: "ens3": has a passthru, pt, which has to be alone there`,
 	} {
-		if err := (Alone{Master: Master{Where: resource.Host, Link: link}, Network: contract.Owner.Network}).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), want) {
+		if err := (Alone{Master: Master{Where: resource.Host, Link: link},
+			Network: contract.Owner.Network}).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("on %s: %v, want %s", link, err, want)
 		}
 	}

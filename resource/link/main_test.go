@@ -18,7 +18,8 @@ func TestMain(m *testing.M) {
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
 func kinds() []plan.Kind {
-	return []plan.Kind{LoopbackKind(), VethKind(""), PortKind(), ContainerLink("macvlan"), ContainerLink("macvtap"), ContainerLink("ipvlan"), ContainerLink("vlan"), ContainerLink("dummy"), ContainerLink("tun")}
+	return []plan.Kind{LoopbackKind(), VethKind(""), PortKind(), ContainerLink("macvlan"), ContainerLink("macvtap"),
+		ContainerLink("ipvlan"), ContainerLink("vlan"), ContainerLink("dummy"), ContainerLink("tun")}
 }
 
 // kindOf is the Kind of a resource, and whose it is.
@@ -48,7 +49,8 @@ func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 }
 
 // sweepLinks removes the links on the host that belong to owners that keep does not want.
-func sweepLinks(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool, keepUntagged func(*kernel.Link) bool) error {
+func sweepLinks(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool,
+	keepUntagged func(*kernel.Link) bool) error {
 	return contract.SweepKinds(ctx, w, []plan.Kind{PortKind(), VethKind("")}, network, keep, keepUntagged)
 }
 
@@ -66,5 +68,6 @@ func testVeth(o spec.Owner, master string) Veth {
 
 // stacked is a link of the owner's on a master of the host.
 func stacked(o spec.Owner, kind, master string) Stacked {
-	return Stacked{Owner: o, Name: o.IfName, Chosen: master == "", Master: Master{Where: resource.Host, Link: master, Kind: kind, Taken: true, Up: true}}
+	return Stacked{Owner: o, Name: o.IfName, Chosen: master == "",
+		Master: Master{Where: resource.Host, Link: master, Kind: kind, Taken: true, Up: true}}
 }

@@ -27,7 +27,8 @@ type Master struct {
 const egress = "(egress)"
 
 func (m Master) String() string {
-	return resource.Line("link", m.Where.String()+MasterWords(m.Link), resource.Flag("up", m.Up), resource.Opt("mtu at least", m.MTU), resource.Flag("for "+m.Kind, m.Kind != ""))
+	return resource.Line("link", m.Where.String()+MasterWords(m.Link), resource.Flag("up", m.Up),
+		resource.Opt("mtu at least", m.MTU), resource.Flag("for "+m.Kind, m.Kind != ""))
 }
 
 func MasterWords(master string) string {
@@ -54,7 +55,8 @@ func (m Master) Verify(ctx context.Context, w *kernel.World) error {
 // warn says that the master is down: it is the administrator's to set up.
 func (m Master) warn(l *kernel.Link) {
 	if !l.Up {
-		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+" up)", "master", l.Name)
+		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+" up)",
+			"master", l.Name)
 	}
 }
 
@@ -109,7 +111,8 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 		there = "there is " + resource.SomeOf(names)
 	}
 	if m.Link == "" {
-		return spec.Errorf(spec.CodeConfig, "master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.Place(), there)
+		return spec.Errorf(spec.CodeConfig,
+			"master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.Place(), there)
 	}
 	if near, ok := spec.Nearest(m.Link, names); ok {
 		there += fmt.Sprintf("; did you mean %q?", near)
@@ -139,11 +142,14 @@ func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
 func (m Master) stands(ns *kernel.NS, l *kernel.Link, what string) error {
 	switch {
 	case (m.Taken || m.Ether) && !l.Ethernet:
-		return spec.Errorf(spec.CodeConfig, "%s: is %s, which has no Ethernet headers, and %s needs them", what, resource.KindOf(l), m.Kind)
+		return spec.Errorf(spec.CodeConfig, "%s: is %s, which has no Ethernet headers, and %s needs them", what,
+			resource.KindOf(l), m.Kind)
 	case !l.Up && m.Up:
-		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what, l.Name).WithHint("That is the host's to mend: no file is wrong.")
+		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what,
+			l.Name).WithHint("That is the host's to mend: no file is wrong.")
 	case m.MTU > l.MTU:
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's", m.MTU, l.Name, l.MTU)
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's", m.MTU,
+			l.Name, l.MTU)
 	case !m.Taken || l.Master == 0:
 		return nil
 	}
@@ -153,7 +159,8 @@ func (m Master) stands(ns *kernel.NS, l *kernel.Link, what string) error {
 	}
 	switch above.Kind {
 	case "bridge", "bond", "team", "openvswitch":
-		return spec.Errorf(spec.CodeConfig, "%s: is a port of %s, which takes all that comes in by it; name %[2]q instead", what, above.Name)
+		return spec.Errorf(spec.CodeConfig, "%s: is a port of %s, which takes all that comes in by it; name %[2]q instead",
+			what, above.Name)
 	}
 	return nil
 }

@@ -42,7 +42,8 @@ type Port struct {
 }
 
 func (p Port) String() string {
-	return resource.Line("link host/"+p.Link, resource.Opt("master", p.Master), resource.Flag("hairpin on", p.Hairpin), resource.Flag("isolated on", p.Isolated), p.VLANs.String())
+	return resource.Line("link host/"+p.Link, resource.Opt("master", p.Master), resource.Flag("hairpin on", p.Hairpin),
+		resource.Flag("isolated on", p.Isolated), p.VLANs.String())
 }
 
 // Ifaces implements resource.Linker.
@@ -87,7 +88,8 @@ func (p Port) ensure(ctx context.Context, w *kernel.World, br *kernel.Link) (cha
 	if l.Port != nil {
 		have = *l.Port
 	}
-	flags := kernel.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated, Forwarding: have.Forwarding}
+	flags := kernel.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated,
+		Forwarding: have.Forwarding}
 	vlans, err := p.VLANs.ensure(w, p.Link)
 	if err == nil && flags != have {
 		err = w.Host.SetLink(p.Link, kernel.LinkChange{Port: &flags})
@@ -110,7 +112,8 @@ func (p Port) spare(w *kernel.World, l *kernel.Link) error {
 	}
 	for _, a := range addrs {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() {
-			return spec.Errorf(spec.CodeConfig, "link %s has the host's address %v, which would no longer be reached if it were a port of %s: remove the address, or have another link in prevResult",
+			return spec.Errorf(spec.CodeConfig,
+				"link %s has the host's address %v, which would no longer be reached if it were a port of %s: remove the address, or have another link in prevResult",
 				p.Link, a.Prefix, p.Master)
 		}
 	}
@@ -222,7 +225,8 @@ type BridgeMaker interface {
 	EnsureUnlocked(*kernel.World) (changed bool, err error)
 }
 
-// BridgeLock is the name of the lock of a bridge: whoever makes a port shares it, whoever removes the bridge has it alone.
+// BridgeLock is the name of the lock of a bridge: whoever makes a port shares it, whoever removes the bridge has it
+// alone.
 func BridgeLock(name string) string { return "bridge-" + name }
 
 // plug runs do, which makes a port, with a bridge that does not go meanwhile. One that has gone since it was ensured is

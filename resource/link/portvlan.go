@@ -84,7 +84,8 @@ func (v VLANs) diff(have []kernel.PortVLAN, pvid uint16) (del, add []kernel.Port
 
 // extend appends one VLAN, to the last range where it fits.
 func extend(list []kernel.PortVLAN, one kernel.PortVLAN) []kernel.PortVLAN {
-	if n := len(list) - 1; n >= 0 && !one.PVID && !list[n].PVID && list[n].Untagged == one.Untagged && list[n].Last+1 == one.First {
+	if n := len(list) - 1; n >= 0 && !one.PVID && !list[n].PVID && list[n].Untagged == one.Untagged && list[n].Last+
+		1 == one.First {
 		list[n].Last = one.Last
 		return list
 	}
@@ -145,7 +146,8 @@ func wantVLANs(d *resource.Drift, w *kernel.World, l *kernel.Link, v VLANs) {
 // unfiltered is the error about a bridge that was made without VLANs.
 func unfiltered(w *kernel.World, name string) error {
 	if err := w.Host.NoBridgeVLANs(); err != nil {
-		return spec.Errorf(spec.CodeConfig, "bridge: %q: exists, and cannot keep VLANs apart: %w; leave out access, trunk, vlan and vlanTrunk, or use another kernel", name, err)
+		return spec.Errorf(spec.CodeConfig,
+			"bridge: %q: exists, and cannot keep VLANs apart: %w; leave out access, trunk, vlan and vlanTrunk, or use another kernel", name, err)
 	}
 	return spec.Errorf(spec.CodeConfig, "bridge: %q: exists, and does not keep VLANs apart: run `ip link set %s type bridge vlan_filtering 1`, or set vlanFiltering to true so that ADD does it, or name another bridge", name, name)
 }
@@ -188,7 +190,8 @@ func GatewayPort(link string) string { return kernel.LinkName("vlan", spec.Owner
 func (g VLANGateway) vlans() VLANs { return VLANs{Native: g.VLAN} }
 
 func (g VLANGateway) String() string {
-	return resource.Line("link host/"+g.Name(), "type veth", resource.Opt("mtu", g.MTU), "peer master", g.Bridge, g.vlans().String())
+	return resource.Line("link host/"+g.Name(), "type veth", resource.Opt("mtu", g.MTU), "peer master", g.Bridge,
+		g.vlans().String())
 }
 
 // Ifaces implements resource.Linker.
@@ -228,8 +231,9 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 	return false, err
 }
 
-// warn says what br_netfilter does to a VLAN: the packet filter sees its packets on the bridge before the host routes them,
-// takes what it should translate then for translated, and what it translates too early does not come in by the link.
+// warn says what br_netfilter does to a VLAN: the packet filter sees its packets on the bridge before the host routes
+// them, takes what it should translate then for translated, and what it translates too early does not come in by the
+// link.
 func (g VLANGateway) warn(w *kernel.World) {
 	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
 		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0` mends that", "link", g.Name())
@@ -246,7 +250,8 @@ func (g VLANGateway) add(w *kernel.World) error {
 		return err
 	}
 	o := spec.Owner{IfName: g.Name()}
-	err = w.Host.AddVeth(kernel.VethPair{Host: g.port(), HostMAC: kernel.MAC("port", o), Name: g.Name(), MAC: kernel.MAC("bridge", o), NS: w.Host, MTU: mtu, Master: br.Index})
+	err = w.Host.AddVeth(kernel.VethPair{Host: g.port(), HostMAC: kernel.MAC("port", o), Name: g.Name(),
+		MAC: kernel.MAC("bridge", o), NS: w.Host, MTU: mtu, Master: br.Index})
 	if err != nil {
 		return fmt.Errorf("add veth: %w", err)
 	}
@@ -259,13 +264,15 @@ func (g VLANGateway) look(w *kernel.World) (l, port *kernel.Link, err error) {
 		return nil, nil, err
 	}
 	if l.Kind != "veth" || l.PeerAway {
-		return l, nil, spec.Errorf(spec.CodeConfig, "bridge: %q: %s, which would be its gateway's link, is %s of somebody else: rename or remove it (ip link delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
+		return l, nil, spec.Errorf(spec.CodeConfig,
+			"bridge: %q: %s, which would be its gateway's link, is %s of somebody else: rename or remove it (ip link delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
 	}
 	if port, err = w.Host.LinkAt(l.Peer); err != nil {
 		return l, nil, err
 	}
 	if m := masterName(w, port); m != g.Bridge && m != "none" {
-		return l, port, spec.Errorf(spec.CodeConfig, "bridge: %q: %s, which would be its gateway's link, leads to %s: remove it (ip link delete %s)", g.Bridge, l.Name, m, l.Name)
+		return l, port, spec.Errorf(spec.CodeConfig,
+			"bridge: %q: %s, which would be its gateway's link, leads to %s: remove it (ip link delete %s)", g.Bridge, l.Name, m, l.Name)
 	}
 	return l, port, nil
 }

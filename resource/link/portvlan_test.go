@@ -44,7 +44,8 @@ func TestVLANDiff(t *testing.T) {
 		{VLANs{Native: 100, Default: true}, born, "", "vid 100 pvid untagged"},
 		{VLANs{Native: 1, Tagged: trunk}, born, "", "vid 10-20 vid 30"},
 		{VLANs{Tagged: trunk}, born, "vid 1", "vid 10-20 vid 30"},
-		{VLANs{Tagged: trunk}, []kernel.PortVLAN{ids(10, 12), {First: 13, Last: 13, Untagged: true}, ids(14, 19), ids(31, 40)}, "vid 31-40", "vid 13 vid 20 vid 30"},
+		{VLANs{Tagged: trunk}, []kernel.PortVLAN{ids(10, 12), {First: 13, Last: 13, Untagged: true}, ids(14, 19),
+			ids(31, 40)}, "vid 31-40", "vid 13 vid 20 vid 30"},
 		{VLANs{Native: 100}, []kernel.PortVLAN{{First: 100, Last: 100, Untagged: true}}, "", "vid 100 pvid untagged"},
 	} {
 		del, add := c.v.diff(c.have, 1)
@@ -59,7 +60,8 @@ func TestBridgeVLANs(t *testing.T) {
 	w := contract.NewWorld(t)
 	b := Bridge{Name: "cni0", VLANs: true, Switch: true}
 	contract.Terms{State: contract.BridgeVLANState(w)}.Test(t, w, b,
-		contract.Break("off", contract.On(w, "ip link set cni0 type bridge vlan_filtering 0"), "vlan_filtering is false, want true"))
+		contract.Break("off", contract.On(w, "ip link set cni0 type bridge vlan_filtering 0"),
+			"vlan_filtering is false, want true"))
 	if err := (Filtering{Bridge: "cni0"}).Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
@@ -106,7 +108,8 @@ func TestPortVLANs(t *testing.T) {
 		return []contract.Breakage{
 			contract.Break("another one", contract.On(w, "bridge vlan add dev "+link+" vid 7"), "vid 7"),
 			contract.Break("not in it", contract.On(w, "bridge vlan del dev "+link+" vid 100"), "want vid 1"),
-			contract.Break("otherwise", contract.On(w, "bridge vlan add dev "+link+" vid 100 untagged", "bridge vlan add dev "+link+" vid 10 untagged"), "untagged"),
+			contract.Break("otherwise", contract.On(w, "bridge vlan add dev "+link+" vid 100 untagged",
+				"bridge vlan add dev "+link+" vid 10 untagged"), "untagged"),
 		}
 	}
 	t.Run("veth", func(t *testing.T) {
@@ -120,7 +123,8 @@ func TestPortVLANs(t *testing.T) {
 		w := contract.NewWorld(t)
 		contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
 		contract.Host(t, w, "ip link add tap0 up type veth peer name x")
-		contract.Terms{State: contract.BridgeVLANState(w)}.Test(t, w, Port{Owner: contract.Owner, Link: "tap0", Master: "cni0", VLANs: VLANs{Native: 100}}, breakers(w, "tap0")[:2]...)
+		contract.Terms{State: contract.BridgeVLANState(w)}.Test(t, w,
+			Port{Owner: contract.Owner, Link: "tap0", Master: "cni0", VLANs: VLANs{Native: 100}}, breakers(w, "tap0")[:2]...)
 	})
 	w := contract.NewWorld(t)
 	contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
@@ -190,7 +194,8 @@ func TestVLANGateway(t *testing.T) {
 		for _, id := range []uint16{7, 8} {
 			_, err := VLANGateway{Bridge: "cni0", VLAN: id}.Ensure(t.Context(), w)
 			var e *spec.Error
-			if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), fmt.Sprintf("ip link delete cni0.%d", id)) {
+			if !errors.As(err, &e) || e.Code != spec.CodeConfig ||
+				!strings.Contains(err.Error(), fmt.Sprintf("ip link delete cni0.%d", id)) {
 				t.Error(err)
 			}
 		}
@@ -202,7 +207,8 @@ func TestVLANGateway(t *testing.T) {
 		contract.Host(t, w, "ip link add cni0.9 up type veth peer name veth9")
 		contract.Host(t, w, "ip link set veth9 up master cni0")
 		contract.Must(t, w, VLANGateway{Bridge: "cni0", VLAN: 9})
-		if out := contract.Host(t, w, "bridge vlan show dev veth9"); !strings.Contains(out, "9 PVID Egress Untagged") || strings.Contains(out, " 1 ") {
+		if out := contract.Host(t, w, "bridge vlan show dev veth9"); !strings.Contains(out, "9 PVID Egress Untagged") ||
+			strings.Contains(out, " 1 ") {
 			t.Error(out)
 		}
 	})

@@ -62,15 +62,17 @@ func tagged(l *kernel.Link, owner [8]byte) bool {
 	return ok && h == owner
 }
 
-// ownLinks are an owner's links of some kinds in a container: the one that its record says, and else what its tag or like says
-// that is in no other attachment's record.
-func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like func(*kernel.Link) bool, kinds ...string) ([]*kernel.Link, error) {
+// ownLinks are an owner's links of some kinds in a container: the one that its record says, and else what its tag or
+// like says that is in no other attachment's record.
+func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like func(*kernel.Link) bool,
+	kinds ...string) ([]*kernel.Link, error) {
 	links, err := in.Links()
 	if err != nil {
 		return nil, err
 	}
 	for _, is := range []func(*kernel.Link) bool{m.is, func(l *kernel.Link) bool { return tagged(l, owner) }, like} {
-		found := slices.DeleteFunc(slices.Clone(links), func(l *kernel.Link) bool { return !slices.Contains(kinds, l.Kind) || !is(l) })
+		found := slices.DeleteFunc(slices.Clone(links),
+			func(l *kernel.Link) bool { return !slices.Contains(kinds, l.Kind) || !is(l) })
 		if len(found) > 0 {
 			if found, err = unclaimed(w, in, links, found, owner); err != nil || len(found) > 0 {
 				return found, err
@@ -80,8 +82,8 @@ func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like fu
 	return nil, nil
 }
 
-// unclaimed are those of found that are not written down as another attachment's. Those of earlier versions wrote no link down:
-// theirs are what has their tag.
+// unclaimed are those of found that are not written down as another attachment's. Those of earlier versions wrote no
+// link down: theirs are what has their tag.
 func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owner [8]byte) ([]*kernel.Link, error) {
 	id, err := in.Identity()
 	if err != nil {
@@ -100,11 +102,15 @@ func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owne
 			}
 		}
 		for other, m := range made {
-			if _, known := records[other]; !known && other != owner && m.Owner == (spec.Owner{}) && m.Same(id) && tagged(l, other) {
+			if _, known := records[other]; !known && other != owner && m.Owner == (spec.Owner{}) && m.Same(id) &&
+				tagged(l, other) {
 				return true
 			}
 		}
-		return slices.ContainsFunc(devices, func(r hostdev.DeviceRecord) bool { return r.NS.Same(id) && r.InContainer(links) == l })
+		return slices.ContainsFunc(devices, func(r hostdev.DeviceRecord) bool {
+			return r.NS.Same(id) &&
+				r.InContainer(links) == l
+		})
 	}), nil
 }
 
@@ -120,8 +126,8 @@ func CalledNow(ns *kernel.NS, err error, is func(*kernel.Link) bool) (said error
 	return err, false
 }
 
-// Renamed is the name that the host's end of an owner's pair has now, if it is listed by another one that leads nowhere;
-// else it is empty.
+// Renamed is the name that the host's end of an owner's pair has now, if it is listed by another one that leads
+// nowhere; else it is empty.
 func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err error) {
 	v := Veth{Owner: o, Host: listed}
 	var chosen string
@@ -144,20 +150,24 @@ func own(w *kernel.World, o spec.Owner, name, kind string) (*kernel.Link, error)
 		if merr != nil {
 			return nil, merr
 		}
-		err, _ = CalledNow(ns, err, func(l *kernel.Link) bool { return l.Kind == kind && (m.is(l) || tagged(l, kernel.OwnerHash(o))) })
+		err, _ = CalledNow(ns, err, func(l *kernel.Link) bool {
+			return l.Kind == kind &&
+				(m.is(l) || tagged(l, kernel.OwnerHash(o)))
+		})
 	}
 	return l, err
 }
 
-// removeOwn deletes the owner's link in the container, and forgets it. Where nothing was written down of it, it is the one
-// of that name and kind, whatever is on it: the reference's plugin leaves no mark.
+// removeOwn deletes the owner's link in the container, and forgets it. Where nothing was written down of it, it is the
+// one of that name and kind, whatever is on it: the reference's plugin leaves no mark.
 func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
 	if w.Container != nil {
 		m, err := recallLink(w, o, w.Container)
 		if err != nil {
 			return err
 		}
-		links, err := ownLinks(w, w.Container, m, kernel.OwnerHash(o), func(l *kernel.Link) bool { return l.Name == name || derived(l, o) }, kind)
+		links, err := ownLinks(w, w.Container, m, kernel.OwnerHash(o),
+			func(l *kernel.Link) bool { return l.Name == name || derived(l, o) }, kind)
 		if err = errors.Join(err, deleteAll(w.Container, links)); err != nil {
 			return err
 		}
@@ -170,7 +180,8 @@ func derived(l *kernel.Link, o spec.Owner) bool {
 	return slices.ContainsFunc(contMACs(o), func(mac string) bool { return l.MAC.String() == mac })
 }
 
-// contMACs are the addresses that the owner's link in the container has where nobody asks for one: the first that is free.
+// contMACs are the addresses that the owner's link in the container has where nobody asks for one: the first that is
+// free.
 func contMACs(o spec.Owner) []string {
 	macs := []string{kernel.MAC("cont", o).String()}
 	for n := 2; n <= 9; n++ {
@@ -187,8 +198,9 @@ func deleteAll(ns *kernel.NS, links []*kernel.Link) error {
 	return errors.Join(errs...)
 }
 
-// TakenByAnother reports whether the interface of an owner's name in the container is known to be another attachment's: that of a network which
-// got there first, where the owner's own ADD was refused for it. What its DEL finds no record of is then not its own.
+// TakenByAnother reports whether the interface of an owner's name in the container is known to be another attachment's:
+// that of a network which got there first, where the owner's own ADD was refused for it. What its DEL finds no record
+// of is then not its own.
 func TakenByAnother(w *kernel.World, o spec.Owner) (bool, error) {
 	if w.Container == nil {
 		return false, nil

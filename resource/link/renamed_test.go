@@ -64,7 +64,8 @@ func TestRenamed(t *testing.T) {
 				return err == nil
 			}
 			rename()
-			if err := r.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "eth0: link does not exist; it is called net9 now") {
+			if err := r.Verify(t.Context(), w); err == nil ||
+				!strings.Contains(err.Error(), "eth0: link does not exist; it is called net9 now") {
 				t.Errorf("verify says %v", err)
 			}
 
@@ -106,7 +107,8 @@ func TestRenamed(t *testing.T) {
 			keep := true
 			sweep := func() {
 				t.Helper()
-				if err := contract.SweepKinds(t.Context(), gc, containedKinds(), contract.Owner.Network, func([8]byte) bool { return keep }, nil); err != nil {
+				if err := contract.SweepKinds(t.Context(), gc, containedKinds(), contract.Owner.Network,
+					func([8]byte) bool { return keep }, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -116,13 +118,15 @@ func TestRenamed(t *testing.T) {
 			keep = false
 			wrong := id
 			wrong.Ino++
-			if err := w.Store.Put(resource.MadeRecord, contract.Owner, resource.Made{Identity: wrong, Path: w.Container.Path}); err != nil {
+			if err := w.Store.Put(resource.MadeRecord, contract.Owner,
+				resource.Made{Identity: wrong, Path: w.Container.Path}); err != nil {
 				t.Fatal(err)
 			}
 			if sweep(); !there(w.Container, "net9") {
 				t.Error("GC acted in a namespace that only has the path")
 			}
-			if err := w.Store.Put(resource.MadeRecord, contract.Owner, resource.Made{Identity: id, Path: w.Container.Path}); err != nil {
+			if err := w.Store.Put(resource.MadeRecord, contract.Owner,
+				resource.Made{Identity: id, Path: w.Container.Path}); err != nil {
 				t.Fatal(err)
 			}
 			if sweep(); there(w.Container, "net9") {
@@ -132,9 +136,12 @@ func TestRenamed(t *testing.T) {
 				t.Error("GC took another owner's net1")
 			}
 
-			// What an ADD made that was killed before it wrote the link down has its name, and the network's group or its address.
+			// What an ADD made that was killed before it wrote the link down has its name, and the network's group or its
+			// address.
 			contract.Must(t, w, r)
-			if err := errors.Join(w.Container.SetLink("eth0", kernel.LinkChange{Alias: kernel.Tag(other)}), w.Store.Delete(linkRecord, contract.Owner), w.Store.Put(resource.MadeRecord, contract.Owner, resource.Made{Identity: id, Path: w.Container.Path, Owner: contract.Owner})); err != nil {
+			if err := errors.Join(w.Container.SetLink("eth0", kernel.LinkChange{Alias: kernel.Tag(other)}),
+				w.Store.Delete(linkRecord, contract.Owner), w.Store.Put(resource.MadeRecord, contract.Owner,
+					resource.Made{Identity: id, Path: w.Container.Path, Owner: contract.Owner})); err != nil {
 				t.Fatal(err)
 			}
 			if sweep(); there(w.Container, "eth0") {
@@ -147,8 +154,8 @@ func TestRenamed(t *testing.T) {
 	}
 }
 
-// A host has links of its own, and one of them may be called as the container's is to be: older kernels, asked from the host for
-// a link in the container, look for the name on the host.
+// A host has links of its own, and one of them may be called as the container's is to be: older kernels, asked from the
+// host for a link in the container, look for the name on the host.
 //
 // clause: P8 P10 P11
 func TestNameOnHost(t *testing.T) {
@@ -191,7 +198,8 @@ func TestRenamedAddedAgain(t *testing.T) {
 	contract.Must(t, w, m)
 	contract.Container(t, w, "ip link set eth0 down")
 	contract.Container(t, w, "ip link set eth0 name net9 up")
-	if _, err := m.Ensure(context.Background(), w); !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), "it is called net9 now") {
+	if _, err := m.Ensure(context.Background(), w); !errors.Is(err, kernel.ErrLinkExists) ||
+		!strings.Contains(err.Error(), "it is called net9 now") {
 		t.Errorf("%v", err)
 	}
 	if err := m.Remove(t.Context(), w); err != nil {

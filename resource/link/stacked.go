@@ -33,7 +33,8 @@ type Stacked struct {
 
 // words are the part of a plan's line that all kinds share: "link cont/eth0 type KIND … on host/ens3".
 func (s Stacked) words(kind string, own ...string) string {
-	return resource.Line("link cont/"+s.Name, "type "+kind, resource.Line(own...), resource.Flag("on "+s.Master.Where.String()+MasterWords(s.Master.Link), s.Master.Kind != ""),
+	return resource.Line("link cont/"+s.Name, "type "+kind, resource.Line(own...),
+		resource.Flag("on "+s.Master.Where.String()+MasterWords(s.Master.Link), s.Master.Kind != ""),
 		resource.Opt("mtu", s.MTU), resource.Opt("address", resource.MACText(s.MAC)), resource.Flag("down", s.Down))
 }
 
@@ -78,7 +79,8 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	}
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return spec.Errorf(spec.CodeConfig, "master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
+		return spec.Errorf(spec.CodeConfig,
+			"master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return s.taken(w, kind, master, err)
 	case errors.Is(err, kernel.ErrLinkExists):
@@ -102,15 +104,18 @@ func (s Stacked) spareIndex() int {
 // taken says who has the address that the link is to have.
 func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err error) error {
 	if m, rerr := recallLink(w, s.Owner, w.Container); rerr == nil {
-		links, lerr := ownLinks(w, w.Container, m, kernel.OwnerHash(s.Owner), func(l *kernel.Link) bool { return derived(l, s.Owner) }, kind)
+		links, lerr := ownLinks(w, w.Container, m, kernel.OwnerHash(s.Owner),
+			func(l *kernel.Link) bool { return derived(l, s.Owner) }, kind)
 		if lerr == nil && len(links) > 0 {
 			return fmt.Errorf("%w: it is called %s now", kernel.NameTaken(s.Name), links[0].Name)
 		}
 	}
 	if slices.Contains(contMACs(s.Owner), s.MAC) { // nobody asked for it
-		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC, master.Name, err)
+		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC,
+			master.Name, err)
 	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: %s, or another link on it, has that address: %w", cmp.Or(s.MACKey, "mac"), s.MAC, master.Name, err)
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s, or another link on it, has that address: %w", cmp.Or(s.MACKey, "mac"),
+		s.MAC, master.Name, err)
 }
 
 // verify compares what all kinds have. The link is nil where there is none to compare the rest of.
@@ -166,7 +171,8 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 	}
 	s.Master.warn(master)
 	below, in := master.Index, ns
-	if isMacvlan(master) && isMacvlan(l) || master.Kind == "ipvlan" && l.Kind == "ipvlan" { // the kernel puts one above another on what that stands on
+	// the kernel puts one above another on what that stands on
+	if isMacvlan(master) && isMacvlan(l) || master.Kind == "ipvlan" && l.Kind == "ipvlan" {
 		below, in = master.Peer, nil
 	}
 	away := l.PeerAway
@@ -185,12 +191,13 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 	return d.Err()
 }
 
-// dyingLimit is how long is waited for what a namespace that is gone has yet: the kernel takes it apart later, and the container
-// that is started again wants its own at once.
+// dyingLimit is how long is waited for what a namespace that is gone has yet: the kernel takes it apart later, and the
+// container that is started again wants its own at once.
 const dyingLimit = time.Second
 
-// withOwnMAC makes a link with the owner's address, if that is the one that nobody asked for. Where another link on the master, which is in on, has it, that
-// is the owner's former one: it goes with its namespace, or somebody keeps that. So its end is waited for, and then the owner has other addresses.
+// withOwnMAC makes a link with the owner's address, if that is the one that nobody asked for. Where another link on the
+// master, which is in on, has it, that is the owner's former one: it goes with its namespace, or somebody keeps that.
+// So its end is waited for, and then the owner has other addresses.
 func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, make func(mac string) error) error {
 	err := make(mac)
 	macs := contMACs(o)
@@ -208,7 +215,8 @@ func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, ma
 	}
 	for _, other := range macs[1:] {
 		if err = make(other); !errors.Is(err, unix.EADDRINUSE) {
-			slog.Warn("a link in another namespace has the attachment's address, as of an earlier ADD without a DEL: it has another one", "owner", o, "address", other)
+			slog.Warn("a link in another namespace has the attachment's address, as of an earlier ADD without a DEL: it has another one",
+				"owner", o, "address", other)
 			return err
 		}
 	}

@@ -29,8 +29,10 @@ type Tap struct {
 }
 
 func (t Tap) String() string {
-	return resource.Line("link cont/"+t.Name, "type tap", resource.Flag("multi_queue", t.MultiQueue), number("user", t.User), number("group", t.Group),
-		resource.Opt("mtu", t.MTU), resource.Opt("address", resource.MACText(t.MAC)), resource.Flag("master cont/"+t.Bridge, t.Bridge != ""), resource.Flag("selinux "+t.Label, t.Label != ""), resource.Flag("down", t.Down))
+	return resource.Line("link cont/"+t.Name, "type tap", resource.Flag("multi_queue", t.MultiQueue),
+		number("user", t.User), number("group", t.Group),
+		resource.Opt("mtu", t.MTU), resource.Opt("address", resource.MACText(t.MAC)), resource.Flag("master cont/"+t.Bridge,
+			t.Bridge != ""), resource.Flag("selinux "+t.Label, t.Label != ""), resource.Flag("down", t.Down))
 }
 
 // number is "name n", or nothing where there is none: zero is root.
@@ -63,14 +65,16 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		}
 		c.Master = br.Index
 	}
-	err = w.Container.AddTap(kernel.Tap{Name: t.Name, MultiQueue: t.MultiQueue, Owner: t.User, Group: t.Group, Label: t.Label}, func() error {
+	err = w.Container.AddTap(kernel.Tap{Name: t.Name, MultiQueue: t.MultiQueue, Owner: t.User, Group: t.Group,
+		Label: t.Label}, func() error {
 		return w.Container.SetLink(t.Name, c)
 	})
 	switch {
 	case errors.Is(err, kernel.ErrLinkExists):
 		return false, kernel.NameTaken(t.Name)
 	case errors.Is(err, kernel.ErrLabel):
-		return false, spec.Errorf(spec.CodeConfig, "selinuxContext: %q: %w; want one of this host's policy that this program may be executed in", t.Label, err)
+		return false, spec.Errorf(spec.CodeConfig,
+			"selinuxContext: %q: %w; want one of this host's policy that this program may be executed in", t.Label, err)
 	case errors.Is(err, unix.EINVAL) && t.User != nil || errors.Is(err, unix.EINVAL) && t.Group != nil:
 		err = fmt.Errorf("%w (a user namespace knows only the users and groups that are mapped into it)", err)
 	case err == nil:
@@ -84,11 +88,13 @@ func (t Tap) bridge(w *kernel.World) (*kernel.Link, error) {
 	br, err := w.Container.Link(t.Bridge)
 	switch {
 	case errors.Is(err, kernel.ErrNoLink):
-		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
+		return nil, spec.Errorf(spec.CodeConfig,
+			"bridge: %q: no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
 	case err != nil:
 		return nil, err
 	case br.Kind != "bridge":
-		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: is %s in the container, not a bridge%s", t.Bridge, resource.KindOf(br), t.bridges(w))
+		return nil, spec.Errorf(spec.CodeConfig, "bridge: %q: is %s in the container, not a bridge%s", t.Bridge,
+			resource.KindOf(br), t.bridges(w))
 	}
 	return br, nil
 }

@@ -32,9 +32,11 @@ func TestTap(t *testing.T) {
 	const br0 = "ip link add br0 index 100 address 02:00:00:00:01:00 type bridge"
 	contract.Container(t, w, br0)
 	contract.Container(t, w, "ip link add br1 address 02:00:00:00:01:01 type bridge")
-	tap := Tap{Owner: contract.Owner, Name: "eth0", MTU: 1400, MAC: "02:00:00:00:00:01", MultiQueue: true, User: &root, Group: &root, Bridge: "br0"}
+	tap := Tap{Owner: contract.Owner, Name: "eth0", MTU: 1400, MAC: "02:00:00:00:00:01", MultiQueue: true, User: &root,
+		Group: &root, Bridge: "br0"}
 	another := func(how string) func(*testing.T) {
-		return contract.In(w, "ip link del eth0", "ip tuntap add eth0 mode "+how, "ip link set eth0 address 02:00:00:00:00:01", "ip link set eth0 mtu 1400", "ip link set eth0 up")
+		return contract.In(w, "ip link del eth0", "ip tuntap add eth0 mode "+how,
+			"ip link set eth0 address 02:00:00:00:00:01", "ip link set eth0 mtu 1400", "ip link set eth0 up")
 	}
 	repair := func(t *testing.T) {
 		contract.Container(t, w, "ip link del eth0")
@@ -44,7 +46,8 @@ func TestTap(t *testing.T) {
 	}
 	contract.Terms{Once: true, Repair: repair}.Test(t, w, tap,
 		contract.Break("down", contract.In(w, "ip link set eth0 down"), "state is down"),
-		contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
+		contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:99"),
+			"address is 02:00:00:00:00:99"),
 		contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
 		contract.Break("another bridge", contract.In(w, "ip link set eth0 master br1"), "master is br1, want br0"),
 		contract.Break("no bridge", contract.In(w, "ip link set eth0 nomaster"), "master is none, want br0"),
@@ -54,15 +57,18 @@ func TestTap(t *testing.T) {
 		}, `bridge: "br0": is a veth in the container`),
 		contract.Break("one queue", another("tap user root group root"), "multi_queue is false, want true"),
 		contract.Break("nobody's", another("tap multi_queue"), "owner is anybody, want user 0"),
-		contract.Break("no frames", contract.In(w, "ip link del eth0", "ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"),
-		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want tun"),
+		contract.Break("no frames", contract.In(w, "ip link del eth0",
+			"ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"),
+		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"),
+			"type is bridge, want tun"),
 	)
 	t.Run("as ip(8) makes it", func(t *testing.T) {
 		for _, multi := range []bool{false, true} {
 			mine := tap
 			mine.Bridge, mine.MultiQueue = "", multi
 			contract.Must(t, w, mine)
-			contract.Container(t, w, "ip tuntap add theirs mode tap user root group root%s", map[bool]string{true: " multi_queue"}[multi])
+			contract.Container(t, w, "ip tuntap add theirs mode tap user root group root%s",
+				map[bool]string{true: " multi_queue"}[multi])
 			if a, b := tunFacts(t, w, "eth0"), tunFacts(t, w, "theirs"); a != b {
 				t.Errorf("%s, ip(8) makes %s", a, b)
 			}
@@ -172,7 +178,8 @@ func tunFacts(t *testing.T, w *kernel.World, name string) string {
 			Data map[string]any `json:"info_data"`
 		} `json:"linkinfo"`
 	}
-	if err := json.Unmarshal([]byte(contract.Container(t, w, "ip -d -j link show %s", name)), &list); err != nil || len(list) != 1 {
+	if err := json.Unmarshal([]byte(contract.Container(t, w, "ip -d -j link show %s", name)), &list); err != nil ||
+		len(list) != 1 {
 		t.Fatalf("%v: %v", err, list)
 	}
 	return fmt.Sprint(list[0].LinkInfo.Kind, list[0].LinkInfo.Data)

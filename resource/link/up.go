@@ -19,8 +19,8 @@ func LoopbackKind() plan.Kind {
 	return resource.KindByRemover("lo that is up", nil, func(spec.Owner) plan.Remover { return Up{Link: "lo"} })
 }
 
-// MasterBelow is the link that one in the container stands on, and where that is; nil where that is neither on the host nor in the
-// container. The other end of a pair is none.
+// MasterBelow is the link that one in the container stands on, and where that is; nil where that is neither on the host
+// nor in the container. The other end of a pair is none.
 func MasterBelow(w *kernel.World, l *kernel.Link) (*kernel.NS, *kernel.Link, error) {
 	ns := w.Container
 	if l.Peer == 0 || !slices.Contains(contained(), l.Kind) {

@@ -134,7 +134,8 @@ func (v Veth) drop(w *kernel.World, old *kernel.Link) error {
 	if here, err := w.Host.ID(w.Container); err != nil {
 		return err
 	} else if old.PeerAway && old.PeerNS >= 0 && old.PeerNS == here {
-		return fmt.Errorf("link %s already leads into the container, under another name than %s: %w", old.Name, v.Name, fs.ErrExist)
+		return fmt.Errorf("link %s already leads into the container, under another name than %s: %w", old.Name, v.Name,
+			fs.ErrExist)
 	}
 	return w.Host.DelLink(old.Index)
 }
@@ -145,8 +146,8 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	if _, err := v.deafen(w.Host); err != nil {
 		return err
 	}
-	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second of asking
-	// for it.
+	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second of
+	// asking for it.
 	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner), NoLinkLocal: v.port()}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
 		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
@@ -173,9 +174,10 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	return w.Container.SetLink(v.Name, kernel.LinkChange{Up: true})
 }
 
-// deafen keeps what the container sends from changing the host's IPv6. A port of a bridge has no IPv6 at all: the bridge takes
-// what comes in before IPv6 sees it, and with each port that has it the kernel walks longer at every change of a link
-// (fib6_clean_all). Where nobody may write that, or an attachment was made before, it has; neither is drift.
+// deafen keeps what the container sends from changing the host's IPv6. A port of a bridge has no IPv6 at all: the
+// bridge takes what comes in before IPv6 sees it, and with each port that has it the kernel walks longer at every
+// change of a link (fib6_clean_all). Where nobody may write that, or an attachment was made before, it has; neither is
+// drift.
 func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
 	if v.port() {
 		settings := sysctl.IPv6Off{Link: v.Host}.Settings()

@@ -23,12 +23,16 @@ func TestVeth(t *testing.T) {
 			breakers := []contract.Breakage{
 				contract.Break("container end gone", contract.In(w, "ip link del eth0"), "link eth0: link does not exist"),
 				contract.Break("container end down", contract.In(w, "ip link set eth0 down"), "state is down"),
-				contract.Break("container end's address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:99"), "address is 02:00:00:00:00:99"),
+				contract.Break("container end's address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:99"),
+					"address is 02:00:00:00:00:99"),
 				contract.Break("host end down", contract.On(w, "ip link set "+v.Host+" down"), "host state is down"),
-				contract.Break("host end's address", contract.On(w, "ip link set "+v.Host+" address 02:00:00:00:00:99"), "host address is 02:00:00:00:00:99"),
+				contract.Break("host end's address", contract.On(w, "ip link set "+v.Host+" address 02:00:00:00:00:99"),
+					"host address is 02:00:00:00:00:99"),
 				contract.Break("host end's mtu", contract.On(w, "ip link set "+v.Host+" mtu 1300"), "host mtu is 1300"),
-				contract.Break("another pair", contract.In(w, "ip link set eth0 name was0", "ip link add eth0 address 02:00:00:00:00:01 up type veth peer name x"), "not the two ends of one pair"),
-				contract.Break("another type", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge"),
+				contract.Break("another pair", contract.In(w, "ip link set eth0 name was0",
+					"ip link add eth0 address 02:00:00:00:00:01 up type veth peer name x"), "not the two ends of one pair"),
+				contract.Break("another type", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"),
+					"type is bridge"),
 			}
 			if master != "" {
 				breakers = append(breakers,
@@ -37,7 +41,8 @@ func TestVeth(t *testing.T) {
 					contract.Break("hairpin", contract.On(w, "bridge link set dev "+v.Host+" hairpin off"), "hairpin is false"),
 					contract.Break("isolated", contract.On(w, "bridge link set dev "+v.Host+" isolated off"), "isolated is false"))
 			} else {
-				breakers = append(breakers, contract.Break("accept_ra", contract.On(w, "sysctl -qw net.ipv6.conf."+v.Host+".accept_ra=2"), "accept_ra is 2"))
+				breakers = append(breakers, contract.Break("accept_ra",
+					contract.On(w, "sysctl -qw net.ipv6.conf."+v.Host+".accept_ra=2"), "accept_ra is 2"))
 			}
 			contract.Terms{Once: true, Repair: func(t *testing.T) {
 				for _, l := range []string{"eth0", "was0"} {
@@ -70,7 +75,8 @@ func TestVethMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Up || !h.Up || h.Alias != kernel.Tag(contract.Owner) || h.Group != kernel.LinkGroup("net") ||
-		c.MAC.String() != kernel.MAC("cont", contract.Owner).String() || h.MAC.String() != kernel.MAC("host", contract.Owner).String() {
+		c.MAC.String() != kernel.MAC("cont", contract.Owner).String() ||
+		h.MAC.String() != kernel.MAC("host", contract.Owner).String() {
 		t.Errorf("container %+v\nhost %+v", c, h)
 	}
 	if out := contract.Host(t, w, "ip link show net:c1:eth0"); !strings.Contains(out, v.Host) {
@@ -237,7 +243,8 @@ func TestVethRemove(t *testing.T) {
 	})
 }
 
-// TestPortNeedsNoIPv6: a port of a bridge has none, and whether one has it is no difference, for former versions left it on.
+// TestPortNeedsNoIPv6: a port of a bridge has none, and whether one has it is no difference, for former versions left
+// it on.
 func TestPortNeedsNoIPv6(t *testing.T) {
 	for master, want := range map[string]string{"cni0": "1", "": "0"} {
 		w := contract.NewWorld(t)
@@ -268,7 +275,8 @@ func TestPortNeedsNoIPv6(t *testing.T) {
 	}
 }
 
-// TestPortNeedsNoLinkLocal: the kernel is told to make no address for a port of a bridge, which nobody talks to by itself.
+// TestPortNeedsNoLinkLocal: the kernel is told to make no address for a port of a bridge, which nobody talks to by
+// itself.
 func TestPortNeedsNoLinkLocal(t *testing.T) {
 	for master, want := range map[string]string{"cni0": "1", "": "0"} {
 		w := contract.NewWorld(t)

@@ -48,7 +48,8 @@ func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 		todo = append(todo, kernel.LinkChange{Port: &port})
 		h.Up = false
 	case h.Port != nil:
-		port.Hairpin, port.Isolated, port.Forwarding = port.Hairpin || h.Port.Hairpin, port.Isolated || h.Port.Isolated, h.Port.Forwarding
+		port.Hairpin, port.Isolated, port.Forwarding = port.Hairpin || h.Port.Hairpin, port.Isolated ||
+			h.Port.Isolated, h.Port.Forwarding
 		if port != *h.Port {
 			todo = append(todo, kernel.LinkChange{Port: &port})
 		}
@@ -73,8 +74,10 @@ func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 	if err := w.Host.SetLink(v.Host, kernel.LinkChange{Up: true}); err != nil {
 		return true, err
 	}
-	if c, err := w.Container.Link(v.Name); err == nil && c.Up { // a worker of the kernel's tells both that they carry packets
-		err := errors.Join(resource.WaitCarrier(ctx, resource.Host, w.Host, v.Host, resource.CarrierLimit), resource.WaitCarrier(ctx, resource.Container, w.Container, v.Name, resource.CarrierLimit))
+	// a worker of the kernel's tells both that they carry packets
+	if c, err := w.Container.Link(v.Name); err == nil && c.Up {
+		err := errors.Join(resource.WaitCarrier(ctx, resource.Host, w.Host, v.Host, resource.CarrierLimit),
+			resource.WaitCarrier(ctx, resource.Container, w.Container, v.Name, resource.CarrierLimit))
 		if err != nil {
 			slog.Debug("mended, and not operational", "cause", err) // Verify says so
 		}

@@ -47,20 +47,23 @@ func TestVLAN(t *testing.T) {
 			}
 			contract.Terms{Once: true, Repair: again}.Test(t, w, v,
 				contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1300"), "mtu is 1300, want 1400"),
-				contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
+				contract.Break("address", contract.In(w, "ip link set eth0 address 02:00:00:00:00:0b"),
+					"address is 02:00:00:00:00:0b, want 02:00:00:00:00:0a"),
 				contract.Break("down", contract.In(w, "ip link set eth0 down"), "state is down, want up"),
 				contract.Break("gone", contract.In(w, "ip link del eth0"), "link eth0: link does not exist"),
 				contract.Break("master down", contract.On(w, "ip link set ens3 down"), "master ens3 is down"),
 				contract.Break("another master", instead("ens4", v.protocol(), "100"), "master is ens4, want ens3"),
 				contract.Break("another number", instead("ens3", v.protocol(), "101"), "id is 101, want 100"),
 				contract.Break("another protocol", instead("ens3", other, "100"), "protocol is "+other+", want "+v.protocol()),
-				contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"), "type is bridge, want vlan"),
+				contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"),
+					"type is bridge, want vlan"),
 			)
 		})
 	}
 }
 
-// TestVLANOnce: a master carries a VLAN once, and who asks again is told who has it. A tag of the other kind is another.
+// TestVLANOnce: a master carries a VLAN once, and who asks again is told who has it. A tag of the other kind is
+// another.
 func TestVLANOnce(t *testing.T) {
 	nstest.Need(t, "vlan", "id", "7")
 	w := contract.NewWorld(t)
@@ -107,11 +110,13 @@ func TestVLANOnce(t *testing.T) {
 
 	// In the container itself, the name is what is taken.
 	before := contract.State(t, second)
-	if _, err := c2.Ensure(t.Context(), second); !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), "in the container") {
+	if _, err := c2.Ensure(t.Context(), second); !errors.Is(err, kernel.ErrLinkExists) ||
+		!strings.Contains(err.Error(), "in the container") {
 		t.Errorf("the name is taken: %v", err)
 	}
 	same := aVLAN(spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth1"}, "ens3", 100)
-	if _, err := same.Ensure(t.Context(), second); err == nil || !strings.Contains(err.Error(), "link eth0 of net/c2/eth0 of ens3 has it") {
+	if _, err := same.Ensure(t.Context(), second); err == nil ||
+		!strings.Contains(err.Error(), "link eth0 of net/c2/eth0 of ens3 has it") {
 		t.Errorf("the container has the VLAN: %v", err)
 	}
 	if after := contract.State(t, second); after != before {
@@ -132,7 +137,8 @@ func TestVLANInVLAN(t *testing.T) {
 	contract.Terms{Once: true}.Test(t, w, inner,
 		contract.Break("another master", func(t *testing.T) {
 			contract.Container(t, w, "ip link del eth0")
-			contract.Host(t, w, "ip link add link ens4 name eth0 netns %s type vlan id 100", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+			contract.Host(t, w, "ip link add link ens4 name eth0 netns %s type vlan id 100",
+				strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 			contract.Container(t, w, "ip link set eth0 up")
 		}, "want eth1"))
 	if err := outer.Verify(t.Context(), w); err != nil {
@@ -151,7 +157,8 @@ func TestVLANMaster(t *testing.T) {
 		"lo":   `master: "lo": is lo, which has no Ethernet headers, and vlan needs them`,
 		"ens5": `master: "ens5": no such link on the host; there is`,
 	} {
-		if _, err := aVLAN(contract.Owner, master, 100).Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), say) {
+		if _, err := aVLAN(contract.Owner, master, 100).Ensure(t.Context(), w); err == nil ||
+			!strings.Contains(err.Error(), say) {
 			t.Errorf("%s: %v", master, err)
 		}
 	}

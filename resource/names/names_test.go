@@ -75,7 +75,8 @@ func files(t *testing.T, w *kernel.World) string {
 }
 
 func example(id string) Names {
-	return Names{Owner: spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, Names: []string{id, "db"}, Domain: "test",
+	return Names{Owner: spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, Names: []string{id, "db"},
+		Domain:   "test",
 		Addrs:    []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
 		Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")},
 		Upstream: []netip.Addr{netip.MustParseAddr("192.0.2.53")}}
@@ -129,7 +130,8 @@ func TestNames(t *testing.T) {
 		}
 	}
 	res := &spec.Result{DNS: spec.DNS{Search: []string{"other"}, Nameservers: []string{"192.0.2.53"}}}
-	if err := n.Tell(w, res); err != nil || fmt.Sprint(res.DNS) != "{[10.1.0.1]  [test other] []}" { // the host has one of the two
+	// the host has one of the two
+	if err := n.Tell(w, res); err != nil || fmt.Sprint(res.DNS) != "{[10.1.0.1]  [test other] []}" {
 		t.Errorf("%v, %v", res.DNS, err)
 	}
 
@@ -151,7 +153,8 @@ func TestNames(t *testing.T) {
 	}
 	far := n
 	far.Gateways = far.Gateways[1:]
-	if _, err := far.Ensure(ctx, w); code(err) != spec.CodeConfig || !strings.Contains(err.Error(), "no gateway on this host (fd00::1)") || files(t, w) != "" {
+	if _, err := far.Ensure(ctx, w); code(err) != spec.CodeConfig ||
+		!strings.Contains(err.Error(), "no gateway on this host (fd00::1)") || files(t, w) != "" {
 		t.Error(err)
 	}
 }
@@ -183,14 +186,16 @@ func TestKind(t *testing.T) {
 	if err := plan.Collect(ctx, w, []plan.Kind{k}, "net", valid); err != nil || files(t, w) != all {
 		t.Errorf("a GC of valid ones: %v, left\n%s", err, files(t, w))
 	}
-	if err := k.Remove(ctx, w, plan.TagOf(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"})); err != nil || files(t, w) != all {
+	if err := k.Remove(ctx, w, plan.TagOf(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"})); err != nil ||
+		files(t, w) != all {
 		t.Errorf("removed another's: %v", err)
 	}
 	if err := plan.Collect(ctx, w, []plan.Kind{k}, "net", valid[:1]); err != nil || strings.Count(files(t, w), "\n") != 2 {
 		t.Errorf("a GC of one: %v, left\n%s", err, files(t, w))
 	}
 	for range 2 {
-		if err := k.Remove(ctx, w, plan.TagOf(valid[0])); err != nil || strings.Count(files(t, w), "\n") != 1 || !strings.Contains(files(t, w), "another") {
+		if err := k.Remove(ctx, w, plan.TagOf(valid[0])); err != nil || strings.Count(files(t, w), "\n") != 1 ||
+			!strings.Contains(files(t, w), "another") {
 			t.Errorf("removed: %v, left\n%s", err, files(t, w))
 		}
 	}
@@ -202,7 +207,8 @@ func TestAsk(t *testing.T) {
 	socket := filepath.Join(dir, "dns.sock")
 	wants := func(when, say string) {
 		t.Helper()
-		if err := Ask(t.Context(), socket, Question{}); code(err) != spec.CodeTryAgain || !strings.Contains(err.Error(), say) {
+		if err := Ask(t.Context(), socket, Question{}); code(err) != spec.CodeTryAgain ||
+			!strings.Contains(err.Error(), say) {
 			t.Errorf("%s: %v", when, err)
 		}
 	}

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TransientBridgeKind is the Kind of TransientBridge. A bridge that others use stays; GC also removes those that the network has marked.
+// TransientBridgeKind is the Kind of TransientBridge. A bridge that others use stays; GC also removes those that the
+// network has marked.
 func TransientBridgeKind() plan.Kind {
 	remove := func(ctx context.Context, w *kernel.World, t plan.Tag, name string) error {
 		return TransientBridge{Bridge: link.Bridge{Name: name}, Network: t.Network}.Remove(ctx, w)
@@ -49,8 +50,9 @@ func tidyBridges(ctx context.Context, w *kernel.World, network string, _ bool) e
 	return errors.Join(errs...)
 }
 
-// A TransientBridge is a Bridge that goes with its last port, if it is one that we made. The kernel's list of its ports is
-// the count of who uses it: a port is there from the creating message on, and gone when its container's namespace is.
+// A TransientBridge is a Bridge that goes with its last port, if it is one that we made. The kernel's list of its ports
+// is the count of who uses it: a port is there from the creating message on, and gone when its container's namespace
+// is.
 //
 // Not seen is what another namespace has on the bridge, but for a macvlan.
 type TransientBridge struct {

@@ -28,7 +28,10 @@ func TestTransientBridge(t *testing.T) {
 	contract.Test(t, w, transient("cni0"),
 		contract.Break("down", contract.On(w, "ip link set cni0 down"), "state is down"),
 		contract.Break("gone", contract.On(w, "ip link del cni0"), "does not exist"),
-		contract.Break("no tag", func(t *testing.T) { nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "cni0", "alias", "") }, "alias is none"),
+		contract.Break("no tag", func(t *testing.T) {
+			nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "cni0", "alias",
+				"")
+		}, "alias is none"),
 	)
 }
 
@@ -42,14 +45,21 @@ func TestTransientBridgeStays(t *testing.T) {
 		use   []string
 		spare []string // ends the use
 	}{
-		{name: "a port", use: []string{"ip link add p0 master br7 type veth peer name p1"}, spare: []string{"ip link del p0"}},
+		{name: "a port", use: []string{"ip link add p0 master br7 type veth peer name p1"},
+			spare: []string{"ip link del p0"}},
 		{name: "an uplink", use: []string{"ip link set ens3 master br7"}, spare: []string{"ip link set ens3 nomaster"}},
-		{name: "a link on top", use: []string{"ip link add shim link br7 type macvlan mode bridge"}, spare: []string{"ip link del shim"}},
-		{name: "a link on top, elsewhere", use: []string{"ip link add shim link br7 type macvlan mode bridge", "ip link set shim netns CONT", "ip -n CONT link set shim up"}, spare: []string{"ip -n CONT link del shim"}},
-		{name: "the host's own way in", use: []string{"ip link add br7.100 type veth peer name p1", "ip link set p1 master br7"}, spare: []string{"ip link del br7.100"}},
-		{name: "somebody else's IPv4 address", use: []string{"ip addr add 10.9.9.9/24 dev br7"}, spare: []string{"ip addr del 10.9.9.9/24 dev br7"}},
-		{name: "somebody else's IPv6 address", use: []string{"ip addr add fd09::9/64 dev br7 nodad"}, spare: []string{"ip addr del fd09::9/64 dev br7"}},
-		{name: "somebody else's link-local address", use: []string{"ip addr add fe80::9/64 dev br7 nodad"}, spare: []string{"ip addr del fe80::9/64 dev br7"}},
+		{name: "a link on top", use: []string{"ip link add shim link br7 type macvlan mode bridge"},
+			spare: []string{"ip link del shim"}},
+		{name: "a link on top, elsewhere", use: []string{"ip link add shim link br7 type macvlan mode bridge",
+			"ip link set shim netns CONT", "ip -n CONT link set shim up"}, spare: []string{"ip -n CONT link del shim"}},
+		{name: "the host's own way in", use: []string{"ip link add br7.100 type veth peer name p1",
+			"ip link set p1 master br7"}, spare: []string{"ip link del br7.100"}},
+		{name: "somebody else's IPv4 address", use: []string{"ip addr add 10.9.9.9/24 dev br7"},
+			spare: []string{"ip addr del 10.9.9.9/24 dev br7"}},
+		{name: "somebody else's IPv6 address", use: []string{"ip addr add fd09::9/64 dev br7 nodad"},
+			spare: []string{"ip addr del fd09::9/64 dev br7"}},
+		{name: "somebody else's link-local address", use: []string{"ip addr add fe80::9/64 dev br7 nodad"},
+			spare: []string{"ip addr del fe80::9/64 dev br7"}},
 		{name: "somebody else's", make: []string{"ip link add br7 type bridge"}},
 		{name: "renamed by somebody", use: []string{"ip link set br7 alias uplink-of-rack-7"}},
 		{name: "another address", use: []string{"ip link set br7 address 02:00:00:00:00:07"}},
@@ -124,7 +134,9 @@ func TestTransientBridgeSwept(t *testing.T) {
 func TestTransientBridgePolicy(t *testing.T) {
 	w := contract.NewWorld(t)
 	v := linktest.Veth(contract.Owner, "br7")
-	contract.Must(t, w, transient("br7"), v, filter.IngressPolicy{Owner: contract.Owner, Link: "br7", Policy: filter.PolicyStrict}, filter.FailClosed{Owner: contract.Owner, Link: "br7", Policy: filter.PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.7.0.2/24")}})
+	contract.Must(t, w, transient("br7"), v,
+		filter.IngressPolicy{Owner: contract.Owner, Link: "br7",
+			Policy: filter.PolicyStrict}, filter.FailClosed{Owner: contract.Owner, Link: "br7", Policy: filter.PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.7.0.2/24")}})
 	contract.Host(t, w, "ip link del %s", v.Host) // as when its container is gone, which no DEL was sent for
 	if err := transient("br7").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
@@ -147,7 +159,8 @@ func TestTransientBridgeVLANs(t *testing.T) {
 	v := linktest.Veth(contract.Owner, "cni0")
 	v.VLANs = link.VLANs{Native: 100}
 	before := contract.BridgeVLANState(w)(t)
-	p := plan.Plan{b, v, plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 100}), plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 200})}
+	p := plan.Plan{b, v, plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 100}),
+		plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 200})}
 	tx := plan.Begin(w)
 	if err := tx.Apply(t.Context(), p); err != nil {
 		t.Fatal(err)

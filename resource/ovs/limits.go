@@ -14,7 +14,8 @@ type Limits struct {
 }
 
 func (l Limits) String() string {
-	return resource.Line(resource.Opt("ingress_policing_rate", l.Policing/1000), resource.Opt("ingress_policing_burst", l.PolicingBurst/1000),
+	return resource.Line(resource.Opt("ingress_policing_rate", l.Policing/1000),
+		resource.Opt("ingress_policing_burst", l.PolicingBurst/1000),
 		resource.Opt("qos linux-htb max-rate", l.Shaping))
 }
 

@@ -64,7 +64,8 @@ func (t Tunnels) String() string {
 	for i, r := range t.Remotes {
 		s[i] = r.String()
 	}
-	return resource.Line("ovs tunnels bridge", t.Bridge, "type vxlan key", strconv.Itoa(t.VNI), resource.Opt("dst_port", t.DstPort),
+	return resource.Line("ovs tunnels bridge", t.Bridge, "type vxlan key", strconv.Itoa(t.VNI),
+		resource.Opt("dst_port", t.DstPort),
 		"remote_ip", strings.Join(s, ","), t.VLANs.String())
 }
 

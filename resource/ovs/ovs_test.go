@@ -28,7 +28,8 @@ func world(t *testing.T) (*nstest.OVS, *kernel.World) {
 		t.Fatal(err)
 	}
 	t.Cleanup(host.Close)
-	nstest.Run(t, "sh", "-ec", "for n in 0 1 2; do ip link add a$n type veth peer name b$n; ip link set a$n up; ip link set b$n up; done")
+	nstest.Run(t, "sh", "-ec",
+		"for n in 0 1 2; do ip link add a$n type veth peer name b$n; ip link set a$n up; ip link set b$n up; done")
 	o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev")
 	return o, &kernel.World{Host: host, Store: kernel.Store{Dir: t.TempDir()}}
 }
@@ -39,7 +40,8 @@ func owner(id string) spec.Owner { return spec.Owner{Network: "net", ContainerID
 func rows(t *testing.T, o *nstest.OVS, w *kernel.World) string {
 	t.Helper()
 	var s []string
-	for _, table := range []string{"name,tag,trunks,vlan_mode,protected,external_ids list port", "name,type,options,ingress_policing_rate,ofport_request list interface",
+	for _, table := range []string{"name,tag,trunks,vlan_mode,protected,external_ids list port",
+		"name,type,options,ingress_policing_rate,ofport_request list interface",
 		"type,other_config list qos", "name,datapath_type list bridge"} {
 		args := strings.Fields(table)
 		lines := strings.Split(o.Ctl(t, append([]string{"--format=csv", "--columns=" + args[0]}, args[1:]...)...), "\n")
@@ -49,15 +51,18 @@ func rows(t *testing.T, o *nstest.OVS, w *kernel.World) string {
 	return strings.Join(s, "\n") + nstest.Run(t, "find", w.Store.Dir, "-type", "f", "-not", "-name", "*lock*")
 }
 
-// TestLaw holds the resources and the Kind to their laws: ensured, they verify, and ensuring again changes nothing but what has to be
-// made; each broken field is named; Owners finds what Ensure made; Remove leaves nothing, and nobody else's goes.
+// TestLaw holds the resources and the Kind to their laws: ensured, they verify, and ensuring again changes nothing but
+// what has to be made; each broken field is named; Owners finds what Ensure made; Remove leaves nothing, and nobody
+// else's goes.
 func TestLaw(t *testing.T) {
 	o, w := world(t)
 	db, ctx := ovs.DB(o.Socket()), t.Context()
-	overlay := ovs.Overlay{VNI: 42, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("127.0.0.1")}, DstPort: 4790}
+	overlay := ovs.Overlay{VNI: 42, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7"),
+		netip.MustParseAddr("127.0.0.1")}, DstPort: 4790}
 	vlans := ovs.VLANs{Tag: 7, Trunks: []int{10, 11, 12, 42}}
 	port := func(id, link string) ovs.Port {
-		return ovs.Port{DB: db, Owner: owner(id), Bridge: "ovs0", Link: link, Netns: "/run/netns/" + id, VLANs: vlans, OFPort: 17,
+		return ovs.Port{DB: db, Owner: owner(id), Bridge: "ovs0", Link: link, Netns: "/run/netns/" + id, VLANs: vlans,
+			OFPort: 17,
 			Limits: ovs.Limits{Policing: 5_000_000, PolicingBurst: 500_000, Shaping: 1_000_000}, Overlay: overlay}
 	}
 	p, tunnels := port("c1", "a0"), ovs.Tunnels{DB: db, Bridge: "ovs0", Overlay: overlay, VLANs: vlans}
@@ -94,7 +99,8 @@ func TestLaw(t *testing.T) {
 	ensure(p, true)
 	ensure(tunnels, true)
 	ensure(tunnels, false)
-	if got := o.Ctl(t, "--bare", "--columns=options", "find", "interface", "type=vxlan"); got != "dst_port=4790 key=42 remote_ip=192.0.2.7\n" {
+	if got := o.Ctl(t, "--bare", "--columns=options", "find", "interface",
+		"type=vxlan"); got != "dst_port=4790 key=42 remote_ip=192.0.2.7\n" {
 		t.Errorf("tunnels %q: this host needs none to itself", got)
 	}
 	made := rows(t, o, w)
@@ -105,8 +111,10 @@ func TestLaw(t *testing.T) {
 		{"set port a0 tag=8", "set port a0 tag=7", "tag is 8, want 7"},
 		{"add port a0 trunks 99", "remove port a0 trunks 99", "trunks is 10-12,42,99, want 10-12,42"},
 		{"set port a0 vlan_mode=trunk", "set port a0 vlan_mode=native-untagged", "vlan_mode is trunk, want native-untagged"},
-		{"set interface a0 ingress_policing_rate=7", "set interface a0 ingress_policing_rate=5000", "ingress_policing_rate is 7, want 5000"},
-		{"set interface a0 ingress_policing_burst=7", "set interface a0 ingress_policing_burst=500", "ingress_policing_burst is 7, want 500"},
+		{"set interface a0 ingress_policing_rate=7", "set interface a0 ingress_policing_rate=5000",
+			"ingress_policing_rate is 7, want 5000"},
+		{"set interface a0 ingress_policing_burst=7", "set interface a0 ingress_policing_burst=500",
+			"ingress_policing_burst is 7, want 500"},
 		{"remove port a0 external_ids fairlead", "set port a0 external_ids:fairlead=" + strings.ReplaceAll(`"`+kernel.Tag(owner("c1"))+`"`, " ", "_"), "external_ids:fairlead is none"},
 	} {
 		o.Ctl(t, strings.Fields(b.ctl)...)
@@ -204,7 +212,8 @@ func TestRefused(t *testing.T) {
 	o, w := world(t)
 	db, ctx := ovs.DB(o.Socket()), t.Context()
 	tunnels := func(vni, tag int) ovs.Tunnels {
-		return ovs.Tunnels{DB: db, Bridge: "ovs0", Overlay: ovs.Overlay{VNI: vni, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}, VLANs: ovs.VLANs{Tag: tag}}
+		return ovs.Tunnels{DB: db, Bridge: "ovs0",
+			Overlay: ovs.Overlay{VNI: vni, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}, VLANs: ovs.VLANs{Tag: tag}}
 	}
 	for _, tag := range []int{0, 7} {
 		if _, err := tunnels(42+tag, tag).Ensure(ctx, w); err != nil {
@@ -216,8 +225,10 @@ func TestRefused(t *testing.T) {
 		r   plan.Resource
 		say string
 	}{
-		{ovs.Port{DB: db, Owner: owner("c1"), Bridge: "ovs0", Link: "none"}, "interface none: ovs-vswitchd says: could not open network device none (No such device)"},
-		{ovs.Port{DB: db, Owner: owner("c1"), Bridge: "ovs0", Link: "ovs0"}, "port ovs0 exists in Open vSwitch, and is no attachment's"},
+		{ovs.Port{DB: db, Owner: owner("c1"), Bridge: "ovs0", Link: "none"},
+			"interface none: ovs-vswitchd says: could not open network device none (No such device)"},
+		{ovs.Port{DB: db, Owner: owner("c1"), Bridge: "ovs0", Link: "ovs0"},
+			"port ovs0 exists in Open vSwitch, and is no attachment's"},
 		{ovs.Port{DB: db, Owner: owner("c1"), Bridge: "ovs9", Link: "a0"}, "bridge ovs9 is not there any more"},
 		{ovs.Bridge{DB: db, Name: "ovs0", Datapath: "system"}, `datapath_type: "system": bridge ovs0 has "netdev"; want that, or another bridge`},
 		{ovs.Bridge{DB: db, Name: "a0", Datapath: "netdev"}, "interface a0"},
@@ -244,7 +255,8 @@ func TestUndone(t *testing.T) {
 	before := rows(t, o, w)
 	o.Stop(t, "ovs-vswitchd")
 	remote := ovs.Overlay{VNI: 7, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}
-	for _, r := range []plan.Resource{ovs.Bridge{DB: db, Name: "ovs9", Datapath: "netdev"}, ovs.Tunnels{DB: db, Bridge: "ovs0", Overlay: remote}} {
+	for _, r := range []plan.Resource{ovs.Bridge{DB: db, Name: "ovs9", Datapath: "netdev"},
+		ovs.Tunnels{DB: db, Bridge: "ovs0", Overlay: remote}} {
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		changed, err := r.Ensure(ctx, w)
 		cancel()

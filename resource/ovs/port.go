@@ -48,7 +48,8 @@ func (v VLANs) mode() string {
 }
 
 func (v VLANs) String() string {
-	return resource.Line(resource.Opt("vlan_mode", v.mode()), resource.Opt("tag", v.Tag), resource.Opt("trunks", ranges(v.Trunks)))
+	return resource.Line(resource.Opt("vlan_mode", v.mode()), resource.Opt("tag", v.Tag),
+		resource.Opt("trunks", ranges(v.Trunks)))
 }
 
 // row adds the columns of v to a row of a port.
@@ -94,7 +95,8 @@ func ranges(ids []int) string {
 }
 
 func (p Port) String() string {
-	return resource.Line("ovs port host/"+p.Link, "bridge", p.Bridge, p.VLANs.String(), resource.Opt("ofport_request", p.OFPort),
+	return resource.Line("ovs port host/"+p.Link, "bridge", p.Bridge, p.VLANs.String(),
+		resource.Opt("ofport_request", p.OFPort),
 		p.Limits.String())
 }
 

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handover is what the reference plugins would have made in a resource's stead, by iptables or nftables, and what of it they know nothing
-// of. To go back to them, that is made, and then ours is removed, but where Theirs says that the rules are the reference's already. It is
-// not ok for a resource that they have no rules for.
+// Handover is what the reference plugins would have made in a resource's stead, by iptables or nftables, and what of it
+// they know nothing of. To go back to them, that is made, and then ours is removed, but where Theirs says that the
+// rules are the reference's already. It is not ok for a resource that they have no rules for.
 func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok bool) {
 	switch r := r.(type) {
 	case filter.Publish:
@@ -35,7 +35,8 @@ func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok 
 		if r.Policy == filter.PolicyStrict {
 			lost = []string{"ingressPolicy strict: its rules stay in iptables"}
 		}
-		to = plan.Plan{filter.IPTIngressPolicy{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To, Stays: true}}
+		to = plan.Plan{filter.IPTIngressPolicy{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To,
+			Stays: true}}
 	case filter.FailClosed: // the rules are the bridge's, and go with ReleaseNetwork
 		if r.Policy == filter.PolicyIsolated || r.Policy == filter.PolicyStrict {
 			lost = []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
@@ -123,7 +124,8 @@ func (f ReferenceFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
 	for _, a := range filter.OfIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
-			kernel.NewIPTRule(filter.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j", "ACCEPT"),
+			kernel.NewIPTRule(filter.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j",
+				"ACCEPT"),
 			kernel.NewIPTRule(filter.ChainForward, "-s", ip, "-j", "ACCEPT"))
 	}
 	return filter.ForwardJumps(cmp.Or(f.Admin, filter.DefaultAdminChain)), own

@@ -89,7 +89,8 @@ type ReferenceSpoofCheck struct {
 
 func (f ReferenceSpoofCheck) String() string {
 	if f.Link != "" {
-		return "the reference's nft chains in bridge nat: " + resource.Line(resource.Opt("iifname", f.Link), resource.Opt("ether saddr !=", f.MAC), "drop")
+		return "the reference's nft chains in bridge nat: " +
+			resource.Line(resource.Opt("iifname", f.Link), resource.Opt("ether saddr !=", f.MAC), "drop")
 	}
 	return "no nft chains of the reference in bridge nat"
 }
@@ -146,14 +147,16 @@ func (f ReferenceFirewall) Remove(ctx context.Context, w *kernel.World) error {
 		if f.Addrs == nil {
 			f.Addrs = f.lookUp(w)
 		}
-		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere) // a late DEL must not hit who has the address by now
+		// a late DEL must not hit who has the address by now
+		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere)
 		for _, x := range all {
 			errs = append(errs, filter.WithIPTables(ctx, func() error {
 				rules, err := x.List(ctx, filter.ChainForward)
 				if err != nil {
 					return err
 				}
-				return x.Remove(ctx, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != "ACCEPT" || r.Comment != "" || !f.names(r) }), nil)
+				return x.Remove(ctx, slices.DeleteFunc(rules,
+					func(r kernel.IPTRule) bool { return r.Jump != "ACCEPT" || r.Comment != "" || !f.names(r) }), nil)
 			}))
 		}
 	}

@@ -13,7 +13,8 @@ import (
 )
 
 func published(port filter.PortMapping) filter.PublishIPTables {
-	return filter.PublishIPTables{MarkBit: 13, Publish: filter.Publish{Owner: contract.Owner, SNAT: true, Ports: []filter.PortMapping{port}}}
+	return filter.PublishIPTables{MarkBit: 13,
+		Publish: filter.Publish{Owner: contract.Owner, SNAT: true, Ports: []filter.PortMapping{port}}}
 }
 
 // GC removes by what is remembered and, of the reference's, by the comments; what is valid stays.
@@ -26,7 +27,8 @@ func TestSweepIPTables(t *testing.T) {
 		make := func(id, ifName string, n byte) []plan.Remover {
 			p := published(filter.PortMapping{Protocol: "tcp", HostPort: 8000 + uint16(n), ContainerPort: 80})
 			p.Owner.ContainerID, p.Owner.IfName = id, ifName
-			p.To4, p.To6 = contract.Prefix("10.1.2.10"+string('0'+rune(n))+"/24"), contract.Prefix("fd00::10"+string('0'+rune(n))+"/64")
+			p.To4, p.To6 = contract.Prefix("10.1.2.10"+string('0'+rune(n))+"/24"), contract.Prefix("fd00::10"+
+				string('0'+rune(n))+"/64")
 			m := filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: p.Owner, From: p.Addrs()}}
 			contract.Ensure(t, w, p)
 			contract.Ensure(t, w, m)
@@ -71,7 +73,8 @@ func BenchmarkNothingOfTheReference(b *testing.B) {
 	}
 	defer host.Close()
 	w := &kernel.World{Host: host, Store: kernel.Store{Dir: b.TempDir()}}
-	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: contract.Owner}}, ReferencePorts{Owner: contract.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: contract.Owner}},
+	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: contract.Owner}},
+		ReferencePorts{Owner: contract.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: contract.Owner}},
 		ReferenceMasquerade{Owner: contract.Owner}, ReferenceSpoofCheck{Owner: contract.Owner}, ReferenceFirewall{Owner: contract.Owner}}
 	for _, r := range all {
 		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ReferenceChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC finds them by their
-// comments. DEL finds them by their names, which are those of our own iptables backends.
+// ReferenceChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC
+// finds them by their comments. DEL finds them by their names, which are those of our own iptables backends.
 func ReferenceChainKind() plan.Kind {
 	return resource.NewKind("the reference's iptables chain", resource.KindFuncs{
 		Owners: referenceChains,
@@ -99,17 +99,21 @@ func ReferenceMasqueradeKind() plan.Kind {
 		}})
 }
 
-// ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no network's name.
+// ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no
+// network's name.
 func ReferencePortKind() plan.Kind {
-	return resource.KindByRemover("the reference's ports in nftables", nil, func(o spec.Owner) plan.Remover { return ReferencePorts{Owner: o} })
+	return resource.KindByRemover("the reference's ports in nftables", nil,
+		func(o spec.Owner) plan.Remover { return ReferencePorts{Owner: o} })
 }
 
 // ReferenceSpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
 func ReferenceSpoofCheckKind() plan.Kind {
-	return resource.KindByRemover("the reference's MAC check", nil, func(o spec.Owner) plan.Remover { return ReferenceSpoofCheck{Owner: o} })
+	return resource.KindByRemover("the reference's MAC check", nil,
+		func(o spec.Owner) plan.Remover { return ReferenceSpoofCheck{Owner: o} })
 }
 
-// ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's addresses.
+// ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's
+// addresses.
 func ReferenceForwardKind() plan.Kind {
 	return resource.NewKind("the reference's accepts in iptables", resource.KindFuncs{Remove: func(
 		ctx context.Context, w *kernel.World, t plan.Tag,

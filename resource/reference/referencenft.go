@@ -18,7 +18,8 @@ import (
 
 // referenceTable makes a table of the reference with its chains, and puts rules in where none of that comment and kind
 // are. Sign says whose a rule is.
-func referenceTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comment string) bool, rules map[string][]*kernel.NFTRule) (changed bool, err error) {
+func referenceTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comment string) bool,
+	rules map[string][]*kernel.NFTRule) (changed bool, err error) {
 	err = filter.ReferenceNFT(w, func(n *kernel.NFT) error {
 		var b kernel.NFTBatch
 		b.AddTable(t)
@@ -81,7 +82,8 @@ func (f ReferencePorts) ensure(w *kernel.World, v6 bool) (bool, error) {
 		return false, nil
 	}
 	if len(conditions) > 0 {
-		return false, fmt.Errorf("%s: %q: the reference has one set of conditions for all containers; hand over by iptables", filter.ConditionsKey(v6), strings.Join(conditions, " "))
+		return false, fmt.Errorf("%s: %q: the reference has one set of conditions for all containers; hand over by iptables",
+			filter.ConditionsKey(v6), strings.Join(conditions, " "))
 	}
 	rule := kernel.PlainNFTRule
 	local := func() []*kernel.NFTRule { return []*kernel.NFTRule{rule("").ToLocal().Jump("hostports_all")} }
@@ -107,11 +109,13 @@ func (f ReferencePorts) ensure(w *kernel.World, v6 bool) (bool, error) {
 		if !host.IsUnspecified() {
 			r.Prefix(true, false, netip.PrefixFrom(host, host.BitLen()))
 		}
-		rules["hostports"] = append(rules["hostports"], r.Proto(false, proto).Port(true, false, m.HostPort, m.Last()).DNATTo(netip.AddrPortFrom(to.Addr(), port)))
+		rules["hostports"] = append(rules["hostports"],
+			r.Proto(false, proto).Port(true, false, m.HostPort, m.Last()).DNATTo(netip.AddrPortFrom(to.Addr(), port)))
 	}
 	dst := netip.PrefixFrom(to.Addr(), to.Addr().BitLen())
 	masquerade := func(src netip.Prefix) {
-		rules["masquerading"] = append(rules["masquerading"], rule(id).Prefix(false, false, src).Prefix(true, false, dst).Masquerade())
+		rules["masquerading"] = append(rules["masquerading"],
+			rule(id).Prefix(false, false, src).Prefix(true, false, dst).Masquerade())
 	}
 	switch {
 	case f.Publish.MasqAll:
@@ -148,10 +152,12 @@ func (f ReferenceMasquerade) Ensure(_ context.Context, w *kernel.World) (bool, e
 	var rules []*kernel.NFTRule
 	for _, v6 := range []bool{false, true} {
 		for _, p := range filter.OfFamily(f.From, v6) {
-			rules = append(rules, rule(comment).Family(v6).Prefix(false, false, netip.PrefixFrom(p.Addr(), p.Addr().BitLen())).Prefix(true, true, p.Masked()).Masquerade())
+			rules = append(rules, rule(comment).Family(v6).Prefix(false, false,
+				netip.PrefixFrom(p.Addr(), p.Addr().BitLen())).Prefix(true, true, p.Masked()).Masquerade())
 		}
 	}
-	return referenceTable(w, t, false, func(comment string) bool { return strings.HasPrefix(comment, mark) }, map[string][]*kernel.NFTRule{"masq_checks": rules})
+	return referenceTable(w, t, false, func(comment string) bool { return strings.HasPrefix(comment, mark) },
+		map[string][]*kernel.NFTRule{"masq_checks": rules})
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.

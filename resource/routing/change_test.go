@@ -19,7 +19,8 @@ import (
 func changeState(w *kernel.World) func(testing.TB) string {
 	return func(t testing.TB) string {
 		t.Helper()
-		return sourceState(w)(t) + contract.Container(t, w, "ip neigh show nud permanent") + contract.Container(t, w, "ip -6 neigh show nud permanent")
+		return sourceState(w)(t) + contract.Container(t, w, "ip neigh show nud permanent") +
+			contract.Container(t, w, "ip -6 neigh show nud permanent")
 	}
 }
 
@@ -34,12 +35,13 @@ func route(dst string, hops ...Hop) RouteEntry {
 	return RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix(dst), Hops: hops}
 }
 
-// TestChange holds each kind of Change to the laws: all of it is there, nothing else has changed, and Remove leaves what
-// was before, with all attributes.
+// TestChange holds each kind of Change to the laws: all of it is there, nothing else has changed, and Remove leaves
+// what was before, with all attributes.
 //
 // clause: P12 P15 P17
 func TestChange(t *testing.T) {
-	weighted := route("203.0.113.0/24", Hop{Via: netip.MustParseAddr("10.1.0.7"), Weight: 3}, Hop{Via: netip.MustParseAddr("10.1.0.8")})
+	weighted := route("203.0.113.0/24", Hop{Via: netip.MustParseAddr("10.1.0.7"), Weight: 3},
+		Hop{Via: netip.MustParseAddr("10.1.0.8")})
 	src := route("2001:db8:9::/48", via("fd00::9")...)
 	src.Src, src.Priority, src.MTU, src.AdvMSS, src.Table = source6.Prefix.Addr(), 77, 1280, 1200, 500
 	hole := RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("10.66.0.0/16"), Type: addr.Blackhole}
@@ -52,38 +54,52 @@ func TestChange(t *testing.T) {
 	}{
 		"add": {Add, route("203.0.113.0/24", via("10.1.0.9")...), map[string][2]string{
 			"gone": {"ip route del 203.0.113.0/24", "is missing"}}},
-		"add on the link": {Add, route("203.0.113.0/24"), map[string][2]string{"gone": {"ip route del 203.0.113.0/24", "is missing"}}},
+		"add on the link": {Add, route("203.0.113.0/24"),
+			map[string][2]string{"gone": {"ip route del 203.0.113.0/24", "is missing"}}},
 		"add onlink": {Add, far, map[string][2]string{
 			"no more": {"ip route del 192.0.2.128/25", "is missing"}}},
 		"add several": {Add, weighted, map[string][2]string{
-			"one less": {"ip route replace 203.0.113.0/24 via 10.1.0.7", "next hops is via 10.1.0.7, want via 10.1.0.7 weight 3, via 10.1.0.8 weight 1"},
-			"weights":  {"ip route replace 203.0.113.0/24 nexthop via 10.1.0.7 nexthop via 10.1.0.8", "weight 1, via 10.1.0.8 weight 1, want"}}},
+			"one less": {"ip route replace 203.0.113.0/24 via 10.1.0.7",
+				"next hops is via 10.1.0.7, want via 10.1.0.7 weight 3, via 10.1.0.8 weight 1"},
+			"weights": {"ip route replace 203.0.113.0/24 nexthop via 10.1.0.7 nexthop via 10.1.0.8",
+				"weight 1, via 10.1.0.8 weight 1, want"}}},
 		"add several IPv6": {Add, route("2001:db8:9::/48", via("fd00::7", "fd00::8", "fd00::9")...), map[string][2]string{
-			"one less": {"ip -6 route del 2001:db8:9::/48 via fd00::8", "next hops is via fd00::7 weight 1, via fd00::9 weight 1, want"}}},
+			"one less": {"ip -6 route del 2001:db8:9::/48 via fd00::8",
+				"next hops is via fd00::7 weight 1, via fd00::9 weight 1, want"}}},
 		"add with all": {Add, src, map[string][2]string{
-			"mtu": {"ip -6 route change 2001:db8:9::/48 via fd00::9 table 500 metric 77 src fd00::2 mtu 1400 advmss 1200", "mtu is 1400, want 1280"}}},
-		"blackhole":         {Add, hole, map[string][2]string{"gone": {"ip route del blackhole 10.66.0.0/16", "is missing"}}},
-		"prohibit IPv6":     {Add, hole6, map[string][2]string{"gone": {"ip -6 route del prohibit fd66::/16", "is missing"}}},
-		"replace default":   {Replace, route("0.0.0.0/0", via("10.1.0.9")...), map[string][2]string{"back": {"ip route replace default via 10.1.0.1", "want via 10.1.0.9"}}},
+			"mtu": {"ip -6 route change 2001:db8:9::/48 via fd00::9 table 500 metric 77 src fd00::2 mtu 1400 advmss 1200",
+				"mtu is 1400, want 1280"}}},
+		"blackhole":     {Add, hole, map[string][2]string{"gone": {"ip route del blackhole 10.66.0.0/16", "is missing"}}},
+		"prohibit IPv6": {Add, hole6, map[string][2]string{"gone": {"ip -6 route del prohibit fd66::/16", "is missing"}}},
+		"replace default": {Replace, route("0.0.0.0/0", via("10.1.0.9")...),
+			map[string][2]string{"back": {"ip route replace default via 10.1.0.1", "want via 10.1.0.9"}}},
 		"replace default6":  {Replace, route("::/0", via("fd00::8", "fd00::9")...), nil},
 		"replace with two":  {Replace, route("0.0.0.0/0", via("10.1.0.8", "10.1.0.9")...), nil},
 		"replace by a hole": {Replace, RouteEntry{Link: "eth0", Dst: contract.Default4, Type: addr.Unreachable}, nil},
 		"del": {Del, RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24")}, map[string][2]string{
-			"back": {"ip route add 192.0.2.0/24 via 10.1.0.7 metric 5 mtu 1300", "route 192.0.2.0/24 via 10.1.0.7 dev cont/eth0 metric 5 table 254 is there"}}},
-		"del by what it is": {Del, RouteEntry{Link: "eth0", Dst: contract.Default6, Hops: via("fd00::1"), Priority: 1024}, nil},
-		"del the subnet":    {Del, RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("fd00::/64")}, nil},
+			"back": {"ip route add 192.0.2.0/24 via 10.1.0.7 metric 5 mtu 1300",
+				"route 192.0.2.0/24 via 10.1.0.7 dev cont/eth0 metric 5 table 254 is there"}}},
+		"del by what it is": {Del, RouteEntry{Link: "eth0", Dst: contract.Default6, Hops: via("fd00::1"), Priority: 1024},
+			nil},
+		"del the subnet": {Del, RouteEntry{Link: "eth0", Dst: netip.MustParsePrefix("fd00::/64")}, nil},
 		"flush": {Flush, RouteEntry{Link: "eth0", V4: true, V6: true}, map[string][2]string{
 			"back": {"ip route add default via 10.1.0.1", "route default via 10.1.0.1 dev cont/eth0 table 254 is there"}}},
 		"flush IPv6": {Flush, RouteEntry{Link: "eth0", V6: true}, nil},
-		"rule": {Add, RuleEntry{V4: true, Priority: 1000, From: netip.MustParsePrefix("10.1.0.0/16"), To: netip.MustParsePrefix("192.0.2.1/32"), IIF: "lo", Table: 500}, map[string][2]string{
+		"rule": {Add, RuleEntry{V4: true, Priority: 1000, From: netip.MustParsePrefix("10.1.0.0/16"),
+			To: netip.MustParsePrefix("192.0.2.1/32"), IIF: "lo", Table: 500}, map[string][2]string{
 			"gone": {"ip rule del priority 1000", "is missing"}}},
-		"IPv6 rule": {Add, RuleEntry{V6: true, Priority: 1001, OIF: "eth0", Mark: 0x10, Mask: 0xff, Action: addr.Blackhole}, map[string][2]string{
-			"another": {"ip -6 rule del priority 1001", "is missing"}}},
-		"del rule":    {Del, RuleEntry{V4: true, Table: 99}, map[string][2]string{"back": {"ip rule add priority 800 from 10.9.0.0/16 tos 0x10 lookup 99", "rule priority 800 from 10.9.0.0/16 lookup 99 is there"}}},
+		"IPv6 rule": {Add, RuleEntry{V6: true, Priority: 1001, OIF: "eth0", Mark: 0x10, Mask: 0xff, Action: addr.Blackhole},
+			map[string][2]string{
+				"another": {"ip -6 rule del priority 1001", "is missing"}}},
+		"del rule": {Del, RuleEntry{V4: true, Table: 99},
+			map[string][2]string{"back": {"ip rule add priority 800 from 10.9.0.0/16 tos 0x10 lookup 99",
+				"rule priority 800 from 10.9.0.0/16 lookup 99 is there"}}},
 		"flush rules": {Flush, RuleEntry{V4: true, V6: true}, nil},
-		"neighbour": {Add, NeighbourEntry{Addr: netip.MustParseAddr("10.1.0.9"), MAC: "02:00:00:00:00:09"}, map[string][2]string{
-			"another": {"ip neigh replace 10.1.0.9 lladdr 02:00:00:00:00:08 dev eth0 nud permanent", "lladdr is 02:00:00:00:00:08, want 02:00:00:00:00:09"},
-			"gone":    {"ip neigh del 10.1.0.9 dev eth0", "is missing"}}},
+		"neighbour": {Add, NeighbourEntry{Addr: netip.MustParseAddr("10.1.0.9"), MAC: "02:00:00:00:00:09"},
+			map[string][2]string{
+				"another": {"ip neigh replace 10.1.0.9 lladdr 02:00:00:00:00:08 dev eth0 nud permanent",
+					"lladdr is 02:00:00:00:00:08, want 02:00:00:00:00:09"},
+				"gone": {"ip neigh del 10.1.0.9 dev eth0", "is missing"}}},
 		"replace neighbour": {Replace, NeighbourEntry{Addr: netip.MustParseAddr("fd00::77"), MAC: "02:00:00:00:00:09"}, nil},
 		"del neighbour":     {Del, NeighbourEntry{Addr: netip.MustParseAddr("fd00::77")}, nil},
 		"flush neighbours":  {Flush, NeighbourEntry{V4: true, V6: true}, nil},
@@ -94,7 +110,8 @@ func TestChange(t *testing.T) {
 			for what, b := range tt.breakers {
 				bs = append(bs, contract.Break(what, contract.In(w, b[0]), b[1]))
 			}
-			contract.Terms{State: changeState(w)}.Test(t, w, Change{Owner: contract.Owner, Do: tt.do, Of: tt.of, Key: "x[0]"}, bs...)
+			contract.Terms{State: changeState(w)}.Test(t, w, Change{Owner: contract.Owner, Do: tt.do, Of: tt.of, Key: "x[0]"},
+				bs...)
 		})
 	}
 }
@@ -137,8 +154,10 @@ func TestChanges(t *testing.T) {
 	if err := p[3:].Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	shows(t, w, "-4 route show table main", "default via 10.1.0.9 dev eth0", "10.1.0.0/16 dev eth0 proto kernel", "172.20.0.0/16 via 10.1.0.8 dev eth0")
-	shows(t, w, "-4 rule show", "0: from all lookup local", "5: from all lookup 77 proto 250", "32766: from all lookup main", "32767: from all lookup default")
+	shows(t, w, "-4 route show table main", "default via 10.1.0.9 dev eth0", "10.1.0.0/16 dev eth0 proto kernel",
+		"172.20.0.0/16 via 10.1.0.8 dev eth0")
+	shows(t, w, "-4 rule show", "0: from all lookup local", "5: from all lookup 77 proto 250",
+		"32766: from all lookup main", "32767: from all lookup default")
 	after := changeState(w)(t)
 	for _, r := range p[3:] { // again, as a second ADD would
 		if changed, err := r.Ensure(t.Context(), w); err != nil || changed {
@@ -170,12 +189,14 @@ func TestChangeRefused(t *testing.T) {
 	} {
 		_, err := Change{Owner: contract.Owner, Do: Add, Of: tt.of, Key: "routes[7]"}.Ensure(t.Context(), w)
 		var e *spec.Error
-		if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tt.say)) {
+		if !errors.As(err, &e) || e.Code != spec.CodeConfig ||
+			!strings.Contains(strings.ToLower(err.Error()), strings.ToLower(tt.say)) {
 			t.Errorf("%v: want %s", err, tt.say)
 		}
 	}
-	for _, of := range []Subject{route("0.0.0.0/0", via("10.1.0.1")...), route("198.18.0.0/15", Hop{Via: netip.MustParseAddr("10.1.0.3"), Weight: 4},
-		Hop{Via: netip.MustParseAddr("10.1.0.4"), OnLink: true})} {
+	for _, of := range []Subject{route("0.0.0.0/0", via("10.1.0.1")...),
+		route("198.18.0.0/15", Hop{Via: netip.MustParseAddr("10.1.0.3"), Weight: 4},
+			Hop{Via: netip.MustParseAddr("10.1.0.4"), OnLink: true})} {
 		c := Change{Owner: contract.Owner, Do: Add, Of: of, Key: "routes[0]"}
 		if changed, err := c.Ensure(t.Context(), w); err != nil || changed {
 			t.Errorf("%v: changed %v, %v", c, changed, err)
@@ -189,7 +210,8 @@ func TestChangeRefused(t *testing.T) {
 	}
 }
 
-// A default route of another interface is replaced, and put back; a route whose place somebody else has taken since is not.
+// A default route of another interface is replaced, and put back; a route whose place somebody else has taken since is
+// not.
 func TestChangeOfAnother(t *testing.T) {
 	w := changeable(t)
 	contract.Container(t, w, "ip route del default")

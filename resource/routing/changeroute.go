@@ -60,7 +60,8 @@ func (r RouteEntry) String() string {
 		}
 		words = append(words, resource.Opt("via", h.Via), resource.Opt("weight", h.Weight), resource.Flag("onlink", h.OnLink))
 	}
-	return resource.Line(append(words, resource.Opt("src", r.Src), resource.Opt("metric", r.Priority), resource.Opt("table", r.Table), resource.Opt("mtu", r.MTU),
+	return resource.Line(append(words, resource.Opt("src", r.Src), resource.Opt("metric", r.Priority),
+		resource.Opt("table", r.Table), resource.Opt("mtu", r.MTU),
 		resource.Opt("advmss", r.AdvMSS))...)
 }
 
@@ -212,7 +213,8 @@ func (r RouteEntry) want(at site) []kernel.Route {
 func hopsText(hops []kernel.Route) string {
 	var words []string
 	for _, h := range hops {
-		words = append(words, cmp.Or(resource.Line(resource.Opt("via", h.Via), resource.Opt("weight", h.Weight), resource.Flag("onlink", h.OnLink)), "the link"))
+		words = append(words, cmp.Or(resource.Line(resource.Opt("via", h.Via), resource.Opt("weight", h.Weight),
+			resource.Flag("onlink", h.OnLink)), "the link"))
 	}
 	slices.Sort(words)
 	return strings.Join(words, ", ")
@@ -235,7 +237,8 @@ func (r RouteEntry) verify(ctx context.Context, w *kernel.World, at site) error 
 	if r.Type != "" {
 		return errors.New("is missing")
 	}
-	k := addr.Route{Link: r.Link, Dst: r.Dst, Src: r.Src, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table}
+	k := addr.Route{Link: r.Link, Dst: r.Dst, Src: r.Src, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
+		Table: r.Table}
 	if len(r.Hops) == 0 {
 		return k.Verify(ctx, w)
 	}

@@ -156,7 +156,8 @@ func (n NeighbourEntry) selected(_ site, m kernel.Message, flush bool) bool {
 	if flush {
 		return have.State&kernel.NoARP == 0 && have.State&^unix.NUD_FAILED != 0
 	}
-	return have.Addr == n.Addr && (n.MAC == "" || have.MAC.String() == resource.MACText(n.MAC)) && have.State&unix.NUD_FAILED == 0
+	return have.Addr == n.Addr && (n.MAC == "" || have.MAC.String() == resource.MACText(n.MAC)) &&
+		have.State&unix.NUD_FAILED == 0
 }
 
 // occupies is about what somebody has set; what the kernel has learnt gives way.

@@ -18,24 +18,25 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// SourceRoutingKind is the Kind of SourceRouting. Table is that of the configuration: the rules that the reference's plugin made are
-// found by it, and by the addresses of the result.
+// SourceRoutingKind is the Kind of SourceRouting. Table is that of the configuration: the rules that the reference's
+// plugin made are found by it, and by the addresses of the result.
 func SourceRoutingKind(table int) plan.Kind {
-	return resource.RecordKind("source routing", sourceRecord, func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		s := SourceRouting{Owner: t.Owner, Table: table}
-		if t.Prev != nil {
-			for _, ip := range t.Prev.IPs {
-				s.Sources = append(s.Sources, Source{Prefix: ip.Address, Via: ip.Gateway})
+	return resource.RecordKind("source routing", sourceRecord,
+		func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			s := SourceRouting{Owner: t.Owner, Table: table}
+			if t.Prev != nil {
+				for _, ip := range t.Prev.IPs {
+					s.Sources = append(s.Sources, Source{Prefix: ip.Address, Via: ip.Gateway})
+				}
 			}
-		}
-		return s.Remove(ctx, w)
-	}, func(ctx context.Context, _ *kernel.World, _ plan.Tag, rec sources) error { return rec.sweep(ctx) })
+			return s.Remove(ctx, w)
+		}, func(ctx context.Context, _ *kernel.World, _ plan.Tag, rec sources) error { return rec.sweep(ctx) })
 }
 
-// A SourceRouting sends what comes from the addresses of the owner's link out by that link, whatever the
-// container's other links have for routes. Each address has a rule that leads to a table: to a free one of its own,
-// with the routes that the link has, or to one that somebody else has filled. What is in a table of their own is not in the main
-// one any more, where it competes with the routes of the other links; that gets it back from Remove.
+// A SourceRouting sends what comes from the addresses of the owner's link out by that link, whatever the container's
+// other links have for routes. Each address has a rule that leads to a table: to a free one of its own, with the routes
+// that the link has, or to one that somebody else has filled. What is in a table of their own is not in the main one
+// any more, where it competes with the routes of the other links; that gets it back from Remove.
 type SourceRouting struct {
 	Owner   spec.Owner
 	Sources []Source
@@ -91,8 +92,8 @@ func (r sourceRule) rule() addr.Rule {
 	return addr.Rule{Priority: sourcePriority, From: netip.PrefixFrom(r.From, r.From.BitLen()), Table: r.Table}
 }
 
-// lockSources keeps other additions to the namespace from choosing the same table. A lock on the namespace's own file, as
-// the reference takes it, could be held for ever by who is inside; a file for each namespace would stay behind.
+// lockSources keeps other additions to the namespace from choosing the same table. A lock on the namespace's own file,
+// as the reference takes it, could be held for ever by who is inside; a file for each namespace would stay behind.
 func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) {
 	_, ino, err := ns.Inode()
 	if err != nil {
@@ -152,7 +153,8 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		return false, err
 	}
 	if vrf != nil {
-		slog.Warn("source routing has no effect on what has a route in the VRF's table, which is asked first", "link", s.Owner.IfName, "vrf", vrf.Name)
+		slog.Warn("source routing has no effect on what has a route in the VRF's table, which is asked first", "link",
+			s.Owner.IfName, "vrf", vrf.Name)
 		now.Made = withoutSources(now.Made)
 	}
 	rec.By[s.Table] = now
@@ -184,7 +186,8 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 	}
 	for _, src := range s.Sources {
 		if !slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == src.Prefix.Addr() }) {
-			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it", s.Owner.IfName, src.Prefix)
+			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it", s.Owner.IfName,
+				src.Prefix)
 		}
 		if !l.Operational {
 			continue

@@ -29,8 +29,10 @@ var (
 func routed(t *testing.T) *kernel.World {
 	w := contract.NewWorld(t)
 	contract.Must(t, w, attached()...)
-	contract.Must(t, w, addr.Route{Link: "eth0", Dst: contract.Default4, Via: source4.Via}, addr.Route{Link: "eth0", Dst: contract.Default6, Via: source6.Via},
-		addr.Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24"), Via: netip.MustParseAddr("10.1.0.7"), MTU: 1300, Priority: 5},
+	contract.Must(t, w, addr.Route{Link: "eth0", Dst: contract.Default4, Via: source4.Via},
+		addr.Route{Link: "eth0", Dst: contract.Default6, Via: source6.Via},
+		addr.Route{Link: "eth0", Dst: netip.MustParsePrefix("192.0.2.0/24"), Via: netip.MustParseAddr("10.1.0.7"), MTU: 1300,
+			Priority: 5},
 		addr.Route{Link: "eth0", Dst: netip.MustParsePrefix("198.51.100.0/24")})
 	return w
 }
@@ -81,24 +83,36 @@ func TestSourceRouting(t *testing.T) {
 	w := routed(t)
 	s := SourceRouting{Owner: contract.Owner, Sources: []Source{source4, source6}}
 	contract.Terms{State: sourceState(w)}.Test(t, w, s,
-		contract.Break("rule", contract.In(w, "ip rule del from 10.1.0.2"), "priority 32765 from 10.1.0.2 lookup 100: is missing"),
+		contract.Break("rule", contract.In(w, "ip rule del from 10.1.0.2"),
+			"priority 32765 from 10.1.0.2 lookup 100: is missing"),
 		contract.Break("IPv6 rule", contract.In(w, "ip -6 rule del from fd00::2"), "from fd00::2 lookup 101: is missing"),
-		contract.Break("default route", contract.In(w, "ip route del default table 100"), "route default via 10.1.0.1 dev cont/eth0 table 100: is missing"),
-		contract.Break("IPv6 default route", contract.In(w, "ip -6 route del default table 101"), "route -6 default via fd00::1 dev cont/eth0 metric 1024 table 101: is missing"),
-		contract.Break("subnet", contract.In(w, "ip route del 10.1.0.0/16 table 100"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 100: is missing"),
-		contract.Break("subnet's hint", contract.In(w, "ip route change 10.1.0.0/16 dev eth0 table 100"), "src is invalid IP, want 10.1.0.2"),
-		contract.Break("mtu", contract.In(w, "ip route change 192.0.2.0/24 via 10.1.0.7 metric 5 table 100"), "mtu is 0, want 1300"),
-		contract.Break("back in main", contract.In(w, "ip route add default via 10.1.0.1 dev eth0 onlink"), "route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"),
-		contract.Break("subnet back in main", contract.In(w, "ip route add 10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 254: is back in the main table"),
-		contract.Break("IPv6 subnet back in main", contract.In(w, "ip -6 route add fd00::/64 dev eth0 metric 256 proto kernel"), "route fd00::/64 dev cont/eth0 metric 256 table 254: is back in the main table"),
-		contract.Break("flushed", contract.In(w, "ip -6 route flush table 101"), "route fd00::/64 dev cont/eth0 src fd00::2 table 101: is missing"),
+		contract.Break("default route", contract.In(w, "ip route del default table 100"),
+			"route default via 10.1.0.1 dev cont/eth0 table 100: is missing"),
+		contract.Break("IPv6 default route", contract.In(w, "ip -6 route del default table 101"),
+			"route -6 default via fd00::1 dev cont/eth0 metric 1024 table 101: is missing"),
+		contract.Break("subnet", contract.In(w, "ip route del 10.1.0.0/16 table 100"),
+			"route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 100: is missing"),
+		contract.Break("subnet's hint", contract.In(w, "ip route change 10.1.0.0/16 dev eth0 table 100"),
+			"src is invalid IP, want 10.1.0.2"),
+		contract.Break("mtu", contract.In(w, "ip route change 192.0.2.0/24 via 10.1.0.7 metric 5 table 100"),
+			"mtu is 0, want 1300"),
+		contract.Break("back in main", contract.In(w, "ip route add default via 10.1.0.1 dev eth0 onlink"),
+			"route default via 10.1.0.1 dev cont/eth0 table 254: is back in the main table"),
+		contract.Break("subnet back in main", contract.In(w,
+			"ip route add 10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2"), "route 10.1.0.0/16 dev cont/eth0 src 10.1.0.2 table 254: is back in the main table"),
+		contract.Break("IPv6 subnet back in main",
+			contract.In(w, "ip -6 route add fd00::/64 dev eth0 metric 256 proto kernel"), "route fd00::/64 dev cont/eth0 metric 256 table 254: is back in the main table"),
+		contract.Break("flushed", contract.In(w, "ip -6 route flush table 101"),
+			"route fd00::/64 dev cont/eth0 src fd00::2 table 101: is missing"),
 	)
 	contract.Must(t, w, s)
 	shows(t, w, "-4 rule show table 100", "32765: from 10.1.0.2 lookup 100 proto 250")
 	shows(t, w, "-6 rule show table 101", "32765: from fd00::2 lookup 101 proto 250")
-	shows(t, w, "-4 route show table 100", "default via 10.1.0.1 dev eth0 proto 250", "10.1.0.0/16 dev eth0 proto 250 scope link src 10.1.0.2",
+	shows(t, w, "-4 route show table 100", "default via 10.1.0.1 dev eth0 proto 250",
+		"10.1.0.0/16 dev eth0 proto 250 scope link src 10.1.0.2",
 		"192.0.2.0/24 via 10.1.0.7 dev eth0 proto 250 metric 5 mtu 1300", "198.51.100.0/24 dev eth0 proto 250 scope link")
-	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0 proto 250 src fd00::2 metric", "default via fd00::1 dev eth0 proto 250 metric 1024")
+	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0 proto 250 src fd00::2 metric",
+		"default via fd00::1 dev eth0 proto 250 metric 1024")
 	shows(t, w, "-4 route show table main")
 	shows(t, w, "-6 route show table main")
 	if out := contract.Container(t, w, "ip -6 route show table main"); !strings.Contains(out, "fe80::/64") {
@@ -110,18 +124,24 @@ func TestSourceRoutingByOtherRouters(t *testing.T) {
 	w := routed(t)
 	before := sourceState(w)(t)
 	r4, r6 := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fe80::9")
-	s := SourceRouting{Owner: contract.Owner, Hints: true, Sources: []Source{{source4.Prefix, r4, true}, {source6.Prefix, r6, true}}}
+	s := SourceRouting{Owner: contract.Owner, Hints: true,
+		Sources: []Source{{source4.Prefix, r4, true}, {source6.Prefix, r6, true}}}
 	contract.Terms{State: sourceState(w)}.Test(t, w, s,
-		contract.Break("the other router", contract.In(w, "ip route replace default via 10.1.0.1 table 100"), "route default via 10.1.0.9 dev cont/eth0 table 100: is missing"),
-		contract.Break("hint", contract.In(w, "ip -6 route del fd00::/64 metric 255"), "src fd00::2 metric 255 table 254: is missing"),
+		contract.Break("the other router", contract.In(w, "ip route replace default via 10.1.0.1 table 100"),
+			"route default via 10.1.0.9 dev cont/eth0 table 100: is missing"),
+		contract.Break("hint", contract.In(w, "ip -6 route del fd00::/64 metric 255"),
+			"src fd00::2 metric 255 table 254: is missing"),
 	)
 	contract.Must(t, w, s)
 	shows(t, w, "-4 route show default table 100", "default via 10.1.0.9 dev eth0")
 	shows(t, w, "-6 route show default table 101", "default via fe80::9 dev eth0")
-	shows(t, w, "-4 route show table main", "10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2", "198.51.100.0/24 dev eth0 scope link")
-	shows(t, w, "-6 route show table main", "fd00::/64 dev eth0 proto 250 src fd00::2 metric 255", "fd00::/64 dev eth0 proto kernel metric 256")
+	shows(t, w, "-4 route show table main", "10.1.0.0/16 dev eth0 proto kernel scope link src 10.1.0.2",
+		"198.51.100.0/24 dev eth0 scope link")
+	shows(t, w, "-6 route show table main", "fd00::/64 dev eth0 proto 250 src fd00::2 metric 255",
+		"fd00::/64 dev eth0 proto kernel metric 256")
 	// The main plugin's route is where packets from its address look for it (P16).
-	for _, r := range []addr.Route{{Link: "eth0", Dst: contract.Default4, Via: source4.Via}, {Link: "eth0", Dst: contract.Default6, Via: source6.Via}} {
+	for _, r := range []addr.Route{{Link: "eth0", Dst: contract.Default4, Via: source4.Via},
+		{Link: "eth0", Dst: contract.Default6, Via: source6.Via}} {
 		if err := r.Verify(t.Context(), w); err != nil {
 			t.Errorf("%v: %v", r, err)
 		}
@@ -209,8 +229,10 @@ func TestSourceRoutingOfTwoSubnets(t *testing.T) {
 		{Prefix: netip.MustParsePrefix("10.3.0.2/32"), Via: netip.MustParseAddr("169.254.1.1"), Always: true}}}
 	contract.Terms{State: sourceState(w)}.Test(t, w, s)
 	contract.Must(t, w, s)
-	shows(t, w, "route show table 100", "default via 10.1.0.1", "10.1.0.0/16 dev eth0", "192.0.2.0/24 via 10.1.0.7", "198.51.100.0/24 dev eth0")
-	shows(t, w, "route show table 101", "10.2.0.0/16 dev eth0 proto 250 scope link src 10.2.0.2", "198.51.100.0/24 dev eth0", "203.0.113.0/24 via 10.2.0.7")
+	shows(t, w, "route show table 100", "default via 10.1.0.1", "10.1.0.0/16 dev eth0", "192.0.2.0/24 via 10.1.0.7",
+		"198.51.100.0/24 dev eth0")
+	shows(t, w, "route show table 101", "10.2.0.0/16 dev eth0 proto 250 scope link src 10.2.0.2",
+		"198.51.100.0/24 dev eth0", "203.0.113.0/24 via 10.2.0.7")
 	shows(t, w, "route show table 102", "default via 169.254.1.1 dev eth0 proto 250 onlink", "198.51.100.0/24 dev eth0")
 }
 
@@ -224,8 +246,11 @@ func TestSourceRoutingFails(t *testing.T) {
 		what, say string
 		s         SourceRouting
 	}{
-		{"an address that the link has not", "does not have the address 10.9.0.2/16", SourceRouting{Owner: contract.Owner, Sources: []Source{source4, {Prefix: netip.MustParsePrefix("10.9.0.2/16")}}}},
-		{"a router that there is no way to", "", SourceRouting{Owner: contract.Owner, Sources: []Source{source4, {source6.Prefix, netip.MustParseAddr("ff02::1"), true}}}},
+		{"an address that the link has not", "does not have the address 10.9.0.2/16",
+			SourceRouting{Owner: contract.Owner, Sources: []Source{source4, {Prefix: netip.MustParsePrefix("10.9.0.2/16")}}}},
+		{"a router that there is no way to", "",
+			SourceRouting{Owner: contract.Owner, Sources: []Source{source4,
+				{source6.Prefix, netip.MustParseAddr("ff02::1"), true}}}},
 	} {
 		changed, err := c.s.Ensure(t.Context(), w)
 		if changed || err == nil || !strings.Contains(err.Error(), c.say) {
@@ -237,7 +262,8 @@ func TestSourceRoutingFails(t *testing.T) {
 	}
 	o := contract.Owner
 	o.IfName = "none"
-	if _, err := (SourceRouting{Owner: o, Sources: []Source{source4}}).Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := (SourceRouting{Owner: o, Sources: []Source{source4}}).Ensure(t.Context(), w); !errors.Is(err,
+		kernel.ErrNoLink) {
 		t.Error(err)
 	}
 	// A memory that cannot be written to: nothing may be changed that could not be undone.
@@ -247,7 +273,8 @@ func TestSourceRoutingFails(t *testing.T) {
 	full := *w
 	full.Store.Dir += "/file"
 	before = sourceState(w)(t)
-	if _, err := (SourceRouting{Owner: contract.Owner, Sources: []Source{source4}}).Ensure(t.Context(), &full); !errors.Is(err, unix.ENOTDIR) {
+	if _, err := (SourceRouting{Owner: contract.Owner, Sources: []Source{source4}}).Ensure(t.Context(),
+		&full); !errors.Is(err, unix.ENOTDIR) {
 		t.Error(err)
 	}
 	if after := sourceState(w)(t); after != before {
@@ -313,13 +340,16 @@ func TestSourceRoutingForgotten(t *testing.T) {
 	}
 
 	// As the reference makes them, which sets no protocol.
-	for _, line := range []string{"rule add from 10.1.0.2 lookup 100 priority 32765 protocol 0", "-6 rule add from fd00::2 lookup 101 priority 32765 protocol 0",
+	for _, line := range []string{"rule add from 10.1.0.2 lookup 100 priority 32765 protocol 0",
+		"-6 rule add from fd00::2 lookup 101 priority 32765 protocol 0",
 		"rule add from 10.1.0.2 lookup 99 priority 32764 protocol 0", "rule add from 10.1.0.2 lookup 100 priority 32763 protocol static",
 		"rule add from 10.1.0.3 lookup 102 priority 32762 protocol 0"} {
 		contract.Container(t, w, "ip %s", line)
 	}
-	others := []string{"0: from all lookup local", "32762: from 10.1.0.3 lookup 102", "32763: from 10.1.0.2 lookup 100 proto static", "32764: from 10.1.0.2 lookup 99"}
-	if err := (SourceRouting{Owner: contract.Owner}).Remove(t.Context(), w); err != nil { // no previous result, no addresses
+	others := []string{"0: from all lookup local", "32762: from 10.1.0.3 lookup 102",
+		"32763: from 10.1.0.2 lookup 100 proto static", "32764: from 10.1.0.2 lookup 99"}
+	// no previous result, no addresses
+	if err := (SourceRouting{Owner: contract.Owner}).Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
 	shows(t, w, "rule", append(others, "32765: from 10.1.0.2 lookup 100", "32766:", "32767:")...)
@@ -340,7 +370,8 @@ func TestSourceRoutingGivesBack(t *testing.T) {
 	w := routed(t)
 	o := contract.Owner
 	o.IfName = "eth1"
-	contract.Must(t, w, linktest.Veth(o, ""), sysctl.EnableIPv6{Link: "eth1", NoDAD: true}, addr.Addr{Link: "eth1", Prefix: netip.MustParsePrefix("10.5.0.2/16")})
+	contract.Must(t, w, linktest.Veth(o, ""), sysctl.EnableIPv6{Link: "eth1", NoDAD: true},
+		addr.Addr{Link: "eth1", Prefix: netip.MustParsePrefix("10.5.0.2/16")})
 	// Two routers of one destination, as a multipath route of IPv6 is.
 	contract.Container(t, w, "ip -6 route append default via fd00::7 dev eth0")
 	v6 := contract.Container(t, w, "ip -6 route show default")
@@ -421,11 +452,13 @@ func TestSweepSourceRouting(t *testing.T) {
 // sure of. They are not waited for.
 func TestSourceRoutingWithoutCarrier(t *testing.T) {
 	w := contract.NewWorld(t)
-	for _, line := range []string{"link add eth0 type veth peer name other", "link set eth0 up", "addr add 10.1.0.2/16 dev eth0", "addr add fd00::2/64 dev eth0"} {
+	for _, line := range []string{"link add eth0 type veth peer name other", "link set eth0 up",
+		"addr add 10.1.0.2/16 dev eth0", "addr add fd00::2/64 dev eth0"} {
 		contract.Container(t, w, "ip %s", line)
 	}
 	s := SourceRouting{Owner: contract.Owner, Hints: true, Sources: []Source{source4, source6}}
-	contract.Terms{State: sourceState(w)}.Test(t, w, s, contract.Break("default route", contract.In(w, "ip -6 route del default table 101"), "table 101: is missing"))
+	contract.Terms{State: sourceState(w)}.Test(t, w, s,
+		contract.Break("default route", contract.In(w, "ip -6 route del default table 101"), "table 101: is missing"))
 	contract.Must(t, w, s)
 	shows(t, w, "-6 route show table 101", "fd00::/64 dev eth0", "default via fd00::1 dev eth0")
 }

@@ -78,9 +78,9 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 	return rec, nil
 }
 
-// competes reports whether a route is one that other links may have too: to what is on the link itself as well, for another may
-// be on the same subnet. With hints the link keeps those, and so it keeps those to link-local neighbours, and to the subnets of
-// addresses that are no sources. One that a router advertised would soon be back.
+// competes reports whether a route is one that other links may have too: to what is on the link itself as well, for
+// another may be on the same subnet. With hints the link keeps those, and so it keeps those to link-local neighbours,
+// and to the subnets of addresses that are no sources. One that a router advertised would soon be back.
 func (s SourceRouting) competes(r kernel.Route) bool {
 	switch {
 	case r.Protocol == kernel.ByRA:
@@ -90,7 +90,8 @@ func (s SourceRouting) competes(r kernel.Route) bool {
 	case s.Hints, r.Dst.Addr().Is6() && (r.Dst.Addr().IsLinkLocalUnicast() || r.Dst.Addr().IsMulticast()):
 		return false
 	}
-	return r.Protocol != kernel.ByKernel || slices.ContainsFunc(s.Sources, func(src Source) bool { return src.Prefix.Masked() == r.Dst })
+	return r.Protocol != kernel.ByKernel || slices.ContainsFunc(s.Sources,
+		func(src Source) bool { return src.Prefix.Masked() == r.Dst })
 }
 
 // table is the routes of the source's own table: to its subnet, then the link's that are not another source's, and
@@ -118,9 +119,11 @@ func (s SourceRouting) table(src Source, main []kernel.Route, index, table int) 
 		}
 	}
 	if src.Via.IsValid() && !hasDefault {
-		r := kernel.Route{Dst: netip.PrefixFrom(src.Prefix.Addr(), 0).Masked(), Via: src.Via, Link: index, Table: table, Type: kernel.Unicast, Protocol: kernel.OurProtocol}
+		r := kernel.Route{Dst: netip.PrefixFrom(src.Prefix.Addr(), 0).Masked(), Via: src.Via, Link: index, Table: table,
+			Type: kernel.Unicast, Protocol: kernel.OurProtocol}
 		// A router outside of the subnet is on the link all the same, or the address would be of no use.
-		r.OnLink = !(src.Via.Is6() && src.Via.IsLinkLocalUnicast()) && (src.Prefix.IsSingleIP() || !src.Prefix.Contains(src.Via))
+		r.OnLink = !(src.Via.Is6() && src.Via.IsLinkLocalUnicast()) &&
+			(src.Prefix.IsSingleIP() || !src.Prefix.Contains(src.Via))
 		routed = append(routed, r)
 	}
 	return append(list, routed...)
@@ -128,7 +131,8 @@ func (s SourceRouting) table(src Source, main []kernel.Route, index, table int) 
 
 // route is the one to the source's subnet.
 func (src Source) route(index, table int) kernel.Route {
-	r := kernel.Route{Dst: src.Prefix.Masked(), Src: src.Prefix.Addr(), Link: index, Table: table, Type: kernel.Unicast, Protocol: kernel.OurProtocol}
+	r := kernel.Route{Dst: src.Prefix.Masked(), Src: src.Prefix.Addr(), Link: index, Table: table, Type: kernel.Unicast,
+		Protocol: kernel.OurProtocol}
 	if r.Src.Is4() {
 		r.Scope = kernel.ScopeLink
 	}
@@ -272,7 +276,8 @@ func said(ns *kernel.NS, r kernel.Route) string {
 	if l, err := ns.LinkAt(r.Link); err == nil {
 		name = l.Name
 	}
-	return addr.Route{Link: name, Dst: r.Dst, Via: r.Via, Src: r.Src, Priority: r.Priority, Table: r.Table, OnLink: r.OnLink}.String()
+	return addr.Route{Link: name, Dst: r.Dst, Via: r.Via, Src: r.Src, Priority: r.Priority, Table: r.Table,
+		OnLink: r.OnLink}.String()
 }
 
 func familyOf(a netip.Addr) uint8 {
@@ -283,5 +288,6 @@ func familyOf(a netip.Addr) uint8 {
 }
 
 func unreachable(err error) bool {
-	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.EINVAL)
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) ||
+		errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.EINVAL)
 }

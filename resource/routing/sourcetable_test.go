@@ -12,7 +12,8 @@ import (
 // A table is free if no rule leads to it and no route is in it, of either family.
 func TestFreeTable(t *testing.T) {
 	w := routed(t)
-	for _, line := range []string{"rule add from 192.0.2.1 lookup 100", "-6 rule add from 2001:db8::1 lookup 101", "route add 192.0.2.9 dev eth0 table 102",
+	for _, line := range []string{"rule add from 192.0.2.1 lookup 100", "-6 rule add from 2001:db8::1 lookup 101",
+		"route add 192.0.2.9 dev eth0 table 102",
 		"-6 route add 2001:db8::9 dev lo table 103", "rule add iif lo lookup 105"} {
 		contract.Container(t, w, "ip %s", line)
 	}

@@ -130,7 +130,8 @@ func (v VRF) taken(ns *kernel.NS, l *kernel.Link) error {
 	if master, err := ns.LinkAt(l.Master); err == nil {
 		what = resource.KindOf(master) + ", " + master.Name
 	}
-	return spec.Errorf(spec.CodeConfig, "vrfname: %q: %s belongs to %s already, and a link belongs to one at most", v.Name, l.Name, what)
+	return spec.Errorf(spec.CodeConfig, "vrfname: %q: %s belongs to %s already, and a link belongs to one at most", v.Name,
+		l.Name, what)
 }
 
 // device is the VRF, set up, or ErrNoLink.
@@ -140,9 +141,11 @@ func (v VRF) device(ns *kernel.NS) (*kernel.Link, error) {
 	case err != nil:
 		return nil, err
 	case l.Kind != "vrf":
-		return nil, spec.Errorf(spec.CodeConfig, "vrfname: %q: is %s in the container; name another", v.Name, resource.KindOf(l))
+		return nil, spec.Errorf(spec.CodeConfig, "vrfname: %q: is %s in the container; name another", v.Name,
+			resource.KindOf(l))
 	case v.Table != 0 && int(l.Data.Table) != v.Table:
-		return nil, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has %d; want that, or leave the key out", v.Table, v.Name, l.Data.Table)
+		return nil, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has %d; want that, or leave the key out", v.Table,
+			v.Name, l.Data.Table)
 	case !l.Up:
 		err = ns.SetLink(v.Name, kernel.LinkChange{Up: true})
 	}
@@ -165,7 +168,8 @@ func (v VRF) make(ns *kernel.NS) (*kernel.Link, error) {
 	return ns.Link(v.Name)
 }
 
-// choose is the VRF's table: the first one that neither a route nor a rule nor another VRF has, where none is asked for.
+// choose is the VRF's table: the first one that neither a route nor a rule nor another VRF has, where none is asked
+// for.
 func (v VRF) choose(ns *kernel.NS) (int, error) {
 	used := map[int]bool{0: true, 253: true, 254: true, 255: true}
 	links, err := ns.Links()
@@ -174,7 +178,8 @@ func (v VRF) choose(ns *kernel.NS) (int, error) {
 			continue
 		}
 		if used[int(l.Data.Table)] = true; v.Table == int(l.Data.Table) {
-			return 0, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has it; want another, or leave the key out", v.Table, l.Name)
+			return 0, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has it; want another, or leave the key out", v.Table,
+				l.Name)
 		}
 	}
 	if v.Table != 0 || err != nil {
@@ -250,7 +255,8 @@ func (v VRF) verify(ns *kernel.NS, l *kernel.Link, m member, known bool) error {
 			have, err := ns.Routes(kernel.RouteFilter{Family: family, Link: l.Index})
 			d.Add(err)
 			for _, r := range want {
-				d.Add(missing(ns, []kernel.Route{r}, slices.DeleteFunc(slices.Clone(have), func(h kernel.Route) bool { return h.Table != r.Table })))
+				d.Add(missing(ns, []kernel.Route{r}, slices.DeleteFunc(slices.Clone(have),
+					func(h kernel.Route) bool { return h.Table != r.Table })))
 			}
 		}
 	}

@@ -39,7 +39,8 @@ func needVRF(t *testing.T) *kernel.World {
 	} {
 		contract.Container(t, w, "ip route add %s", r)
 	}
-	for _, r := range []string{"default via fd00:1::1", "fd00:2::/64 dev eth0 src fd00:2::2", "fd00:4::/64 via fd00:1::1 table 500"} {
+	for _, r := range []string{"default via fd00:1::1", "fd00:2::/64 dev eth0 src fd00:2::2",
+		"fd00:4::/64 via fd00:1::1 table 500"} {
 		contract.Container(t, w, "ip -6 route add %s", r)
 	}
 	return w
@@ -73,15 +74,23 @@ func TestVRF(t *testing.T) {
 			}
 			breakers := []contract.Breakage{
 				contract.Break("no member", contract.In(w, "ip link set eth0 nomaster"), "master is none, want blue"),
-				contract.Break("another VRF's", contract.In(w, "ip link add red type vrf table 9", "ip link set eth0 master red"), "master is red, want blue"),
+				contract.Break("another VRF's", contract.In(w, "ip link add red type vrf table 9", "ip link set eth0 master red"),
+					"master is red, want blue"),
 				contract.Break("gone", contract.In(w, "ip link del blue", "ip link del red"), "link blue: link does not exist"),
 				contract.Break("down", contract.In(w, "ip link set blue down"), "state of blue is down, want up"),
-				contract.Break("another table", contract.In(w, "ip link del blue", "ip link add blue type vrf table 77", "ip link set blue up", "ip link set eth0 master blue"), fmt.Sprintf("table of blue is 77, want %d", want)),
-				contract.Break("another kind", contract.In(w, "ip link del blue", "ip link add blue type bridge"), "type of blue is bridge, want vrf"),
-				contract.Break("default route", contract.In(w, fmt.Sprintf("ip route del default table %d", want)), "route default via 10.1.0.1 dev cont/eth0"),
-				contract.Break("IPv6 default route", contract.In(w, fmt.Sprintf("ip -6 route del default table %d", want)), "route -6 default via fd00:1::1 dev cont/eth0"),
-				contract.Break("a route's MTU", contract.In(w, fmt.Sprintf("ip route change 10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1200 table %d", want)), "mtu is 1200, want 1300"),
-				contract.Break("a rule's route", contract.In(w, "ip route flush table 500"), "route 10.4.0.0/16 via 10.1.0.1 dev cont/eth0 table 500: is missing"),
+				contract.Break("another table", contract.In(w, "ip link del blue", "ip link add blue type vrf table 77",
+					"ip link set blue up", "ip link set eth0 master blue"), fmt.Sprintf("table of blue is 77, want %d", want)),
+				contract.Break("another kind", contract.In(w, "ip link del blue", "ip link add blue type bridge"),
+					"type of blue is bridge, want vrf"),
+				contract.Break("default route", contract.In(w, fmt.Sprintf("ip route del default table %d", want)),
+					"route default via 10.1.0.1 dev cont/eth0"),
+				contract.Break("IPv6 default route", contract.In(w, fmt.Sprintf("ip -6 route del default table %d", want)),
+					"route -6 default via fd00:1::1 dev cont/eth0"),
+				contract.Break("a route's MTU", contract.In(w,
+					fmt.Sprintf("ip route change 10.3.0.0/16 via 10.1.0.1 metric 7 mtu 1200 table %d",
+						want)), "mtu is 1200, want 1300"),
+				contract.Break("a rule's route", contract.In(w, "ip route flush table 500"),
+					"route 10.4.0.0/16 via 10.1.0.1 dev cont/eth0 table 500: is missing"),
 			}
 			if table != 0 {
 				breakers = nil
@@ -116,10 +125,12 @@ func TestVRFKeeps(t *testing.T) {
 			t.Errorf("lacks %s:\n%s", r, routes)
 		}
 	}
-	if !strings.Contains(routes, "local fd00:2::2 dev eth0") || strings.Contains(routes, "fd00:2::/64 dev eth0 proto kernel") {
+	if !strings.Contains(routes, "local fd00:2::2 dev eth0") ||
+		strings.Contains(routes, "fd00:2::/64 dev eth0 proto kernel") {
 		t.Errorf("the address without a route to its subnet:\n%s", routes)
 	}
-	if main := contract.Container(t, w, "ip route") + contract.Container(t, w, "ip -6 route"); strings.Contains(main, "eth0") {
+	if main := contract.Container(t, w, "ip route") +
+		contract.Container(t, w, "ip -6 route"); strings.Contains(main, "eth0") {
 		t.Errorf("left in the main table:\n%s", main)
 	}
 	for key, want := range map[string]string{"keep_addr_on_down": "0", "accept_dad": "1"} {
@@ -153,7 +164,8 @@ func TestVRFMembers(t *testing.T) {
 			t.Errorf("%v: %v", v, err)
 		}
 	}
-	if out := contract.Container(t, w, "ip route get 192.0.2.1 vrf blue") + contract.Container(t, w, "ip -6 route get 2001:db8::1 vrf blue"); strings.Count(out, "dev eth0") != 2 {
+	if out := contract.Container(t, w, "ip route get 192.0.2.1 vrf blue") +
+		contract.Container(t, w, "ip -6 route get 2001:db8::1 vrf blue"); strings.Count(out, "dev eth0") != 2 {
 		t.Errorf("the second member took the way out: %s", out)
 	}
 	for range 2 {
@@ -196,7 +208,8 @@ func TestVRFNotOurs(t *testing.T) {
 	refused := func(v VRF, say string) {
 		t.Helper()
 		changed, err := v.Ensure(ctx, w)
-		if e := (*spec.Error)(nil); changed || !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), say) {
+		if e := (*spec.Error)(nil); changed || !errors.As(err, &e) || e.Code != spec.CodeConfig ||
+			!strings.Contains(err.Error(), say) {
 			t.Errorf("%v: changed %v, %v; want %q", v, changed, err, say)
 		}
 		if after := contract.State(t, w); after != before {
@@ -207,14 +220,16 @@ func TestVRFNotOurs(t *testing.T) {
 	refused(member0("lo", 0), `vrfname: "lo": is lo`)
 	refused(member0("green", 21), "table: 21: the VRF green has 20")
 	refused(member0("blue", 20), "table: 20: the VRF green has it")
-	if _, err := (VRF{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth7"}, Name: "blue"}).Ensure(ctx, w); !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := (VRF{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth7"}, Name: "blue"}).Ensure(ctx,
+		w); !errors.Is(err, kernel.ErrNoLink) {
 		t.Errorf("no such link: %v", err)
 	}
 
 	// Somebody's own VRF gets a member and loses it.
 	contract.Must(t, w, member0("green", 20))
 	second := contract.State(t, w)
-	if changed, err := member0("blue", 0).Ensure(ctx, w); changed || err == nil || !strings.Contains(err.Error(), "eth0 belongs to a vrf, green already") {
+	if changed, err := member0("blue", 0).Ensure(ctx, w); changed || err == nil ||
+		!strings.Contains(err.Error(), "eth0 belongs to a vrf, green already") {
 		t.Errorf("changed %v, %v", changed, err)
 	}
 	if after := contract.State(t, w); after != second {
@@ -279,7 +294,8 @@ func TestVRFTables(t *testing.T) {
 		t.Cleanup(ns.Close)
 		wg.Go(func() {
 			o := spec.Owner{Network: "net", ContainerID: "c1", IfName: fmt.Sprint("p", i)}
-			_, errs[i] = VRF{Owner: o, Name: fmt.Sprint("vrf", i/2)}.Ensure(t.Context(), &kernel.World{Container: ns, Store: w.Store})
+			_, errs[i] = VRF{Owner: o, Name: fmt.Sprint("vrf", i/2)}.Ensure(t.Context(),
+				&kernel.World{Container: ns, Store: w.Store})
 		})
 	}
 	wg.Wait()
@@ -309,7 +325,8 @@ func TestVRFGC(t *testing.T) {
 	contract.Must(t, w, member0("blue", 0))
 	contract.Must(t, w, in1("blue"))
 	keep := func(o [8]byte) bool { return false }
-	if err := contract.SweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, contract.Owner.Network, func([8]byte) bool { return true }, nil); err != nil {
+	if err := contract.SweepKinds(t.Context(), w, []plan.Kind{VRFKind("")}, contract.Owner.Network,
+		func([8]byte) bool { return true }, nil); err != nil {
 		t.Error(err)
 	}
 	if err := member0("blue", 0).Verify(t.Context(), w); err != nil {
@@ -351,7 +368,8 @@ func TestRouteInVRF(t *testing.T) {
 	for _, f := range []string{"-4", "-6"} { // in a table that nobody looks the link's packets up in
 		contract.Container(t, w, "ip %s route flush table 1 proto boot", f)
 	}
-	for _, r := range []string{"-4 route add default via 10.1.0.1 dev eth0 onlink table 600", "-4 route add 10.2.0.0/16 dev eth0 table 600", "-6 route add default via fd00:1::1 dev eth0 table 600"} {
+	for _, r := range []string{"-4 route add default via 10.1.0.1 dev eth0 onlink table 600",
+		"-4 route add 10.2.0.0/16 dev eth0 table 600", "-6 route add default via fd00:1::1 dev eth0 table 600"} {
 		contract.Container(t, w, "ip %s", r)
 	}
 	verify("in another table", false)

@@ -65,7 +65,8 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) e
 		}
 		if r.Table != m.Table && !told {
 			told = true
-			slog.Warn("what has a route in the VRF's table does not get to the link's routes in other tables", "link", l.Name, "vrf", vrf.Name, "table", r.Table)
+			slog.Warn("what has a route in the VRF's table does not get to the link's routes in other tables", "link", l.Name,
+				"vrf", vrf.Name, "table", r.Table)
 		}
 		r, err := beside(ns, r)
 		if err != nil {
@@ -101,8 +102,8 @@ func beside(ns *kernel.NS, r kernel.Route) (kernel.Route, error) {
 }
 
 // rehome makes a link belong to another one, or to none (-1), whose routes are in a table. The kernel sets the link
-// down and up for it, and with that go its routes, and its IPv6 addresses unless it is told to keep them; these it would
-// ask the neighbours about again.
+// down and up for it, and with that go its routes, and its IPv6 addresses unless it is told to keep them; these it
+// would ask the neighbours about again.
 func rehome(ctx context.Context, ns *kernel.NS, l *kernel.Link, master, table int) error {
 	addrs, err := ns.Addrs(l.Index)
 	if err != nil {
@@ -143,18 +144,19 @@ func rehome(ctx context.Context, ns *kernel.NS, l *kernel.Link, master, table in
 	if !l.Operational { // nothing settles before it is
 		return nil
 	}
-	err = ns.Await(ctx, resource.KernelLimit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents, kernel.LinkEvents}, func() (bool, error) {
-		routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Table: table, Link: l.Index})
-		for _, a := range had {
-			own := func(r kernel.Route) bool {
-				return r.Type == kernel.Local && r.Dst.Addr() == a.Prefix.Addr() && r.Dst.IsSingleIP()
+	err = ns.Await(ctx, resource.KernelLimit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents, kernel.LinkEvents},
+		func() (bool, error) {
+			routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Table: table, Link: l.Index})
+			for _, a := range had {
+				own := func(r kernel.Route) bool {
+					return r.Type == kernel.Local && r.Dst.Addr() == a.Prefix.Addr() && r.Dst.IsSingleIP()
+				}
+				if !slices.ContainsFunc(routes, own) {
+					return false, err
+				}
 			}
-			if !slices.ContainsFunc(routes, own) {
-				return false, err
-			}
-		}
-		return true, err
-	})
+			return true, err
+		})
 	if err != nil {
 		return fmt.Errorf("wait for the IPv6 addresses of %s: %w", l.Name, err)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// LimitKind is the Kind of Qdisc and Redirect: limits on a link that may outlive the attachment. DEL may have no result, so it looks on
-// both ends of the container's link.
+// LimitKind is the Kind of Qdisc and Redirect: limits on a link that may outlive the attachment. DEL may have no
+// result, so it looks on both ends of the container's link.
 func LimitKind() plan.Kind {
 	drops := map[string]func(*kernel.NS, int) error{
 		qdiscRecord: dropQdisc, redirectRecord: func(ns *kernel.NS, link int) error { return dropRedirect(ns, link, 0) },
@@ -62,6 +62,7 @@ func unlimited(w *kernel.World, o spec.Owner) (bool, error) {
 // IFBKind is the Kind of IFB.
 func IFBKind() plan.Kind {
 	return link.HostLinkKind("ifb", "ifb", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
-		return errors.Join(IFB{Owner: o, Where: resource.Host}.Remove(ctx, w), resource.ExceptNoNamespace(IFB{Owner: o}.Remove(ctx, w)))
+		return errors.Join(IFB{Owner: o, Where: resource.Host}.Remove(ctx, w),
+			resource.ExceptNoNamespace(IFB{Owner: o}.Remove(ctx, w)))
 	})
 }

@@ -50,7 +50,8 @@ func (l Limit) String() string {
 		}
 		return word + " " + end + " " + strings.Join(s, ",")
 	}
-	return resource.Line(kind, fmt.Sprintf("rate %dbit burst %db limit %db", l.Rate*8, l.Burst, l.Queue), list("only", l.Only), list("except", l.Except))
+	return resource.Line(kind, fmt.Sprintf("rate %dbit burst %db limit %db", l.Rate*8, l.Burst, l.Queue),
+		list("only", l.Only), list("except", l.Except))
 }
 
 func (l Limit) some() bool { return len(l.Only)+len(l.Except) > 0 }
@@ -74,10 +75,12 @@ func (l Limit) add(ns *kernel.NS, link int) error {
 	if !l.some() {
 		return ns.AddQdisc(link, kernel.Qdisc{Kind: "tbf", Handle: ourHandle, Parent: kernel.RootQdisc, Bucket: bucket})
 	}
-	if err := ns.AddQdisc(link, kernel.Qdisc{Kind: "htb", Handle: ourHandle, Parent: kernel.RootQdisc, Default: l.others()}); err != nil {
+	if err := ns.AddQdisc(link, kernel.Qdisc{Kind: "htb", Handle: ourHandle, Parent: kernel.RootQdisc,
+		Default: l.others()}); err != nil {
 		return err
 	}
-	if err := ns.AddClass(link, kernel.Qdisc{Kind: "htb", Handle: ourHandle | 1, Parent: kernel.RootQdisc, Bucket: bucket}); err != nil {
+	if err := ns.AddClass(link, kernel.Qdisc{Kind: "htb", Handle: ourHandle | 1, Parent: kernel.RootQdisc,
+		Bucket: bucket}); err != nil {
 		return err
 	}
 	if err := ns.AddQdisc(link, kernel.Qdisc{Kind: "bfifo", Parent: ourHandle | 1, Bucket: bucket}); err != nil {
@@ -101,7 +104,8 @@ func (l Limit) others() uint32 {
 
 func (l Limit) filters() (fs []kernel.Filter) {
 	for _, p := range append(l.Only[:len(l.Only):len(l.Only)], l.Except...) {
-		f := kernel.Filter{Kind: "u32", Parent: ourHandle, Pref: prefIPv4, Protocol: kernel.IPv4Protocol, Sel: kernel.AddressMatch(p, l.From), ClassID: ourHandle}
+		f := kernel.Filter{Kind: "u32", Parent: ourHandle, Pref: prefIPv4, Protocol: kernel.IPv4Protocol,
+			Sel: kernel.AddressMatch(p, l.From), ClassID: ourHandle}
 		if p.Addr().Is6() {
 			f.Pref, f.Protocol = prefIPv6, kernel.IPv6Protocol
 		}

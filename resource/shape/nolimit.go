@@ -38,7 +38,8 @@ func (n NoLimit) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if !n.Incoming {
 		return true, Qdisc{Owner: n.Owner, Where: n.Where, Link: n.Link}.Remove(ctx, w)
 	}
-	return true, errors.Join(Redirect{Owner: n.Owner, Where: n.Where, Link: n.Link}.Remove(ctx, w), IFB{Owner: n.Owner, Where: n.Where}.Remove(ctx, w))
+	return true, errors.Join(Redirect{Owner: n.Owner, Where: n.Where, Link: n.Link}.Remove(ctx, w),
+		IFB{Owner: n.Owner, Where: n.Where}.Remove(ctx, w))
 }
 
 // Verify implements plan.Resource.

@@ -27,7 +27,9 @@ func qdiscState(w *kernel.World, links ...string) func(t testing.TB) string {
 					continue
 				}
 				l = strings.TrimPrefix(l, "c/")
-				s += l + " " + nstest.RunIn(t, ns.Path, "sh", "-c", "tc class show dev "+l+"; tc filter show dev "+l+"; tc filter show dev "+l+" ingress 2>&1 | sed 's/index [0-9]* //'; true")
+				s += l + " " + nstest.RunIn(t, ns.Path, "sh", "-c",
+					"tc class show dev "+l+"; tc filter show dev "+l+"; tc filter show dev "+l+
+						" ingress 2>&1 | sed 's/index [0-9]* //'; true")
 			}
 		}
 		return s
@@ -36,7 +38,8 @@ func qdiscState(w *kernel.World, links ...string) func(t testing.TB) string {
 
 func pairOf(t *testing.T, w *kernel.World) {
 	t.Helper()
-	contract.Host(t, w, "ip link add v0 type veth peer name eth0 netns %s", strings.TrimPrefix(w.Container.Path, "/run/netns/"))
+	contract.Host(t, w, "ip link add v0 type veth peer name eth0 netns %s",
+		strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 	contract.Host(t, w, "ip link set v0 up")
 	contract.Container(t, w, "ip link set eth0 up")
 }
@@ -59,7 +62,8 @@ func TestQdiscLaws(t *testing.T) {
 		}
 		book.Test(t, w, q,
 			contract.Break("gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s root", link) }, "there is none"),
-			contract.Break("rate", tc("change", "tbf rate 30mbit burst 125000 limit 187500"), "rate is 30000000bit, want 20000000bit"),
+			contract.Break("rate", tc("change", "tbf rate 30mbit burst 125000 limit 187500"),
+				"rate is 30000000bit, want 20000000bit"),
 			contract.Break("burst", tc("change", "tbf rate 20mbit burst 100000 limit 187500"), "burst is 100000b, want 125000b"),
 			contract.Break("limit", tc("change", "tbf rate 20mbit burst 125000 limit 187501"), "limit is 187501b, want 187500b"),
 			contract.Break("kind", func(t *testing.T) {
@@ -74,7 +78,8 @@ func TestQdiscLaws(t *testing.T) {
 func TestQdiscOfSubnetsLaws(t *testing.T) {
 	w := contract.NewWorld(t)
 	pairOf(t, w)
-	subnets := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:1:2:3:4:5::/90"), netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("::/0")}
+	subnets := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00:1:2:3:4:5::/90"),
+		netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("::/0")}
 	for _, except := range []bool{false, true} {
 		q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}
 		q.Only, q.From = subnets, true
@@ -92,8 +97,14 @@ func TestQdiscOfSubnetsLaws(t *testing.T) {
 			contract.Break("gone", func(t *testing.T) { contract.Host(t, w, "tc qdisc del dev v0 root") }, "there is none"),
 			contract.Break("rate", change("rate 10mbit ceil 20mbit burst 125000"), "rate is 10000000bit, want 20000000bit"),
 			contract.Break("burst", change("rate 20mbit burst 64000"), "burst is 64000b, want 125000b"),
-			contract.Break("limit", func(t *testing.T) { contract.Host(t, w, "tc qdisc replace dev v0 parent fa1d:1 bfifo limit 5000") }, "limit is 5000b"),
-			contract.Break("filter gone", func(t *testing.T) { contract.Host(t, w, "tc filter del dev v0 parent fa1d: pref 2 protocol ipv6") }, "the filter of fd00:1:2:3:4:5::/90 is missing"),
+			contract.Break("limit", func(t *testing.T) {
+				contract.Host(t, w,
+					"tc qdisc replace dev v0 parent fa1d:1 bfifo limit 5000")
+			}, "limit is 5000b"),
+			contract.Break("filter gone", func(t *testing.T) {
+				contract.Host(t, w,
+					"tc filter del dev v0 parent fa1d: pref 2 protocol ipv6")
+			}, "the filter of fd00:1:2:3:4:5::/90 is missing"),
 			contract.Break("one more filter", func(t *testing.T) {
 				contract.Host(t, w, "tc filter add dev v0 parent fa1d: pref 1 protocol ip u32 match ip dst 172.16.0.0/12 flowid fa1d:%s", other)
 			}, "there are 5 filters, want 4"),
@@ -125,7 +136,8 @@ func TestRedirectLaws(t *testing.T) {
 		do(t, w, "ip link del %s", name)
 		do(t, w, "ip link add %s mtu 1300 group %d type ifb", name, kernel.LinkGroup(contract.Owner.Network))
 		contract.Must(t, w, i)
-		if s := do(t, w, "ip link show %s", name); !strings.Contains(s, "mtu 1500") || !strings.Contains(s, kernel.Tag(contract.Owner)) {
+		if s := do(t, w, "ip link show %s", name); !strings.Contains(s, "mtu 1500") ||
+			!strings.Contains(s, kernel.Tag(contract.Owner)) {
 			t.Error(s)
 		}
 		r := Redirect{Owner: contract.Owner, Where: where, Link: link}
@@ -151,13 +163,16 @@ func TestQdiscOfSomebodyElse(t *testing.T) {
 	contract.Host(t, w, "tc filter add dev v0 ingress pref 3 protocol ip u32 match ip src 192.0.2.0/24 action mirred egress redirect dev lo")
 	before := state(t)
 	q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}
-	if _, err := q.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "qdisc htb of somebody else's, with handle 7:") {
+	if _, err := q.Ensure(t.Context(), w); err == nil ||
+		!strings.Contains(err.Error(), "qdisc htb of somebody else's, with handle 7:") {
 		t.Error(err)
 	}
-	p := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host, For: "v0"}, Redirect{Owner: contract.Owner, Where: resource.Host, Link: "v0"}}
+	p := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host, For: "v0"},
+		Redirect{Owner: contract.Owner, Where: resource.Host, Link: "v0"}}
 	for range 2 {
 		contract.Must(t, w, p...)
-		if s := contract.Host(t, w, "tc filter show dev v0 ingress"); !strings.Contains(s, "pref 3 ") || !strings.Contains(s, "pref 64029 ") {
+		if s := contract.Host(t, w, "tc filter show dev v0 ingress"); !strings.Contains(s, "pref 3 ") ||
+			!strings.Contains(s, "pref 64029 ") {
 			t.Error(s)
 		}
 		if err := append(p, q).Remove(t.Context(), w); err != nil {
@@ -189,7 +204,8 @@ func TestShapedTap(t *testing.T) {
 		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: kernel.LinkName("ifb", contract.Owner), Limit: mbit(10)},
 		Redirect{Owner: contract.Owner, Where: resource.Host, Link: "tap0"},
 	}
-	blind := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host}, Qdisc{Owner: contract.Owner, Where: resource.Host}, Redirect{Owner: contract.Owner, Where: resource.Host}}
+	blind := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host},
+		Qdisc{Owner: contract.Owner, Where: resource.Host}, Redirect{Owner: contract.Owner, Where: resource.Host}}
 	for name, remove := range map[string]func() error{
 		"remove": func() error { return blind.Remove(t.Context(), w) },
 		"sweep":  func() error { return sweep(t.Context(), w, contract.Owner.Network, nil) },
@@ -229,14 +245,17 @@ func TestNoLimit(t *testing.T) {
 	pairOf(t, w)
 	for _, where := range []resource.Where{resource.Host, resource.Container} {
 		link := map[resource.Where]string{resource.Host: "v0", resource.Container: "eth0"}[where]
-		none := plan.Plan{NoLimit{Owner: contract.Owner, Where: where, Link: link}, NoLimit{Owner: contract.Owner, Where: where, Link: link, Incoming: true}}
+		none := plan.Plan{NoLimit{Owner: contract.Owner, Where: where, Link: link},
+			NoLimit{Owner: contract.Owner, Where: where, Link: link, Incoming: true}}
 		for _, r := range none {
 			contract.Terms{Present: true}.Test(t, w, r)
 		}
 		before := qdiscState(w, "v0", "c/eth0")(t)
-		contract.Must(t, w, Qdisc{Owner: contract.Owner, Where: where, Link: link, Limit: mbit(20)}, IFB{Owner: contract.Owner, Where: where, For: link}, Redirect{Owner: contract.Owner, Where: where, Link: link})
+		contract.Must(t, w, Qdisc{Owner: contract.Owner, Where: where, Link: link, Limit: mbit(20)},
+			IFB{Owner: contract.Owner, Where: where, For: link}, Redirect{Owner: contract.Owner, Where: where, Link: link})
 		err := none.Verify(t.Context(), w)
-		if s := fmt.Sprint(err); !strings.Contains(s, "qdisc tbf is there") || !strings.Contains(s, kernel.LinkName("ifb", contract.Owner)+" is there") {
+		if s := fmt.Sprint(err); !strings.Contains(s, "qdisc tbf is there") ||
+			!strings.Contains(s, kernel.LinkName("ifb", contract.Owner)+" is there") {
 			t.Error(err)
 		}
 		contract.Must(t, w, none...)
@@ -253,12 +272,15 @@ func TestMendShaped(t *testing.T) {
 	pairOf(t, w)
 	name := kernel.LinkName("ifb", contract.Owner)
 	p := plan.Plan{
-		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}, IFB{Owner: contract.Owner, Where: resource.Host, For: "v0"},
-		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: name, Limit: mbit(10)}, Redirect{Owner: contract.Owner, Where: resource.Host, Link: "v0"},
+		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}, IFB{Owner: contract.Owner,
+			Where: resource.Host, For: "v0"},
+		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: name, Limit: mbit(10)}, Redirect{Owner: contract.Owner,
+			Where: resource.Host, Link: "v0"},
 	}
 	contract.Must(t, w, p...)
 	for _, broken := range []string{
-		"true", "tc qdisc del dev v0 root", "tc qdisc change dev " + name + " root handle fa1d: tbf rate 1mbit burst 5000 limit 5000",
+		"true", "tc qdisc del dev v0 root", "tc qdisc change dev " + name +
+			" root handle fa1d: tbf rate 1mbit burst 5000 limit 5000",
 		"ip link set " + name + " down", "ip link del " + name, "tc qdisc del dev v0 ingress", "tc filter del dev v0 ingress",
 	} {
 		contract.Host(t, w, "%s", broken)
@@ -286,14 +308,16 @@ func TestQdiscAndMTU(t *testing.T) {
 	w := contract.NewWorld(t)
 	pairOf(t, w)
 	for _, some := range [][]netip.Prefix{nil, {netip.MustParsePrefix("10.0.0.0/8")}} {
-		q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: Limit{Rate: 125000, Burst: 1000, Queue: 1000, Only: some}}
+		q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0",
+			Limit: Limit{Rate: 125000, Burst: 1000, Queue: 1000, Only: some}}
 		contract.Must(t, w, q)
 		contract.Host(t, w, "ip link set v0 mtu 1400")
 		if err := q.Verify(t.Context(), w); err != nil {
 			t.Error(err)
 		}
 		contract.Host(t, w, "ip link set v0 mtu 9000")
-		if err := q.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "limit is 1514b, want 9014b") || some == nil && !strings.Contains(err.Error(), "burst is 1514b, want 9014b") {
+		if err := q.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "limit is 1514b, want 9014b") ||
+			some == nil && !strings.Contains(err.Error(), "burst is 1514b, want 9014b") {
 			t.Error(err)
 		}
 		contract.Host(t, w, "ip link set v0 mtu 1500")
@@ -306,8 +330,10 @@ func TestQdiscSizes(t *testing.T) {
 	pairOf(t, w)
 	some := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for _, l := range []Limit{
-		{Rate: 1, Burst: 1, Queue: 1}, {Rate: 1, Burst: 1, Queue: 1, Only: some}, {Rate: 1 << 35, Burst: 1<<32 - 2, Queue: 1<<32 - 1},
-		{Rate: 1 << 35, Burst: 1<<32 - 2, Queue: 1<<32 - 1, Only: some}, {Rate: 1<<32 - 1, Burst: 1 << 20, Queue: 1 << 20}, {Rate: 125000, Burst: 1<<32 - 2, Queue: 1 << 20},
+		{Rate: 1, Burst: 1, Queue: 1}, {Rate: 1, Burst: 1, Queue: 1, Only: some}, {Rate: 1 << 35, Burst: 1<<32 - 2,
+			Queue: 1<<32 - 1},
+		{Rate: 1 << 35, Burst: 1<<32 - 2, Queue: 1<<32 - 1, Only: some}, {Rate: 1<<32 - 1, Burst: 1 << 20,
+			Queue: 1 << 20}, {Rate: 125000, Burst: 1<<32 - 2, Queue: 1 << 20},
 		{Rate: 1<<61 - 1, Burst: 1<<32 - 2, Queue: 1 << 20},
 	} {
 		q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: l}
@@ -320,7 +346,8 @@ func TestQdiscSizes(t *testing.T) {
 	}
 }
 
-// TestShapedLinkGoes takes limits off a link that goes between the look for it and the removal: what is gone is removed.
+// TestShapedLinkGoes takes limits off a link that goes between the look for it and the removal: what is gone is
+// removed.
 //
 // clause: P12
 func TestShapedLinkGoes(t *testing.T) {

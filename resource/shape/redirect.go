@@ -85,7 +85,8 @@ func replaced(ns *kernel.NS, where resource.Where, o spec.Owner) (int, error) {
 }
 
 func redirection(to int) kernel.Filter {
-	return kernel.Filter{Parent: clsactIngress, Pref: ourPref, Protocol: kernel.AnyProtocol, Sel: kernel.AnyPacket(), Redirect: to}
+	return kernel.Filter{Parent: clsactIngress, Pref: ourPref, Protocol: kernel.AnyProtocol, Sel: kernel.AnyPacket(),
+		Redirect: to}
 }
 
 func redirect(ns *kernel.NS, link, to int, stale bool) error {
@@ -133,20 +134,22 @@ func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
 	return fmt.Errorf("no filter sends what comes in to %s, so it is not limited", to.Name)
 }
 
-// Remove implements plan.Remover. A filter that leads to the reference plugin's ifb goes with that: what comes in would be lost.
+// Remove implements plan.Remover. A filter that leads to the reference plugin's ifb goes with that: what comes in would
+// be lost.
 func (r Redirect) Remove(_ context.Context, w *kernel.World) error {
 	ns, err := r.Where.Namespace(w)
 	if err != nil {
 		return err
 	}
 	old, err := replaced(ns, r.Where, r.Owner)
-	return errors.Join(err, forEachShaped(w, redirectRecord, r.Owner, r.Where, r.Link, func(ns *kernel.NS, link int) error {
-		return dropRedirect(ns, link, old)
-	}))
+	return errors.Join(err, forEachShaped(w, redirectRecord, r.Owner, r.Where, r.Link,
+		func(ns *kernel.NS, link int) error {
+			return dropRedirect(ns, link, old)
+		}))
 }
 
-// dropRedirect deletes our filter, and the qdisc that it is in where nobody else uses that. That of the reference plugin, to its
-// ifb old, goes with the qdisc.
+// dropRedirect deletes our filter, and the qdisc that it is in where nobody else uses that. That of the reference
+// plugin, to its ifb old, goes with the qdisc.
 func dropRedirect(ns *kernel.NS, link, old int) error {
 	filters, err := ns.Filters(link, clsactIngress)
 	if err != nil {

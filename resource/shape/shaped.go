@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A shaped link on the host is remembered: a DEL may come without a result, and without the container's namespace. The index
-// tells it from one that got its name later.
+// A shaped link on the host is remembered: a DEL may come without a result, and without the container's namespace. The
+// index tells it from one that got its name later.
 type shaped map[string]int
 
 const (
@@ -38,9 +38,11 @@ func remember(w *kernel.World, record string, o spec.Owner, where resource.Where
 	return w.Store.Put(record, o, links)
 }
 
-// forEachShaped calls drop for the link of that name, if there is one, and on the host for the links that are remembered, which
-// it forgets. Without a name, as in DEL, it calls it for the other end of the owner's link in the container, too.
-func forEachShaped(w *kernel.World, record string, o spec.Owner, where resource.Where, link string, drop func(*kernel.NS, int) error) error {
+// forEachShaped calls drop for the link of that name, if there is one, and on the host for the links that are
+// remembered, which it forgets. Without a name, as in DEL, it calls it for the other end of the owner's link in the
+// container, too.
+func forEachShaped(w *kernel.World, record string, o spec.Owner, where resource.Where, link string,
+	drop func(*kernel.NS, int) error) error {
 	ns, err := where.Namespace(w)
 	if err != nil {
 		return err

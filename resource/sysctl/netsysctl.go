@@ -25,7 +25,8 @@ func ParseNetSysctl(at, key, value, link string) (NetSysctl, error) {
 	s := NetSysctl{At: at + "." + key, Key: key, Value: value}
 	path, err := kernel.NetSysctlPath(key, link)
 	if err != nil {
-		return s, spec.Errorf(spec.CodeConfig, "%s: %w; want such as net.core.somaxconn or net/ipv4/conf/IFNAME/rp_filter", s.At, err)
+		return s, spec.Errorf(spec.CodeConfig, "%s: %w; want such as net.core.somaxconn or net/ipv4/conf/IFNAME/rp_filter",
+			s.At, err)
 	}
 	if strings.ContainsAny(value, "\n\r\x00") {
 		return s, spec.Errorf(spec.CodeConfig, "%s: %q: want a value of one line", s.At, value)
@@ -123,8 +124,8 @@ func (s NetSysctl) missing(w *kernel.World) string {
 	return fmt.Sprintf("no such sysctl, did you mean %q?", near)
 }
 
-// Set writes the setting, which is open. The kernel has settings that are shown in a container and are the host's: if the
-// host's value changes with the container's, both are put back. Host is nil where it is the container.
+// Set writes the setting, which is open. The kernel has settings that are shown in a container and are the host's: if
+// the host's value changes with the container's, both are put back. Host is nil where it is the container.
 func (s NetSysctl) Set(cont *kernel.NetSysctlFile, host *kernel.NS, was string) (is string, err error) {
 	before := ""
 	var shared *kernel.NetSysctlFile // the host's; nil: it has none
@@ -138,8 +139,10 @@ func (s NetSysctl) Set(cont *kernel.NetSysctlFile, host *kernel.NS, was string) 
 	}
 	is, err = cont.Set(s.Value)
 	switch {
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENOENT): // the last: no logger of that name
-		return "", spec.Errorf(spec.CodeConfig, "%s: %q: the kernel does not take this value (it was %q): %w", s.At, s.Value, was, err)
+	// the last: no logger of that name
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENOENT):
+		return "", spec.Errorf(spec.CodeConfig, "%s: %q: the kernel does not take this value (it was %q): %w", s.At, s.Value,
+			was, err)
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", s.At, err)
 	case shared == nil || kernel.SameValue(was, is):
@@ -150,5 +153,6 @@ func (s NetSysctl) Set(cont *kernel.NetSysctlFile, host *kernel.NS, was string) 
 		return is, nil
 	}
 	_, err = shared.Set(before)
-	return "", errors.Join(spec.Errorf(spec.CodeConfig, "%s: it is the whole host's, though it is shown in the container", s.At), err)
+	return "", errors.Join(spec.Errorf(spec.CodeConfig, "%s: it is the whole host's, though it is shown in the container",
+		s.At), err)
 }

@@ -13,7 +13,8 @@ import (
 
 func TestAllowList(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "allowlist.conf")
-	list := sysctl.AllowList{File: file, Sysctls: netSysctls(t, "net.core.somaxconn", "1", "net.ipv4.conf.IFNAME.arp_accept", "1")}
+	list := sysctl.AllowList{File: file, Sysctls: netSysctls(t, "net.core.somaxconn", "1",
+		"net.ipv4.conf.IFNAME.arp_accept", "1")}
 	for _, tt := range []struct{ text, say string }{
 		{"", "sysctl.net.core.somaxconn: not allowed by " + file},
 		{"net.core\n", "sysctl.net.ipv4.conf.IFNAME.arp_accept: not allowed by " + file + `, whose patterns are ["net.core"]`},
@@ -27,7 +28,8 @@ func TestAllowList(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := list.Verify(t.Context(), nil)
-		if tt.say == "" && err != nil || tt.say != "" && (err == nil || !strings.Contains(err.Error(), tt.say) || spec.AsError(err, 0).Code != spec.CodeConfig) {
+		if tt.say == "" && err != nil || tt.say != "" &&
+			(err == nil || !strings.Contains(err.Error(), tt.say) || spec.AsError(err, 0).Code != spec.CodeConfig) {
 			t.Errorf("%q: %v, want %q", tt.text, err, tt.say)
 		}
 	}

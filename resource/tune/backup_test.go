@@ -35,7 +35,8 @@ func TestTuningFromReference(t *testing.T) {
 	before := contract.State(t, w)
 	old, _ := w.Container.Link("eth0")
 	contract.Container(t, w, "ip link set eth0 mtu 1300 promisc on allmulticast on txqueuelen 5 address 02:00:00:00:00:09")
-	put(fmt.Sprintf("{\n \"mac\": %q,\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}", strings.ToUpper(old.MAC.String())))
+	put(fmt.Sprintf("{\n \"mac\": %q,\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}",
+		strings.ToUpper(old.MAC.String())))
 	remove(w)
 	if after := contract.State(t, w); after != before {
 		t.Errorf("left: %s", contract.Difference(before, after))
@@ -60,7 +61,8 @@ func TestTuningFromReference(t *testing.T) {
 	remove(w)
 	// An ADD of ours: the file is of an earlier container.
 	put(`{"mtu":1300}`)
-	contract.Must(t, w, Tuning{Owner: contract.Owner, Link: "eth0", DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")})
+	contract.Must(t, w, Tuning{Owner: contract.Owner, Link: "eth0", DataDir: dir,
+		Sysctls: netSysctls(t, "net.core.somaxconn", "501")})
 	remove(w)
 	if after := contract.State(t, w); after != before {
 		t.Errorf("left: %s", contract.Difference(before, after))

@@ -33,15 +33,16 @@ func (t Tuning) Final(f spec.Interface) plan.Resource {
 	return t
 }
 
-// TuningKind is the Kind of Tuning. DataDir is that of the configuration: what the reference's plugin changed is found there. In GC what
-// was tuned went with its container.
+// TuningKind is the Kind of Tuning. DataDir is that of the configuration: what the reference's plugin changed is found
+// there. In GC what was tuned went with its container.
 func TuningKind(dataDir string) plan.Kind {
-	return resource.RecordKind("tuning", resource.TuningRecord, func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		mac, _ := resource.PrevMAC(t)
-		return Tuning{Owner: t.Owner, Link: t.Owner.IfName, DataDir: dataDir, Seen: mac}.Remove(ctx, w)
-	}, func(_ context.Context, _ *kernel.World, _ plan.Tag, r resource.Tuned) error {
-		return removeBackup(r.File)
-	})
+	return resource.RecordKind("tuning", resource.TuningRecord,
+		func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			mac, _ := resource.PrevMAC(t)
+			return Tuning{Owner: t.Owner, Link: t.Owner.IfName, DataDir: dataDir, Seen: mac}.Remove(ctx, w)
+		}, func(_ context.Context, _ *kernel.World, _ plan.Tag, r resource.Tuned) error {
+			return removeBackup(r.File)
+		})
 }
 
 // A Tuning is a link of the container and settings of its network namespace that somebody else made and that
@@ -183,13 +184,15 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		return false, errors.Join(errs...)
 	}
 	if mac, ok := change["address"]; ok && filter.SpoofChecked(ctx, w, t.Owner) {
-		slog.Warn("the bridge drops all that the container sends from now on, for its macspoofchk is about the MAC that bridge gave: tell bridge the same one (mac of runtimeConfig or args), or leave out one of the two", "mac", mac)
+		slog.Warn("the bridge drops all that the container sends from now on, for its macspoofchk is about the MAC that bridge gave: tell bridge the same one (mac of runtimeConfig or args), or leave out one of the two",
+			"mac", mac)
 	}
 	return true, nil
 }
 
 // apply writes what differs, the sysctls first: with the link's MTU some of them go.
-func (t Tuning) apply(w *kernel.World, rec resource.Tuned, l *kernel.Link, change attrs, write []sysctl.NetSysctl, before map[string]string,
+func (t Tuning) apply(w *kernel.World, rec resource.Tuned, l *kernel.Link, change attrs, write []sysctl.NetSysctl,
+	before map[string]string,
 	files sysctl.OpenSettings) error {
 	host, again := w.Host, false
 	if same, err := kernel.Same(w.Host, w.Container); err != nil {
@@ -230,7 +233,8 @@ func (t Tuning) explain(w *kernel.World, change attrs, refused error) error {
 	left := change.unlike(attrsOf(l))
 	for _, name := range attrNames() {
 		if v, ok := left[name]; ok {
-			err := spec.Errorf(spec.CodeConfig, "%s: %s: the kernel does not take this for %s: %w", keyOf(name), v, t.Link, refused)
+			err := spec.Errorf(spec.CodeConfig, "%s: %s: the kernel does not take this for %s: %w", keyOf(name), v, t.Link,
+				refused)
 			switch name {
 			case "address":
 				err.WithHint("Some links take another address only while they are down, or never.")

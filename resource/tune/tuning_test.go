@@ -43,7 +43,8 @@ func netSysctls(t testing.TB, pairs ...string) (list []sysctl.NetSysctl) {
 func tunedState(w *kernel.World, dir string) func(t testing.TB) string {
 	return func(t testing.TB) string {
 		return contract.State(t, w) + contract.Container(t, w, "ip -o link show eth0") +
-			nstest.RunIn(t, w.Container.Path, "sh", "-c", "grep -r . /proc/sys/net 2>/dev/null | grep -v 'count:\\|random\\|state' || true") +
+			nstest.RunIn(t, w.Container.Path, "sh", "-c",
+				"grep -r . /proc/sys/net 2>/dev/null | grep -v 'count:\\|random\\|state' || true") +
 			nstest.Run(t, "find", dir, w.Store.Dir, "-type", "f")
 	}
 }
@@ -53,10 +54,12 @@ func TestTuning(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
 	r := Tuning{
 		Owner: contract.Owner, Link: "eth0", MAC: "02:00:5E:00:00:0A", MTU: 1300, Promisc: true, AllMulti: new(true), TxQLen: new(7), DataDir: dir,
-		Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv4.ip_local_port_range", "2000 3000", "net.ipv4.ip_local_reserved_ports", "8081,8080", "net.ipv6.conf.IFNAME.hop_limit", "9"),
+		Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv4.ip_local_port_range", "2000 3000",
+			"net.ipv4.ip_local_reserved_ports", "8081,8080", "net.ipv6.conf.IFNAME.hop_limit", "9"),
 	}
 	contract.Terms{State: tunedState(w, dir)}.Test(t, w, r,
-		contract.Break("mac", contract.In(w, "ip link set eth0 address 02:00:00:00:00:01"), "address is 02:00:00:00:00:01, want 02:00:5e:00:00:0a"),
+		contract.Break("mac", contract.In(w, "ip link set eth0 address 02:00:00:00:00:01"),
+			"address is 02:00:00:00:00:01, want 02:00:5e:00:00:0a"),
 		contract.Break("mtu", contract.In(w, "ip link set eth0 mtu 1400"), "mtu is 1400, want 1300"),
 		contract.Break("promisc", contract.In(w, "ip link set eth0 promisc off"), "promisc is off, want on"),
 		contract.Break("allmulti", contract.In(w, "ip link set eth0 allmulticast off"), "allmulticast is off, want on"),
@@ -70,7 +73,8 @@ func TestTuning(t *testing.T) {
 	off := Tuning{Owner: contract.Owner, Link: "eth0", AllMulti: new(false), TxQLen: new(0), DataDir: dir}
 	contract.Container(t, w, "ip link set eth0 allmulticast on promisc on")
 	contract.Must(t, w, off)
-	if out := contract.Container(t, w, "ip link show eth0"); strings.Contains(out, "ALLMULTI") || !strings.Contains(out, "PROMISC") || strings.Contains(out, "qlen") {
+	if out := contract.Container(t, w, "ip link show eth0"); strings.Contains(out, "ALLMULTI") ||
+		!strings.Contains(out, "PROMISC") || strings.Contains(out, "qlen") {
 		t.Errorf("tuned: %s", out)
 	}
 }
@@ -84,8 +88,10 @@ func TestTuningTwice(t *testing.T) {
 	state := tunedState(w, dir)
 	before := state(t)
 	old, _ := w.Container.Link("eth0")
-	one := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1300, TxQLen: new(5), DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
-	two := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1350, MAC: "02:00:00:00:00:07", TxQLen: new(6), DataDir: dir, Sysctls: netSysctls(t, "net/core/somaxconn", "502", "net.ipv4.ip_default_ttl", "9")}
+	one := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1300, TxQLen: new(5), DataDir: dir,
+		Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
+	two := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1350, MAC: "02:00:00:00:00:07", TxQLen: new(6), DataDir: dir,
+		Sysctls: netSysctls(t, "net/core/somaxconn", "502", "net.ipv4.ip_default_ttl", "9")}
 	contract.Must(t, w, one, two)
 	for _, r := range []Tuning{one, two} {
 		if err := r.Verify(t.Context(), w); err != nil {
@@ -94,7 +100,8 @@ func TestTuningTwice(t *testing.T) {
 	}
 	file := filepath.Join(dir, "c1_eth0.json")
 	text, err := os.ReadFile(file)
-	if want := fmt.Sprintf("{\n \"mac\": %q,\n \"mtu\": 1500,\n \"txQLen\": 1000\n}", old.MAC); err != nil || string(text) != want {
+	if want := fmt.Sprintf("{\n \"mac\": %q,\n \"mtu\": 1500,\n \"txQLen\": 1000\n}", old.MAC); err != nil ||
+		string(text) != want {
 		t.Errorf("for the reference: %s, error %v, want %s", text, err, want)
 	}
 	if st, err := os.Stat(file); err != nil || st.Mode().Perm() != 0o600 {
@@ -127,21 +134,26 @@ func TestTuningRefused(t *testing.T) {
 	state := tunedState(w, dir)
 	contract.Container(t, w, "ip link add ifb7 up type ifb")
 	before := state(t)
-	base := Tuning{Owner: contract.Owner, Link: "eth0", TxQLen: new(3), DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
+	base := Tuning{Owner: contract.Owner, Link: "eth0", TxQLen: new(3), DataDir: dir,
+		Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
 	for _, tt := range []struct {
 		change func(*Tuning)
 		code   spec.Code
 		say    string
 	}{
-		{func(r *Tuning) { r.MTU = 65535; r.MAC = "02:00:00:00:00:01"; r.Link = "ifb7" }, spec.CodeConfig, "mac: 02:00:00:00:00:01: the kernel does not take this for ifb7: … Some links take another address only while they are down"},
-		{func(r *Tuning) { r.MTU = 65536 }, spec.CodeConfig, "mtu: 65536: the kernel does not take this for eth0: … has at most the MTU of that one"},
+		{func(r *Tuning) { r.MTU = 65535; r.MAC = "02:00:00:00:00:01"; r.Link = "ifb7" }, spec.CodeConfig,
+			"mac: 02:00:00:00:00:01: the kernel does not take this for ifb7: … Some links take another address only while they are down"},
+		{func(r *Tuning) { r.MTU = 65536 }, spec.CodeConfig,
+			"mtu: 65536: the kernel does not take this for eth0: … has at most the MTU of that one"},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.core.somaxcon", "501") }, spec.CodeConfig, `sysctl.net.core.somaxcon: no such sysctl, did you mean "net.core.somaxconn"?`},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net/ipv4/ip_forwad", "1") }, spec.CodeConfig, `did you mean "net/ipv4/ip_forward"?`},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.core", "1") }, spec.CodeConfig, "sysctl.net.core: is a directory"},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.ipv4.route.flush", "1") }, spec.CodeConfig, "can only be written"},
 		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.ipv4.ip_default_ttl", "256") }, spec.CodeConfig, `sysctl.net.ipv4.ip_default_ttl: "256": the kernel does not take this value (it was "64")`},
-		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net."+strings.Repeat("x", 300), "1") }, spec.CodeConfig, "no such sysctl"},
-		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.netfilter.nf_hooks_lwtunnel", "1") }, spec.CodeConfig, "the whole host's"},
+		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net."+strings.Repeat("x", 300), "1") }, spec.CodeConfig,
+			"no such sysctl"},
+		{func(r *Tuning) { r.Sysctls = netSysctls(t, "net.netfilter.nf_hooks_lwtunnel", "1") }, spec.CodeConfig,
+			"the whole host's"},
 		{func(r *Tuning) { r.Link = "eth9" }, 0, "eth9: link does not exist"},
 		{func(r *Tuning) { r.DataDir = "/proc/version" }, spec.CodeIO, "dataDir: "},
 	} {
@@ -149,7 +161,8 @@ func TestTuningRefused(t *testing.T) {
 		tt.change(&r)
 		changed, err := r.Ensure(t.Context(), w)
 		say, hint, _ := strings.Cut(tt.say, "… ")
-		if err == nil || changed || !strings.Contains(err.Error(), say) || spec.AsError(err, 0).Code != tt.code || !strings.Contains(spec.AsError(err, 0).Hint, hint) {
+		if err == nil || changed || !strings.Contains(err.Error(), say) || spec.AsError(err, 0).Code != tt.code ||
+			!strings.Contains(spec.AsError(err, 0).Hint, hint) {
 			t.Errorf("%v: changed %v, error %v, want %q", r, changed, err, tt.say)
 		}
 		if after := state(t); after != before {
@@ -185,7 +198,8 @@ func TestTuningEscape(t *testing.T) {
 		"", "net", "net.", "net/", ".net.core.somaxconn", "/net/core/somaxconn", "/proc/sys/net/core/somaxconn", "net..core", "net.core.//.x", "kernel.hostname",
 		"kernel/net/x", "net/core/somaxconn\x00", "../net/core/somaxconn", "IFNAME/core/somaxconn", "netx.core", "vm/swappiness",
 	} {
-		if s, err := sysctl.ParseNetSysctl("sysctl", key, "1", "net"); err == nil && key[:1] != "I" || err == nil && s.Path[:4] != "net/" {
+		if s, err := sysctl.ParseNetSysctl("sysctl", key, "1", "net"); err == nil && key[:1] != "I" || err == nil &&
+			s.Path[:4] != "net/" {
 			t.Errorf("%q is taken for %s", key, s.Path)
 		}
 	}
@@ -236,7 +250,8 @@ func TestTuningEscape(t *testing.T) {
 	if _, err := f.Set("502"); err != nil || contract.Sysctl(t, alias, s.Path) != "502" {
 		t.Fatalf("unprotected: %v, and it is %s", err, contract.Sysctl(t, alias, s.Path))
 	}
-	if _, err := s.Set(f, alias, "502"); err == nil || !strings.Contains(err.Error(), "whole host's") || contract.Sysctl(t, alias, s.Path) != "502" {
+	if _, err := s.Set(f, alias, "502"); err == nil || !strings.Contains(err.Error(), "whole host's") ||
+		contract.Sysctl(t, alias, s.Path) != "502" {
 		t.Errorf("protected: %v, and it is %s, which was %s", err, contract.Sysctl(t, alias, s.Path), before)
 	}
 }
@@ -308,7 +323,10 @@ func TestTuningStaysInside(t *testing.T) {
 		t.Error("too few: the test shows little")
 	}
 	// The path alone is the namespace of whoever opens it.
-	if err := w.Host.Do(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("321"), 0) }); err != nil {
+	if err := w.Host.Do(func() error {
+		return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("321"),
+			0)
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if v := contract.Sysctl(t, w.Host, "net/core/somaxconn"); v != "321" {
@@ -343,7 +361,8 @@ func others(v string) (list []string) {
 // clause: P12 P22
 func TestTuningStale(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
-	r := Tuning{Owner: contract.Owner, Link: "eth0", MAC: "02:00:00:00:00:07", MTU: 1300, DataDir: dir, Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv6.conf.IFNAME.hop_limit", "9")}
+	r := Tuning{Owner: contract.Owner, Link: "eth0", MAC: "02:00:00:00:00:07", MTU: 1300, DataDir: dir,
+		Sysctls: netSysctls(t, "net.core.somaxconn", "501", "net.ipv6.conf.IFNAME.hop_limit", "9")}
 	bare := Tuning{Owner: contract.Owner, Link: "eth0", DataDir: dir}
 	none := func(what string) {
 		t.Helper()
@@ -358,7 +377,8 @@ func TestTuningStale(t *testing.T) {
 	if err := bare.Remove(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if after := contract.Container(t, other, "ip link show eth0"); after != before || contract.Sysctl(t, other.Container, "net/core/somaxconn") != "4096" {
+	if after := contract.Container(t, other, "ip link show eth0"); after != before ||
+		contract.Sysctl(t, other.Container, "net/core/somaxconn") != "4096" {
 		t.Errorf("another container got %s, before it was %s", after, before)
 	}
 	none("a DEL in another container")
@@ -375,7 +395,8 @@ func TestTuningStale(t *testing.T) {
 	if err := bare.Remove(t.Context(), w); err != nil {
 		t.Fatal(err)
 	}
-	if out := contract.Container(t, w, "ip link show eth0"); !strings.Contains(out, "mtu 1334") || !strings.Contains(out, "02:00:00:00:00:55") || contract.Sysctl(t, w.Container, "net/core/somaxconn") != "4096" {
+	if out := contract.Container(t, w, "ip link show eth0"); !strings.Contains(out, "mtu 1334") ||
+		!strings.Contains(out, "02:00:00:00:00:55") || contract.Sysctl(t, w.Container, "net/core/somaxconn") != "4096" {
 		t.Errorf("somaxconn %s, and the new link is %s", contract.Sysctl(t, w.Container, "net/core/somaxconn"), out)
 	}
 	none("a DEL of another link")
@@ -397,7 +418,8 @@ func TestTuningStale(t *testing.T) {
 	// GC knows the owner alone.
 	contract.Container(t, w, "ip link set eth0 mtu 1500")
 	contract.Must(t, w, r)
-	if err := sweep(t.Context(), w, contract.Owner.Network, []spec.Owner{contract.Owner}); err != nil || r.Verify(t.Context(), w) != nil {
+	if err := sweep(t.Context(), w, contract.Owner.Network, []spec.Owner{contract.Owner}); err != nil ||
+		r.Verify(t.Context(), w) != nil {
 		t.Errorf("gc of others: %v, %v", err, r.Verify(t.Context(), w))
 	}
 	if left := nstest.Run(t, "find", dir, w.Store.Dir, "-type", "f"); len(strings.Fields(left)) != 2 {

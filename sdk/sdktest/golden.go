@@ -18,11 +18,11 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// Goldens plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a
-// "call" (the verb, then HostLinks as "link NAME KIND [MASTER]", Peer as "peer NAME", Missing as "missing NAME", addresses as "ip PREFIX [GATEWAY]", routes
-// as "route DST [GW] [KEY=NUMBER…]", and "args K=V;…"), and "plan" or "error". With -update it writes the last two;
-// the package's test declares that flag. The text before the first part says what the file is about. The example.txtar
-// of the reference page is a list, and internal/docgen plans it.
+// Goldens plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a "call"
+// (the verb, then HostLinks as "link NAME KIND [MASTER]", Peer as "peer NAME", Missing as "missing NAME", addresses as
+// "ip PREFIX [GATEWAY]", routes as "route DST [GW] [KEY=NUMBER…]", and "args K=V;…"), and "plan" or "error". With
+// -update it writes the last two; the package's test declares that flag. The text before the first part says what the
+// file is about. The example.txtar of the reference page is a list, and internal/docgen plans it.
 func Goldens(t *testing.T, p sdk.Plugin) {
 	update := flag.Lookup("update") != nil && flag.Lookup("update").Value.String() == "true"
 	files, err := filepath.Glob("testdata/*.txtar")

@@ -8,7 +8,8 @@ import (
 )
 
 func Stacked(o spec.Owner, kind, master string) link.Stacked {
-	return link.Stacked{Owner: o, Name: o.IfName, Chosen: master == "", Master: link.Master{Where: resource.Host, Link: master, Kind: kind, Taken: true, Up: true}}
+	return link.Stacked{Owner: o, Name: o.IfName, Chosen: master == "",
+		Master: link.Master{Where: resource.Host, Link: master, Kind: kind, Taken: true, Up: true}}
 }
 
 func Veth(o spec.Owner, master string) link.Veth {
