@@ -73,6 +73,10 @@ func (d *doctor) network(n *network, on []affected) {
 	}
 	if missing := n.missing(); len(missing) > 0 {
 		for _, err := range missing {
+			if denied(err) { // the directory cannot be looked into
+				d.blind("whether network %s has its plugins: %v", n.Name, err)
+				continue
+			}
 			fill := []string{"NET", n.Name}
 			if f := (*failure)(nil); errors.As(err, &f) {
 				fill = []string{"", unquoted(f.hint)}
