@@ -21,10 +21,10 @@ func (d *doctor) ofHost() {
 		if _, link := d.wayIn(c); link == "" || isGone(c) {
 			continue
 		}
-		if hasDefaultRoute(c, kernel.IPv4) {
+		if d.routes(c, kernel.IPv4) {
 			routed = append(routed, c)
 		}
-		if hasDefaultRoute(c, kernel.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
+		if d.routes(c, kernel.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
 			a := ip.Address.Addr() // from a private one programs prefer IPv4 (RFC 6724)
 			return own(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, kernel.IPv4))
 		}) {
@@ -42,6 +42,17 @@ func (d *doctor) ofHost() {
 func hasDefaultRoute(c attach.Cached, family uint8) bool {
 	return slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
 		return r.Dst.Addr().Is4() == (family == kernel.IPv4) && r.Dst.Bits() == 0
+	})
+}
+
+// routes reports whether the router of a container's default route is this host. Where the list's IPAM gives another one,
+// what this host knows of the way on is of no account.
+func (d *doctor) routes(c attach.Cached, family uint8) bool {
+	addrs, err := d.host.AllAddrs()
+	return hasDefaultRoute(c, family) && slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
+		here := func(a kernel.LinkAddr) bool { return a.Prefix.Addr() == r.GW }
+		return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == (family == kernel.IPv4) &&
+			(err != nil || !r.GW.IsValid() || slices.ContainsFunc(addrs, here))
 	})
 }
 
