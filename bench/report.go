@@ -181,8 +181,12 @@ func (r report) memoryRows() (head []string, rows [][]string) {
 	return head, rows
 }
 
+// times is a ratio as a page has it; nothing where the other side has no figure.
 func times(ratio float64) string {
-	if ratio >= 100 {
+	switch {
+	case ratio == 0:
+		return ""
+	case ratio >= 100:
 		return fmt.Sprintf("%.0f", ratio)
 	}
 	return fmt.Sprintf("%.1f", ratio)
