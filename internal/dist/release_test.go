@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // release runs make release for this machine.
@@ -64,9 +66,7 @@ func TestRelease(t *testing.T) {
 	})
 	for program, files := range map[string]string{"dpkg": "fairlead_*.deb", "rpm": "fairlead-*.rpm"} {
 		t.Run(program, func(t *testing.T) {
-			if _, err := exec.LookPath(program); err != nil {
-				t.Skip(err)
-			}
+			nstest.NeedProgram(t, program)
 			if os.Geteuid() != 0 {
 				t.Skip("packages are root's to install")
 			}
@@ -175,10 +175,8 @@ func materials(t *testing.T, path string) {
 
 // The programs of another architecture run there.
 func TestOtherArchitecture(t *testing.T) {
-	emulator, err := exec.LookPath("qemu-aarch64-static")
-	if err != nil {
-		t.Skip(err)
-	}
+	const emulator = "qemu-aarch64-static"
+	nstest.NeedProgram(t, emulator)
 	to := t.TempDir()
 	run(t, "tar", "-xzf", filepath.Join(release(t, "v0.0.2", "arm64"), "fairlead-linux-arm64-v0.0.2.tgz"), "-C", to)
 	cmd := exec.Command(emulator, "-0", "bridge", filepath.Join(to, "lib/fairlead/cni/bridge"))

@@ -35,12 +35,12 @@ func (l Limits) shape() map[string]any {
 }
 
 // compare is the drift of an interface's row, a port's, and the owner's QoS.
-func (l Limits) compare(iface, port ovsdb.Row, qos []ovsdb.Row, d *drift) {
+func (l Limits) compare(iface, port ovsdb.Row, qos []ovsdb.Row, d *resource.Drift) {
 	if l.Policing != 0 {
 		rate, _ := iface.Int("ingress_policing_rate")
 		burst, _ := iface.Int("ingress_policing_burst")
-		d.want("ingress_policing_rate", l.Policing/1000, rate)
-		d.want("ingress_policing_burst", l.PolicingBurst/1000, burst)
+		want(d, "ingress_policing_rate", l.Policing/1000, rate)
+		want(d, "ingress_policing_burst", l.PolicingBurst/1000, burst)
 	}
 	if l.Shaping == 0 {
 		return
@@ -51,5 +51,5 @@ func (l Limits) compare(iface, port ovsdb.Row, qos []ovsdb.Row, d *drift) {
 			have = q.Text("type") + " " + q.Map("other_config")["max-rate"]
 		}
 	}
-	d.want("qos", "linux-htb "+strconv.FormatInt(l.Shaping, 10), have)
+	want(d, "qos", "linux-htb "+strconv.FormatInt(l.Shaping, 10), have)
 }

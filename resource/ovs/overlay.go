@@ -138,7 +138,7 @@ func (t Tunnels) alone(rows []ovsdb.Row) error {
 		if bridge != t.Bridge || on == t.on(t.Bridge) {
 			continue
 		}
-		var d drift
+		var d resource.Drift
 		VLANs.compare(t.VLANs, row, &d)
 		if tag, _ := row.Int("tag"); len(d) == 0 && tag == t.VLANs.Tag && len(row.Ints("trunks")) == len(t.VLANs.Trunks) {
 			vni, _, _ = strings.Cut(vni, "/")
@@ -220,11 +220,11 @@ func (t Tunnels) work(ctx context.Context, c *ovsdb.Conn, remotes []netip.Addr) 
 		if err := failed(a.Rows[0]); err != nil {
 			errs = append(errs, fmt.Errorf("tunnel to %v: %w", remotes[i], err))
 		}
-		var d drift
+		var d resource.Drift
 		for k, v := range t.options(remotes[i]) {
-			d.want("tunnel to "+remotes[i].String()+": options:"+k, v, a.Rows[0].Map("options")[k])
+			want(&d, "tunnel to "+remotes[i].String()+": options:"+k, v, a.Rows[0].Map("options")[k])
 		}
-		errs = append(errs, d.err())
+		errs = append(errs, d.Err())
 	}
 	return errors.Join(errs...)
 }
@@ -240,12 +240,12 @@ func (t Tunnels) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		var d drift
+		var d resource.Drift
 		for _, row := range rows {
 			if row.Map("external_ids")[tunnelKey] == t.on(t.Bridge) {
 				t.VLANs.compare(row, &d)
 			}
 		}
-		return errors.Join(d.err(), t.work(ctx, c, away))
+		return errors.Join(d.Err(), t.work(ctx, c, away))
 	})
 }

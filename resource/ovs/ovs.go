@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/ovsdb"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -115,16 +116,10 @@ func (s Service) Verify(ctx context.Context, w *kernel.World) error {
 	})
 }
 
-// drift collects the columns in which a row differs from the description.
-type drift []error
-
-func (d *drift) want(column string, want, got any) {
-	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
-		*d = append(*d, fmt.Errorf("%s is %s, want %s", column, orNone(g), orNone(w)))
-	}
+// want adds to d a column in which a row differs from the description.
+func want(d *resource.Drift, column string, want, got any) {
+	d.Want(column, orNone(fmt.Sprint(want)), orNone(fmt.Sprint(got)))
 }
-
-func (d drift) err() error { return errors.Join(d...) }
 
 func orNone(s string) string {
 	if s == "" || s == "0" {

@@ -66,14 +66,14 @@ func (v VLANs) row(row map[string]any) {
 }
 
 // compare is the drift of a port's row. Without an opinion any VLANs are right.
-func (v VLANs) compare(row ovsdb.Row, d *drift) {
+func (v VLANs) compare(row ovsdb.Row, d *resource.Drift) {
 	if v.mode() == "" {
 		return
 	}
-	d.want("vlan_mode", v.mode(), row.Text("vlan_mode"))
+	want(d, "vlan_mode", v.mode(), row.Text("vlan_mode"))
 	tag, _ := row.Int("tag")
-	d.want("tag", v.Tag, tag)
-	d.want("trunks", ranges(v.Trunks), ranges(row.Ints("trunks")))
+	want(d, "tag", v.Tag, tag)
+	want(d, "trunks", ranges(v.Trunks), ranges(row.Ints("trunks")))
 }
 
 // ranges is "10,20-29" of sorted numbers.
@@ -198,13 +198,13 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		var d drift
+		var d resource.Drift
 		var on []string
 		for _, b := range bridges[0].Rows {
 			on = append(on, b.Text("name"))
 		}
-		d.want("bridge", p.Bridge, strings.Join(on, ", "))
-		d.want("external_ids:fairlead", kernel.Tag(p.Owner), row.Map("external_ids")[ownerKey])
+		want(&d, "bridge", p.Bridge, strings.Join(on, ", "))
+		want(&d, "external_ids:fairlead", kernel.Tag(p.Owner), row.Map("external_ids")[ownerKey])
 		p.VLANs.compare(row, &d)
 		for _, i := range answers[1].Rows {
 			if err := failed(i); err != nil {
@@ -212,7 +212,7 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 			}
 			p.Limits.compare(i, row, answers[2].Rows, &d)
 		}
-		return d.err()
+		return d.Err()
 	})
 }
 
