@@ -163,7 +163,7 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 	if !a.r.Firewall {
 		a.offline = linksOff(w.Host, a.cached.Result)
 	}
-	if there, err := reference.ReferenceInNFT(w); there || err != nil {
+	if there, err := reference.InNFT(w); there || err != nil {
 		return
 	}
 	for _, r := range a.theirs {

@@ -52,7 +52,7 @@ func (m Masquerade) Required() (p plan.Plan) {
 // MasqueradeKinds are the kinds of what Plan may have, by whichever backend, and whoever made it.
 func MasqueradeKinds() []plan.Kind {
 	return []plan.Kind{
-		filter.SharedChainKind(), filter.MasqueradeKind(), filter.MasqueradeIPTablesKind(), reference.ReferenceMasqueradeKind(),
+		filter.SharedChainKind(), filter.MasqueradeKind(), filter.MasqueradeIPTablesKind(), reference.MasqueradeKind(),
 	}
 }
 

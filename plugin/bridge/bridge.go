@@ -90,7 +90,7 @@ func (c conf) validate(r *sdk.Request) error {
 // of an attachment may have lost its plugin firewall.
 func kinds(c conf) []plan.Kind {
 	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(sdk.First(c.Bridge, "cni0")), link.PortKind(),
-		filter.SpoofCheckKind(), reference.ReferenceSpoofCheckKind(), filter.PolicyKind()}
+		filter.SpoofCheckKind(), reference.SpoofCheckKind(), filter.PolicyKind()}
 	return append(all, sdk.MasqueradeKinds()...)
 }
 

@@ -17,7 +17,7 @@ var Plugin = sdk.Chained("firewall", "lets a container's packets through the hos
 	want, func(conf) []plan.Kind {
 		return []plan.Kind{
 			filter.SharedChainKind(), filter.PolicyKind(), filter.IngressKind(), filter.IsolatedPortKind(),
-			filter.FailClosedKind(), filter.ForwardKind(), reference.ReferenceForwardKind(),
+			filter.FailClosedKind(), filter.ForwardKind(), reference.ForwardKind(),
 		}
 	})
 

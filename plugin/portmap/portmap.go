@@ -18,7 +18,7 @@ import (
 var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host", want, func(conf) []plan.Kind {
 	return []plan.Kind{
 		filter.SharedChainKind(), filter.PublishKind(), filter.PublishIPTablesKind(),
-		reference.ReferenceChainKind(), reference.ReferencePortKind(),
+		reference.ChainKind(), reference.PortKind(),
 	}
 })
 

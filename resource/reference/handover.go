@@ -27,7 +27,7 @@ func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok 
 		to, lost = handMasquerade(r, backend)
 	case filter.PublishIPTables, filter.MasqueradeIPTables:
 	case filter.SpoofCheck:
-		to = plan.Plan{ReferenceSpoofCheck(r)}
+		to = plan.Plan{SpoofCheck(r)}
 	case filter.IngressPolicy:
 		if r.Policy == filter.PolicyOpen {
 			break
@@ -45,7 +45,7 @@ func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok 
 		lost = []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables (br_netfilter)"}
 	case filter.Forward:
 		if len(r.Addrs) > 0 && r.Backend != filter.BackendFirewalld {
-			to = plan.Plan{ReferenceFirewall{Owner: r.Owner, Addrs: r.Addrs, Admin: r.AdminChain()}}
+			to = plan.Plan{Firewall{Owner: r.Owner, Addrs: r.Addrs, Admin: r.AdminChain()}}
 		}
 	default:
 		return nil, nil, false
@@ -66,7 +66,7 @@ func handPublish(p filter.Publish, backend string) (to plan.Plan, lost []string)
 		}
 	}
 	if backend == filter.BackendNFT {
-		return plan.Plan{ReferencePorts{Owner: p.Owner, Publish: &p}}, lost
+		return plan.Plan{Ports{Owner: p.Owner, Publish: &p}}, lost
 	}
 	return plan.Plan{filter.PublishIPTables{Publish: p, MarkBit: 13}}, lost
 }
@@ -80,7 +80,7 @@ func handMasquerade(m filter.Masquerade, backend string) (to plan.Plan, lost []s
 	case len(m.Except)+len(m.Force)+len(m.SNATTo) > 0:
 		lost = []string{"masqExcept, masqForce, snatTo: are not masqueraded by"}
 	}
-	return plan.Plan{ReferenceMasquerade{Owner: m.Owner, From: m.From}}, lost
+	return plan.Plan{Masquerade{Owner: m.Owner, From: m.From}}, lost
 }
 
 // Theirs reports whether a resource's rules are the reference's already.
@@ -92,8 +92,8 @@ func Theirs(r plan.Resource) bool {
 	return false
 }
 
-// ReferenceInNFT reports whether the reference plugins have rules of any attachment in nf_tables.
-func ReferenceInNFT(w *kernel.World) (there bool, err error) {
+// InNFT reports whether the reference plugins have rules of any attachment in nf_tables.
+func InNFT(w *kernel.World) (there bool, err error) {
 	n, err := w.Host.NFT()
 	if err != nil {
 		return false, err
@@ -120,7 +120,7 @@ func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
 }
 
 // rules are the reference's in table filter, for addresses of a family.
-func (f ReferenceFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
+func (f Firewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
 	for _, a := range filter.OfIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
@@ -132,7 +132,7 @@ func (f ReferenceFirewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
 }
 
 // Ensure implements plan.Resource, for a handover.
-func (f ReferenceFirewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+func (f Firewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	for _, v6 := range []bool{false, true} {
 		shared, own := f.rules(v6)
 		if len(own) == 0 {
@@ -167,7 +167,7 @@ func (f ReferenceFirewall) Ensure(ctx context.Context, w *kernel.World) (changed
 }
 
 // Verify implements plan.Resource, for a handover.
-func (f ReferenceFirewall) Verify(ctx context.Context, w *kernel.World) error {
+func (f Firewall) Verify(ctx context.Context, w *kernel.World) error {
 	var d resource.Drift
 	for _, v6 := range []bool{false, true} {
 		shared, own := f.rules(v6)

@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
 func kinds() []plan.Kind {
-	return []plan.Kind{filter.PublishIPTablesKind(), filter.MasqueradeIPTablesKind(), ReferenceChainKind(),
-		ReferenceMasqueradeKind(), ReferencePortKind(), ReferenceSpoofCheckKind(), ReferenceForwardKind()}
+	return []plan.Kind{filter.PublishIPTablesKind(), filter.MasqueradeIPTablesKind(), ChainKind(),
+		MasqueradeKind(), PortKind(), SpoofCheckKind(), ForwardKind()}
 }
 
 // sweep is GC of this package's kinds, with the records that go after them.

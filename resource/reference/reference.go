@@ -18,14 +18,14 @@ import (
 // removes what is there for the attachment, so that a host can change over with its containers alive. What the
 // reference made by iptables has the names of our own iptables backends, whose Remove finds it.
 
-// ReferencePorts is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
+// Ports is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
 // cni_hostport, by the container's ID alone.
-type ReferencePorts struct {
+type Ports struct {
 	Owner   spec.Owner
 	Publish *filter.Publish // to make them, for a handover
 }
 
-func (f ReferencePorts) String() string {
+func (f Ports) String() string {
 	if f.Publish != nil {
 		return "the reference's nft rules in cni_hostport: " + f.Publish.String()
 	}
@@ -33,18 +33,18 @@ func (f ReferencePorts) String() string {
 }
 
 // Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
-func (f ReferencePorts) Remove(_ context.Context, w *kernel.World) error {
+func (f Ports) Remove(_ context.Context, w *kernel.World) error {
 	return filter.RemoveReferencePorts(w, f.Owner)
 }
 
-// ReferenceMasquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
+// Masquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
 // cni_plugins_masquerade.
-type ReferenceMasquerade struct {
+type Masquerade struct {
 	Owner spec.Owner
 	From  []netip.Prefix // to make them, for a handover
 }
 
-func (f ReferenceMasquerade) String() string {
+func (f Masquerade) String() string {
 	if len(f.From) > 0 {
 		return "the reference's nft rules in cni_plugins_masquerade: " + resource.Prefixes("saddr", f.From)
 	}
@@ -59,7 +59,7 @@ func referenceMark(o spec.Owner) string {
 }
 
 // Remove implements plan.Remover.
-func (f ReferenceMasquerade) Remove(_ context.Context, w *kernel.World) error {
+func (f Masquerade) Remove(_ context.Context, w *kernel.World) error {
 	return eachReferenceMasquerade(w, func(mark string) bool { return mark == referenceMark(f.Owner) })
 }
 
@@ -80,14 +80,14 @@ func eachReferenceMasquerade(w *kernel.World, which func(mark string) bool) erro
 	})
 }
 
-// ReferenceSpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
+// SpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
 // bridge nat, and the rules that lead there.
-type ReferenceSpoofCheck struct {
+type SpoofCheck struct {
 	Owner     spec.Owner
 	Link, MAC string // to make them, for a handover
 }
 
-func (f ReferenceSpoofCheck) String() string {
+func (f SpoofCheck) String() string {
 	if f.Link != "" {
 		return "the reference's nft chains in bridge nat: " +
 			resource.Line(resource.Opt("iifname", f.Link), resource.Opt("ether saddr !=", f.MAC), "drop")
@@ -96,7 +96,7 @@ func (f ReferenceSpoofCheck) String() string {
 }
 
 // Remove implements plan.Remover.
-func (f ReferenceSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
+func (f SpoofCheck) Remove(_ context.Context, w *kernel.World) error {
 	return filter.ReferenceNFT(w, func(n *kernel.NFT) error {
 		t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "nat"}
 		chain := "cni-br-iface-" + f.Owner.ContainerID + "-" + f.Owner.IfName
@@ -120,15 +120,15 @@ func (f ReferenceSpoofCheck) Remove(_ context.Context, w *kernel.World) error {
 	})
 }
 
-// ReferenceFirewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of
+// Firewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of
 // iptables: an accept for what comes from each, and one for the answers to it. It knows no owner.
-type ReferenceFirewall struct {
+type Firewall struct {
 	Owner spec.Owner
 	Addrs []netip.Addr // none: those of the container's interface, as long as it is there, or of its lease
 	Admin string       // the administrator's chain, to make them, for a handover
 }
 
-func (f ReferenceFirewall) String() string {
+func (f Firewall) String() string {
 	if f.Admin != "" {
 		return resource.Line("the reference's iptables rules in CNI-FORWARD", resource.Addrs("for", f.Addrs))
 	}
@@ -136,7 +136,7 @@ func (f ReferenceFirewall) String() string {
 }
 
 // Remove implements plan.Remover.
-func (f ReferenceFirewall) Remove(ctx context.Context, w *kernel.World) error {
+func (f Firewall) Remove(ctx context.Context, w *kernel.World) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		all, err := filter.IPTHaving(w, v6, "filter", filter.ChainForward)
@@ -164,7 +164,7 @@ func (f ReferenceFirewall) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 // names reports whether a rule is for one address alone, and that is ours.
-func (f ReferenceFirewall) names(r kernel.IPTRule) bool {
+func (f Firewall) names(r kernel.IPTRule) bool {
 	for _, p := range []netip.Prefix{r.Src, r.Dst} {
 		if p.IsValid() && p.IsSingleIP() && slices.Contains(f.Addrs, p.Addr()) {
 			return !(r.Src.IsValid() && r.Dst.IsValid())
@@ -174,13 +174,13 @@ func (f ReferenceFirewall) names(r kernel.IPTRule) bool {
 }
 
 // isElsewhere reports whether host-local has given an address to another container meanwhile.
-func (f ReferenceFirewall) isElsewhere(a netip.Addr) bool {
+func (f Firewall) isElsewhere(a netip.Addr) bool {
 	id, _, leased := lease(f.Owner.Network, a)
 	return leased && id != f.Owner.ContainerID
 }
 
 // lookUp finds the addresses where nobody said them.
-func (f ReferenceFirewall) lookUp(w *kernel.World) (all []netip.Addr) {
+func (f Firewall) lookUp(w *kernel.World) (all []netip.Addr) {
 	if w.Container == nil {
 		return leasedTo(f.Owner)
 	}

@@ -74,8 +74,8 @@ func BenchmarkNothingOfTheReference(b *testing.B) {
 	defer host.Close()
 	w := &kernel.World{Host: host, Store: kernel.Store{Dir: b.TempDir()}}
 	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: contract.Owner}},
-		ReferencePorts{Owner: contract.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: contract.Owner}},
-		ReferenceMasquerade{Owner: contract.Owner}, ReferenceSpoofCheck{Owner: contract.Owner}, ReferenceFirewall{Owner: contract.Owner}}
+		Ports{Owner: contract.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: contract.Owner}},
+		Masquerade{Owner: contract.Owner}, SpoofCheck{Owner: contract.Owner}, Firewall{Owner: contract.Owner}}
 	for _, r := range all {
 		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {
 			for b.Loop() {

@@ -62,7 +62,7 @@ func referenceTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comm
 }
 
 // Ensure implements plan.Resource, for a handover.
-func (f ReferencePorts) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
+func (f Ports) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
 	if f.Publish == nil {
 		return false, nil
 	}
@@ -75,7 +75,7 @@ func (f ReferencePorts) Ensure(_ context.Context, w *kernel.World) (changed bool
 	return changed, nil
 }
 
-func (f ReferencePorts) ensure(w *kernel.World, v6 bool) (bool, error) {
+func (f Ports) ensure(w *kernel.World, v6 bool) (bool, error) {
 	to, conditions := f.Publish.Family(v6)
 	t := filter.ReferencePortsTable(v6)
 	if !to.IsValid() {
@@ -130,10 +130,10 @@ func (f ReferencePorts) ensure(w *kernel.World, v6 bool) (bool, error) {
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
-func (f ReferencePorts) Verify(context.Context, *kernel.World) error { return nil }
+func (f Ports) Verify(context.Context, *kernel.World) error { return nil }
 
 // Ensure implements plan.Resource, for a handover.
-func (f ReferenceMasquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
+func (f Masquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if len(f.From) == 0 {
 		return false, nil
 	}
@@ -161,10 +161,10 @@ func (f ReferenceMasquerade) Ensure(_ context.Context, w *kernel.World) (bool, e
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
-func (f ReferenceMasquerade) Verify(context.Context, *kernel.World) error { return nil }
+func (f Masquerade) Verify(context.Context, *kernel.World) error { return nil }
 
 // Ensure implements plan.Resource, for a handover.
-func (f ReferenceSpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, error) {
+func (f SpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if f.Link == "" {
 		return false, nil
 	}
@@ -188,4 +188,4 @@ func (f ReferenceSpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, e
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
-func (f ReferenceSpoofCheck) Verify(context.Context, *kernel.World) error { return nil }
+func (f SpoofCheck) Verify(context.Context, *kernel.World) error { return nil }

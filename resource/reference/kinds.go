@@ -12,9 +12,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ReferenceChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC
+// ChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC
 // finds them by their comments. DEL finds them by their names, which are those of our own iptables backends.
-func ReferenceChainKind() plan.Kind {
+func ChainKind() plan.Kind {
 	return resource.NewKind("the reference's iptables chain", resource.KindFuncs{
 		Owners: referenceChains,
 		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
@@ -74,8 +74,8 @@ func referenceChains(ctx context.Context, w *kernel.World, network string) (tags
 	return tags, errors.Join(errs...)
 }
 
-// ReferenceMasqueradeKind is the Kind of what the reference's bridge and ptp have in table inet cni_plugins_masquerade.
-func ReferenceMasqueradeKind() plan.Kind {
+// MasqueradeKind is the Kind of what the reference's bridge and ptp have in table inet cni_plugins_masquerade.
+func MasqueradeKind() plan.Kind {
 	return resource.NewKind("the reference's masquerade in nftables", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 			err = eachReferenceMasquerade(w, func(mark string) bool {
@@ -88,7 +88,7 @@ func ReferenceMasqueradeKind() plan.Kind {
 			return tags, err
 		},
 		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-			return ReferenceMasquerade{Owner: t.Owner}.Remove(ctx, w)
+			return Masquerade{Owner: t.Owner}.Remove(ctx, w)
 		},
 		Found: func(_ context.Context, w *kernel.World, tags []plan.Tag) error {
 			marks := map[string]bool{}
@@ -99,26 +99,26 @@ func ReferenceMasqueradeKind() plan.Kind {
 		}})
 }
 
-// ReferencePortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no
+// PortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no
 // network's name.
-func ReferencePortKind() plan.Kind {
+func PortKind() plan.Kind {
 	return resource.KindByRemover("the reference's ports in nftables", nil,
-		func(o spec.Owner) plan.Remover { return ReferencePorts{Owner: o} })
+		func(o spec.Owner) plan.Remover { return Ports{Owner: o} })
 }
 
-// ReferenceSpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
-func ReferenceSpoofCheckKind() plan.Kind {
+// SpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
+func SpoofCheckKind() plan.Kind {
 	return resource.KindByRemover("the reference's MAC check", nil,
-		func(o spec.Owner) plan.Remover { return ReferenceSpoofCheck{Owner: o} })
+		func(o spec.Owner) plan.Remover { return SpoofCheck{Owner: o} })
 }
 
-// ReferenceForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's
+// ForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's
 // addresses.
-func ReferenceForwardKind() plan.Kind {
+func ForwardKind() plan.Kind {
 	return resource.NewKind("the reference's accepts in iptables", resource.KindFuncs{Remove: func(
 		ctx context.Context, w *kernel.World, t plan.Tag,
 	) error {
-		f := ReferenceFirewall{Owner: t.Owner}
+		f := Firewall{Owner: t.Owner}
 		if t.Prev != nil {
 			for _, ip := range t.Prev.IPs {
 				f.Addrs = append(f.Addrs, ip.Address.Addr().Unmap())
