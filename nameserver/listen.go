@@ -51,6 +51,7 @@ func (s *Server) listen(a netip.Addr) (*listener, error) {
 	if err != nil {
 		return nil, s.taken(err, kernel.UDP, a)
 	}
+	receiveBuffer(p.(*net.UDPConn))
 	t, err := lc.Listen(context.Background(), "tcp", at)
 	if err != nil {
 		p.Close()
@@ -64,6 +65,23 @@ func (s *Server) listen(a netip.Addr) (*listener, error) {
 	go l.udp.ActivateAndServe() // both end when their socket is closed
 	go l.tcp.ActivateAndServe()
 	return l, nil
+}
+
+// udpQueue is how many bytes of questions wait while the server is not running. Each takes about 1 KiB of it: the
+// kernel's own 208 KiB are a burst of one client.
+const udpQueue = 2 << 20
+
+// receiveBuffer makes the queue longer, past net.core.rmem_max where that is allowed.
+func receiveBuffer(c *net.UDPConn) {
+	if raw, err := c.SyscallConn(); err == nil {
+		var forced error
+		if err := raw.Control(func(fd uintptr) {
+			forced = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, udpQueue)
+		}); err == nil && forced == nil {
+			return
+		}
+	}
+	c.SetReadBuffer(udpQueue)
 }
 
 // taken says who has the port.
