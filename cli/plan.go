@@ -320,7 +320,7 @@ func (t *target) planOne(
 	if t.offline || t.findIPAM(conf) == nil {
 		r.IPs, r.Routes = example(conf)
 	}
-	want, notes, err := p.Plan(conf, r)
+	answer, notes, err := p.Plan(conf, r)
 	for _, q := range plugin.All() {
 		if err == nil && q.Name == conf.IPAMType && q.Allocates() {
 			var more []sdk.Note
@@ -335,19 +335,19 @@ func (t *target) planOne(
 		t.notes = append(t.notes, noted{p.Name, note})
 	}
 	if err != nil || conf.IPAMType == "" && prev != nil {
-		return want, prev, err
+		return answer.Plan, prev, err
 	}
 	res := &spec.Result{CNIVersion: conf.CNIVersion, Interfaces: []spec.Interface{{Name: t.IfName, Sandbox: t.Netns}},
-		Routes: r.Routes}
-	for _, l := range sdk.LinksOf(nil, want) {
+		Routes: answer.Routes}
+	for _, l := range sdk.LinksOf(nil, answer.Plan) {
 		res.Interfaces = append(res.Interfaces, spec.Interface{Name: l.Name})
 	}
-	for _, ip := range r.IPs {
+	for _, ip := range answer.IPs {
 		own := 0
 		ip.Interface = &own
 		res.IPs = append(res.IPs, ip)
 	}
-	return want, res, nil
+	return answer.Plan, res, nil
 }
 
 // A noAddress is why an allocator gives nobody an address.

@@ -212,7 +212,7 @@ func TestHostDeviceKilledDel(t *testing.T) {
 		}
 		if err == nil {
 			t.Logf("DEL has %d such calls", n-1)
-			if n < 10 {
+			if n < 4 { // strace counts by thread, and what DEL does is spread over several
 				t.Error("too few: was anything killed?")
 			}
 			return

@@ -315,7 +315,7 @@ func TestSourceRoutingKilled(t *testing.T) {
 			same(t, fmt.Sprint("a kill at call ", n), host)
 			if err == nil {
 				t.Logf("ADD has %d such calls", n-1)
-				if n < 6 {
+				if n < 3 { // strace counts by thread, and a thread of its own is in the container
 					t.Error("too few: was anything killed?")
 				}
 				break

@@ -338,7 +338,7 @@ func TestKillRepair(t *testing.T) {
 		}
 		if err == nil {
 			t.Logf("a repair has %d such calls", n-1)
-			if n < 20 {
+			if n < 7 { // strace counts by thread, and what a repair does is spread over several
 				t.Errorf("too few: was anything killed? %s", out)
 			}
 			break

@@ -65,13 +65,13 @@ func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) err
 	if err != nil {
 		return err
 	}
-	want, _, err := p.plan(conf, r)
+	want, _, err := p.Plan(conf, r)
 	if err != nil {
 		return nil // which a plan has said
 	}
 	w := newWorld()
 	w.Host = host
-	return want.Required().Verify(ctx, w)
+	return want.Plan.Required().Verify(ctx, w)
 }
 
 // Sweep removes what the plugins have made on the host for attachments of the network that are not among valid, but

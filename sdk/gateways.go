@@ -16,14 +16,16 @@ import (
 // own, or is a router that the host itself needs. Of an allocator of another program nobody knows.
 func (c *call) addressable() error {
 	i, ok := c.ipam.(inside)
-	if !ok || c.r.verb == "ADD" && !c.r.IsGateway { // else it is soon found out
+	if !ok || c.r.verb == "ADD" && !c.gave.Gateway { // else it is soon found out
 		return nil
 	}
 	g, ok := i.Allocator.(ipam.Gatewayer)
 	if !ok {
 		return nil
 	}
-	defer func(ips []spec.IP, routes []spec.Route) { c.r.IPs, c.r.Routes = ips, routes }(c.r.IPs, c.r.Routes)
+	defer func(ips []spec.IP, routes []spec.Route, gave Answer) {
+		c.r.IPs, c.r.Routes, c.gave = ips, routes, gave
+	}(c.r.IPs, c.r.Routes, c.gave)
 	var errs []error
 	for _, choices := range g.Gateways() {
 		var taken error

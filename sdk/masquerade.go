@@ -32,9 +32,9 @@ func (m Masquerade) Validate() error {
 }
 
 // WarnIdle is for a link without addresses.
-func (m Masquerade) WarnIdle(r *Request) {
+func (m Masquerade) WarnIdle(a *Answer) {
 	if m.IPMasq {
-		r.Warn("ipMasq: true: goes without effect: ipam has no type, so there is no address to masquerade")
+		a.Warn("ipMasq: true: goes without effect: ipam has no type, so there is no address to masquerade")
 	}
 }
 

@@ -83,10 +83,3 @@ func (r *Request) OnlyLink() (name string, inContainer bool) {
 	f := r.Prev.Interfaces[0]
 	return f.Name, f.Sandbox != ""
 }
-
-// Adopt takes the addresses and routes of the previous result for the attachment's own.
-func (r *Request) Adopt() {
-	if r.Prev != nil && len(r.Prev.IPs) > 0 {
-		r.IPs, r.Routes, r.adopted = r.Prev.IPs, r.Prev.Routes, true
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -21,7 +22,7 @@ type Plugin struct {
 	more    func(*spec.Conf) []string
 	observe bool // the addresses of its link are the kernel's doing
 
-	plan func(*spec.Conf, *Request) (plan.Plan, []unknownKey, error)
+	plan planner
 	owns func(*spec.Conf) []plan.Kind
 	open func(*spec.Conf, *Request) (ipam.Allocator, []unknownKey, error)
 
@@ -38,6 +39,9 @@ const (
 	chains
 )
 
+// A planner decodes the plugin's own configuration, and returns its plan function for it, which may be asked again.
+type planner func(*spec.Conf, *Request) (asked func(*Request) (Answer, error), unknown []unknownKey, err error)
+
 // Interface is a plugin that makes links and may ask an IPAM plugin for addresses. Its plan function is asked twice in
 // ADD, before and after the addresses are known.
 //
@@ -46,15 +50,14 @@ const (
 // and where it cannot be read; it is there for what the reference's plugins have made, which carries no mark. Nil
 // declares none.
 func Interface[C any](name, synopsis string,
-	want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: makesLinks, plan: planner(want), owns: owner(owns)}
+	want func(C, *Request) (Answer, error), owns func(C) []plan.Kind) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: makesLinks, plan: planOf(want), owns: owner(owns)}
 }
 
 // Chained is a plugin that adds to what the plugins before it made: it needs a previous result and
-// answers with it (clause P18). In ADD its plan function is asked first with the configuration and the previous result
-// alone, so that what is wrong there is said before anything is opened, and then with Links. Owns is as in Interface.
-func Chained[C any](name, synopsis string, want func(C, *Request) (plan.Plan, error), owns func(C) []plan.Kind) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chained, plan: planner(want), owns: owner(owns)}
+// answers with it (clause P18). Owns is as in Interface.
+func Chained[C any](name, synopsis string, want func(C, *Request) (Answer, error), owns func(C) []plan.Kind) Plugin {
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chained, plan: planOf(want), owns: owner(owns)}
 }
 
 // Allocator is an IPAM plugin. Open may fail only for a bad configuration, and then returns what DEL and GC can do
@@ -75,27 +78,29 @@ func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Alloca
 		}}
 }
 
-func planner[C any](want func(C, *Request) (plan.Plan, error)) func(*spec.Conf,
-	*Request) (plan.Plan, []unknownKey, error) {
-	return func(conf *spec.Conf, r *Request) (plan.Plan, []unknownKey, error) {
-		c, known := r.decoded.(*C) // the plan function is asked more than once, and the configuration is decoded once
-		if !known {
-			c = new(C)
-			unknown, err := decode(conf, c, false, r.verb)
-			if r.unknown = unknown; err != nil {
-				return nil, unknown, err
+func planOf[C any](want func(C, *Request) (Answer, error)) planner {
+	return func(conf *spec.Conf, r *Request) (func(*Request) (Answer, error), []unknownKey, error) {
+		c := new(C)
+		unknown, err := decode(conf, c, false, r.verb)
+		return func(r *Request) (Answer, error) {
+			own := *r
+			own.IPs, own.Routes = slices.Clone(r.IPs), slices.Clone(r.Routes)
+			w, err := want(*c, &own)
+			if err == nil && r.verb != "STATUS" {
+				w.Plan, err = w.Plan.Attaching()
 			}
-			r.decoded = c
-		}
-		r.warnings = nil
-		p, err := want(*c, r)
-		if err == nil && r.verb != "STATUS" {
-			p, err = p.Attaching()
-		}
-		if err != nil {
-			return nil, r.unknown, err
-		}
-		return r.final(p), r.unknown, nil
+			if err != nil {
+				return Answer{}, err
+			}
+			if w.IPs == nil {
+				w.IPs = r.IPs
+			}
+			if w.Routes == nil {
+				w.Routes = r.Routes
+			}
+			w.Plan = r.final(w.Plan)
+			return w, nil
+		}, unknown, err
 	}
 }
 
@@ -158,11 +163,14 @@ func (p Plugin) Chained() bool { return p.role == chained }
 //
 // Notes say which keys of the configuration it does not know, and what may have been meant, and which go without
 // effect.
-func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []Note, err error) {
+func (p Plugin) Plan(conf *spec.Conf, r *Request) (want Answer, notes []Note, err error) {
 	var unknown []unknownKey
 	switch {
 	case p.plan != nil:
-		want, unknown, err = p.plan(conf, r)
+		var ask func(*Request) (Answer, error)
+		if ask, unknown, err = p.plan(conf, r); err == nil {
+			want, err = ask(r)
+		}
 	case p.inner != nil:
 		_, unknown, err = p.inner(conf, r.verb)
 	default:
@@ -172,7 +180,7 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want plan.Plan, notes []Note,
 	for _, u := range unknown {
 		notes = append(notes, Note{Unknown: u.path, Text: u.String()})
 	}
-	for _, w := range r.warnings {
+	for _, w := range want.Warnings {
 		notes = append(notes, Note{Text: w})
 	}
 	if err == nil {
@@ -194,6 +202,9 @@ func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.C
 		Prev: conf.PrevResult, conf: conf, args: args}
 	if verb == "CHECK" && r.Prev != nil {
 		r.IPs, r.Routes = r.ContainerIPs(), slices.Clone(r.Prev.Routes)
+	}
+	if p.role == makesLinks && !p.observe && !r.removes() {
+		r.mac, r.hostMAC = kernel.MAC("cont", o).String(), kernel.MAC("host", o).String()
 	}
 	if p.args == nil || verb == "DEL" || verb == "GC" {
 		return r, nil

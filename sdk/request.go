@@ -18,7 +18,7 @@ import (
 )
 
 // A Request is one call, decoded, as a plan function sees it. It is all that a plan may depend on beside
-// the configuration.
+// the configuration. Each time that a plan function is asked, it has a copy of its own.
 type Request struct {
 	spec.Owner
 	Version spec.Version // of the configuration
@@ -29,7 +29,7 @@ type Request struct {
 	Prev *spec.Result
 
 	// IPs and Routes are the attachment's: the allocator's in ADD (none while they are not known), those
-	// of Prev in CHECK. A plan function may complete them; as it leaves them they are put in the result.
+	// of Prev in CHECK. See Answer for a plan function that completes them.
 	IPs    []spec.IP
 	Routes []spec.Route
 
@@ -37,20 +37,35 @@ type Request struct {
 	// name.
 	Ledger int64
 
-	// IsGateway is set by a plan function that has the host be the gateway of the attachment's addresses.
-	IsGateway bool
-
 	Links
 
-	verb     string // ADD, CHECK, DEL, GC or STATUS; what is different in them is the engine's and not a plugin's
-	conf     *spec.Conf
-	args     [][2]string
-	warnings []string
-	decoded  any // the plugin's own configuration, as it is decoded first
-	unknown  []unknownKey
+	verb string // ADD, CHECK, DEL, GC or STATUS; what is different in them is the engine's and not a plugin's
+	conf *spec.Conf
+	args [][2]string
 
-	adopted bool              // IPs and Routes are Prev's
-	macs    map[string]string // of the two ends; the plan is asked for more than once, and they come from a file
+	mac, hostMAC string // the owner's own, of the two ends; only of a plugin that makes links
+}
+
+// An Answer is what a plan function answers: what should exist, and what the call's result says beyond the links in it.
+type Answer struct {
+	Plan plan.Plan
+
+	// IPs and Routes are those of the attachment where the plugin completes the Request's; nil are the Request's.
+	// Without ipam they are the previous result's, and listed as this interface's.
+	IPs    []spec.IP
+	Routes []spec.Route
+
+	// Gateway says that the host is the gateway of the addresses. The engine asks, before it changes anything, for a
+	// plan with each address that may come, and whether the host can have the gateway's.
+	Gateway bool
+
+	Warnings []string // see Warn
+}
+
+// Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its
+// value, and why. ADD says it on stderr, once, and so does a plan.
+func (a *Answer) Warn(format string, args ...any) {
+	a.Warnings = append(a.Warnings, fmt.Sprintf(format, args...))
 }
 
 // OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to
@@ -59,14 +74,8 @@ func (r *Request) OnOtherLink() bool {
 	return r.InContainer() && r.Peer == nil && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
 }
 
-// Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its
-// value, and why. ADD says it on stderr, once, and so does a plan.
-func (r *Request) Warn(format string, args ...any) {
-	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
-}
-
-// Links are what the kernel says of links on the host in ADD and CHECK. In ADD a plan function is asked first without
-// them, and in a dry run always, so that empty ones alone are no reason to refuse (see OnOtherLink).
+// Links are what the kernel says of links on the host in ADD and CHECK. A dry run has only those that the plugins before
+// would make, so that empty ones alone are no reason to refuse (see OnOtherLink).
 type Links struct {
 	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
 	// call chained use (clause P23). Missing are the names of the others.
@@ -166,8 +175,9 @@ func First(values ...string) string {
 // LinkName is the name of the owner's link on the host, beginning with prefix.
 func (r *Request) LinkName(prefix string) string { return kernel.LinkName(prefix, r.Owner) }
 
-// MAC is the address of the container's link: asked, where that says anything; else one of the owner's own.
-func (r *Request) MAC(asked string) string { return First(asked, r.derived("cont")) }
+// MAC is the address of the container's link: asked, where that says anything; else one of the owner's own, which only
+// the request of a plugin made by Interface has.
+func (r *Request) MAC(asked string) string { return First(asked, r.mac) }
 
 // PrevMAC is the address that Prev gives the container's interface; empty where it gives none.
 func (r *Request) PrevMAC() string {
@@ -195,35 +205,27 @@ func (r *Request) final(p plan.Plan) plan.Plan {
 	return p
 }
 
-// AddDefaultRoutes adds a default route by the gateway of each address, but where there is one of its family by a
-// gateway. In CHECK the routes are those of the result, and nothing is added.
-func (r *Request) AddDefaultRoutes() {
+// WithDefaultRoutes are the routes, and a default route by the gateway of each address, but where there is one of its
+// family by a gateway. In CHECK the routes are those of the result, and nothing is added.
+func (r *Request) WithDefaultRoutes() []spec.Route {
+	routes := slices.Clone(r.Routes)
 	if r.verb == "CHECK" {
-		return
+		return routes
 	}
 	for _, ip := range r.IPs {
 		all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		if ip.Address.Addr().Is4() {
 			all = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 		}
-		if !slices.ContainsFunc(r.Routes, func(rt spec.Route) bool { return rt.Dst == all && rt.GW.IsValid() }) {
-			r.Routes = append(r.Routes, spec.Route{Dst: all, GW: ip.Gateway})
+		if !slices.ContainsFunc(routes, func(rt spec.Route) bool { return rt.Dst == all && rt.GW.IsValid() }) {
+			routes = append(routes, spec.Route{Dst: all, GW: ip.Gateway})
 		}
 	}
+	return routes
 }
 
-// HostMAC is the address of the owner's link on the host.
-func (r *Request) HostMAC() string { return r.derived("host") }
-
-func (r *Request) derived(end string) string {
-	if r.macs[end] == "" {
-		if r.macs == nil {
-			r.macs = map[string]string{}
-		}
-		r.macs[end] = kernel.MAC(end, r.Owner).String()
-	}
-	return r.macs[end]
-}
+// HostMAC is the address of the owner's link on the host, as MAC has it.
+func (r *Request) HostMAC() string { return r.hostMAC }
 
 // prevInterface is the index of the container's interface in Prev, or -1.
 func (r *Request) prevInterface() int {
@@ -342,7 +344,7 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		p = append(p, r.byGateway(a.Link)...)
 	}
 	for _, rt := range r.Routes {
-		k := r.route(a.Link, rt)
+		k := routeBy(r.IPs, a.Link, rt)
 		if a.ByGateway && !r.isGateway(k.Via) {
 			k.OnLink = k.Via.IsValid() // no route of the link's says so; the host has to answer for it (proxy_arp)
 		}
@@ -380,13 +382,13 @@ func (r *Request) byGateway(link string) (p plan.Plan) {
 	return p
 }
 
-// route fills in the gateway of the address of the same family where the route names none (clause P26), unless it
+// routeBy fills in the gateway of the address of the same family where the route names none (clause P26), unless it
 // asks for a route on the link: by a gateway of zeroes, or by the scope of one. A scope of the link beside a gateway
 // says that the gateway is on the link, whatever the addresses say.
-func (r *Request) route(link string, rt spec.Route) addr.Route {
+func routeBy(ips []spec.IP, link string, rt spec.Route) addr.Route {
 	via := rt.GW
 	onLink := rt.Scope != nil && *rt.Scope == scopeLink
-	for _, ip := range r.IPs {
+	for _, ip := range ips {
 		if !via.IsValid() && !onLink && ip.Gateway.IsValid() && ip.Gateway.Is4() == rt.Dst.Addr().Is4() {
 			via = ip.Gateway
 		}

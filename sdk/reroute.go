@@ -12,8 +12,8 @@ import (
 // reroute brings the routes of a previous result up to date: those that the plan has taken away go, and those that it
 // has made come. Where several changes are about one route, what the kernel has in the end counts.
 func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) error {
-	r := *c.r
-	r.IPs = r.ContainerIPs() // whose gateways routes without one of their own have
+	link := c.r.IfName
+	ips := c.r.ContainerIPs() // whose gateways routes without one of their own have
 	for _, w := range want {
 		change, ok := w.(routing.Change)
 		if !ok {
@@ -21,7 +21,7 @@ func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) er
 		}
 		keep := res.Routes[:0:0]
 		for _, rt := range res.Routes {
-			as := r.route(r.IfName, rt)
+			as := routeBy(ips, link, rt)
 			took, err := change.Took(c.w, as)
 			there := !took
 			if took && err == nil {
@@ -35,12 +35,12 @@ func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) er
 			}
 		}
 		for _, rt := range change.Routes() {
-			as := r.route(r.IfName, rt)
+			as := routeBy(ips, link, rt)
 			there, err := as.Present(ctx, c.w)
 			if err != nil {
 				return err
 			}
-			if there && !slices.ContainsFunc(keep, func(known spec.Route) bool { return r.route(r.IfName, known) == as }) {
+			if there && !slices.ContainsFunc(keep, func(known spec.Route) bool { return routeBy(ips, link, known) == as }) {
 				keep = append(keep, rt)
 			}
 		}

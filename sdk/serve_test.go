@@ -31,17 +31,17 @@ func plugins() []sdk.Plugin {
 		Fail  bool   `json:"fail"`
 	}
 	return []sdk.Plugin{
-		sdk.Interface("toy", "sets lo up", func(c conf, r *sdk.Request) (plan.Plan, error) {
+		sdk.Interface("toy", "sets lo up", func(c conf, r *sdk.Request) (sdk.Answer, error) {
 			if c.Fail {
-				return nil, spec.Errorf(spec.CodeConfig, "fail: true: asked to")
+				return sdk.Answer{}, spec.Errorf(spec.CodeConfig, "fail: true: asked to")
 			}
 			p := plan.Plan{link.Up{Link: "lo"}}
 			for _, ip := range r.IPs {
 				p = append(p, addr.Addr{Link: "lo", Prefix: ip.Address})
 			}
-			return p, nil
+			return sdk.Answer{Plan: p}, nil
 		}, func(conf) []plan.Kind { return []plan.Kind{link.LoopbackKind()} }),
-		sdk.Chained("toychain", "adds nothing", func(conf, *sdk.Request) (plan.Plan, error) { return nil, nil }, nil),
+		sdk.Chained("toychain", "adds nothing", func(conf, *sdk.Request) (sdk.Answer, error) { return sdk.Answer{}, nil }, nil),
 		sdk.Allocator("toyipam", "gives one address", func(c struct {
 			IPAM struct {
 				Type  string `json:"type"`

@@ -100,7 +100,7 @@ func beaconPlugin() sdk.Plugin {
 		MTU  int  `json:"mtu"`  // of the beacon; default 1400
 		Fail bool `json:"fail"` // refuse after the beacon is lit
 	}
-	return sdk.Chained("beacon", "lights a beacon", func(c conf, r *sdk.Request) (plan.Plan, error) {
+	return sdk.Chained("beacon", "lights a beacon", func(c conf, r *sdk.Request) (sdk.Answer, error) {
 		if c.MTU == 0 {
 			c.MTU = 1400
 		}
@@ -108,7 +108,7 @@ func beaconPlugin() sdk.Plugin {
 		if c.Fail {
 			p = append(p, addr.Addr{Where: resource.Host, Link: "nothing"})
 		}
-		return p, nil
+		return sdk.Answer{Plan: p}, nil
 	}, func(conf) []plan.Kind { return []plan.Kind{beacons{}} })
 }
 
@@ -161,7 +161,7 @@ func TestForeignKind(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, _, err := beaconPlugin().Plan(c, r)
-	if err != nil || !strings.HasPrefix(p.String(), "beacon host/bcn") || lit() != 0 {
+	if err != nil || !strings.HasPrefix(p.Plan.String(), "beacon host/bcn") || lit() != 0 {
 		t.Errorf("dry run: %v, %v, %d beacons", p, err, lit())
 	}
 }

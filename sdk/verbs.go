@@ -27,27 +27,32 @@ type call struct {
 	ipam delegate // nil: no IPAM is configured
 	dns  spec.DNS
 
-	warned bool     // of unknown keys
-	said   []string // what the plan function warned of
+	ask  func(*Request) (Answer, error) // the plan function with its configuration; nil: not decoded yet
+	gave Answer                         // what it answered last
+	said []string                       // what it warned of
 }
 
-// want asks the plugin for its plan and reports the keys that it does not know, once.
+// want asks the plugin for its plan, and reports the keys that it does not know, once.
 func (c *call) want() (plan.Plan, error) {
-	p, unknown, err := c.p.plan(c.conf, c.r)
-	if err != nil {
-		return p, err
+	if c.ask == nil {
+		ask, unknown, err := c.p.plan(c.conf, c.r)
+		if err == nil {
+			err = report(c.conf, c.r.verb, append(unknown, c.p.unread(c.conf)...))
+		}
+		if err != nil {
+			return nil, err
+		}
+		c.ask = ask
 	}
-	if !c.warned {
-		c.warned = true
-		err = report(c.conf, c.r.verb, append(unknown, c.p.unread(c.conf)...))
-	}
-	for _, w := range c.r.warnings {
+	var err error
+	c.gave, err = c.ask(c.r)
+	for _, w := range c.gave.Warnings {
 		if c.r.verb == "ADD" && !slices.Contains(c.said, w) {
 			c.said = append(c.said, w)
 			slog.Warn(w, "network", c.conf.Name, "plugin", c.conf.Type)
 		}
 	}
-	return p, err
+	return c.gave.Plan, err
 }
 
 // report warns of unknown keys, or refuses them where the configuration asks for strictness.
@@ -81,10 +86,6 @@ func refuse(conf *spec.Conf, unknown []unknownKey) error {
 
 // add makes the attachment, or nothing.
 func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
-	want, err := c.want()
-	if err != nil {
-		return nil, err
-	}
 	if !c.r.L3 && !c.p.observe && c.p.role == makesLinks && !c.r.Version.AtLeast(spec.V030) {
 		return nil, spec.Errorf(spec.CodeConfig,
 			"cniVersion %s cannot say a result without an address: configure ipam, or use 0.3.0 or newer", c.r.Version)
@@ -96,9 +97,10 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 		if err := c.lookUpHostLinks(); err != nil {
 			return nil, err
 		}
-		if want, err = c.want(); err != nil {
-			return nil, err
-		}
+	}
+	want, err := c.want()
+	if err != nil {
+		return nil, err
 	}
 	if err := c.addressable(); err != nil {
 		return nil, err
@@ -177,7 +179,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	if c.r.Prev != nil {
 		res = c.r.Prev.Clone()
 	}
-	if c.r.adopted { // they come again below, as this interface's
+	if c.ipam == nil && len(c.gave.IPs) > 0 { // they come again below, as this interface's
 		res.IPs, res.Routes = nil, nil
 	}
 	switch {
@@ -221,7 +223,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	if err := c.tell(res, want); err != nil {
 		return nil, err
 	}
-	ips := c.r.IPs
+	ips := slices.Clone(c.gave.IPs)
 	if c.p.observe {
 		prefixes, err := addr.Addresses(resource.Iface{Name: link}, c.w)
 		if err != nil {
@@ -238,9 +240,9 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		}
 		res.IPs = append(res.IPs, ip)
 	}
-	for _, rt := range c.r.Routes {
+	for _, rt := range c.gave.Routes {
 		if rt.Dst.Bits() == 0 && !unseen { // skipped where another network's default route was there first (clause P25)
-			if there, err := c.r.route(link, rt).Present(ctx, c.w); err != nil {
+			if there, err := routeBy(c.gave.IPs, link, rt).Present(ctx, c.w); err != nil {
 				return nil, err
 			} else if !there {
 				continue

@@ -67,27 +67,28 @@ func (a *aliases) UnmarshalJSON(b []byte) error {
 // mostAliases bounds what one container may have: a record has to fit in a file.
 const mostAliases = 256
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	p := plan.Plan{plan.Prerequisite(names.Server{Network: r.Network})}
 	n := names.Names{Owner: r.Owner, Domain: strings.ToLower(strings.TrimSuffix(c.DomainName, "."))}
 	n.DNS = spec.DNS{Domain: c.DNS.Domain, Search: c.DNS.Search, Options: c.DNS.Options}
 	if c.DomainName != "" {
 		if err := domain(n.Domain); err != nil {
-			return nil, bad("domainName: %q: %w", c.DomainName, err)
+			return answer, bad("domainName: %q: %w", c.DomainName, err)
 		}
 	}
-	if err := c.names(&n, r); err != nil {
-		return nil, err
+	if err := c.names(&n, r, &answer); err != nil {
+		return answer, err
 	}
 	for i, s := range c.DNS.Nameservers {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			return nil, bad("dns.nameservers[%d]: %q: want an address, such as 192.0.2.53 or 2001:db8::53", i, s)
+			return answer, bad("dns.nameservers[%d]: %q: want an address, such as 192.0.2.53 or 2001:db8::53", i, s)
 		}
 		n.Upstream = append(n.Upstream, a)
 	}
 	if r.Prev == nil { // STATUS
-		return p, nil
+		answer.Plan = p
+		return answer, nil
 	}
 	for _, ip := range r.ContainerIPs() {
 		n.Addrs = append(n.Addrs, ip.Address)
@@ -96,20 +97,21 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	if len(n.Addrs) == 0 {
-		return nil, bad("prevResult: has no address of %s, so its names would lead nowhere: configure ipam", r.IfName)
+		return answer, bad("prevResult: has no address of %s, so its names would lead nowhere: configure ipam", r.IfName)
 	}
 	if len(c.DNS.Nameservers) == 0 {
-		n.Upstream = upstream(n.Gateways, r)
+		n.Upstream = upstream(n.Gateways, r, &answer)
 	}
-	return append(p, n), nil
+	answer.Plan = append(p, n)
+	return answer, nil
 }
 
 // upstream are the name servers that the result names so far. The final result, which CHECK has, names the gateways.
-func upstream(gateways []netip.Addr, r *sdk.Request) (all []netip.Addr) {
+func upstream(gateways []netip.Addr, r *sdk.Request, answer *sdk.Answer) (all []netip.Addr) {
 	for i, s := range r.Prev.DNS.Nameservers {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			r.Warn("prevResult.dns.nameservers[%d]: %q: is no address, so it is not asked", i, s)
+			answer.Warn("prevResult.dns.nameservers[%d]: %q: is no address, so it is not asked", i, s)
 		} else if !slices.Contains(gateways, a) {
 			all = append(all, a)
 		}
@@ -118,7 +120,7 @@ func upstream(gateways []netip.Addr, r *sdk.Request) (all []netip.Addr) {
 }
 
 // names are the container's own, and its aliases.
-func (c conf) names(n *names.Names, r *sdk.Request) error {
+func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 	add := func(s string) {
 		if s = strings.ToLower(s); !slices.Contains(n.Names, s) {
 			n.Names = append(n.Names, s)
@@ -127,7 +129,7 @@ func (c conf) names(n *names.Names, r *sdk.Request) error {
 	const told = "K8S_POD_NAME"
 	if s := r.Told(told); s != "" {
 		if err := label(s); err != nil {
-			r.Warn("%s: %q: %v, so the container is not found by it", told, s, err)
+			answer.Warn("%s: %q: %v, so the container is not found by it", told, s, err)
 		} else {
 			add(s)
 		}
@@ -153,7 +155,7 @@ func (c conf) names(n *names.Names, r *sdk.Request) error {
 		add(s)
 	}
 	if len(n.Names) == 0 && r.ContainerID != "" {
-		r.Warn("CNI_CONTAINERID: %q: is no DNS label, and there is no alias: the container is not found by name",
+		answer.Warn("CNI_CONTAINERID: %q: is no DNS label, and there is no alias: the container is not found by name",
 			r.ContainerID)
 	}
 	return nil

@@ -41,14 +41,14 @@ type conf struct {
 	} `json:"runtimeConfig"`
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	ingress, egress, err := c.parse()
 	if err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	where, link, err := shaped(r)
 	if err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	sent, received := ingress, egress // the host's end sends what the container receives
 	if where == resource.Container {
@@ -61,12 +61,12 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, shape.NoLimit{Owner: r.Owner, Where: where, Link: link})
 	}
 	if received.Rate == 0 {
-		return append(p, shape.NoLimit{Owner: r.Owner, Where: where, Link: link, Incoming: true}), nil
+		return sdk.Answer{Plan: append(p, shape.NoLimit{Owner: r.Owner, Where: where, Link: link, Incoming: true})}, nil
 	}
-	return append(p,
+	return sdk.Answer{Plan: append(p,
 		shape.IFB{Owner: r.Owner, Where: where, For: link},
 		shape.Qdisc{Owner: r.Owner, Where: where, Link: r.LinkName("ifb"), Limit: received},
-		shape.Redirect{Owner: r.Owner, Where: where, Link: link}), nil
+		shape.Redirect{Owner: r.Owner, Where: where, Link: link})}, nil
 }
 
 // shaped is the link that limits are put on: the other end of the container's veth; where that is not on the host, the

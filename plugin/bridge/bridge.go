@@ -94,29 +94,29 @@ func kinds(c conf) []plan.Kind {
 	return append(all, sdk.MasqueradeKinds()...)
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	c.Bridge = sdk.First(c.Bridge, "cni0")
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := c.validate(r); err != nil {
-		return nil, err
+		return answer, err
 	}
 	if !r.L3 {
-		c.Masquerade.WarnIdle(r)
+		c.Masquerade.WarnIdle(&answer)
 		if c.IsGateway {
 			key := "isGateway"
 			if c.IsDefaultGateway {
 				key = "isDefaultGateway"
 			}
-			r.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of",
+			answer.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of",
 				key)
 		}
 	}
 	host, p, err := c.HostName(r)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	if host == c.Bridge || host == c.gatewayLink().Name() {
-		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway",
+		return answer, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway",
 			host)
 	}
 	p = append(p, plan.Required(link.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
@@ -128,7 +128,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	p = append(p, bridge)
 	port, links, err := c.port(r, host, bridge)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	wait := port
 	if port != host {
@@ -148,7 +148,7 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if len(r.IPs) > 0 || !r.L3 {
 		p = append(p, c.history(r))
 	}
-	if r.IsGateway = c.IsGateway; c.IsGateway {
+	if answer.Gateway = c.IsGateway; c.IsGateway {
 		link := c.Bridge
 		if g := c.gatewayLink(); g.VLAN != 0 && r.L3 {
 			link = g.Name()
@@ -179,7 +179,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if asks {
 		p = append(p, alone...)
 	}
-	return p, nil
+	answer.Plan, answer.IPs, answer.Routes = p, r.IPs, r.Routes
+	return answer, nil
 }
 
 // history is what the attachment's addresses and those of its gateways are remembered by.

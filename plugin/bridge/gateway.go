@@ -21,6 +21,6 @@ func (c conf) gateways(r *sdk.Request) {
 		}
 	}
 	if c.IsDefaultGateway {
-		r.AddDefaultRoutes()
+		r.Routes = r.WithDefaultRoutes()
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -60,25 +59,25 @@ func (c conf) hooks() map[string][]argv {
 	}
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if c.Command != nil {
 		if err := command("command", c.Command); err != nil {
-			return nil, err
+			return answer, err
 		}
 	}
 	some := c.CNIOutput != "" || c.Command != nil
 	for _, verb := range []string{"add", "del", "check", "gc", "status"} {
 		for i, argv := range c.hooks()[strings.ToUpper(verb)] {
 			if err := command(fmt.Sprintf("%sHooks[%d]", verb, i), argv); err != nil {
-				return nil, err
+				return answer, err
 			}
 			some = true
 		}
 	}
 	if !some {
-		r.Warn("cniOutput: is missing, and so are command and all hooks: the plugin does nothing")
+		answer.Warn("cniOutput: is missing, and so are command and all hooks: the plugin does nothing")
 	}
-	return nil, nil
+	return answer, nil
 }
 
 func command(key string, argv argv) error {

@@ -25,14 +25,14 @@ type conf struct {
 	} `json:"runtimeConfig"`
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	d := link.Dummy{Owner: r.Owner, Name: r.IfName}
 	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
 	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	if err := mac.ValidMAC(); err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	d.MTU, d.MAC = c.MTU, r.MAC(mac.Value)
 	p := plan.Plan{d}
@@ -40,5 +40,5 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		d.Down = true
 		p = plan.Plan{d, sysctl.IPv6Off{Link: r.IfName}, link.Up{Link: r.IfName}}
 	}
-	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, NoDAD: true})...), nil
+	return sdk.Answer{Plan: append(p, r.Addressing(sdk.Addressing{Link: r.IfName, NoDAD: true})...)}, nil
 }

@@ -28,20 +28,20 @@ type conf struct {
 	IngressPolicy string `json:"ingressPolicy" want:"open|same-bridge|isolated|strict"`                                                                                                          // who may send to the network's containers: open (default), same-bridge, isolated, strict
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	c.IngressPolicy = sdk.First(c.IngressPolicy, filter.PolicyOpen)
 	if err := c.validate(); err != nil {
-		return nil, err
+		return answer, err
 	}
 	if c.Backend == "none" {
-		return nil, nil
+		return answer, nil
 	}
 	if err := servable(r); err != nil {
-		return nil, err
+		return answer, err
 	}
 	link, port := links(r)
 	if c.IngressPolicy != filter.PolicyOpen && r.OnOtherLink() {
-		r.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp",
+		answer.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp",
 			c.IngressPolicy)
 	}
 	forward := filter.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, filter.BackendAuto), Addrs: addrs(r),
@@ -67,7 +67,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, filter.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == filter.BackendIPTables,
 			To: to})
 	}
-	return append(p, forward), nil
+	answer.Plan = append(p, forward)
+	return answer, nil
 }
 
 // subnets are those of the addresses that the policy is for: of the container's interface, or of whatever else is

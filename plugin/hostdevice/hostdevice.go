@@ -41,19 +41,19 @@ type conf struct {
 	} `json:"runtimeConfig"`
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	h := hostdev.HostDevice{Owner: r.Owner, Name: r.IfName}
 	ways := c.ways()
 	if len(ways) > 0 {
 		h.Device, h.Also = ways[0], ways[1:]
 	}
 	if len(ways) == 0 {
-		return plan.Plan{plan.Lacking(spec.Errorf(spec.CodeConfig,
-			"device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime"))}, nil
+		return sdk.Answer{Plan: plan.Plan{plan.Lacking(spec.Errorf(spec.CodeConfig,
+			"device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime"))}}, nil
 	}
 	for _, d := range ways {
 		if err := hostdev.ValidDevice(d); err != nil {
-			return nil, err
+			return sdk.Answer{}, err
 		}
 	}
 	var p plan.Plan
@@ -61,13 +61,13 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		p = append(p, plan.Prerequisite(hostdev.KnownDevice{Device: d, Network: r.Network, Also: ways[i+1:]}))
 	}
 	if err := c.Conflicts.Validate(r); err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	// What ADD found is what CHECK is about: only a link has an address.
 	if d := h.Device; d.ID != "" && (hostdev.UserspaceDriver(d.ID) != "" || r.InContainer() && r.PrevMAC() == "") {
-		return append(p, hostdev.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key}), nil
+		return sdk.Answer{Plan: append(p, hostdev.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key})}, nil
 	}
-	return append(append(p, h), r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...), nil
+	return sdk.Answer{Plan: append(append(p, h), r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...)}, nil
 }
 
 // ways are those by which the configuration says which device.

@@ -24,13 +24,13 @@ type conf struct {
 	RequireMasterUp bool `json:"requireMasterUp"` // refuse a master that is down; else that is warned of, and the interface carries packets when somebody sets the master up
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	if c.Probe() && c.Mode != "" && c.Mode != "l2" {
-		return nil, spec.Errorf(spec.CodeConfig,
+		return sdk.Answer{}, spec.Errorf(spec.CodeConfig,
 			"conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave the key out", c.ConflictDetection, c.Mode)
 	}
-	if !r.L3 {
-		r.Adopt()
+	if !r.L3 && r.Prev != nil && len(r.Prev.IPs) > 0 { // of a plugin before this one
+		r.IPs, r.Routes = r.Prev.IPs, r.Prev.Routes
 	}
 	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true,
 		ByMaster: true, Up: c.RequireMasterUp}
@@ -39,11 +39,11 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	}
 	before, stacked, after, err := r.OnMaster(on)
 	if err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	if c.Master == "" {
 		before = nil // STATUS is not told what a plugin before this one would make
 	}
 	p := append(before, link.IPvlan{Stacked: stacked, Mode: c.Mode, Flag: c.Flag})
-	return append(p, after...), nil
+	return sdk.Answer{Plan: append(p, after...), IPs: r.IPs, Routes: r.Routes}, nil
 }

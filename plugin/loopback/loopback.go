@@ -16,6 +16,6 @@ var Plugin = sdk.Interface("loopback", "sets the container's lo up", want, func(
 
 type conf struct{}
 
-func want(conf, *sdk.Request) (plan.Plan, error) {
-	return plan.Plan{link.Up{Link: "lo"}}, nil
+func want(conf, *sdk.Request) (sdk.Answer, error) {
+	return sdk.Answer{Plan: plan.Plan{link.Up{Link: "lo"}}}, nil
 }

@@ -17,4 +17,7 @@ var Plugin = sdk.Interface("macvlan", "gives a container an interface with a MAC
 
 type conf struct{ sdk.Macvlan }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) { return c.Plan(r, false) }
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
+	p, err := c.Plan(r, false)
+	return sdk.Answer{Plan: p}, err
+}

@@ -18,4 +18,7 @@ var Plugin = sdk.Interface("macvtap",
 
 type conf struct{ sdk.Macvlan }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) { return c.Plan(r, true) }
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
+	p, err := c.Plan(r, true)
+	return sdk.Answer{Plan: p}, err
+}

@@ -75,20 +75,20 @@ func kinds(c conf) []plan.Kind {
 	return []plan.Kind{link.VethKind(""), ovs.PortKind(c.db())}
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	remotes, trunks, err := c.validate(r)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	if c.VxlanID != nil && len(remotes) == 0 {
-		r.Warn("vxlanID: %d: goes without effect: remotes names no host to tunnel to", *c.VxlanID)
+		answer.Warn("vxlanID: %d: goes without effect: remotes names no host to tunnel to", *c.VxlanID)
 	}
 	host, p, err := c.HostName(r)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	if host == c.Bridge {
-		return nil, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge", host)
+		return answer, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge", host)
 	}
 	db, vlans := c.db(), ovs.VLANs{Tag: c.Vlan, Trunks: trunks}
 	bridge := ovs.Bridge{DB: db, Name: c.Bridge, Datapath: c.DatapathType}
@@ -119,7 +119,8 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if !r.L3 {
 		p = append(p, addr.Announce{Link: r.IfName, Port: host})
 	}
-	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, Conflicts: c.Conflicts})...), nil
+	answer.Plan = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, Conflicts: c.Conflicts})...)
+	return answer, nil
 }
 
 // mtu is that of the container's link.

@@ -47,11 +47,11 @@ type mapping struct {
 	AllowFrom        []netip.Prefix `json:"allowFrom"`        // sources that reach the port, beside this host's processes and the container itself; default: all
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	pub := filter.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4,
 		Conditions6: c.ConditionsV6}
 	if err := c.validate(); err != nil {
-		return nil, err
+		return answer, err
 	}
 	for _, ip := range r.ContainerIPs() {
 		switch {
@@ -62,22 +62,22 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	if r.Prev != nil && len(c.RuntimeConfig.PortMappings) > 0 && !pub.To4.IsValid() && !pub.To6.IsValid() {
-		return nil, spec.Errorf(spec.CodeConfig,
+		return answer, spec.Errorf(spec.CodeConfig,
 			"runtimeConfig.portMappings: prevResult has no address of %s that a port could lead to", r.IfName)
 	}
 	if len(c.RuntimeConfig.PortMappings) > 0 && r.OnOtherLink() {
-		r.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not have that",
+		answer.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not have that",
 			r.IfName)
 	}
 	known := map[string]bool{}
 	for i, m := range c.RuntimeConfig.PortMappings {
 		port, err := m.parse(i)
 		if err != nil {
-			return nil, err
+			return answer, err
 		}
 		if r.Prev != nil && port.HostIP.IsValid() && !port.HostIP.IsUnspecified() &&
 			(port.HostIP.Is4() && !pub.To4.IsValid() || port.HostIP.Is6() && !pub.To6.IsValid()) {
-			return nil, spec.Errorf(spec.CodeConfig,
+			return answer, spec.Errorf(spec.CodeConfig,
 				"runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i, port.HostIP)
 		}
 		if text := fmt.Sprint(port.HostIP, " ", port); !known[text] { // podman asks twice for one mapping
@@ -86,13 +86,15 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		}
 	}
 	if c.Backend != "iptables" {
-		return plan.Plan{plan.Required(filter.PacketFilter{}), pub}, nil
+		answer.Plan = plan.Plan{plan.Required(filter.PacketFilter{}), pub}
+		return answer, nil
 	}
 	ipt := filter.PublishIPTables{Publish: pub, MarkBit: 13, SetMarkChain: c.ExternalSetMarkChain}
 	if c.MarkMasqBit != nil {
 		ipt.MarkBit = *c.MarkMasqBit
 	}
-	return plan.Plan{plan.Required(filter.IPTables{Backend: "backend", Table: "nat"}), ipt}, nil
+	answer.Plan = plan.Plan{plan.Required(filter.IPTables{Backend: "backend", Table: "nat"}), ipt}
+	return answer, nil
 }
 
 func (c conf) validate() error {

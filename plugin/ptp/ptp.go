@@ -63,14 +63,13 @@ func gateways(r *sdk.Request) error {
 	return nil
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if err := c.validate(r); err != nil {
-		return nil, err
+		return answer, err
 	}
-	r.IsGateway = true
 	host, p, err := c.HostName(r)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	p = append(append(p, c.Masquerade.Required()...), link.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
@@ -89,5 +88,6 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 				Subnet: ip.Address.Masked()}, to)
 	}
 	p = append(p, c.Masquerade.Plan(r)...)
-	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, NoDAD: true, ByGateway: true})...), nil
+	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, NoDAD: true, ByGateway: true})...)
+	return sdk.Answer{Plan: p, IPs: r.IPs, Routes: r.Routes, Gateway: true}, nil
 }

@@ -91,32 +91,33 @@ func (c *changes) add(key string, do routing.Verb, of routing.Subject) {
 	c.Plan = append(c.Plan, routing.Change{Owner: c.r.Owner, Do: do, Of: of, Key: key, Unchecked: c.unchecked})
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	all := &changes{r: r}
 	o := c.Args.CNI.over(c.override)
 	all.unchecked = o.SkipCheck != nil && *o.SkipCheck
 	if err := o.changes(all); err != nil {
-		return nil, err
+		return answer, err
 	}
 	for i, rt := range c.Routes {
 		if err := rt.change(at("routes", i), all); err != nil {
-			return nil, err
+			return answer, err
 		}
 	}
 	for i, ru := range c.Rules {
 		if err := ru.change(at("rules", i), all); err != nil {
-			return nil, err
+			return answer, err
 		}
 	}
 	for i, n := range c.Neighbours {
 		if err := n.change(at("neighbours", i), all); err != nil {
-			return nil, err
+			return answer, err
 		}
 	}
 	if len(all.Plan) == 0 {
-		r.Warn("routes: is missing, and so are rules and neighbours: the plugin changes nothing")
+		answer.Warn("routes: is missing, and so are rules and neighbours: the plugin changes nothing")
 	}
-	return all.Plan, nil
+	answer.Plan = all.Plan
+	return answer, nil
 }
 
 // changes are what the keys of the route-override plugin ask for, in its order.

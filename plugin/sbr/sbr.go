@@ -31,7 +31,7 @@ type conf struct {
 	AddSourceHints bool     `json:"addSourceHints"`                                                                                                // keep the routes to the interface's subnets in the main table too, and let them name the address that packets are to come from
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	s := routing.SourceRouting{Owner: r.Owner, Hints: c.AddSourceHints}
 	known := func(ip spec.IP) bool {
 		return slices.ContainsFunc(s.Sources, func(src routing.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() })
@@ -45,23 +45,24 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 		s.Table, s.Hints = *c.Table, false
 	}
 	if r.Prev != nil && len(s.Sources) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from",
+		return answer, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from",
 			r.IfName)
 	}
 	if r.Prev != nil {
 		for i, ip := range r.Prev.IPs {
 			if of := r.Prev.InterfaceOf(ip); of != nil && !known(ip) {
-				r.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: only those from addresses of %s are routed by their source",
+				answer.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: only those from addresses of %s are routed by their source",
 					i, ip.Address, of.Name, r.IfName)
 			}
 		}
 	}
 	for i, text := range c.Gateways {
 		if err := c.gateway(i, text, &s, r); err != nil {
-			return nil, err
+			return answer, err
 		}
 	}
-	return plan.Plan{s}, nil
+	answer.Plan = plan.Plan{s}
+	return answer, nil
 }
 
 // gateway makes the i-th of the gateways that of all addresses of its family.

@@ -48,10 +48,10 @@ func (c conf) mac(r *sdk.Request) sdk.Ask {
 		sdk.Ask{Key: "mac", Value: c.MAC})
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	t := link.Tap{Owner: r.Owner, Name: r.IfName}
 	if err := c.validate(r); err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r).Value), c.Bridge, c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
 	var p plan.Plan
@@ -67,5 +67,5 @@ func want(c conf, r *sdk.Request) (plan.Plan, error) {
 	if t.Down && len(r.IPs) == 0 && !r.L3 {
 		p = append(p, link.Up{Link: r.IfName})
 	}
-	return append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Up: true, Idle: true})...), nil
+	return sdk.Answer{Plan: append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Up: true, Idle: true})...)}, nil
 }

@@ -46,23 +46,23 @@ const (
 	dataDir   = "/run/cni/tuning"
 )
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	t := tune.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir), AllowList: allowList}
 	if strings.ContainsRune(c.DataDir, 0) {
-		return nil, spec.Errorf(spec.CodeConfig, "dataDir: %q: a path has no zero byte", c.DataDir)
+		return sdk.Answer{}, spec.Errorf(spec.CodeConfig, "dataDir: %q: a path has no zero byte", c.DataDir)
 	}
 	var err error
 	if t.Sysctls, err = merge(c.Sysctl, c.Args.CNI.Sysctl, r.IfName); err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	if err := c.link(&t, r); err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
 	var p plan.Plan
 	if len(t.Sysctls) > 0 {
 		p = append(p, plan.Prerequisite(sysctl.AllowList{File: allowList, Sysctls: t.Sysctls}))
 	}
-	return append(p, t), nil
+	return sdk.Answer{Plan: append(p, t)}, nil
 }
 
 // link is the part that the interface's attributes have.

@@ -20,11 +20,11 @@ type conf struct {
 	sdk.MasterKeys
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	before, stacked, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master,
 		Ether: true, Up: true})
 	if err != nil {
-		return nil, err
+		return sdk.Answer{}, err
 	}
-	return append(append(before, link.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}), after...), nil
+	return sdk.Answer{Plan: append(append(before, link.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}), after...)}, nil
 }

@@ -22,11 +22,11 @@ type conf struct {
 	Table int    `json:"table" want:"0|1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one"` // the VRF's routing table, 1 to 4294967295 but not 253, 254 and 255; 0, which is the default: that of the VRF if there is one already, else a free one
 }
 
-func want(c conf, r *sdk.Request) (plan.Plan, error) {
+func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	v := routing.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
 	if c.Name == r.IfName {
-		return nil, spec.Errorf(spec.CodeConfig,
+		return sdk.Answer{}, spec.Errorf(spec.CodeConfig,
 			"vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, or a VRF's", c.Name)
 	}
-	return plan.Plan{v}, nil
+	return sdk.Answer{Plan: plan.Plan{v}}, nil
 }

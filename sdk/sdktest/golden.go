@@ -138,8 +138,13 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// These two depend on the machine.
-	return strings.NewReplacer(r.MAC(""), "MAC", r.HostMAC(), "HOSTMAC").Replace(want.String()), nil
+	text := want.Plan.String()
+	for _, machine := range [][2]string{{r.MAC(""), "MAC"}, {r.HostMAC(), "HOSTMAC"}} { // of a plugin that makes links
+		if machine[0] != "" {
+			text = strings.ReplaceAll(text, machine[0], machine[1])
+		}
+	}
+	return text, nil
 }
 
 // route is a destination, a gateway and numbers, of which all but the first may be left out.
