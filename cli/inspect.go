@@ -185,7 +185,8 @@ func (d *doctor) attachmentSeen(c attach.Cached, doc *inspection) *inspected {
 	var inner *kernel.Link
 	if !isGone(c) && c.Netns != "" {
 		d.inside(c, func(ns *kernel.NS) {
-			inner = d.insideSeen(ns, c, i)
+			i.portsSeen(ns, c)
+			inner = d.linkSeen(ns, c, i)
 			if doc.Listeners == nil {
 				doc.Listeners = listening(ns)
 			}

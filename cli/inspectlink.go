@@ -13,8 +13,8 @@ func endOf(l *kernel.Link, where string) linkEnd {
 	return linkEnd{Name: l.Name, Where: where, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU, Up: l.Up}
 }
 
-// insideSeen takes down what an attachment has in its container, and returns its link, if there is one.
-func (d *doctor) insideSeen(ns *kernel.NS, c attach.Cached, i *inspected) *kernel.Link {
+// portsSeen takes down the published ports of an attachment and who listens in its container.
+func (i *inspected) portsSeen(ns *kernel.NS, c attach.Cached) {
 	for _, m := range mappings(c.Capabilities) {
 		p := inspectedPort{Port: m.String(), Listeners: []string{}}
 		if listeners, err := ns.Listeners(m.number(), uint16(m.ContainerPort)); err == nil {
@@ -24,6 +24,10 @@ func (d *doctor) insideSeen(ns *kernel.NS, c attach.Cached, i *inspected) *kerne
 		}
 		i.Ports = append(i.Ports, p)
 	}
+}
+
+// linkSeen takes down what an attachment has in its container, and returns its link, if there is one.
+func (d *doctor) linkSeen(ns *kernel.NS, c attach.Cached, i *inspected) *kernel.Link {
 	l, err := ns.Link(c.IfName)
 	if err != nil {
 		i.Links = append(i.Links, linkEnd{Name: c.IfName, Where: "container", Missing: true})

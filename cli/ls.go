@@ -49,6 +49,12 @@ json has all, and whole IDs.`,
 
 		ValidArgsFunction: a.completeNetworks,
 	}
+	a.filterFlags(c, &f)
+	return c
+}
+
+// filterFlags gives a command the filters of ls.
+func (a *app) filterFlags(c *cobra.Command, f *lsFlags) {
 	c.Flags().StringVar(&f.container, "container", "",
 		"only this `CONTAINER`: pod, name, ID or its beginning, network namespace")
 	c.Flags().StringVar(&f.state, "state", "", "only attachments in this `STATE`: alive, gone or unknown")
@@ -56,33 +62,41 @@ json has all, and whole IDs.`,
 	c.RegisterFlagCompletionFunc("container", a.completeContainers)
 	c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{alive, gone, unknown},
 		cobra.ShellCompDirectiveNoFileComp))
-	return c
 }
 
-func (a *app) ls(network string, f lsFlags) error {
+// selected are the attachments of a network, or of all, that pass the filters, and what is wrong with the cache.
+func (a *app) selected(network string, f lsFlags) (list []attach.Cached, problems []error, err error) {
 	if !slices.Contains([]string{"", alive, gone, unknown}, f.state) {
-		return usage("--state %q: want alive, gone or unknown", f.state)
+		return nil, nil, usage("--state %q: want alive, gone or unknown", f.state)
 	}
 	if err := a.known(network); err != nil {
-		return err
+		return nil, nil, err
 	}
-	list, problems := (&attach.Runtime{}).List(network)
+	list, problems = (&attach.Runtime{}).List(network)
 	if err := unseen(problems); err != nil {
-		return err
+		return nil, nil, err
 	}
 	if f.container != "" {
 		if list = find(f.container, list); len(list) == 0 {
-			return notAttached(f.container)
+			return nil, nil, notAttached(f.container)
 		}
+	}
+	return slices.DeleteFunc(list, func(c attach.Cached) bool {
+		return f.state != "" && f.state != describe(c).State
+	}), problems, nil
+}
+
+func (a *app) ls(network string, f lsFlags) error {
+	list, problems, err := a.selected(network, f)
+	if err != nil {
+		return err
 	}
 	doc := struct {
 		Attachments []listed `json:"attachments"`
 		Problems    []string `json:"problems,omitempty"`
 	}{Attachments: []listed{}}
 	for _, c := range list {
-		if l := describe(c); f.state == "" || f.state == l.State {
-			doc.Attachments = append(doc.Attachments, l)
-		}
+		doc.Attachments = append(doc.Attachments, describe(c))
 	}
 	for _, p := range problems {
 		doc.Problems = append(doc.Problems, p.Error())
@@ -102,7 +116,7 @@ func (a *app) ls(network string, f lsFlags) error {
 	case folded > 0:
 		a.note("%d of network %s are not listed; --all lists them, too", folded, loopbackNetwork)
 	case len(rows) > 0, len(problems) > 0: // what cannot be read may well be attached
-	case f.state != "" && len(list) > 0:
+	case f.state != "":
 		a.print("nothing that is attached is %s\n", f.state)
 	default:
 		a.print("nothing is attached\n")
