@@ -9,6 +9,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -58,7 +60,8 @@ func (a *app) checkOne(f attachmentFlags, args []string) error {
 	if err := t.dead(); err != nil {
 		return err
 	}
-	doc, said, rest := a.compare(t)
+	was := t.former()
+	doc, said, rest := a.compare(t, was)
 	if errors.Is(rest, attach.ErrCorrupt) {
 		const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, " +
 			"or the runtime that attached it, attaches it anew."
@@ -69,7 +72,7 @@ func (a *app) checkOne(f attachmentFlags, args []string) error {
 	}
 	if !doc.OK {
 		a.status = exitDrift
-	} else if was := t.former(); was != nil {
+	} else if was != nil {
 		if d := differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
 			a.note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from "+
 				"what the file says now", t.Name, strings.Join(d, "; "))
@@ -85,9 +88,15 @@ func (a *app) checkOne(f attachmentFlags, args []string) error {
 }
 
 // compare asks the plugins of an attachment what differs, and says it, too, in lines. The error is of those that could
-// not look.
-func (a *app) compare(t *target) (doc checked, said []string, rest error) {
+// not look. Where they find nothing, the links are looked at that ADD answered with: CHECK of other plugins says nothing
+// of one that is down.
+func (a *app) compare(t *target, was *attach.Cached) (doc checked, said []string, rest error) {
 	found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.Continue()))
+	if len(found) == 0 && was != nil {
+		if off := linksOff(was); len(off) > 0 {
+			found = []drifted{{lines: off}}
+		}
+	}
 	doc = checked{attached: t.document(), OK: len(found) == 0}
 	for _, d := range found {
 		doc.Drift = append(doc.Drift, d.lines...)
@@ -100,6 +109,21 @@ func (a *app) compare(t *target) (doc checked, said []string, rest error) {
 		said = append(append(said, "and what could not be looked at:"), doc.Problems...)
 	}
 	return doc, said, rest
+}
+
+// linksOff are the links of an attachment that carry nothing, as far as its namespaces can be opened.
+func linksOff(c *attach.Cached) []string {
+	host, err := kernel.Open("")
+	if err != nil {
+		return nil
+	}
+	defer host.Close()
+	w := &kernel.World{Host: host}
+	if ns, err := kernel.Open(c.Netns); c.Netns != "" && err == nil {
+		defer ns.Close()
+		w.Container = ns
+	}
+	return repair.LinksOff(w, c)
 }
 
 // dead says that the namespace does not exist, or is another than the one that was attached, and what is done about

@@ -140,7 +140,7 @@ func (a *app) checkCached(c attach.Cached, networks map[string]*network) (doc ch
 	}
 	t := &target{network: n, runtime: rt,
 		Attachment: attach.Attachment{ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName}}
-	if doc.checked, said, err = a.compare(t); err != nil && doc.OK {
+	if doc.checked, said, err = a.compare(t, &c); err != nil && doc.OK {
 		doc.OK = false
 		return doc, doc.Problems
 	}

@@ -161,7 +161,7 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 	}
 	defer release()
 	if !a.r.Firewall {
-		a.offline = linksOff(w.Host, a.cached.Result)
+		a.offline = LinksOff(w, a.cached)
 	}
 	if there, err := reference.InNFT(w); there || err != nil {
 		return

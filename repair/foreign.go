@@ -10,30 +10,39 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// linksOff are the links of the host without which an attachment of the reference plugins carries nothing: one that its
-// ADD answered with and that is missing or down, and a host-side interface that has left its bridge.
-func linksOff(host *kernel.NS, result *spec.Result) (off []string) {
-	if result == nil {
+// LinksOff are the links without which an attachment carries nothing, whatever plugin made it: one that its ADD
+// answered with and that is missing or down, on the host or in the container, and a host-side interface that has left
+// its bridge.
+func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
+	if c.Result == nil {
 		return nil
 	}
-	var bridge *kernel.Link
-	for _, i := range result.Interfaces {
-		if i.Sandbox != "" {
-			continue
-		}
-		l, err := host.Link(i.Name)
+	look := func(ns *kernel.NS, name string) *kernel.Link {
+		l, err := ns.Link(name)
 		switch {
 		case err != nil:
 			off = append(off, err.Error())
-			continue
+			return nil
 		case !l.Up:
 			off = append(off, fmt.Sprintf("link %s is down", l.Name))
-		case l.Kind == "veth" && bridge != nil && l.Master == 0:
+		}
+		return l
+	}
+	var bridge *kernel.Link
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
+		l := look(w.Host, i.Name)
+		if l != nil && l.Up && l.Kind == "veth" && bridge != nil && l.Master == 0 {
 			off = append(off, fmt.Sprintf("link %s is not a port of bridge %s", l.Name, bridge.Name))
 		}
-		if l.Kind == "bridge" {
+		if l != nil && l.Kind == "bridge" {
 			bridge = l
 		}
+	}
+	if w.Container != nil {
+		look(w.Container, c.IfName)
 	}
 	return off
 }
