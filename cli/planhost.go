@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// lacks is what the host as it is now would not give an ADD of t: what our plugins require, and ports that are taken.
+// lacks is what the host as it is now would not give an ADD of t: what our plugins require, kinds of links that its
+// kernel lacks, and ports that are taken.
 // What the host does not let be seen is left out.
 func (t *target) lacks(ctx context.Context) (warnings []string) {
 	host, err := kernel.Open("")
@@ -33,7 +35,9 @@ func (t *target) lacks(ctx context.Context) (warnings []string) {
 			continue
 		}
 		if err := p.Unmet(ctx, host, conf); err != nil && !denied(err) {
-			warnings = append(warnings, fmt.Sprintf("%s: %v", p.Name, err))
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				warnings = append(warnings, p.Name+": "+line)
+			}
 		}
 	}
 	if t.publishes() {

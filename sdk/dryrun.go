@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -56,7 +57,7 @@ func Clears(r plan.Resource) bool {
 	return ok && c.Clears()
 }
 
-// Unmet is what a configuration requires of the host and the host does not have; nothing of it is changed.
+// Unmet is what a configuration requires of the host and of its kernel and is not there; nothing of it is changed.
 func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) error {
 	if p.plan == nil {
 		return nil
@@ -71,7 +72,7 @@ func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) err
 	}
 	w := newWorld()
 	w.Host = host
-	return want.Plan.Required().Verify(ctx, w)
+	return errors.Join(want.Plan.Required().Verify(ctx, w), possible(w, want.Plan))
 }
 
 // Sweep removes what the plugins have made on the host for attachments of the network that are not among valid, but

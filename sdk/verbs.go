@@ -420,10 +420,18 @@ func (c *call) status(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	if err := possible(c.w, want); err != nil {
+		return withCode(spec.CodeUnavailable, err)
+	}
+	return nil
+}
+
+// possible says what the kernel lacks that a plan needs.
+func possible(w *kernel.World, want plan.Plan) error {
 	for _, r := range want {
 		if p, ok := plan.Unwrap(r).(resource.Prober); ok {
-			if err := p.Possible(c.w); err != nil {
-				return withCode(spec.CodeUnavailable, err)
+			if err := p.Possible(w); err != nil {
+				return err
 			}
 		}
 	}
