@@ -114,6 +114,11 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 			return nil, usage("--dns %s: want the address of a name server", s)
 		}
 	}
+	for _, s := range f.aliases {
+		if err := spec.ValidLabel(s); err != nil {
+			return nil, usage("--alias %q: %w", s, err)
+		}
+	}
 	if f.name != "" {
 		if err := spec.ValidContainerID(f.name); err != nil || len(f.name) > 64 {
 			return nil, usage("--name %s: want at most 64 letters, digits, dots, dashes and underscores", f.name)

@@ -128,17 +128,17 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 	}
 	const told = "K8S_POD_NAME"
 	if s := r.Told(told); s != "" {
-		if err := label(s); err != nil {
+		if err := spec.ValidLabel(s); err != nil {
 			answer.Warn("%s: %q: %v, so the container is not found by it", told, s, err)
 		} else {
 			add(s)
 		}
 	}
 	id := r.ContainerID
-	if len(id) > longest {
+	if len(id) > spec.MaxLabel {
 		id = id[:12]
 	}
-	if label(id) == nil {
+	if spec.ValidLabel(id) == nil {
 		add(id)
 	}
 	asked, path := c.RuntimeConfig.Aliases.list, "runtimeConfig.aliases"
@@ -149,7 +149,7 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 		return bad("%s: %d names: want at most %d", path, len(asked), mostAliases)
 	}
 	for i, s := range asked {
-		if err := label(s); err != nil {
+		if err := spec.ValidLabel(s); err != nil {
 			return bad("%s[%d]: %q: %w", path, i, s, err)
 		}
 		add(s)
@@ -161,28 +161,10 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 	return nil
 }
 
-// longest is the number of characters of a DNS label (RFC 1035, 2.3.4).
-const longest = 63
-
-// label is nil for a DNS label. Underscores are taken, which names of containers often have.
-func label(s string) error {
-	const want = "want a DNS label: 1 to 63 letters, digits, dashes and underscores, without a dash at either end"
-	other := func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
-	}
-	switch {
-	case s == "" || len(s) > longest || strings.ContainsFunc(s, other) || s[0] == '-' || s[len(s)-1] == '-':
-		return errors.New(want)
-	case strings.EqualFold(s, "localhost"):
-		return errors.New("is the name that every host has for itself (RFC 6761)")
-	}
-	return nil
-}
-
 // domain is nil for a domain name.
 func domain(s string) error {
 	for part := range strings.SplitSeq(s, ".") {
-		if label(part) != nil || len(s) > 190 {
+		if spec.ValidLabel(part) != nil || len(s) > 190 {
 			return fmt.Errorf("want a domain, such as dns.podman: at most 190 characters, DNS labels with dots between them")
 		}
 	}
