@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A Reference is what there is to say of a plugin: the same as on its page below docs/plugins.
+// A Reference is what there is to say of a plugin, the same as on its page below docs/plugins, or of a list.
 type Reference struct {
 	Name     string         `json:"name"`
 	Synopsis string         `json:"synopsis"`
@@ -20,7 +20,7 @@ type Reference struct {
 	Keys     []ReferenceKey `json:"keys"`
 }
 
-// A ReferenceKey is a key of its configuration.
+// A ReferenceKey is a key of a configuration.
 type ReferenceKey struct {
 	Path  string `json:"path"`
 	Value string `json:"value"`
@@ -44,10 +44,12 @@ func (a *app) explainCommand() *cobra.Command {
 		Short: "Explain a plugin, a key of its configuration, an error code, or a finding of doctor",
 		Long: `Explain a plugin, a key of its configuration, an error code of the protocol, or a finding of "fairlead doctor".
 The text is that of the reference pages. KEY may be a path, as errors name it, and stand without a PLUGIN: then it is
-explained for each plugin that has it.`,
+explained for each plugin that has it. "list" stands for what is not a plugin's own: the keys of a network configuration
+list, such as cniVersions, and those that every plugin in it may have, such as capabilities.`,
 		Example: `  fairlead explain bridge                 what the plugin does, and its keys
   fairlead explain bridge.vlanTrunk       a key, and those inside of it
   fairlead explain mtu                    a key, for each plugin that has it
+  fairlead explain list                   the keys of a list itself
   fairlead explain code 11                an error code
   fairlead explain bridge-missing         a finding`,
 		Args: func(c *cobra.Command, args []string) error {

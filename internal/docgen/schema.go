@@ -109,17 +109,29 @@ func listSchema() ([]byte, error) {
 			chained = append(chained, p.Name)
 		}
 	}
-	flag := object{"anyOf": []any{object{"type": "boolean"}, matches("^([tT][rR][uU][eE]|[fF][aA][lL][sS][eE])?$")}}
+	flag := []any{object{"type": "boolean"}, matches("^([tT][rR][uU][eE]|[fF][aA][lL][sS][eE])?$")}
 	all := everybodys()
+	said := func(path string, schema object) object {
+		for _, k := range listReference().Keys {
+			if k.Path == path {
+				schema["description"] = k.Doc
+			}
+		}
+		return schema
+	}
 	return marshal(object{
 		"$schema":     "https://json-schema.org/draft/2020-12/schema",
 		"title":       "network configuration list",
 		"description": "a network: its plugins in order",
 		"type":        "object",
 		"properties": object{
-			"cniVersion": all["cniVersion"], "cniVersions": all["cniVersions"], "name": all["name"],
-			"disableCheck": flag, "disableGC": flag, "loadOnlyInlinedPlugins": flag,
-			"plugins": object{
+			"cniVersion":             said("cniVersion", all["cniVersion"].(object)),
+			"cniVersions":            said("cniVersions", all["cniVersions"].(object)),
+			"name":                   said("name", all["name"].(object)),
+			"disableCheck":           said("disableCheck", object{"anyOf": flag}),
+			"disableGC":              said("disableGC", object{"anyOf": flag}),
+			"loadOnlyInlinedPlugins": said("loadOnlyInlinedPlugins", object{"anyOf": flag}),
+			"plugins": said("plugins", object{
 				"type": "array", "minItems": 1, "items": object{"$ref": "#/$defs/plugin"},
 				"prefixItems": []any{object{
 					"description": "the first plugin has nothing that it could add to",
@@ -128,7 +140,7 @@ func listSchema() ([]byte, error) {
 						object{"properties": object{"type": object{"not": object{"enum": chained}}}},
 					},
 				}},
-			},
+			}),
 		},
 		"required": []any{"name"},
 		"if": object{
@@ -139,8 +151,9 @@ func listSchema() ([]byte, error) {
 		"$defs": object{"plugin": object{
 			"type": "object",
 			"properties": object{
-				"type":         object{"type": "string", "pattern": `^[^/\\]+$`, "not": object{"enum": givers}},
-				"capabilities": all["capabilities"],
+				"type": said("plugins[].type",
+					object{"type": "string", "pattern": `^[^/\\]+$`, "not": object{"enum": givers}}),
+				"capabilities": said("plugins[].capabilities", all["capabilities"].(object)),
 			},
 			"required": []any{"type"},
 			"allOf":    rules,
