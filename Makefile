@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install uninstall release test test-vm demo bench bench-vm lint generate clean
+.PHONY: help build install uninstall release test test-vm demo bench bench-vm docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -49,7 +49,7 @@ install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR
 	  $$share/fish/vendor_completions.d; \
 	install -m 644 LICENSE docs/*.svg $(DOC); \
 	install -m 644 docs/examples/* $(DOC)/examples; install -m 644 docs/schema/* $(DOC)/schema; \
-	for f in README.md CHANGELOG.md; do sed -E '$(TOP)' $$f >$(DOC)/$$f; done; \
+	for f in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md; do sed -E '$(TOP)' $$f >$(DOC)/$$f; done; \
 	for f in docs/*.md; do sed -E '$(PAGE)' $$f >$(DOC)/$${f##*/}; done; \
 	for f in docs/plugins/*.md; do sed -E '$(PLUGIN)' $$f >$(DOC)/plugins/$${f##*/}; done; \
 	$(HERE) completion bash >$$share/bash-completion/completions/fairlead; \
@@ -106,6 +106,10 @@ bench-vm: build ## the same in the virtual machine, of what few kernels have
 	$(GO) build -trimpath -o $(BIN)/bench ./bench && $(GO) build -o $(BIN)/vm ./internal/vm
 	$(BIN)/vm $(BIN)/bench -plugins $(BIN)/cni -virtual -json > $(BIN)/bench.json || { cat $(BIN)/bench.json; exit 1; }
 	$(BIN)/bench -from $(BIN)/bench.json -md docs/performance.md
+
+# Opens from the disk, without a server: bin/site/index.html.
+docs: ## the documentation as a web site, in bin/site; a link that leads nowhere is an error
+	$(GO) -C internal/site run . -root ../.. -source $(SOURCE) -out $(abspath $(BIN))/site
 
 lint: ## gofmt, go vet, staticcheck and the architecture
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

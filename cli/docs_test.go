@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -49,10 +50,10 @@ func TestReadmePlugins(t *testing.T) {
 	}
 }
 
-// Every link in our documents leads to a file that is there.
+// Every link in our documents leads to a file that is there, and to a heading in it if it names one.
 func TestDocLinks(t *testing.T) {
-	links := 0
-	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/plugins/*.md"} {
+	links, anchors := 0, 0
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/*/*.md"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -62,18 +63,47 @@ func TestDocLinks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, m := range regexp.MustCompile(`\]\(([^)# ]+)[^)]*\)`).FindAllStringSubmatch(string(text), -1) {
+			for _, m := range regexp.MustCompile(`\]\(([^)# ]*)(#[^) ]+)?[^)]*\)`).FindAllStringSubmatch(string(text), -1) {
 				if strings.Contains(m[1], "://") {
 					continue
 				}
 				links++
-				if _, err := os.Stat(filepath.Join(filepath.Dir(file), m[1])); err != nil {
+				target := filepath.Join(filepath.Dir(file), m[1])
+				if m[1] == "" {
+					target = file
+				}
+				if _, err := os.Stat(target); err != nil {
 					t.Errorf("%s: %v", strings.TrimPrefix(file, "../"), err)
+				} else if m[2] != "" {
+					anchors++
+					if !slices.Contains(headings(t, target), m[2]) {
+						t.Errorf("%s: %s has no heading %s", strings.TrimPrefix(file, "../"), target, m[2])
+					}
 				}
 			}
 		}
 	}
-	if links < 100 {
-		t.Errorf("%d links: the test does not see them", links)
+	if links < 100 || anchors < 3 {
+		t.Errorf("%d links, %d to headings: the test does not see them", links, anchors)
 	}
+}
+
+// headings are the anchors of a document's headings, as GitHub names them.
+func headings(t *testing.T, file string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := false
+	for line := range strings.Lines(string(text)) {
+		code = code != strings.HasPrefix(line, "```")
+		heading, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " ")
+		if !ok || code || !strings.HasPrefix(line, "#") {
+			continue
+		}
+		heading = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(heading)), " ", "-")
+		all = append(all, "#"+regexp.MustCompile(`[^\pL\pN_-]`).ReplaceAllString(heading, ""))
+	}
+	return all
 }
