@@ -37,21 +37,21 @@ build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copi
 DOC      = $(DESTDIR)$(PREFIX)/share/doc/fairlead
 SOURCE  := https://github.com/fairlead-cni/fairlead/blob/main
 TOP     := s,\]\((docs/man|[a-ce-z.][^:)]*)\),]($(SOURCE)/\1),g; s,\]\(docs/,](,g
-PAGE    := s,\]\(\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./,](,g
-PLUGIN  := s,\]\(\.\./\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./\.\./,](../,g
+PAGE    := s,\]\(man\),]($(SOURCE)/docs/man),; s,\]\(\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./,](,g
+BELOW   := s,\]\(\.\./\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./\.\./,](../,g
 install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, completions, manual pages, documents; below DESTDIR
 	@test -x $(BIN)/fairlead && test -d $(BIN)/cni || { echo 'make build comes first'; exit 1; }
 	install -D -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/fairlead
 	$(HERE) install --from $(BIN)/cni --dir $(DESTDIR)$(CNIDIR)
 	@set -e; share=$(DESTDIR)$(PREFIX)/share; units=$(DESTDIR)$(PREFIX)/lib/systemd/system; umask 022; \
 	for n in 1 5 7; do mkdir -p $$share/man/man$$n; install -m 644 docs/man/*.$$n $$share/man/man$$n; done; \
-	mkdir -p $(DOC)/plugins $(DOC)/examples $(DOC)/schema $$units $$share/bash-completion/completions $$share/zsh/site-functions \
+	mkdir -p $(DOC)/examples $(DOC)/schema $$units $$share/bash-completion/completions $$share/zsh/site-functions \
 	  $$share/fish/vendor_completions.d; \
 	install -m 644 LICENSE docs/*.svg $(DOC); \
 	install -m 644 docs/examples/* $(DOC)/examples; install -m 644 docs/schema/* $(DOC)/schema; \
 	for f in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md; do sed -E '$(TOP)' $$f >$(DOC)/$$f; done; \
 	for f in docs/*.md; do sed -E '$(PAGE)' $$f >$(DOC)/$${f##*/}; done; \
-	for f in docs/plugins/*.md; do sed -E '$(PLUGIN)' $$f >$(DOC)/plugins/$${f##*/}; done; \
+	for f in docs/*/*.md; do d=$${f%/*}; mkdir -p $(DOC)/$${d#docs/}; sed -E '$(BELOW)' $$f >$(DOC)/$${f#docs/}; done; \
 	$(HERE) completion bash >$$share/bash-completion/completions/fairlead; \
 	$(HERE) completion zsh >$$share/zsh/site-functions/_fairlead; \
 	$(HERE) completion fish >$$share/fish/vendor_completions.d/fairlead.fish; \

@@ -1,0 +1,114 @@
+package dist
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Readers copy what our pages tell them to run: each page is run in a throw-away host of its own, after `make build`. Blocks of
+// "sh" are run one after the other, and a block of "text" below one is what it prints. "…" stands for what differs from host to host,
+// on a line of its own for any lines. Blocks of "json" are written to the file that the line before names.
+func TestDocCommands(t *testing.T) {
+	bin := build(t)
+	how, err := filepath.Glob("../../docs/howto/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(how, "../../docs/getting-started.md") {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".md"), func(t *testing.T) {
+			t.Parallel()
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !runPage(t, bin, string(text)) {
+				t.Errorf("%s has no command", file)
+			}
+		})
+	}
+}
+
+// A step of a page is a script and what it prints, or nil where the page does not say.
+type step struct {
+	script string
+	says   []string
+}
+
+var (
+	fence   = regexp.MustCompile("(?s)([^\n]*)\n+```(sh|json|text)\n(.*?)\n```\n")
+	confDir = regexp.MustCompile("`(/etc/[^`]*)`[^`]*$")
+)
+
+func steps(page string) (all []step) {
+	for _, m := range fence.FindAllStringSubmatch(page, -1) {
+		file := confDir.FindStringSubmatch(m[1])
+		switch {
+		case m[2] == "sh":
+			all = append(all, step{script: m[3]})
+		case m[2] == "json" && file != nil:
+			all = append(all, step{script: "cat >" + file[1] + " <<'END'\n" + m[3] + "\nEND"})
+		case m[2] == "text" && len(all) > 0:
+			all[len(all)-1].says = strings.Split(m[3], "\n")
+		}
+	}
+	return all
+}
+
+// runPage reports whether the page has commands at all.
+func runPage(t *testing.T, bin, page string) bool {
+	t.Helper()
+	all := steps(page)
+	dir := t.TempDir()
+	if err := os.Symlink(bin, filepath.Join(dir, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	// make has built it all, and root of the throw-away host is who types.
+	for name, does := range map[string]string{"make": "true", "sudo": `exec "$@"`, "systemctl": "true"} {
+		write(t, filepath.Join(dir, "stubs", name), "#!/bin/sh\n"+does+"\n")
+	}
+	var script strings.Builder
+	script.WriteString("set -e; exec 2>&1; export PATH=$PWD/stubs:$PWD/bin:$PATH HOME=$PWD\n")
+	for i, s := range all {
+		fmt.Fprintf(&script, "printf '\\n@@%d\\n'\n%s\n", i, s.script)
+	}
+	script.WriteString("printf '\\n@@end\\n'\n")
+	cmd := exec.Command(filepath.Join(bin, "fairlead"), "host", "--", "sh", "-c", script.String())
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+		return true
+	}
+	rest := string(out)
+	for i, s := range all {
+		next := fmt.Sprintf("\n@@%d\n", i+1)
+		if i == len(all)-1 {
+			next = "\n@@end\n"
+		}
+		_, rest, _ = strings.Cut(rest, fmt.Sprintf("@@%d\n", i))
+		said, _, _ := strings.Cut(rest, next)
+		if s.says != nil && !matches(s.says, said) {
+			t.Errorf("%s\nprints\n%s\nand the page says\n%s", s.script, said, strings.Join(s.says, "\n"))
+		}
+	}
+	return len(all) > 0
+}
+
+func matches(says []string, said string) bool {
+	var b strings.Builder
+	b.WriteString(`^\n*`)
+	for _, line := range says {
+		if line == "…" {
+			b.WriteString(`(?s:.*?)`)
+			continue
+		}
+		line = strings.ReplaceAll(regexp.QuoteMeta(strings.TrimRight(line, " ")), "…", `.*`)
+		b.WriteString(regexp.MustCompile(` {2,}`).ReplaceAllString(line, ` +`) + ` *\n`) // columns are as wide as their words
+	}
+	return regexp.MustCompile(b.String() + `\n*$`).MatchString(said + "\n")
+}
