@@ -50,6 +50,28 @@ func TestReadmePlugins(t *testing.T) {
 	}
 }
 
+// README.md quotes docs/performance.md: its figures are medians there.
+func TestReadmeFigures(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../docs/performance.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| [^|]+ \| ([\d.]+) \| ([\d.]+) \|$`).FindAllStringSubmatch(string(readme), -1)
+	if len(rows) != 3 {
+		t.Fatalf("README.md has %d figures", len(rows))
+	}
+	for _, row := range rows {
+		side := regexp.MustCompile(`\| ` + regexp.QuoteMeta(row[1]) + ` \[[^|]*\|[^|]*\| ` + regexp.QuoteMeta(row[2]) + ` \[`)
+		if !side.Match(page) {
+			t.Errorf("docs/performance.md does not have %s beside %s: write what it has into README.md", row[1], row[2])
+		}
+	}
+}
+
 // Every link in our documents leads to a file that is there, and to a heading in it if it names one.
 func TestDocLinks(t *testing.T) {
 	links, anchors := 0, 0
@@ -106,4 +128,39 @@ func headings(t *testing.T, file string) (all []string) {
 		all = append(all, "#"+regexp.MustCompile(`[^\pL\pN_-]`).ReplaceAllString(heading, ""))
 	}
 	return all
+}
+
+// Each test that a document names beside its package exists there.
+func TestDocTests(t *testing.T) {
+	named := 0
+	for _, file := range []string{"../SECURITY.md", "../docs/advisories.md", "../docs/compatibility.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("`([a-z0-9/]+)` ((?:Test\\w+(?: \\([^)]*\\))?(?:, )?)+)").FindAllStringSubmatch(string(text), -1) {
+			for _, test := range regexp.MustCompile(`Test\w+`).FindAllString(m[2], -1) {
+				named++
+				if !has(t, filepath.Join("..", m[1]), "func "+test+"(") {
+					t.Errorf("%s: there is no %s in %s", file, test, m[1])
+				}
+			}
+		}
+	}
+	if named < 30 {
+		t.Errorf("%d tests are named: this one does not see them", named)
+	}
+}
+
+// has says whether a test file of the package in dir has the text.
+func has(t *testing.T, dir, text string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		content, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(content), text)
+	})
 }
