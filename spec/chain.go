@@ -1,6 +1,8 @@
 package spec
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,61 +104,102 @@ func (l *List) Chain() (doc []byte, folded bool, err error) {
 	if len(flat.Plugins) == 0 {
 		return nil, false, fmt.Errorf("network %s has no plugin", l.Name)
 	}
-	var entry Object
-	if err := entry.Set("type", ChainType); err != nil {
-		return nil, false, err
-	}
-	if all := flat.Capabilities(); len(all) > 0 {
-		if err := entry.Set("capabilities", all); err != nil {
-			return nil, false, err
+	head := fmt.Sprintf(`{"type": %q, `, ChainType)
+	if all := slices.Sorted(maps.Keys(flat.Capabilities())); len(all) > 0 {
+		for i, name := range all {
+			key, err := encode(name)
+			if err != nil {
+				return nil, false, err
+			}
+			all[i] = string(key) + ": true"
 		}
+		head += `"capabilities": {` + strings.Join(all, ", ") + "}, "
 	}
-	if err := entry.Set("plugins", flat.objects()); err != nil {
-		return nil, false, err
-	}
-	return l.with([]json.RawMessage{mustRaw(entry)})
+	return l.with(flat.Plugins, head+`"plugins": [`, "]}")
 }
 
-// WriteOut is the opposite of Chain.
+// WriteOut is the opposite of Chain. Of a document with each plugin at the beginning of a line, as Chain writes it, it
+// makes the same bytes that Chain was given.
 func (l *List) WriteOut() (doc []byte, folded bool, err error) {
-	return l.with(l.WrittenOut().objects())
+	return l.with(l.WrittenOut().Plugins, "", "")
 }
 
-func (l *List) objects() (all []json.RawMessage) {
-	for _, c := range l.Plugins {
-		all = append(all, mustRaw(c.Object))
-	}
-	return all
-}
-
-// mustRaw is an object, which is JSON already.
-func mustRaw(o Object) json.RawMessage {
-	raw, _ := o.MarshalJSON()
-	return raw
-}
-
-// with is the document of l with other plugins.
-func (l *List) with(plugins []json.RawMessage) (doc []byte, folded bool, err error) {
+// with is the document of l with other plugins, each as it was written and at the beginning of a line. They stand
+// between head and tail, where these are not empty. All else stays as it is.
+func (l *List) with(plugins []*Conf, head, tail string) (doc []byte, folded bool, err error) {
 	o, err := ParseObject(l.Raw)
 	if err != nil {
 		return nil, false, err
 	}
 	var here []json.RawMessage
-	if raw, ok := o.Get("plugins"); ok {
-		if err := json.Unmarshal(raw, &here); err != nil {
-			return nil, false, err
-		}
+	raw, ok := o.Get("plugins")
+	if ok {
+		err = json.Unmarshal(raw, &here)
+	} else {
+		err = o.Set("plugins", []any{})
+	}
+	if err != nil {
+		return nil, false, err
 	}
 	if folded = len(here) < len(l.Plugins); folded {
 		if err := o.Set("loadOnlyInlinedPlugins", true); err != nil {
 			return nil, false, err
 		}
 	}
-	if err := o.Set("plugins", plugins); err != nil {
-		return nil, false, err
+	text := bytes.TrimSpace(l.Raw)
+	if folded || !ok || !bytes.ContainsRune(text, '\n') {
+		if text, err = o.MarshalJSON(); err != nil {
+			return nil, false, err
+		}
+		text = indent(text)
 	}
-	raw, err := o.MarshalJSON()
-	return indent(raw), folded, err
+	d, bad := openObject(text, "the configuration")
+	if bad != nil {
+		return nil, false, bad
+	}
+	var at node
+	base, unit := "", "  "
+	for _, m := range d.root.members {
+		if m.key == "plugins" {
+			at = m.node
+			base, _ = lead(text, m.at)
+			unit = cmp.Or(base, unit)
+		}
+	}
+	if len(at.items) > 0 {
+		if deeper, first := lead(text, at.items[0].start); first && strings.HasPrefix(deeper, base) && deeper != base {
+			unit = deeper[len(base):]
+		}
+	}
+	deep := base + unit
+	if head != "" {
+		head, tail, deep = "\n"+deep+head, "\n"+deep+tail, deep+unit
+	}
+	var all []string
+	for _, p := range plugins {
+		raw := mustRaw(p.Object)
+		was := ""
+		if i := bytes.Index(l.Raw, raw); i >= 0 {
+			was, _ = lead(l.Raw, i)
+		}
+		all = append(all, "\n"+deep+strings.ReplaceAll(string(raw), "\n"+was, "\n"+deep))
+	}
+	array := "[" + head + strings.Join(all, ",") + tail + "\n" + base + "]"
+	return slices.Concat(text[:at.start], []byte(array), text[at.end:]), folded, nil
+}
+
+// lead is the white space that the line begins with in which an offset is, and whether nothing else comes before the
+// offset.
+func lead(text []byte, at int) (space string, first bool) {
+	line := text[bytes.LastIndexByte(text[:at], '\n')+1 : at]
+	rest := bytes.TrimLeft(line, " \t")
+	return string(line[:len(line)-len(rest)]), len(rest) == 0
+}
+
+// mustRaw is an object, which is JSON already.
+func mustRaw(o Object) json.RawMessage {
+	raw, _ := o.MarshalJSON()
+	return raw
 }
 
 // Fold is the value of a key in any case, the exact one where that is there too.

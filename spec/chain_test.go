@@ -98,3 +98,29 @@ func TestGiven(t *testing.T) {
 		t.Errorf("it is %s", b)
 	}
 }
+
+// A document comes back from a chain as it was, keys, order and white space, if each of its plugins begins a line.
+//
+// clause: C3
+func TestChainLayout(t *testing.T) {
+	pretty, err := json.MarshalIndent(json.RawMessage(longhand), "", "    ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, doc := range []string{
+		"{\n  \"cniVersion\": \"1.0.0\", \"cniVersions\": [\"1.0.0\", \"1.1.0\"],\n  \"name\": \"n\",\n  \"plugins\": [\n" +
+			"    {\"type\": \"a\", \"capabilities\": {\"ips\": true},\n     \"z\": [1,  2]},\n    {\"type\": \"b\"}\n  ]\n}",
+		"{\"cniVersion\": \"1.0.0\", \"name\": \"n\", \"plugins\": [\n\t{\"type\": \"a\"},\n\t{\"type\": \"b\"}\n]}",
+		"{\"plugins\": [\n  {\"type\": \"a\"}\n],\n  \"name\": \"n\", \"x\":  {\"y\" : 1}}",
+		string(pretty),
+	} {
+		chain, _, err := parsed(t, doc).Chain()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, _, err := parsed(t, string(chain)).WriteOut()
+		if err != nil || string(back) != doc {
+			t.Errorf("chained it is %s\nand back %s\nand not %s: %v", chain, back, doc, err)
+		}
+	}
+}
