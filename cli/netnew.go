@@ -26,6 +26,7 @@ type wish struct {
 	subnets              []string
 	ipv6, isolated, dhcp bool
 	closed               bool // no way out by masquerade
+	names                bool // containers find each other by name
 }
 
 func (a *app) newCommand() *cobra.Command {
@@ -35,6 +36,8 @@ func (a *app) newCommand() *cobra.Command {
 		Short: "Write the configuration of a new network",
 		Long: `Write the configuration of a new network NAME to FILE (default: NAME.conflist in $NETCONFPATH, else
 /etc/cni/net.d; - is the standard output), and say what attaching to it would make. A file that exists is left alone.
+Runtimes read the files *.conflist of the directory by name, hidden ones too; containerd and CRI-O attach pods to the
+network of the first one. So there is a warning where the new file comes first, and 90-NAME.conflist comes late.
 
 By default the network is a bridge that is called as the network is, with a subnet that nothing else here has,
 masquerade to the outside and published ports. With --master it is a part of the network of a link of the host, by
@@ -42,6 +45,7 @@ macvlan, whose addresses come from a DHCP server (--dhcp) or of a part of that n
 terminal, what no flag says is asked.`,
 		Example: `  fairlead net new lan --subnet 10.1.2.0/24 --ipv6
   fairlead net new db --isolated --no-masquerade
+  fairlead net new apps --names
   fairlead net new office --master eth0 --dhcp`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := spec.ValidName(args[0]); err != nil {
@@ -65,6 +69,8 @@ terminal, what no flag says is asked.`,
 	f.BoolVar(&w.ipv6, "ipv6", false, "add an IPv6 subnet that derives from the network's name")
 	f.BoolVar(&w.dhcp, "dhcp", false, "have a DHCP server on the link give the addresses")
 	f.BoolVar(&w.isolated, "isolated", false, "let nothing in from other networks and containers of this one")
+	f.BoolVar(&w.names, "names", false,
+		"let the containers find each other by name, by the plugin alias and fairlead dns")
 	f.BoolVar(&w.closed, "no-masquerade", false, "do not masquerade what leaves the network")
 	return c
 }
@@ -103,6 +109,9 @@ func (w *wish) ask(a *app, c *cobra.Command, name string) {
 	}
 	if !said("isolated") && w.master == "" {
 		w.isolated = yes("Let nothing in from other networks and containers of this one?")
+	}
+	if !said("names") && w.master == "" && !w.dhcp {
+		w.names = yes("Let the containers find each other by name?")
 	}
 }
 
@@ -166,6 +175,9 @@ func (a *app) make(name, file string, w wish) error {
 		}{strings.TrimSuffix(file, "-"), doc, steps})
 	}
 	if file != "-" {
+		if order := placed(file); order != "" {
+			a.note("warning: %s", order)
+		}
 		a.note("%s is written; an add would make this:", file)
 	}
 	for _, note := range t.lacks(a.interruptible()) {
@@ -173,6 +185,16 @@ func (a *app) make(name, file string, w wish) error {
 	}
 	t.tree(a.style(out), steps).print(out, a.style(out))
 	return nil
+}
+
+// placed says that a file's name has runtimes take it for the default network.
+func placed(file string) string {
+	lists, _ := spec.LoadDir(filepath.Dir(file))
+	if len(lists) < 2 || lists[0].File != file {
+		return ""
+	}
+	return fmt.Sprintf("%s comes before %s by name: containerd and CRI-O, which take the first one there, attach new pods to it",
+		file, filepath.Base(lists[1].File))
 }
 
 // create writes a file that is not there yet.
@@ -202,6 +224,9 @@ func (w *wish) list(name string) (doc []byte, l *spec.List, err error) {
 			"passes the host by")
 	case w.master != "" && !w.dhcp && len(w.subnets) == 0: // a subnet of its own would reach nobody on the link
 		return nil, nil, usage("--master: the addresses have to be of the link's network: add --dhcp, or --subnet")
+	case w.names && (w.master != "" || w.dhcp):
+		return nil, nil, usage("--names: the name server listens on the gateway's address, which has to be the host's: " +
+			"leave --master and --dhcp out")
 	case w.dhcp && (len(w.subnets) > 0 || w.ipv6):
 		return nil, nil, usage("--dhcp: the server gives the addresses; leave --subnet and --ipv6 out")
 	}
@@ -234,6 +259,9 @@ func (w *wish) list(name string) (doc []byte, l *spec.List, err error) {
 			firewall["ingressPolicy"] = "isolated"
 		}
 		plugins = []object{bridge, {"type": "portmap", "capabilities": object{"portMappings": true}}, firewall}
+		if w.names {
+			plugins = append(plugins, object{"type": "alias", "capabilities": object{"aliases": true}})
+		}
 	}
 	if doc, err = written(name, plugins); err != nil {
 		return nil, nil, err
