@@ -382,7 +382,7 @@ func TestHostNamespace(t *testing.T) {
 	}
 }
 
-// The trace context reaches the plugins by the environment alone.
+// The trace context reaches the plugins by the environment, and of one call by its context.
 func TestTraceContext(t *testing.T) {
 	w := newWorld(t)
 	w.Env = append(w.Env, "TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -391,6 +391,14 @@ func TestTraceContext(t *testing.T) {
 	}
 	if got := w.told()[0].Env["TRACEPARENT"]; !strings.HasPrefix(got, "00-0af7") {
 		t.Errorf("TRACEPARENT=%s", got)
+	}
+	const own = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+	ctx := invoke.WithEnv(bounded(t), "TRACEPARENT="+own)
+	if err := w.Del(ctx, chain(t, "1.0.0", three[:1], nil), web(t)); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.told()[0].Env["TRACEPARENT"]; got != own {
+		t.Errorf("of the call: TRACEPARENT=%s, want %s", got, own)
 	}
 }
 
