@@ -2,7 +2,6 @@ package cli
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -13,22 +12,8 @@ import (
 // loopbackNetwork is what containerd before 2.0 attaches each pod's lo by.
 const loopbackNetwork = "cni-loopback"
 
-// nameOf is what the runtime calls the container of an attachment: NAMESPACE/POD for a pod, a name alone for a
-// container of podman's, and empty where the cache has neither.
-func nameOf(c attach.Cached) string {
-	arg := func(key string) string {
-		i := slices.IndexFunc(c.Args, func(kv [2]string) bool { return kv[0] == key })
-		if i < 0 {
-			return ""
-		}
-		return c.Args[i][1]
-	}
-	namespace, name := arg("K8S_POD_NAMESPACE"), arg("K8S_POD_NAME")
-	if namespace == "" || name == "" {
-		return name
-	}
-	return namespace + "/" + name
-}
+// nameOf is what the runtime calls the container of an attachment: see [spec.PodName].
+func nameOf(c attach.Cached) string { return spec.PodName(c.Args) }
 
 // shortID is a container's ID as people see it: of a long hexadecimal one the first 12 digits, as runtimes show it.
 func shortID(id string) string {

@@ -65,12 +65,19 @@ func (t Tag) Known() bool { return t.Owner != spec.Owner{} }
 func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 	var errs []error
 	for _, k := range slices.Backward(kinds) {
-		if err := k.Remove(ctx, w, t); err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
-			errs = append(errs, fmt.Errorf("remove %s: %w", k.Name(), err))
+		end := Step(ctx, removing{k})
+		err := k.Remove(ctx, w, t)
+		if end(); err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
+			errs = append(errs, fmt.Errorf("%v: %w", removing{k}, err))
 		}
 	}
 	return errors.Join(append(errs, w.Ended())...)
 }
+
+// removing is the step that removes what is of a kind.
+type removing struct{ Kind }
+
+func (r removing) String() string { return "remove " + r.Name() }
 
 // Collect is GC (clause P22): of each kind, what the attachments of the network have that are not valid is removed, the
 // last kind first. It goes on past an error.
@@ -78,7 +85,7 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 	var errs []error
 	fail := func(k Kind, err error) {
 		if err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
-			errs = append(errs, fmt.Errorf("remove %s: %w", k.Name(), err))
+			errs = append(errs, fmt.Errorf("%v: %w", removing{k}, err))
 		}
 	}
 	living := map[[8]byte]bool{}
@@ -86,6 +93,7 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 		living[kernel.OwnerHash(o)] = true
 	}
 	for _, k := range slices.Backward(kinds) {
+		end := Step(ctx, removing{k})
 		tags, err := k.Owners(ctx, w, network)
 		fail(k, err)
 		tags = slices.DeleteFunc(tags, func(t Tag) bool {
@@ -94,6 +102,7 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 		if len(tags) > 0 {
 			fail(k, k.Remove(ctx, w, tags...))
 		}
+		end()
 	}
 	for _, k := range slices.Backward(kinds) {
 		if t, ok := k.(Tidier); ok {

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
@@ -129,9 +130,11 @@ func (p Plan) Attaching() (Plan, error) {
 func (p Plan) Verify(ctx context.Context, w *kernel.World) error {
 	var errs []error
 	for _, r := range p {
+		end := Step(ctx, r)
 		if err := r.Verify(ctx, w); err != nil {
 			errs = append(errs, fmt.Errorf("%v: %w", r, err))
 		}
+		end()
 	}
 	return errors.Join(errs...)
 }
@@ -145,11 +148,38 @@ func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
 		if !ok {
 			continue
 		}
-		if err := r.Remove(ctx, w); err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
-			errs = append(errs, fmt.Errorf("remove %v: %w", r, err))
+		end := Step(ctx, undoing{r})
+		err := r.Remove(ctx, w)
+		if end(); err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
+			errs = append(errs, fmt.Errorf("%v: %w", undoing{r}, err))
 		}
 	}
 	return errors.Join(append(errs, w.Ended())...)
+}
+
+// undoing is the step that removes a resource.
+type undoing struct{ Resource }
+
+func (u undoing) String() string { return "remove " + u.Resource.String() }
+
+// A Clock is told of each step of what is done with a context, and how long it took.
+type Clock func(took time.Duration, step func() string)
+
+type clockKey struct{}
+
+// Timing is a context whose steps are told to a clock.
+func Timing(ctx context.Context, c Clock) context.Context {
+	return context.WithValue(ctx, clockKey{}, c)
+}
+
+// Step begins the step that is about something, and returns what ends it.
+func Step(ctx context.Context, about fmt.Stringer) (end func()) {
+	c, ok := ctx.Value(clockKey{}).(Clock)
+	if !ok {
+		return func() {}
+	}
+	began := time.Now()
+	return func() { c(time.Since(began), about.String) }
 }
 
 // A Tx applies plans and remembers what it changed, so that a failure takes back exactly that.
@@ -171,7 +201,9 @@ func (tx *Tx) Apply(ctx context.Context, p Plan) error {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("%v: %w", r, err)
 		}
+		end := Step(ctx, r)
 		changed, err := r.Ensure(ctx, tx.w)
+		end()
 		if err != nil {
 			return fmt.Errorf("%v: %w", r, err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -70,17 +71,42 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	return inside{a, c}, report(c.conf, c.r.verb, unknown)
 }
 
+// step is what a call of the allocator is in the line of the call that it is part of.
+func (i inside) step(ctx context.Context) (end func()) {
+	if i.c.p.role == allocates {
+		return func() {}
+	}
+	return plan.Step(ctx, named("ipam "+i.c.conf.IPAMType))
+}
+
 func (i inside) add(ctx context.Context) (*spec.Result, error) {
+	defer i.step(ctx)()
 	got, err := i.Allocate(ctx, i.c.r.Owner)
 	if l, ok := i.Allocator.(ipam.Witness); ok {
 		i.c.r.Ledger = l.Since()
 	}
 	return got, err
 }
-func (i inside) check(ctx context.Context) error  { return i.Verify(ctx, i.c.r.Owner, i.c.r.Prev) }
-func (i inside) del(ctx context.Context) error    { return i.Release(ctx, i.c.r.Owner) }
-func (i inside) gc(ctx context.Context) error     { return i.Sweep(ctx, i.c.conf.Name, i.c.valid()) }
-func (i inside) status(ctx context.Context) error { return i.Status(ctx, i.c.conf.Name) }
+func (i inside) check(ctx context.Context) error {
+	defer i.step(ctx)()
+	return i.Verify(ctx, i.c.r.Owner, i.c.r.Prev)
+}
+
+func (i inside) del(ctx context.Context) error {
+	defer i.step(ctx)()
+	return i.Release(ctx, i.c.r.Owner)
+}
+
+func (i inside) gc(ctx context.Context) error {
+	defer i.step(ctx)()
+	return i.Sweep(ctx, i.c.conf.Name, i.c.valid())
+}
+
+func (i inside) status(ctx context.Context) error {
+	defer i.step(ctx)()
+	return i.Status(ctx, i.c.conf.Name)
+}
+
 func (i inside) needsLink() bool {
 	_, ok := i.Allocator.(ipam.Linked)
 	return ok
@@ -145,6 +171,7 @@ func (o *outside) run(ctx context.Context, verb string) ([]byte, error) {
 	e.Command = verb
 	call := e.call(e.stdin)
 	call.Network, call.Type, call.Stderr, call.Delegate = o.c.conf.Name, o.c.conf.IPAMType, e.stderr, true
+	defer plan.Step(ctx, named("ipam "+o.c.conf.IPAMType))()
 	return invoke.Run(ctx, o.path, call)
 }
 

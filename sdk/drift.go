@@ -32,8 +32,9 @@ func verify(ctx context.Context, want plan.Plan, w *kernel.World) error {
 	var all []*drifted
 	missing := map[string]*drifted{} // by the name of the link
 	for _, r := range want {
+		end := plan.Step(ctx, r)
 		err := r.Verify(ctx, w)
-		if err == nil {
+		if end(); err == nil {
 			continue
 		}
 		is := &drifted{Resource: r, what: err}

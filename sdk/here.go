@@ -31,7 +31,7 @@ func Here(all []Plugin) invoke.Runner {
 		done := make(chan struct{})
 		go func() { // the caller's thread may be locked into another namespace (clause R11)
 			defer close(done)
-			out, doc = here(ctx, all, all[i], c)
+			out, doc = here(ctx, all, all[i], c.With(ctx))
 		}()
 		if <-done; doc != nil {
 			return nil, invoke.Refused(ctx, path, c, doc, time.Since(began))
@@ -52,12 +52,13 @@ func sameFile(path string) bool {
 
 // here answers one call. The error is as a plugin prints it.
 func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byte, failed *spec.Error) {
+	s := &site{all: all}
 	version, err := spec.Newest, error(nil)
 	defer func() {
 		if cause := recover(); cause != nil { // the runtime has other things to do
 			err = fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
 		}
-		if err != nil {
+		if s.end(err); err != nil {
 			out, failed = nil, asPrinted(document(err), version)
 		}
 	}()
@@ -70,12 +71,12 @@ func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byt
 			e.Override = value
 		}
 	}
+	s.begin(p, e)
 	if c.Command == "VERSION" {
 		out, err = versions(c.Stdin)
 		return out, nil
 	}
 	if err = e.validate(); err == nil {
-		s := &site{all: all}
 		version, out, err = s.told(ctx, p, e, c.Stdin)
 	}
 	return out, nil

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -68,17 +69,19 @@ func Serve(all []Plugin, name, build string) int {
 			p.Name, build, p.Synopsis, join4(spec.Versions()))
 		return 0
 	}
-	version, out, err := answer(&site{all: all}, p, e)
+	s := &site{all: all}
+	s.begin(p, e)
+	version, out, err := answer(s, p, e)
 	if err != nil {
 		out = document(err).Encode(version)
 	}
 	if len(out) > 0 {
 		if _, werr := os.Stdout.Write(out); werr != nil {
 			fmt.Fprintln(os.Stderr, "write to stdout:", werr)
-			return 1
+			err = spec.Errorf(spec.CodeIO, "write to stdout: %w", werr)
 		}
 	}
-	if err != nil {
+	if s.end(err); err != nil {
 		return 1
 	}
 	return 0
@@ -132,6 +135,7 @@ func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) (spec.Version, []byte, error) {
 	e.stdin = stdin
 	conf, err := spec.ParseConf(stdin)
+	ctx = s.about(ctx, conf)
 	if err != nil && (conf == nil || e.Command != "DEL") { // DEL does without an unreadable result (clause P12)
 		return versionOf(stdin), nil, err
 	}
@@ -253,7 +257,8 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 type site struct {
 	all   []Plugin // of the program
 	w     *kernel.World
-	swept bool // GC has been over the kinds of all plugins
+	swept bool        // GC has been over the kinds of all plugins
+	line  *calls.Call // the call that is written down; nil: none is
 
 	// checked is what CHECK has seen of the links on the host: all plugins of a chain are given the same result, and
 	// change nothing.

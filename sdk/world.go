@@ -58,6 +58,7 @@ func (c *call) openWorld() error {
 // that follows.
 func (c *call) stranded(err error) {
 	os.Stdout.Write(document(err).Encode(c.conf.CNIVersion.Or010()))
+	c.end(err)
 	os.Exit(1)
 }
 

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -42,4 +43,22 @@ func FormatArgs(pairs [][2]string) (string, error) {
 		b.WriteString(p[0] + "=" + p[1])
 	}
 	return b.String(), nil
+}
+
+// PodName is what the runtime calls the container of an attachment, by CNI_ARGS: NAMESPACE/POD for a pod, a name alone
+// for a container of podman's, and empty where they say neither.
+func PodName(args [][2]string) string {
+	var namespace, name string
+	for _, kv := range args {
+		switch kv[0] {
+		case "K8S_POD_NAMESPACE":
+			namespace = cmp.Or(namespace, kv[1])
+		case "K8S_POD_NAME":
+			name = cmp.Or(name, kv[1])
+		}
+	}
+	if namespace == "" || name == "" {
+		return name
+	}
+	return namespace + "/" + name
 }

@@ -54,6 +54,9 @@ func rows() []row {
 			"resource": "kernel knows mechanisms; what should exist is said above it",
 			"*":        "kernel is the bottom of its column",
 		}},
+		{"calls", nil, map[string]string{
+			"*": "a line about a call is text in a file: who writes it and who reads it know the rest",
+		}},
 		{"packetfilter", []string{"kernel"}, map[string]string{
 			"*": "what the rules of others do with a packet follows from these rules alone",
 		}},
@@ -105,7 +108,7 @@ func rows() []row {
 			"plugin": "the server answers from records, whoever wrote them",
 			"*":      "the server answers from records",
 		}},
-		{"sdk", []string{"spec", "invoke", "plan", "resource", "resource/*", "kernel", "ipam"}, map[string]string{
+		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "kernel", "ipam"}, map[string]string{
 			"attach": "a plugin is run; it runs only its delegates, through invoke",
 			"plugin": "the author's side knows no plugin: it would be for ours alone",
 			"*":      "sdk is what every plugin author links",
@@ -127,8 +130,9 @@ func rows() []row {
 			"*":      "a repair is the plans of what the runtime's side remembers",
 		}},
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
-		{"cli", []string{"attach", "invoke", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel", "packetfilter",
-			"internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install", "nameserver", "graph"}, map[string]string{
+		{"cli", []string{"attach", "invoke", "calls", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel",
+			"packetfilter", "internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install", "nameserver",
+			"graph"}, map[string]string{
 			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",

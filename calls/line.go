@@ -1,0 +1,214 @@
+// Package calls writes down each call of a plugin in one line, in a file or in the journal of systemd, and reads the lines
+// back.
+package calls
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// A Line is one call of a plugin. Of the plugins of a chain, and of an allocator that runs in the same process, the calls
+// are steps of the one line.
+type Line struct {
+	Time        time.Time `json:"time"`                  // when the call began
+	Verb        string    `json:"verb"`                  // ADD, DEL, CHECK, GC or STATUS
+	Plugin      string    `json:"plugin"`                // its type
+	Network     string    `json:"network,omitempty"`     // its name
+	Container   string    `json:"container,omitempty"`   // its ID; a GC and a STATUS have none
+	IfName      string    `json:"ifname,omitempty"`      // the interface in the container
+	Pod         string    `json:"pod,omitempty"`         // NAMESPACE/NAME, or podman's name, from CNI_ARGS
+	Seconds     float64   `json:"seconds"`               // from reading the environment to the answer
+	Steps       []Step    `json:"steps,omitempty"`       // those of over 1 ms, in the order in which they ended
+	Code        int       `json:"code,omitempty"`        // of the error; 0: the call succeeded
+	Error       string    `json:"error,omitempty"`       // its message and its details
+	Traceparent string    `json:"traceparent,omitempty"` // W3C trace context, from TRACEPARENT
+	Tracestate  string    `json:"tracestate,omitempty"`  // from TRACESTATE
+}
+
+// A Step is a part of a call. A step that ended later may have it in it.
+type Step struct {
+	Step    string  `json:"step"`
+	Seconds float64 `json:"seconds"`
+}
+
+// Bounds of a line, in bytes of the text before it is escaped: all together is less than maxLine.
+const (
+	maxLine  = 32 << 10
+	maxError = 2 << 10
+	maxText  = 256
+	maxSteps = 12
+	maxStep  = 100
+)
+
+// shortStep is what a step takes at least to be written down.
+const shortStep = time.Millisecond
+
+// AddStep takes down a step that took so long, where that is worth it and there is room.
+func (l *Line) AddStep(took time.Duration, name func() string) {
+	if took >= shortStep && len(l.Steps) < maxSteps {
+		l.Steps = append(l.Steps, Step{name(), Seconds(took)})
+	}
+}
+
+// Seconds is a duration in seconds, to the microsecond.
+func Seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
+
+// Failed reports whether the call failed.
+func (l *Line) Failed() bool { return l.Code != 0 || l.Error != "" }
+
+// cut is l with valid text of bounded length.
+func (l Line) cut() Line {
+	for _, f := range []*string{&l.Verb, &l.Plugin, &l.Network, &l.Container, &l.IfName, &l.Pod} {
+		*f = cutTo(*f, maxText)
+	}
+	l.Error = cutTo(l.Error, maxError)
+	l.Steps = slices.Clone(l.Steps)
+	for i := range l.Steps {
+		l.Steps[i].Step = cutTo(l.Steps[i].Step, maxStep)
+	}
+	return l
+}
+
+func cutTo(s string, most int) string {
+	if len(s) > most {
+		s = s[:most-len("…")] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// encode is the line as it stands in a file.
+func (l Line) encode() ([]byte, error) {
+	b, err := json.Marshal(l.cut())
+	return append(b, '\n'), err
+}
+
+// Summary is what happened, in a sentence.
+func (l *Line) Summary() string {
+	about := l.Network
+	for _, part := range []string{l.Container, l.IfName} {
+		if part != "" {
+			about += "/" + part
+		}
+	}
+	if l.Pod != "" {
+		about += " (" + l.Pod + ")"
+	}
+	text := fmt.Sprintf("%s %s %s: %s", l.Verb, l.Plugin, about, took(l.Seconds))
+	if l.Failed() {
+		text += fmt.Sprintf(", code %d: %s", l.Code, l.Error)
+	}
+	return text
+}
+
+// took is a time for people.
+func took(seconds float64) string {
+	return strconv.FormatFloat(seconds*1000, 'f', 1, 64) + " ms"
+}
+
+// Took is how long the step took, for people.
+func (s Step) Took() string { return took(s.Seconds) }
+
+// Took is how long the call took, for people.
+func (l *Line) Took() string { return took(l.Seconds) }
+
+// Identifier is SYSLOG_IDENTIFIER of the lines in the journal.
+const Identifier = "fairlead"
+
+// prefix begins the names of our fields in the journal.
+const prefix = "FAIRLEAD_"
+
+// datagram is the line as journald takes it (systemd.io/JOURNAL_NATIVE_PROTOCOL): each member of the document is a field,
+// FAIRLEAD_VERB and so on, and steps are JSON.
+func (l Line) datagram() ([]byte, error) {
+	l = l.cut()
+	doc, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(doc, &members); err != nil {
+		return nil, err
+	}
+	const info, failed = "6", "3"
+	priority := info
+	if l.Failed() {
+		priority = failed
+	}
+	b := field(nil, "MESSAGE", l.Summary())
+	b = field(b, "PRIORITY", priority)
+	b = field(b, "SYSLOG_IDENTIFIER", Identifier)
+	for name, raw := range members {
+		var text string
+		if json.Unmarshal(raw, &text) != nil { // a number or a list
+			text = string(raw)
+		}
+		b = field(b, prefix+strings.ToUpper(name), text)
+	}
+	return b, nil
+}
+
+// field appends a field. A value with a line end has its length before it.
+func field(b []byte, name, value string) []byte {
+	b = append(b, name...)
+	if !strings.Contains(value, "\n") {
+		return append(append(append(b, '='), value...), '\n')
+	}
+	b = binary.LittleEndian.AppendUint64(append(b, '\n'), uint64(len(value)))
+	return append(append(b, value...), '\n')
+}
+
+// FromJournal is the line of an entry as `journalctl -o json` prints it, and the entry's place in the journal. Ok is false
+// where the entry is none of ours.
+func FromJournal(entry []byte) (l Line, cursor string, ok bool) {
+	var fields map[string]any
+	if json.Unmarshal(entry, &fields) != nil {
+		return l, "", false
+	}
+	cursor, _ = fields["__CURSOR"].(string)
+	doc := map[string]any{}
+	for name, value := range fields {
+		member, ours := strings.CutPrefix(name, prefix)
+		text, is := value.(string)
+		if !ours || !is {
+			continue
+		}
+		switch member {
+		case "SECONDS", "CODE", "STEPS":
+			doc[strings.ToLower(member)] = json.RawMessage(text)
+		default:
+			doc[strings.ToLower(member)] = text
+		}
+	}
+	b, err := json.Marshal(doc)
+	ok = err == nil && json.Unmarshal(b, &l) == nil && l.Verb != ""
+	return l, cursor, ok
+}
+
+// trace takes TRACEPARENT and TRACESTATE over where they are what W3C's Trace Context says. Of a version to come, that
+// counts which is as in version 00.
+func (l *Line) trace(parent, state string) {
+	const version, id, span, flags = 2, 32, 16, 2
+	parts := strings.SplitN(parent, "-", 5)
+	hex := func(i, digits int) bool {
+		return len(parts[i]) == digits && strings.Trim(parts[i], "0123456789abcdef") == ""
+	}
+	zero := func(i int) bool { return strings.Trim(parts[i], "0") == "" }
+	if len(parts) < 4 || len(parent) > maxText || strings.ContainsFunc(parent, unprintable) ||
+		!hex(0, version) || !hex(1, id) || !hex(2, span) || !hex(3, flags) ||
+		parts[0] == "ff" || parts[0] == "00" && len(parts) > 4 || zero(1) || zero(2) {
+		return
+	}
+	l.Traceparent = parent
+	const most = 512
+	if len(state) <= most && !strings.ContainsFunc(state, unprintable) {
+		l.Tracestate = state
+	}
+}
+
+func unprintable(r rune) bool { return r > unicode.MaxASCII || r != ' ' && !unicode.IsPrint(r) }

@@ -1,0 +1,175 @@
+package calls
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Where the setting stands: the variable of the environment counts before the key of the file.
+const (
+	Variable = "FAIRLEAD_LOG"
+	Settings = "/etc/cni/fairlead.json"
+	Key      = "log"
+)
+
+// File is where lines go that no journal takes, unless the setting names a file.
+const File = "/var/log/fairlead/calls.log"
+
+// Where lines can go.
+const (
+	ToJournal = "journald"
+	ToFile    = "file"
+)
+
+// A Setting says which calls are written down, and where.
+type Setting struct {
+	On     bool   // calls are written down
+	Errors bool   // only those that failed
+	To     string // journald, file, or the path of a file; empty: journald where it runs, else File
+	Size   int64  // bytes that the files take at most, all together
+}
+
+const (
+	defaultSize = 20 << 20
+	minSize     = 4 * maxLine
+	maxSettings = 64 << 10
+)
+
+const wanted = "want off, errors or all, where to (journald, file or a path), and a size such as 20M, with commas between them"
+
+// Parse reads a setting: words with commas between them, in any order. Off, errors and all say which calls; journald, file or
+// a path where they are written to; a number with K, M or G what the files may take. A place or a size without the others is
+// for all calls.
+func Parse(text string) (Setting, error) {
+	s, level := Setting{On: true, Size: defaultSize}, ""
+	for word := range strings.SplitSeq(text, ",") {
+		word = strings.TrimSpace(word)
+		twice := false
+		switch lower := strings.ToLower(word); {
+		case lower == "off" || lower == "errors" || lower == "all":
+			twice, level = level != "", lower
+		case lower == ToJournal || lower == ToFile:
+			twice, s.To = s.To != "", lower
+		case strings.HasPrefix(word, "/"):
+			twice, s.To = s.To != "", word
+		default:
+			size, err := parseSize(word)
+			if err != nil {
+				return Setting{}, fmt.Errorf("%q: %w", text, err)
+			}
+			s.Size = size
+		}
+		if twice {
+			return Setting{}, fmt.Errorf("%q: %q says again what is said before it; %s", text, word, wanted)
+		}
+	}
+	s.On, s.Errors = level != "off", level == "errors"
+	return s, nil
+}
+
+func parseSize(word string) (int64, error) {
+	digits, shift := word, 0
+	if n := len(word) - 1; n > 0 {
+		if i := strings.IndexByte("KMG", word[n]&^0x20); i >= 0 {
+			digits, shift = word[:n], 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 32)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("%q is not known: %s", word, wanted)
+	case int64(n)<<shift < minSize:
+		return 0, fmt.Errorf("%s is too small: want %dK or more", word, minSize>>10)
+	}
+	return int64(n) << shift, nil
+}
+
+// Read is the setting that holds: that of FAIRLEAD_LOG in an environment, else that of the key log in
+// /etc/cni/fairlead.json. What is wrong with it, an error says by its place and value, and then nothing is written down.
+func Read(environ []string) (Setting, error) {
+	if text := value(environ, Variable); text != "" {
+		s, err := Parse(text)
+		if err != nil {
+			err = fmt.Errorf("environment: %s %w", Variable, err)
+		}
+		return s, err
+	}
+	doc, err := readSettings(Settings)
+	if err == nil && doc == nil {
+		return Setting{}, nil
+	}
+	var s Setting
+	if err == nil {
+		s, err = decode(doc)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", Settings, err)
+	}
+	return s, err
+}
+
+// value is that of a variable. The last one counts, as for os/exec.
+func value(environ []string, name string) string {
+	for _, kv := range slices.Backward(environ) {
+		if len(kv) > len(name) && kv[len(name)] == '=' && kv[:len(name)] == name {
+			return kv[len(name)+1:]
+		}
+	}
+	return ""
+}
+
+// readSettings is the content of the file; nil where there is none. It is asked for in each call of a plugin: where there is
+// none, by one system call.
+func readSettings(path string) ([]byte, error) {
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0) // nobody waits for a pipe
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
+	switch {
+	case err != nil:
+		return nil, errors.Unwrap(err) // which names the path again
+	case len(b) > maxSettings:
+		return nil, fmt.Errorf("more than %d bytes", maxSettings)
+	}
+	return append(b, ' '), nil // one that is empty is there
+}
+
+// decode reads the document of the settings.
+func decode(doc []byte) (Setting, error) {
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(bytes.TrimSpace(doc), &keys); err != nil {
+		return Setting{}, fmt.Errorf("want an object with the key %s: %w", Key, err)
+	}
+	raw, there := keys[Key]
+	delete(keys, Key)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		return Setting{}, fmt.Errorf("%s: the key is not known; the one that is, is %s", key, Key)
+	}
+	var text string
+	switch err := json.Unmarshal(raw, &text); {
+	case !there || string(raw) == "null" || err == nil && text == "":
+		return Setting{}, nil
+	case err != nil:
+		return Setting{}, fmt.Errorf("%s: %s: want a text, such as \"all\"", Key, raw)
+	}
+	s, err := Parse(text)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", Key, err)
+	}
+	return s, err
+}

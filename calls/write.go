@@ -1,0 +1,160 @@
+package calls
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// Socket is where journald takes entries.
+const Socket = "/run/systemd/journal/socket"
+
+// Write writes the line where the setting says.
+func (s Setting) Write(l Line) error {
+	if s.To == ToJournal || s.To == "" {
+		b, err := l.datagram()
+		if err == nil {
+			err = send(Socket, b)
+		}
+		if err == nil || s.To != "" {
+			return err
+		}
+	}
+	b, err := l.encode()
+	if err != nil {
+		return err
+	}
+	return appendLine(s.Path(), s.Size/2, b)
+}
+
+// Path is the file that lines go to, unless journald takes them.
+func (s Setting) Path() string {
+	if filepath.IsAbs(s.To) {
+		return s.To
+	}
+	return File
+}
+
+// patience is what a journald that does not read, or another call that writes, is waited for.
+const patience = 100 * time.Millisecond
+
+// send sends a datagram. These are system calls of our own: package net costs four more.
+func send(socket string, b []byte) error {
+	fail := func(err error) error { return &fs.PathError{Op: "send to", Path: socket, Err: err} }
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fail(err)
+	}
+	defer syscall.Close(fd)
+	limit := syscall.NsecToTimeval(patience.Nanoseconds())
+	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit); err != nil {
+		return fail(err)
+	}
+	if err := syscall.Sendto(fd, b, syscall.MSG_NOSIGNAL, &syscall.SockaddrUnix{Name: socket}); err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// Rotated is what the file at path is called when another one has taken its place.
+func Rotated(path string) string { return path + ".1" }
+
+// appendLine appends a line to the file by one write. Before that would be longer than most bytes, it becomes Rotated. Who
+// writes or renames has the file locked, so that no line is lost and no file is longer.
+func appendLine(path string, most int64, line []byte) error {
+	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: err} }
+	if int64(len(line)) > most {
+		return fail(fmt.Errorf("a line of %d bytes is too long", len(line)))
+	}
+	const tries = 1000 // each is another call's rotation
+	for range tries {
+		fd, err := openLocked(path)
+		if err != nil {
+			return fail(err)
+		}
+		again, err := appendTo(fd, path, most, line)
+		syscall.Close(fd) // and the lock with it
+		if err != nil {
+			return fail(err)
+		}
+		if !again {
+			return nil
+		}
+	}
+	return fail(errors.New("others fill it faster than it can be written"))
+}
+
+// appendTo writes the line to the locked file, if that is still the one at path and has room, or makes room.
+func appendTo(fd int, path string, most int64, line []byte) (again bool, err error) {
+	var own, now syscall.Stat_t
+	if err := syscall.Fstat(fd, &own); err != nil {
+		return false, err
+	}
+	if err := syscall.Lstat(path, &now); err != nil && !errors.Is(err, syscall.ENOENT) {
+		return false, err
+	} else if err != nil || now.Ino != own.Ino || now.Dev != own.Dev {
+		return true, nil
+	}
+	switch {
+	case own.Mode&syscall.S_IFMT != syscall.S_IFREG:
+		return false, errors.New("it is no regular file")
+	case own.Uid != uint32(os.Geteuid()) || own.Nlink != 1:
+		return false, errors.New("it belongs to another user, or has a second name")
+	case own.Size+int64(len(line)) > most:
+		return true, syscall.Rename(path, Rotated(path))
+	}
+	n, err := syscall.Write(fd, line)
+	if n > 0 && n < len(line) { // the disk is full: no half a line stays
+		return false, errors.Join(err, syscall.ENOSPC, syscall.Ftruncate(fd, own.Size))
+	}
+	return false, err
+}
+
+// openLocked opens and locks the file. One that is a symbolic link is none of ours, and a pipe is not waited for.
+func openLocked(path string) (int, error) {
+	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_APPEND | syscall.O_NOFOLLOW | syscall.O_NONBLOCK |
+		syscall.O_CLOEXEC
+	fd, err := syscall.Open(path, flags, 0o600)
+	if errors.Is(err, syscall.ENOENT) {
+		dir := filepath.Dir(path)
+		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+			return 0, err
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return 0, err
+		}
+		fd, err = syscall.Open(path, flags, 0o600)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if err = syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
+		return fd, nil
+	}
+	if !errors.Is(err, syscall.EWOULDBLOCK) {
+		syscall.Close(fd)
+		return 0, err
+	}
+	locked := make(chan error, 1)
+	go func() { locked <- syscall.Flock(fd, syscall.LOCK_EX) }()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err = <-locked:
+	case <-timer.C: // its holder was stopped, or hangs
+		go func() { // until then the number is taken
+			<-locked
+			syscall.Close(fd)
+		}()
+		return 0, fmt.Errorf("it is locked for more than %v", patience)
+	}
+	if err != nil {
+		syscall.Close(fd)
+		return 0, err
+	}
+	return fd, nil
+}
