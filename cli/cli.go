@@ -117,7 +117,7 @@ Network Interface, and says what is attached and what would be done.
 		a.repairCommand(), a.firewallCommand(), a.installCommand(), a.warmCommand(),
 		a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.dnsCommand(), a.planCommand(),
-		a.doctorCommand(), a.inspectCommand(), a.graphCommand(), a.validateCommand(),
+		a.doctorCommand(), a.inspectCommand(), a.graphCommand(), a.logCommand(), a.validateCommand(),
 		a.explainCommand(), a.environmentTopic(), a.pluginsCommand())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/repair"
@@ -24,11 +25,15 @@ type inspection struct {
 	Attachments []*inspected `json:"attachments"`
 	Listeners   []string     `json:"listeners,omitempty"` // in the container
 	DNS         *dnsSeen     `json:"dns,omitempty"`
+	Calls       []calls.Line `json:"calls,omitempty"` // the last ones that are written down, the oldest first
 
 	OK       bool         `json:"ok"`
 	Findings []*diagnosed `json:"findings"` // as of doctor
 	Unseen   []string     `json:"unseen,omitempty"`
 }
+
+// callsShown is how many of the last calls are shown.
+const callsShown = 5
 
 // A dnsSeen is how the container resolves names.
 type dnsSeen struct {
@@ -119,7 +124,7 @@ func (a *app) inspectCommand() *cobra.Command {
 		Short: "Show all that a container has of its networks, and what is not as planned",
 		Long: `Show the interfaces of a container with their other ends, its addresses, routes, published ports and who
 listens, the rules that there should be in the packet filter, what the packet filters of others do with its packets,
-its name servers, leases and rates. What differs from the plan is marked, as doctor finds it. Nothing is changed, and no
+its name servers, leases and rates, and the last calls of plugins for it (fairlead log). What differs from the plan is marked, as doctor finds it. Nothing is changed, and no
 packet is sent.
 
 CONTAINER is a pod as NAMESPACE/NAME, podman's name, an ID or its beginning, NET/ID, the name or path of a network
@@ -163,6 +168,9 @@ func (a *app) inspect(arg string) (err error) {
 	doc := &inspection{ContainerID: c.ContainerID, Name: nameOf(c), Netns: c.Netns, State: describe(c).State}
 	for _, c := range d.mine {
 		doc.Attachments = append(doc.Attachments, d.attachmentSeen(c, doc))
+	}
+	if doc.Calls, err = a.lastCalls(d.ctx, c.ContainerID, callsShown); err != nil {
+		d.blind("the log of calls: %v", err)
 	}
 	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen
 	switch {

@@ -35,6 +35,12 @@ func (doc *inspection) print(a *app, c attach.Cached) {
 		}
 		root.add("%s", line)
 	}
+	if len(doc.Calls) > 0 {
+		last := root.add("last calls")
+		for _, l := range doc.Calls {
+			last.kids = append(last.kids, callTree(l, s))
+		}
+	}
 	root.print(a.stdout, s)
 	for _, f := range doc.Findings {
 		f.print(a, s)

@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A callLog is where the calls of plugins are written down: in a file, in the journal, or in both, where journald was not
+// there at all times.
+type callLog struct {
+	file    string // empty: none
+	journal string // the path of journalctl; empty: the journal is not asked
+	off     bool   // by the setting of this environment; a runtime may have another one
+}
+
+const journalHint = "calls may be in the journal, which journalctl reads, and that is not installed here; where it is: " +
+	"journalctl -t " + calls.Identifier
+
+// openCalls finds the log by the setting.
+func (a *app) openCalls() callLog {
+	s, err := calls.Read(os.Environ())
+	if err != nil {
+		a.note("%v", err)
+	}
+	l := callLog{off: !s.On}
+	if s.To != calls.ToJournal {
+		l.file = s.Path()
+	}
+	_, err = os.Stat(calls.Socket)
+	if s.To == calls.ToJournal || s.To == "" && err == nil {
+		if l.journal, err = exec.LookPath("journalctl"); err != nil && s.On {
+			a.note(journalHint)
+		}
+	}
+	return l
+}
+
+// read is every line that there is, in the order of their beginning. Of the journal, those that match: FIELD=VALUE.
+func (l callLog) read(ctx context.Context, match ...string) (all []calls.Line, err error) {
+	var errs []error
+	keep := func(line calls.Line) { all = append(all, line) }
+	if l.file != "" {
+		_, err := calls.Since(l.file, calls.Position{}, keep)
+		errs = append(errs, err)
+	}
+	if l.journal != "" {
+		errs = append(errs, l.ask(ctx, match, func(line calls.Line, _ string) { keep(line) }))
+	}
+	slices.SortStableFunc(all, func(a, b calls.Line) int { return a.Time.Compare(b.Time) })
+	return all, errors.Join(errs...)
+}
+
+// ask runs journalctl, and has each line told, with its place in the journal. Who is root reads what root wrote: anybody may
+// send entries.
+func (l callLog) ask(ctx context.Context, args []string, each func(calls.Line, string)) error {
+	args = append([]string{"--output=json", "--all", "--quiet", "--no-pager", "--identifier=" + calls.Identifier}, args...)
+	if os.Geteuid() == 0 {
+		args = append(args, "_UID=0")
+	}
+	cmd := exec.CommandContext(ctx, l.journal, args...)
+	var said strings.Builder
+	cmd.Stderr = &said
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	const longest = 1 << 20 // an entry has fields of journald's, too
+	in := bufio.NewScanner(out)
+	in.Buffer(nil, longest)
+	for in.Scan() {
+		if line, cursor, ok := calls.FromJournal(in.Bytes()); ok {
+			each(line, cursor)
+		}
+	}
+	bad := in.Err()
+	if bad != nil {
+		_ = cmd.Cancel()
+	}
+	if err := cmd.Wait(); err != nil && ctx.Err() == nil && bad == nil {
+		return fmt.Errorf("%s: %w; it said %q", l.journal, err, strings.TrimSpace(said.String()))
+	}
+	return bad
+}
+
+// follow has each further line told, until ctx ends, and those from since on.
+func (l callLog) follow(ctx context.Context, since time.Time, each func(calls.Line)) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	lines, ended := make(chan calls.Line), make(chan error)
+	tell := func(line calls.Line) {
+		select {
+		case lines <- line:
+		case <-ctx.Done():
+		}
+	}
+	running := 0
+	run := func(source func() error) {
+		running++
+		go func() { ended <- source() }()
+	}
+	if l.journal != "" {
+		run(func() error {
+			args := []string{"--follow", "--lines=all", "--since=@" + strconv.FormatInt(since.Unix(), 10)}
+			return l.ask(ctx, args, func(line calls.Line, _ string) { tell(line) })
+		})
+	}
+	if _, err := os.Stat(l.file); l.file != "" && (err == nil || l.journal == "") {
+		run(func() error {
+			var at calls.Position
+			return calls.Watch(ctx, l.file, func() (err error) {
+				at, err = calls.Since(l.file, at, tell)
+				return err
+			})
+		})
+	}
+	var errs []error
+	for running > 0 {
+		select {
+		case line := <-lines:
+			if !line.Time.Before(since) {
+				each(line)
+			}
+		case err := <-ended:
+			running--
+			errs = append(errs, err)
+			stop() // one that cannot be followed is not waited for by the other
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// cachedOf is the attachment that a line is about, as far as a line says.
+func cachedOf(l calls.Line) attach.Cached {
+	c := attach.Cached{Network: l.Network, ContainerID: l.Container, IfName: l.IfName}
+	switch namespace, name, pod := strings.Cut(l.Pod, "/"); {
+	case pod:
+		c.Args = [][2]string{{"K8S_POD_NAMESPACE", namespace}, {"K8S_POD_NAME", name}}
+	case l.Pod != "":
+		c.Args = [][2]string{{"K8S_POD_NAME", l.Pod}}
+	}
+	return c
+}
+
+// about tells the lines of the container that a name means, among those that are attached and those that the lines are of.
+// Without any, a line to come is judged by itself.
+func about(name string, attached []attach.Cached, lines []calls.Line) (is func(calls.Line) bool, known bool) {
+	if name == "" {
+		return func(calls.Line) bool { return true }, true
+	}
+	candidates := slices.Clone(attached)
+	for _, l := range lines {
+		if l.Container != "" {
+			candidates = append(candidates, cachedOf(l))
+		}
+	}
+	owners := map[spec.Owner]bool{}
+	for _, c := range find(name, candidates) {
+		owners[c.Owner()] = true
+	}
+	return func(l calls.Line) bool {
+		c := cachedOf(l)
+		return owners[c.Owner()] || len(owners) == 0 && len(find(name, []attach.Cached{c})) > 0
+	}, len(owners) > 0
+}
+
+// lastCalls are the last calls of a container, the oldest first; nil where no log can be read.
+func (a *app) lastCalls(ctx context.Context, id string, most int) ([]calls.Line, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	log := a.openCalls()
+	if log.off { // then a program is not worth its time
+		log.journal = ""
+	}
+	all, err := log.read(ctx, "FAIRLEAD_CONTAINER="+id)
+	all = slices.DeleteFunc(all, func(l calls.Line) bool { return l.Container != id })
+	return all[max(0, len(all)-most):], err
+}
+
+// sinceTime reads a time: RFC 3339, a day or a day's time as people write them, or how long ago it was.
+func sinceTime(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return time.Now().Add(-d), nil
+	}
+	for _, layout := range []string{time.RFC3339, time.DateTime, "2006-01-02 15:04", time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, usage("--since %q: want a duration such as 10m, or a time such as %q", text, time.DateTime)
+}
+
+// unreadable is an error of the log with what to do about it.
+func unreadable(err error) error {
+	if err == nil {
+		return nil
+	}
+	hint := ""
+	if errors.Is(err, fs.ErrPermission) && unix.Geteuid() != 0 {
+		hint = hintPrivilege
+	}
+	return fail(exitFailure, hint, "the log of calls: %w", err)
+}
