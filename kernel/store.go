@@ -227,13 +227,16 @@ func (m Store) DeleteOf(kind, network string, owner [8]byte) error {
 	var errs []error
 	file := m.fileOf(kind, network, owner)
 	for _, file := range []string{file, file + unfinished} {
-		err := os.Remove(file)
+		err := unix.Unlink(file) // os.Remove asks twice of what is not there
+		if errors.Is(err, unix.EISDIR) {
+			err = unix.Rmdir(file)
+		}
 		if errors.Is(err, unix.EROFS) { // which a read-only file system says of a file that is not there, too
 			_, lerr := os.Lstat(file)
 			err = cmp.Or(lerr, err)
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove %s: %w", file, err))
 		}
 	}
 	return errors.Join(errs...)

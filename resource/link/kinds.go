@@ -117,44 +117,44 @@ func derivedName(l *kernel.Link) bool {
 
 func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<24 }
 
-// ContainerLink is the Kind of a link that was made in the container, of a type of ip(8): macvlan, ipvlan, vlan, dummy,
-// tun.
+// ContainerLink is the Kind of a link that was made in the container. DEL removes one of a type of ip(8) alone; GC is one
+// for all types, so that each container is entered once.
 func ContainerLink(kind string) plan.Kind {
-	return resource.NewKind(kind+" interface", resource.KindFuncs{
+	return resource.NewKind("interface in the container", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
-			return containerLinks(w, network, kind)
+			return containerLinks(w, network)
 		},
 		Remove: func(_ context.Context, w *kernel.World, t plan.Tag) error {
 			if t.Known() {
 				return removeOwn(w, t.Owner, t.Owner.IfName, kind)
 			}
-			if err := removeContained(w, t, kind); err != nil {
+			if err := removeContained(w, t); err != nil {
 				return err
 			}
 			return w.Store.DeleteOf(linkRecord, t.Network, t.Hash)
 		}})
 }
 
-// containerLinks lists whose links of a type there may be in containers. An ADD that was killed has written no link
-// down, and that the namespace was entered.
-func containerLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
+// containerLinks lists whose links there may be in containers. An ADD that was killed has written no link down, and that
+// the namespace was entered.
+func containerLinks(w *kernel.World, network string) (tags []plan.Tag, err error) {
 	made, err := resource.DecodeRecords[resource.Made](w.Store.Records(resource.MadeRecord, network))
 	links, lerr := resource.DecodeRecords[madeLink](w.Store.Records(linkRecord, network))
 	for hash, m := range made {
-		if l, known := links[hash]; m.Path != "" && (!known || l.Kind == kind) {
+		if m.Path != "" {
 			tags = append(tags, plan.Tag{Network: network, Hash: hash, Found: m})
 		}
 	}
-	for hash, l := range links {
-		if m, known := made[hash]; l.Kind == kind && (!known || m.Path == "") {
+	for hash := range links {
+		if m, known := made[hash]; !known || m.Path == "" {
 			tags = append(tags, plan.Tag{Network: network, Hash: hash})
 		}
 	}
 	return tags, errors.Join(err, lerr)
 }
 
-// removeContained removes an attachment's links of a type from its container, if that lives.
-func removeContained(w *kernel.World, t plan.Tag, kind string) error {
+// removeContained removes an attachment's links from its container, if that lives.
+func removeContained(w *kernel.World, t plan.Tag) error {
 	m, _ := t.Found.(resource.Made)
 	if m.Path == "" { // gone with its namespace
 		return nil
@@ -170,6 +170,6 @@ func removeContained(w *kernel.World, t plan.Tag, kind string) error {
 	}
 	links, err := ownLinks(w, ns, made, t.Hash, func(l *kernel.Link) bool {
 		return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(t.Network))
-	}, kind)
+	}, contained()...)
 	return errors.Join(err, deleteAll(ns, links))
 }
