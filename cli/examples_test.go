@@ -100,7 +100,7 @@ type docExample struct{ where, conflist string }
 // docs/examples.
 func examples(t *testing.T) (all []docExample) {
 	t.Helper()
-	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/plugins/*.md", "../docs/examples/*"} {
+	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/*/*.md", "../docs/examples/*"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: no files, %v", pattern, err)

@@ -39,21 +39,37 @@ type step struct {
 	says   []string
 }
 
-var (
-	fence   = regexp.MustCompile("(?s)([^\n]*)\n+```(sh|json|text)\n(.*?)\n```\n")
-	confDir = regexp.MustCompile("`(/etc/[^`]*)`[^`]*$")
-)
+var confDir = regexp.MustCompile("`(/etc/cni/[^`]*)`[^`]*$")
 
+// steps reads the blocks of a page line by line. A block in a list is indented.
 func steps(page string) (all []step) {
-	for _, m := range fence.FindAllStringSubmatch(page, -1) {
-		file := confDir.FindStringSubmatch(m[1])
+	var kind, before string
+	var block []string
+	for line := range strings.Lines(page) {
+		bare := strings.TrimSpace(line)
 		switch {
-		case m[2] == "sh":
-			all = append(all, step{script: m[3]})
-		case m[2] == "json" && file != nil:
-			all = append(all, step{script: "cat >" + file[1] + " <<'END'\n" + m[3] + "\nEND"})
-		case m[2] == "text" && len(all) > 0:
-			all[len(all)-1].says = strings.Split(m[3], "\n")
+		case kind == "" && strings.HasPrefix(bare, "```"):
+			kind, block = strings.TrimPrefix(bare, "```")+" ", nil
+		case kind == "" && bare != "":
+			before += " " + bare
+		case kind == "":
+		case bare != "```":
+			block = append(block, strings.TrimRight(line, "\n"))
+		default:
+			indent := line[:strings.Index(line, "`")]
+			for i := range block {
+				block[i] = strings.TrimPrefix(block[i], indent)
+			}
+			file := confDir.FindStringSubmatch(before)
+			switch {
+			case kind == "sh ":
+				all = append(all, step{script: strings.Join(block, "\n")})
+			case kind == "json " && file != nil:
+				all = append(all, step{script: "cat >" + file[1] + " <<'END'\n" + strings.Join(block, "\n") + "\nEND"})
+			case kind == "text " && len(all) > 0:
+				all[len(all)-1].says = block
+			}
+			kind, before = "", ""
 		}
 	}
 	return all
@@ -99,16 +115,20 @@ func runPage(t *testing.T, bin, page string) bool {
 	return len(all) > 0
 }
 
+// matches compares words: columns are as wide as what stands in them.
 func matches(says []string, said string) bool {
-	var b strings.Builder
-	b.WriteString(`^\n*`)
+	var want strings.Builder
 	for _, line := range says {
 		if line == "…" {
-			b.WriteString(`(?s:.*?)`)
+			want.WriteString(`(?s:.*)`)
 			continue
 		}
-		line = strings.ReplaceAll(regexp.QuoteMeta(strings.TrimRight(line, " ")), "…", `.*`)
-		b.WriteString(regexp.MustCompile(` {2,}`).ReplaceAllString(line, ` +`) + ` *\n`) // columns are as wide as their words
+		line = regexp.QuoteMeta(strings.Join(strings.Fields(line), " "))
+		want.WriteString(strings.ReplaceAll(line, "…", `.*`) + `\n`)
 	}
-	return regexp.MustCompile(b.String() + `\n*$`).MatchString(said + "\n")
+	var got strings.Builder
+	for line := range strings.Lines(strings.TrimSpace(said)) {
+		got.WriteString(strings.Join(strings.Fields(line), " ") + "\n")
+	}
+	return regexp.MustCompile(`^` + want.String() + `$`).MatchString(got.String())
 }
