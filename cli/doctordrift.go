@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // ofRepair says what a repair would find: it knows what each attachment should have.
@@ -74,7 +75,7 @@ func (d *doctor) attachment(f repair.Finding, c attach.Cached) {
 		return
 	}
 	said := map[string]bool{}
-	links := slices.ContainsFunc(f.Wrong, func(w repair.Wrong) bool { return !w.Follows })
+	links := slices.ContainsFunc(f.Wrong, func(w sdk.Wrong) bool { return !w.Follows })
 	for _, w := range f.Wrong {
 		for _, line := range w.What {
 			said[w.Resource+": "+line] = true
@@ -97,7 +98,7 @@ func (d *doctor) attachment(f repair.Finding, c attach.Cached) {
 }
 
 // drift takes down one difference of a resource.
-func (d *doctor) drift(w repair.Wrong, line string, c attach.Cached) {
+func (d *doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 	link, inside := linkOf(w.Resource)
 	text := w.Resource + ": " + line
 	switch {
@@ -138,7 +139,7 @@ func (d *doctor) bridge(line, link string, c attach.Cached, mend []string) {
 }
 
 // veth takes down what is wrong with a pair: its line names the end.
-func (d *doctor) veth(w repair.Wrong, line, link string, c attach.Cached) {
+func (d *doctor) veth(w sdk.Wrong, line, link string, c attach.Cached) {
 	now, renamed := strings.CutSuffix(line, " now")
 	_, now, _ = strings.Cut(now, "it is called ")
 	switch {
@@ -172,7 +173,7 @@ func linkOf(text string) (link string, inside bool) {
 }
 
 // remade is the mend of what repair does not mend, else nothing.
-func remade(w repair.Wrong, c attach.Cached) []string {
+func remade(w sdk.Wrong, c attach.Cached) []string {
 	if w.Mends {
 		return nil
 	}

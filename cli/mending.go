@@ -92,7 +92,7 @@ func beyondRepair(findings []repair.Finding) (notes []string) {
 			continue
 		}
 		hopeless := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
-			return slices.ContainsFunc(f.Wrong, func(w repair.Wrong) bool {
+			return slices.ContainsFunc(f.Wrong, func(w sdk.Wrong) bool {
 				return w.Mends && slices.ContainsFunc(w.What, func(what string) bool { return line == w.Resource+": "+what })
 			})
 		})

@@ -15,7 +15,6 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/reference"
-	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -38,15 +37,14 @@ type attached struct {
 
 	guarded bool // it has rules, as far as that is known
 
-	mended bool            // something that is no rule was
-	sound  map[string]bool // rules that were as they should be before that
-
-	linksMend, linksStay bool // something is wrong with its links that is mended, or that is not
+	mending sdk.Mending
+	sound   map[string]bool // rules that were as they should be before something that is no rule was mended
 }
 
 // plan finds out what should exist.
 func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c *attach.Cached) *attached {
-	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c}
+	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c,
+		mending: sdk.Mending{DryRun: r.DryRun}}
 	switch {
 	case c.Bare:
 		a.broken(errNoConfig)
@@ -126,7 +124,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		}
 		a.want = append(a.want, want...)
 	}
-	a.rules = slices.ContainsFunc(a.want, func(r plan.Resource) bool { _, rule := effect(r); return rule })
+	a.rules = slices.ContainsFunc(a.want, func(r plan.Resource) bool { _, rule := sdk.EffectOf(r); return rule })
 	return nil
 }
 
@@ -167,8 +165,8 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 		return
 	}
 	for _, r := range a.theirs {
-		wrong := Wrong{Resource: r.String()}
-		for _, line := range words(r.Verify(ctx, w)) {
+		wrong := sdk.Wrong{Resource: r.String()}
+		for _, line := range sdk.Lines(r.Verify(ctx, w)) {
 			// else it is ours, or could not be asked
 			if strings.HasPrefix(line, "rule ") && strings.HasSuffix(line, " is missing") {
 				wrong.What = append(wrong.What, line)
@@ -231,8 +229,9 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	if a.without(ctx, w) {
 		return
 	}
+	a.mending.Before = func() { a.before(ctx, w) }
 	for _, r := range part {
-		if _, rule := effect(r); rule {
+		if _, rule := sdk.EffectOf(r); rule {
 			a.behind(ctx, w)
 		}
 		a.one(ctx, w, r)
@@ -242,10 +241,10 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 
 // behind makes what keeps packets out once more where links were mended: what stands on these could not be told before.
 func (a *attached) behind(ctx context.Context, w *kernel.World) {
-	if !a.mended {
+	if !a.mending.Mended {
 		return
 	}
-	a.mended = false
+	a.mending.Mended = false
 	for _, r := range a.part(resource.Closes) {
 		a.one(ctx, w, r)
 	}
@@ -259,7 +258,7 @@ func (a *attached) before(ctx context.Context, w *kernel.World) {
 	}
 	a.sound = map[string]bool{}
 	for _, r := range a.want {
-		if _, rule := effect(r); rule && r.Verify(ctx, w) == nil {
+		if _, rule := sdk.EffectOf(r); rule && r.Verify(ctx, w) == nil {
 			a.sound[r.String()] = true
 		}
 	}
@@ -279,7 +278,7 @@ func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	own := func(f resource.Iface) bool { return f.Where == resource.Container && f.Name == a.Owner.IfName }
 	for _, r := range a.want {
 		if l, ok := plan.Unwrap(r).(resource.Linker); ok && slices.ContainsFunc(l.Ifaces(), own) {
-			wrong := Wrong{Resource: r.String(), Kind: kindName(r), What: words(r.Verify(ctx, w))}
+			wrong := sdk.Wrong{Resource: r.String(), Kind: sdk.KindName(r), What: sdk.Lines(r.Verify(ctx, w))}
 			for _, line := range wrong.What {
 				a.broken(fmt.Errorf("%v: %s", r, line))
 			}
@@ -331,7 +330,7 @@ func (a *attached) lost() string {
 // part are the resources with an effect.
 func (a *attached) part(want resource.Effect) (part plan.Plan) {
 	for _, r := range a.want {
-		if e, rule := effect(r); e == want && (rule || !a.r.Firewall) {
+		if e, rule := sdk.EffectOf(r); e == want && (rule || !a.r.Firewall) {
 			part = append(part, r)
 		}
 	}
@@ -348,72 +347,14 @@ func (a *attached) alive(w *kernel.World) error {
 
 // one makes one resource as it should be, or says what cannot be mended.
 func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
-	_, rule := effect(r)
-	mender, can := plan.Unwrap(r).(resource.Mender)
-	can = can && len(plan.Plan{r}.Required()) == 0
-	var changed bool
-	var err error
-	switch {
-	case a.r.DryRun || !rule && !can:
-		err = r.Verify(ctx, w)
-	case rule:
-		changed, err = r.Ensure(ctx, w)
-	default:
-		if err = r.Verify(ctx, w); err != nil {
-			a.before(ctx, w)
-			if changed, err = mender.Mend(ctx, w); err == nil {
-				err = r.Verify(ctx, w)
-			}
-			a.mended = a.mended || changed
-		}
-	}
+	changed, wrong, err := a.mending.One(ctx, w, r)
 	if changed && !a.sound[r.String()] {
 		a.did(r.String())
 	}
-	if err == nil {
-		return
-	}
-	_, follows := plan.Unwrap(r).(resource.Follower)
-	hopeless := Wrong{Resource: r.String(), Kind: kindName(r), Rule: rule, Follows: follows}
-	mends := hopeless
-	mends.Mends = true
-	_, link := plan.Unwrap(r).(resource.Linker)
-	for _, e := range parts(err) {
-		line := e.Error()
+	for _, line := range sdk.Lines(err) {
 		a.broken(fmt.Errorf("%v: %s", r, line))
-		if slices.Contains(mends.What, line) || slices.Contains(hopeless.What, line) {
-			continue
-		}
-		would := (rule || can && !inContainer(r, line)) && !errors.As(e, new(resource.Beyond))
-		switch {
-		case follows:
-			would = a.linksMend && !a.linksStay
-		case link:
-			a.linksMend, a.linksStay = a.linksMend || would, a.linksStay || !would
-		}
-		if a.r.DryRun && would {
-			mends.What = append(mends.What, line)
-		} else {
-			hopeless.What = append(hopeless.What, line)
-		}
 	}
-	for _, w := range []Wrong{mends, hopeless} {
-		if len(w.What) > 0 {
-			a.Wrong = append(a.Wrong, w)
-		}
-	}
-}
-
-// kindName is the name of a resource's type, without the package that it is in.
-func kindName(r plan.Resource) string {
-	name := fmt.Sprintf("%T", plan.Unwrap(r))
-	return name[strings.LastIndexByte(name, '.')+1:]
-}
-
-// inContainer reports whether what is wrong with a Mender is wrong in the container, which none mends.
-func inContainer(r plan.Resource, line string) bool {
-	s, ok := plan.Unwrap(r).(sysctl.Sysctl)
-	return ok && s.Where != resource.Host || strings.Contains(line, "cont/")
+	a.Wrong = append(a.Wrong, wrong...)
 }
 
 // retract takes back the rules of an attachment whose DEL ran meanwhile, of a program that knows nothing of our
@@ -424,7 +365,7 @@ func (a *attached) retract(ctx context.Context) {
 	}
 	var mine plan.Plan
 	for _, r := range a.want {
-		if _, rule := effect(r); rule {
+		if _, rule := sdk.EffectOf(r); rule {
 			mine = append(mine, r)
 		}
 	}
@@ -447,7 +388,7 @@ func (a *attached) gone(format string, args ...any) {
 }
 
 func (a *attached) broken(err error) {
-	for _, line := range words(err) {
+	for _, line := range sdk.Lines(err) {
 		if !slices.Contains(a.Drift, line) {
 			a.Drift = append(a.Drift, line)
 		}
@@ -457,8 +398,8 @@ func (a *attached) broken(err error) {
 // planned takes down what there should be.
 func (a *attached) planned(p plan.Plan, theirs bool) {
 	for _, r := range p {
-		_, rule := effect(r)
-		a.Plan = append(a.Plan, Planned{r.String(), kindName(r), rule || theirs, theirs})
+		_, rule := sdk.EffectOf(r)
+		a.Plan = append(a.Plan, Planned{r.String(), sdk.KindName(r), rule || theirs, theirs})
 	}
 }
 

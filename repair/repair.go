@@ -16,7 +16,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -65,14 +64,14 @@ type Finding struct {
 	Owner    spec.Owner
 	Netns    string
 	State    State
-	Repaired []string // what was made, in the words of ip(8) and nft(8)
-	Drift    []string // what is not as it should be, and could not be mended; in a dry run also what could
-	Wrong    []Wrong  // the same by resource, where it is of one
-	Changed  bool     // the network is configured otherwise by now; what there should be is as it was attached
-	Lost     []string // what the reference knows nothing of, in a handover
-	Held     bool     // it is Gone, for its address is another's, and the container lives
-	Left     []string // plugins that a DEL, which took its interface down, has failed for
-	NotOurs  []string // plugins of its list that were passed over, and why
+	Repaired []string    // what was made, in the words of ip(8) and nft(8)
+	Drift    []string    // what is not as it should be, and could not be mended; in a dry run also what could
+	Wrong    []sdk.Wrong // the same by resource, where it is of one
+	Changed  bool        // the network is configured otherwise by now; what there should be is as it was attached
+	Lost     []string    // what the reference knows nothing of, in a handover
+	Held     bool        // it is Gone, for its address is another's, and the container lives
+	Left     []string    // plugins that a DEL, which took its interface down, has failed for
+	NotOurs  []string    // plugins of its list that were passed over, and why
 
 	Plan []Planned // in a dry run: what there should be, in order
 }
@@ -83,16 +82,6 @@ type Planned struct {
 	Kind     string // as its type is called
 	Rule     bool   // it is one of the packet filter
 	Theirs   bool   // the reference plugins made it
-}
-
-// A Wrong is a resource that is not as it should be.
-type Wrong struct {
-	Resource string   // in the words of ip(8) and nft(8)
-	Kind     string   // of the resource, as its type is called: Bridge, Veth, Gateway, …
-	Rule     bool     // it is one of the packet filter
-	Follows  bool     // what is wrong with it follows from what is wrong with links
-	What     []string // is wrong with it
-	Mends    bool     // in a dry run: repair would mend it
 }
 
 // A Report is what a repair came to.
@@ -328,37 +317,6 @@ func writtenOut(list []byte) []byte {
 		}
 	}
 	return list
-}
-
-// parts are the errors that err joins.
-func parts(err error) (all []error) {
-	if err == nil {
-		return nil
-	}
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range many.Unwrap() {
-			all = append(all, parts(e)...)
-		}
-		return all
-	}
-	return []error{err}
-}
-
-// words are the lines of an error.
-func words(err error) (lines []string) {
-	for _, e := range parts(err) {
-		lines = append(lines, e.Error())
-	}
-	return lines
-}
-
-// effect is when a resource of a plan is repaired, and whether it is of the packet filter. What is none of its
-// rules is mended after all of them.
-func effect(p plan.Resource) (e resource.Effect, rule bool) {
-	if f, ok := plan.Unwrap(p).(resource.PacketRule); ok {
-		return f.Effect(), true
-	}
-	return resource.Opens, false
 }
 
 var errNoConfig = errors.New("the cache has a result and no configuration, so nobody knows what there should be")

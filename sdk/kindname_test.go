@@ -1,4 +1,4 @@
-package repair
+package sdk_test
 
 import (
 	"testing"
@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
+	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // `fairlead doctor` chooses its findings by these names, whichever package the types are in.
@@ -16,8 +17,8 @@ func TestKindName(t *testing.T) {
 		"Bridge": link.Bridge{}, "Veth": link.Veth{}, "Addr": addr.Addr{}, "Gateway": addr.Gateway{}, "Route": addr.Route{},
 		"Forward": filter.Forward{}, "Forwarding": sysctl.Forwarding{},
 	} {
-		if got := kindName(r); got != want {
-			t.Errorf("kindName(%T) is %q, want %q", r, got, want)
+		if got := sdk.KindName(r); got != want {
+			t.Errorf("sdk.KindName(%T) is %q, want %q", r, got, want)
 		}
 	}
 }
