@@ -22,8 +22,8 @@ func (d *doctor) ofRepair() {
 	}
 	defer d.logLater()()
 	r := repair.Repairer{
-		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: foreign(), Now: configured,
-		DryRun: true,
+		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: foreign(), External: externals(),
+		Now: configured, DryRun: true,
 	}
 	report, err := r.Run(d.ctx)
 	if err != nil {

@@ -225,7 +225,14 @@ func (t *target) plan() ([]Step, error) {
 		case !ours(st.Path):
 			st.Opaque = "another program of that name; fairlead's own would do this"
 		}
-		if i >= 0 {
+		if x := t.external(st); x.Plans() {
+			st.Opaque = ""
+			a, err := t.planExternal(x, p, version, prev, links)
+			if err != nil {
+				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
+			}
+			st.Resources, prev, links = a.Resources, a.Result, a.HostLinks
+		} else if i >= 0 {
 			var want plan.Plan
 			if want, prev, err = t.planOne(all[i], p, version, prev, links); err != nil {
 				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
@@ -237,10 +244,10 @@ func (t *target) plan() ([]Step, error) {
 				st.Resources = append(st.Resources, r.String())
 			}
 			links = sdk.LinksOf(links, want)
-			if p.IPAMType != "" {
-				for _, ip := range prev.IPs {
-					st.Addresses = append(st.Addresses, ip.Address.String())
-				}
+		}
+		if p.IPAMType != "" && prev != nil {
+			for _, ip := range prev.IPs {
+				st.Addresses = append(st.Addresses, ip.Address.String())
 			}
 		}
 		steps = append(steps, st)
@@ -334,20 +341,10 @@ func (t *target) planOne(
 	for _, note := range notes {
 		t.notes = append(t.notes, noted{p.Name, note})
 	}
-	if err != nil || conf.IPAMType == "" && prev != nil {
+	if err != nil {
 		return answer.Plan, prev, err
 	}
-	res := &spec.Result{CNIVersion: conf.CNIVersion, Interfaces: []spec.Interface{{Name: t.IfName, Sandbox: t.Netns}},
-		Routes: answer.Routes}
-	for _, l := range sdk.LinksOf(nil, answer.Plan) {
-		res.Interfaces = append(res.Interfaces, spec.Interface{Name: l.Name})
-	}
-	for _, ip := range answer.IPs {
-		own := 0
-		ip.Interface = &own
-		res.IPs = append(res.IPs, ip)
-	}
-	return answer.Plan, res, nil
+	return answer.Plan, r.Foreseen(answer), nil
 }
 
 // A noAddress is why an allocator gives nobody an address.

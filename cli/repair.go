@@ -54,7 +54,7 @@ them anew by fairlead's plugins, with the same addresses, while the containers l
   fairlead repair --dry-run              say what is missing, and change nothing`,
 		RunE: func(c *cobra.Command, args []string) error {
 			r.Runtime, r.Plugins = &attach.Runtime{Stderr: newScreen(a.stderr)}, plugin.All()
-			r.Foreign = foreign()
+			r.Foreign, r.External = foreign(), externals()
 			r.Now = configured
 			if r.Network != "" {
 				if err := spec.ValidName(r.Network); err != nil {

@@ -246,7 +246,7 @@ func (a *app) existing(ctx context.Context, n *network) *existing {
 	defer a.logLater()()
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: newScreen(a.stderr)}, Plugins: plugin.All(), Foreign: foreign(),
-		Network: n.Name, Now: func() []*spec.List { return []*spec.List{n.List} }, DryRun: true,
+		External: externals(), Network: n.Name, Now: func() []*spec.List { return []*spec.List{n.List} }, DryRun: true,
 	}
 	report, err := r.Run(ctx)
 	if err != nil {

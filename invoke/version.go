@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -13,14 +14,7 @@ import (
 // environment counts and what errors should name. A plugin from before VERSION, which refuses the
 // command, speaks 0.1.0; one that lists no versions and says 0.2.0 speaks 0.1.0 and 0.2.0.
 func Versions(ctx context.Context, run Runner, path string, c Call) ([]spec.Version, error) {
-	c.Command = "VERSION"
-	c.Stdin, _ = json.Marshal(map[string]spec.Version{"cniVersion": spec.Newest})
-	// Plugins of the oldest libraries look for these before they look at the command.
-	c.ContainerID, c.Netns, c.IfName, c.Args = "dummy", "dummy", "dummy", ""
-	if len(c.Path) == 0 {
-		c.Path = []string{"dummy"}
-	}
-	stdout, err := run(ctx, path, c)
+	stdout, err := Version(ctx, run, path, c, nil)
 	if err != nil {
 		var doc *spec.Error
 		if errors.As(err, &doc) && doc.Msg == "unknown CNI_COMMAND: VERSION" {
@@ -39,4 +33,19 @@ func Versions(ctx context.Context, run Runner, path string, c Call) ([]spec.Vers
 		return []spec.Version{spec.V010, spec.V020}, nil
 	}
 	return nil, fmt.Errorf("plugin %s VERSION: no supportedVersions in the answer", path)
+}
+
+// Version asks the plugin at path for its answer to VERSION, as it prints that. Asks stands on stdin beside cniVersion:
+// what is not of the protocol, and a plugin answers to only if it knows it.
+func Version(ctx context.Context, run Runner, path string, c Call, asks map[string]any) ([]byte, error) {
+	stdin := map[string]any{"cniVersion": spec.Newest}
+	maps.Copy(stdin, asks)
+	c.Command = "VERSION"
+	c.Stdin, _ = json.Marshal(stdin)
+	// Plugins of the oldest libraries look for these before they look at the command.
+	c.ContainerID, c.Netns, c.IfName, c.Args = "dummy", "dummy", "dummy", ""
+	if len(c.Path) == 0 {
+		c.Path = []string{"dummy"}
+	}
+	return run(ctx, path, c)
 }

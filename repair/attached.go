@@ -37,6 +37,8 @@ type attached struct {
 
 	guarded bool // it has rules, as far as that is known
 
+	externals []external
+
 	mending sdk.Mending
 	sound   map[string]bool // rules that were as they should be before something that is no rule was mended
 }
@@ -93,6 +95,12 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 				theirs = "another program attached it, whose rules these are"
 			}
 			why = cmp.Or(why, theirs)
+		}
+		if why != "" && a.r.External != nil && a.r.backend == "" {
+			if x := a.r.External(ctx, l, t.Conf.Type); x.Repairs() {
+				a.externals = append(a.externals, external{x, t, args})
+				continue
+			}
 		}
 		if why != "" {
 			a.NotOurs = append(a.NotOurs, t.Conf.Type+": "+why)
@@ -217,18 +225,11 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	if len(part) == 0 {
 		return
 	}
-	w, release := a.hold(ctx)
+	w, release := a.enter(ctx)
 	if w == nil {
 		return
 	}
 	defer release()
-	if err := a.alive(w); err != nil {
-		a.gone("%v", err)
-		return
-	}
-	if a.without(ctx, w) {
-		return
-	}
 	a.mending.Before = func() { a.before(ctx, w) }
 	for _, r := range part {
 		if _, rule := sdk.EffectOf(r); rule {
@@ -237,6 +238,21 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 		a.one(ctx, w, r)
 	}
 	a.behind(ctx, w)
+}
+
+// enter is hold, and finds what is to be repaired alive.
+func (a *attached) enter(ctx context.Context) (w *kernel.World, release func()) {
+	w, release = a.hold(ctx)
+	if w == nil {
+		return nil, nil
+	}
+	if err := a.alive(w); err != nil {
+		a.gone("%v", err)
+	} else if !a.without(ctx, w) {
+		return w, release
+	}
+	release()
+	return nil, nil
 }
 
 // behind makes what keeps packets out once more where links were mended: what stands on these could not be told before.
@@ -399,15 +415,18 @@ func (a *attached) broken(err error) {
 func (a *attached) planned(p plan.Plan, theirs bool) {
 	for _, r := range p {
 		_, rule := sdk.EffectOf(r)
-		a.Plan = append(a.Plan, Planned{r.String(), sdk.KindName(r), rule || theirs, theirs})
+		a.Plan = append(a.Plan, sdk.Planned{Resource: r.String(), Kind: sdk.KindName(r), Rule: rule || theirs, Theirs: theirs})
 	}
 }
 
 // finding is what came of it.
 func (a *attached) finding() Finding {
-	if a.Plan = nil; a.r.DryRun {
+	if a.r.DryRun {
+		said := a.Plan // by plugins of other programs
+		a.Plan = nil
 		a.planned(a.want, false)
 		a.planned(a.theirs, true)
+		a.Plan = append(a.Plan, said...)
 	}
 	switch {
 	case a.State != "":
@@ -424,7 +443,7 @@ func (a *attached) finding() Finding {
 		}
 	case len(a.Repaired) > 0:
 		a.State = Repaired
-	case len(a.want) == 0 && len(a.NotOurs) > 0:
+	case len(a.want)+len(a.externals) == 0 && len(a.NotOurs) > 0:
 		if a.State = Foreign; len(a.offline) > 0 {
 			a.State, a.Drift = Offline, a.offline
 		}

@@ -39,6 +39,10 @@ type Repairer struct {
 	// about attachments that ours have made for certain.
 	Foreign func(l *spec.List, typ string) string
 
+	// External is the plugin of another program that is found for a type of a list, where it can repair what it made, see
+	// sdk.AskExternal; nil: nobody can be asked. Run asks for nothing before External has said so.
+	External func(ctx context.Context, l *spec.List, typ string) *sdk.External
+
 	backend string // of a handover that is in progress
 }
 
@@ -73,15 +77,7 @@ type Finding struct {
 	Left     []string    // plugins that a DEL, which took its interface down, has failed for
 	NotOurs  []string    // plugins of its list that were passed over, and why
 
-	Plan []Planned // in a dry run: what there should be, in order
-}
-
-// A Planned is a resource that an attachment should have.
-type Planned struct {
-	Resource string // in the words of ip(8) and nft(8)
-	Kind     string // as its type is called
-	Rule     bool   // it is one of the packet filter
-	Theirs   bool   // the reference plugins made it
+	Plan []sdk.Planned // in a dry run: what there should be, in order
 }
 
 // A Report is what a repair came to.
@@ -203,7 +199,11 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	if err := unguarded(err); err != nil {
 		return false, err
 	}
-	each(len(all), workers, func(i int) { all[i].repair(ctx, resource.Opens) })
+	each(len(all), workers, func(i int) { all[i].external(ctx, resource.Closes) })
+	each(len(all), workers, func(i int) {
+		all[i].repair(ctx, resource.Opens)
+		all[i].external(ctx, resource.Opens)
+	})
 	for _, a := range all {
 		a.retract(ctx)
 	}

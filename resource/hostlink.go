@@ -6,13 +6,13 @@ import (
 
 // A HostLink is a link on the host, and what the kernel says of it.
 type HostLink struct {
-	Name   string
-	Kind   string // ip(8)'s type: veth, tun, bridge, …
-	Master string // the bridge it is a port of; empty: none
-	Was    string // the name that a result lists it by, where somebody has renamed it since
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`             // ip(8)'s type: veth, tun, bridge, …
+	Master string `json:"master,omitempty"` // the bridge it is a port of; empty: none
+	Was    string `json:"was,omitempty"`    // the name that a result lists it by, where somebody has renamed it since
 
 	// Elsewhere is set for one end of a veth pair whose other end is neither on the host nor in the container.
-	Elsewhere bool
+	Elsewhere bool `json:"elsewhere,omitempty"`
 }
 
 // Look is the link of that name on the host; nil without an error if there is none.

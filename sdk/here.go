@@ -73,7 +73,7 @@ func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byt
 	}
 	s.begin(p, e)
 	if c.Command == "VERSION" {
-		out, err = versions(c.Stdin)
+		out, err = versions(p, c.Stdin)
 		return out, nil
 	}
 	if err = e.validate(); err == nil {

@@ -191,8 +191,8 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want Answer, notes []Note, er
 
 // A Note is what is odd in a configuration that is used all the same.
 type Note struct {
-	Unknown string // the path of a key that nobody reads; empty: it is another thing
-	Text    string
+	Unknown string `json:"unknown,omitempty"` // the path of a key that nobody reads; empty: it is another thing
+	Text    string `json:"text"`
 }
 
 // NewRequest is what p's plan function would be given for a call.

@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -115,7 +116,7 @@ const maxConf = spec.MaxFile
 // its caller writes to stdout, and it writes once.
 func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	if e.Command == "VERSION" {
-		out, err := versions(askedVersion())
+		out, err := versions(p, askedVersion())
 		return spec.Newest, out, err
 	}
 	if err := e.validate(); err != nil {
@@ -127,6 +128,10 @@ func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	}
 	if err != nil {
 		return spec.Newest, nil, spec.Errorf(spec.CodeIO, "read the network configuration from stdin: %w", err)
+	}
+	if e.Command == verbPlan || e.Command == verbRepair {
+		out, err := s.extra(context.Background(), p, e, stdin)
+		return spec.Newest, out, err
 	}
 	return s.told(context.Background(), p, e, stdin)
 }
@@ -168,12 +173,22 @@ func askedVersion() (stdin []byte) {
 	return nil
 }
 
-// versions answers VERSION, which asks for nothing but itself (clauses V1, V2).
-func versions(stdin []byte) ([]byte, error) {
-	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
-	var asked struct{ CNIVersion spec.Version }
-	if json.Unmarshal(stdin, &asked) == nil && asked.CNIVersion != "" {
-		info.CNIVersion = asked.CNIVersion
+// versions answers VERSION, which asks for nothing but itself (clauses V1, V2), and for the plugin's Offer.
+func versions(p Plugin, stdin []byte) ([]byte, error) {
+	var info struct {
+		spec.VersionInfo
+		Offer *Offer `json:"fairlead,omitempty"`
+	}
+	info.VersionInfo = spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
+	var asked struct {
+		CNIVersion spec.Version
+		Fairlead   json.RawMessage
+	}
+	if json.Unmarshal(stdin, &asked) == nil {
+		info.CNIVersion = cmp.Or(asked.CNIVersion, spec.Newest)
+		if asked.Fairlead != nil {
+			info.Offer = p.offer()
+		}
 	}
 	out, err := json.Marshal(info)
 	return append(out, '\n'), err
@@ -218,7 +233,7 @@ func (e *environment) validate() error {
 		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
 		need("CNI_NETNS", e.Netns, nil)
 		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
-	case "DEL":
+	case "DEL", verbPlan, verbRepair:
 		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
 		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
 	case "GC", "STATUS":

@@ -1,0 +1,53 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+)
+
+// An external is a plugin of another program that repairs its part of an attachment itself.
+type external struct {
+	*sdk.External
+	told attach.Told
+	args [][2]string
+}
+
+// external has plugins of other programs mend what they made: first the rules that keep packets out, of all attachments,
+// and all else after what is ours. A dry run asks once.
+func (a *attached) external(ctx context.Context, e resource.Effect) {
+	if a.State != "" || len(a.externals) == 0 || a.r.DryRun && e == resource.Closes {
+		return
+	}
+	w, release := a.enter(ctx)
+	if w == nil {
+		return
+	}
+	defer release()
+	for _, x := range a.externals {
+		answer, err := x.Repair(ctx, a.Owner, a.cached.Netns, x.args, sdk.RepairRequest{
+			Conf: x.told.Stdin, DryRun: a.r.DryRun, Firewall: a.r.Firewall, Closes: e == resource.Closes})
+		if err != nil {
+			a.broken(err)
+			continue
+		}
+		for _, made := range answer.Repaired {
+			a.did(made)
+		}
+		if e == resource.Closes { // what is wrong all the same is said the second time
+			continue
+		}
+		for _, wrong := range answer.Wrong {
+			for _, line := range wrong.What {
+				a.broken(fmt.Errorf("%s: %s", wrong.Resource, line))
+			}
+		}
+		a.Wrong = append(a.Wrong, answer.Wrong...)
+		if a.r.DryRun {
+			a.Plan = append(a.Plan, answer.Plan...)
+		}
+	}
+}

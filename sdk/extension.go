@@ -1,0 +1,220 @@
+package sdk
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Two verbs that are not CNI's let `fairlead plan` and `fairlead repair` ask a plugin of another program what they know
+// of Fairlead's own without asking. A plugin gets them only if it offered them, in its answer to a VERSION whose stdin
+// has the member "fairlead": any other runtime gets the answer of the specification, and any other plugin no verb that
+// it does not know. docs/plugin-author.md has the documents; both sides of them are these types.
+const (
+	verbPlan   = "FAIRLEAD_PLAN"
+	verbRepair = "FAIRLEAD_REPAIR"
+)
+
+// An Offer is what a plugin says in its answer to VERSION: the version of each verb's documents; 0 is none.
+type Offer struct {
+	Plan   int `json:"plan,omitempty"`
+	Repair int `json:"repair,omitempty"`
+}
+
+// A PlanRequest is the stdin of FAIRLEAD_PLAN. The environment is that of ADD; the namespace need not exist.
+type PlanRequest struct {
+	Conf      json.RawMessage `json:"conf"`                // the stdin of ADD
+	IPAM      *spec.Result    `json:"ipam,omitempty"`      // what the IPAM plugin might answer
+	HostLinks []HostLink      `json:"hostLinks,omitempty"` // that the plugins before make on the host
+}
+
+// A PlanAnswer is what ADD would do.
+type PlanAnswer struct {
+	Resources []string     `json:"resources"`           // in the words of ip(8) and nft(8), in order of creation
+	HostLinks []HostLink   `json:"hostLinks,omitempty"` // those of the request, and the plugin's own
+	Result    *spec.Result `json:"result"`              // what the next plugin would get as prevResult
+	Notes     []Note       `json:"notes,omitempty"`
+	Unmet     []string     `json:"unmet,omitempty"` // what it requires of the host, and the host does not have now
+}
+
+// A RepairRequest is the stdin of FAIRLEAD_REPAIR. The environment is that of CHECK.
+type RepairRequest struct {
+	Conf     json.RawMessage `json:"conf"`               // the stdin of CHECK
+	DryRun   bool            `json:"dryRun,omitempty"`   // only look
+	Firewall bool            `json:"firewall,omitempty"` // only rules of the packet filter
+	Closes   bool            `json:"closes,omitempty"`   // only rules that keep packets out: repair asks for these first
+}
+
+// A RepairAnswer is what was wrong.
+type RepairAnswer struct {
+	Plan     []Planned `json:"plan"`               // what there should be
+	Repaired []string  `json:"repaired,omitempty"` // what was made, in the words of ip(8) and nft(8)
+	Wrong    []Wrong   `json:"wrong,omitempty"`    // what is wrong and was not mended
+}
+
+// A Planned is a resource that an attachment should have.
+type Planned struct {
+	Resource string `json:"resource"`         // in the words of ip(8) and nft(8)
+	Kind     string `json:"kind,omitempty"`   // as its type is called
+	Rule     bool   `json:"rule,omitempty"`   // it is one of the packet filter
+	Theirs   bool   `json:"theirs,omitempty"` // the reference plugins made it
+}
+
+// offer is what p answers beside CNI's verbs. What an allocator gives, and what a chain's plugins do, is asked otherwise.
+func (p Plugin) offer() *Offer {
+	if p.plan == nil {
+		return nil
+	}
+	return &Offer{Plan: 1, Repair: 1}
+}
+
+// extra answers a verb that is not CNI's.
+func (s *site) extra(ctx context.Context, p Plugin, e environment, stdin []byte) ([]byte, error) {
+	if p.plan == nil {
+		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_COMMAND %q: %s was not offered by its VERSION", e.Command, p.Name)
+	}
+	s.w = newWorld()
+	defer s.w.Close()
+	var answer any
+	var err error
+	if e.Command == verbPlan {
+		answer, err = p.foresee(ctx, e, stdin)
+	} else {
+		answer, err = p.repair(ctx, e, stdin)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := json.Marshal(answer)
+	return append(out, '\n'), err
+}
+
+// asked reads the stdin of an extra verb, and the configuration in it.
+func asked(stdin []byte, into any, raw *json.RawMessage) (*spec.Conf, error) {
+	if err := json.Unmarshal(stdin, into); err != nil {
+		return nil, spec.Errorf(spec.CodeDecode, "stdin: %w", err)
+	}
+	return spec.ParseConf(*raw)
+}
+
+func (p Plugin) foresee(ctx context.Context, e environment, stdin []byte) (*PlanAnswer, error) {
+	var q PlanRequest
+	conf, err := asked(stdin, &q, &q.Conf)
+	if err != nil {
+		return nil, err
+	}
+	r, err := p.NewRequest("ADD", spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}, e.Netns,
+		conf, e.args)
+	if err != nil {
+		return nil, err
+	}
+	r.HostLinks = q.HostLinks
+	if q.IPAM != nil {
+		r.IPs, r.Routes = q.IPAM.IPs, q.IPAM.Routes
+	}
+	want, notes, err := p.Plan(conf, r)
+	if err != nil {
+		return nil, err
+	}
+	a := &PlanAnswer{Resources: []string{}, HostLinks: LinksOf(q.HostLinks, want.Plan), Result: r.Foreseen(want),
+		Notes: notes}
+	for _, res := range want.Plan {
+		if !Clears(res) {
+			a.Resources = append(a.Resources, res.String())
+		}
+	}
+	if host, err := kernel.Open(""); err == nil {
+		defer host.Close()
+		a.Unmet = Lines(p.Unmet(ctx, host, conf))
+	}
+	return a, nil
+}
+
+// Foreseen is the result that the next plugin would be given, as far as a dry run knows it.
+func (r *Request) Foreseen(a Answer) *spec.Result {
+	if r.conf.IPAMType == "" && r.Prev != nil {
+		return r.Prev
+	}
+	res := &spec.Result{CNIVersion: r.conf.CNIVersion, Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.Netns}},
+		Routes: a.Routes}
+	for _, l := range LinksOf(nil, a.Plan) {
+		res.Interfaces = append(res.Interfaces, spec.Interface{Name: l.Name})
+	}
+	for _, ip := range a.IPs {
+		own := 0
+		ip.Interface = &own
+		res.IPs = append(res.IPs, ip)
+	}
+	return res
+}
+
+// repair mends what p made of an attachment. The caller keeps others away from the attachment meanwhile.
+func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*RepairAnswer, error) {
+	var q RepairRequest
+	conf, err := asked(stdin, &q, &q.Conf)
+	if err != nil {
+		return nil, err
+	}
+	a := Attached{Owner: spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}, Netns: e.Netns,
+		Args: e.args, Conf: conf}
+	host, err := OpenHost()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	if a.Links, err = LookUp(host, a.Owner, a.Netns, conf.PrevResult); err != nil {
+		return nil, err
+	}
+	w := host
+	if a.Netns != "" {
+		switch inside, err := OpenContainer(host, a.Owner, a.Netns); {
+		case err == nil:
+			defer inside.Container.Close()
+			w = inside
+		case !errors.Is(err, kernel.ErrHostNamespace):
+			return nil, err
+		}
+	}
+	want, err := p.Wanted(a)
+	if err != nil {
+		return nil, err
+	}
+	return mend(ctx, w, want, q), nil
+}
+
+// mend mends want: rules that keep packets out, then the other rules and all else. Where that mended what rules may stand
+// on, such as a link, it goes over all of it once more.
+func mend(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) *RepairAnswer {
+	answer := &RepairAnswer{Plan: []Planned{}}
+	for _, r := range want {
+		_, rule := EffectOf(r)
+		answer.Plan = append(answer.Plan, Planned{Resource: r.String(), Kind: KindName(r), Rule: rule})
+	}
+	turns := []resource.Effect{resource.Closes, resource.Opens}
+	if q.Closes {
+		turns = turns[:1]
+	}
+	m := Mending{DryRun: q.DryRun, Mended: true}
+	for round := 0; round < 2 && m.Mended; round++ {
+		m.Mended, answer.Wrong = false, nil
+		for _, turn := range turns {
+			for _, r := range want {
+				if e, rule := EffectOf(r); e != turn || q.Firewall && !rule {
+					continue
+				}
+				changed, wrong, _ := m.One(ctx, w, r)
+				if changed && !slices.Contains(answer.Repaired, r.String()) {
+					answer.Repaired = append(answer.Repaired, r.String())
+				}
+				answer.Wrong = append(answer.Wrong, wrong...)
+			}
+		}
+	}
+	return answer
+}
