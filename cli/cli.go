@@ -118,7 +118,7 @@ Network Interface, and says what is attached and what would be done.
 		a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.dnsCommand(), a.planCommand(),
 		a.doctorCommand(), a.inspectCommand(), a.graphCommand(), a.logCommand(), a.validateCommand(),
-		a.explainCommand(), a.environmentTopic(), a.pluginsCommand())
+		a.explainCommand(), a.environmentTopic(), a.pluginsCommand(), a.newGroup())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {

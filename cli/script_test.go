@@ -43,6 +43,7 @@ func TestScript(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	goEnv := goEnvironment(t)
 	params := testscript.Params{
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
@@ -59,6 +60,7 @@ func TestScript(t *testing.T) {
 			e.Setenv("FAIRLEAD", filepath.Join(bin, "fairlead"))
 			e.Setenv("EXAMPLES", examples)
 			e.Setenv("REFERENCE", "/usr/lib/cni") // Debian's package of the reference plugins
+			e.Vars = append(e.Vars, goEnv...)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -86,6 +88,21 @@ func program(t *testing.T) string {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	return path
+}
+
+// goEnvironment is what a script needs to build with this tree, TREE, and without a network.
+func goEnvironment(t *testing.T) []string {
+	t.Helper()
+	tree, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
+	dirs := strings.Fields(string(out))
+	if err != nil || len(dirs) != 2 {
+		t.Fatalf("go env: %v: %q", err, out)
+	}
+	return []string{"TREE=" + tree, "GOCACHE=" + dirs[0], "GOMODCACHE=" + dirs[1], "GOPROXY=off", "CGO_ENABLED=0"}
 }
 
 // exits STATUS PROGRAM ARGUMENT... is exec for an exit status of its own.

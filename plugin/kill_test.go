@@ -1,11 +1,11 @@
 package plugin_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/sdk/sdktest"
 )
 
 // TestKill kills ADD of each chain's last plugin at each call that can change something, and then DEL of the chain
@@ -20,30 +20,14 @@ func TestKill(t *testing.T) {
 			continue
 		}
 		nstest.Apart(t, c.name, func(t *testing.T) {
-			nstest.NeedProgram(t, "strace")
 			r := newRunner(t, c)
 			withoutBridges(t)
 			warm := &attachment{id: "k", netns: nstest.NewNS(t)}
 			r.must("add", r.add(warm))
 			r.must("del", r.del(warm))
-			clean := state(t)
-			calls := "sendto,sendmsg,write,pwrite64,renameat,renameat2,rename,linkat,unlinkat,mkdirat,ftruncate,flock"
-			for n := 1; ; n++ {
-				a := &attachment{id: "k", netns: nstest.NewNS(t)}
-				err := r.add(a, "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
-					"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
-				r.must(fmt.Sprintf("del after a kill at call %d", n), r.del(&attachment{id: "k", netns: a.netns}))
-				if after := state(t); after != clean {
-					t.Fatalf("a kill at call %d left\n%s\nbefore it was\n%s", n, after, clean)
-				}
-				if err == nil {
-					t.Logf("ADD has %d such calls", n-1)
-					if n < 3 {
-						t.Error("too few: was anything killed?")
-					}
-					return
-				}
-			}
+			sdktest.Killed(t, func(netns string, under ...string) error {
+				return r.add(&attachment{id: "k", netns: netns}, under...)
+			}, func(netns string) error { return r.del(&attachment{id: "k", netns: netns}) })
 		})
 	}
 }

@@ -1,19 +1,14 @@
 package plugin_test
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk/sdktest"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -49,16 +44,11 @@ func newRunner(t *testing.T, c chain) *runner {
 	if f := setups[strings.TrimSuffix(c.name, inChain)]; f != nil {
 		f(t)
 	}
-	dir := t.TempDir()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var types []string
 	for _, p := range plugin.All() {
-		if err := os.Symlink(exe, filepath.Join(dir, p.Name)); err != nil {
-			t.Fatal(err)
-		}
+		types = append(types, p.Name)
 	}
+	dir := sdktest.Plugins(t, types...)
 	return &runner{t: t, dir: dir, chain: c, ifName: "eth0"}
 }
 
@@ -74,37 +64,8 @@ func (r *runner) run(i int, verb string, a *attachment, extra string, wrap ...st
 		conf += `,"prevResult":` + string(a.prev)
 	}
 	conf += `}`
-	var typ struct{ Type string }
-	if err := json.Unmarshal([]byte(conf), &typ); err != nil {
-		return nil, err
-	}
-	argv := append(slices.Clone(wrap), filepath.Join(r.dir, typ.Type))
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stdin = strings.NewReader(conf)
-	var out, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &stderr
-	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+a.id, "CNI_NETNS="+a.netns,
-		"CNI_IFNAME="+r.ifName, "CNI_PATH="+r.dir)
-	start := cmd.Run
-	if r.start != nil {
-		start = func() error { return r.start(cmd) }
-	}
-	if err := nstest.In(r.host, start); err != nil {
-		var e spec.Error
-		if json.Unmarshal(out.Bytes(), &e) == nil && e.Msg != "" {
-			return nil, &e
-		}
-		return nil, fmt.Errorf("%w: stdout %q, stderr %q", err, out.String(), stderr.String())
-	}
-	if verb == "ADD" {
-		var one map[string]any
-		if err := json.Unmarshal(out.Bytes(), &one); err != nil {
-			return nil, fmt.Errorf("stdout is not one document: %w: %q", err, out.String())
-		}
-	} else if out.Len() > 0 {
-		return nil, fmt.Errorf("%s printed %q on stdout", verb, out.String())
-	}
-	return out.Bytes(), nil
+	return sdktest.Call{Dir: r.dir, Conf: json.RawMessage(conf), Verb: verb, ContainerID: a.id, Netns: a.netns,
+		IfName: r.ifName, Host: r.host, Under: wrap, Start: r.start}.Do()
 }
 
 func (r *runner) network() string { return "life-" + r.chain.name }
@@ -174,25 +135,10 @@ func (r *runner) must(what string, err error) {
 	}
 }
 
-// volatile is what stays without being anybody's, and what is a network's rather than an attachment's.
-var volatile = regexp.MustCompile(`last_reserved_ip|\.fairlead-index/|fairlead/nft-ending$|/lock$|\.lock$|fairlead/ipam|fairlead/network-|memory/closed|memory/gateway|memory/pinned|fairlead/history/|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`)
-
-// state is what the host holds: links, addresses, routes, nft elements, leases, memory.
+// state is what the host holds.
 func state(t *testing.T) string {
 	t.Helper()
-	s := nstest.Run(t, "sh", "-c", `
-		{ ip -br link | sed 's/@.*//; s/ .*//'; ip -o link | grep -o ' \(alias\|altname\) .*' || true; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route; } | sort
-		for p in iptables ip6tables; do $p-save -t nat 2>/dev/null | grep -- 'CNI-[0-9a-f]\{8\}\|CNI-DN-' || true; done
-		nft -a list ruleset 2>/dev/null | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
-		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
-		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
-	var keep []string
-	for _, line := range strings.Split(s, "\n") {
-		if !volatile.MatchString(line) {
-			keep = append(keep, strings.Join(strings.Fields(strings.ReplaceAll(line, "linkdown", "")), " "))
-		}
-	}
-	return strings.Join(keep, "\n")
+	return sdktest.HostState(t)
 }
 
 func same(t *testing.T, what, before string) {

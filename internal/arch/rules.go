@@ -166,9 +166,11 @@ func rows() []row {
 		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "spec"}, map[string]string{
 			"*": "the contracts are those of plan, and know no kind",
 		}},
-		{"sdk/sdktest", []string{"sdk", "plan", "spec"}, map[string]string{
-			"*": "a golden is a configuration and a plan",
-		}},
+		{"sdk/sdktest", []string{"sdk", "invoke", "plan", "kernel", "spec", "internal/nstest", "internal/contract"},
+			map[string]string{
+				"plugin": "who writes a plugin says which others its list needs",
+				"*":      "it holds any plugin to what ours are held to",
+			}},
 		{"internal/docgen", []string{"cli", "plugin", "sdk", "spec"}, map[string]string{
 			"*": "documents are made from the list of plugins, the command line and source text",
 		}},

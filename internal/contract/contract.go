@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A Breakage changes one thing behind a resource's back. Verify has to name it in the words of want, and
@@ -33,6 +34,9 @@ type Terms struct {
 	Present bool                      // it is there before the first Ensure, which has nothing to do
 	Repair  func(t *testing.T)        // what puts a broken one right; nil: Ensure, after Remove where there is one
 	State   func(t testing.TB) string // everything that the kind could touch; nil: that of State
+
+	Kind  plan.Kind  // of the resource; nil: as KindOf says
+	Owner spec.Owner // whose the resource is, where Kind is set
 }
 
 // Test holds r to the contract of plan.Resource and plan.Remover.
@@ -120,7 +124,13 @@ func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...
 		}
 		same("state after "+when, before)
 	}
-	testKind(t, w, r, state)
+	k, of := l.Kind, l.Owner
+	if k == nil {
+		k, of = KindOf(r)
+	}
+	if k != nil {
+		testKind(t, w, r, k, of, state)
+	}
 }
 
 // Difference is the lines that only one of two states has.

@@ -1,0 +1,113 @@
+package sdktest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Call runs one plugin once, as a runtime does.
+type Call struct {
+	Dir  string          // where the plugin lies, see Plugins
+	Conf json.RawMessage // the plugin's stdin
+
+	Verb, ContainerID, Netns, IfName string
+
+	Host  string                // the namespace that is the host; empty: the test's own
+	Under []string              // a command, and its arguments, to run the plugin under, such as strace
+	Start func(*exec.Cmd) error // runs the plugin; nil: exec.Cmd.Run
+}
+
+// Do is what the plugin prints. Its error document is a *spec.Error. Only ADD may print anything else.
+func (c Call) Do() (json.RawMessage, error) {
+	var conf struct{ Type string }
+	if err := json.Unmarshal(c.Conf, &conf); err != nil {
+		return nil, err
+	}
+	argv := append(slices.Clone(c.Under), filepath.Join(c.Dir, conf.Type))
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin = bytes.NewReader(c.Conf)
+	var out, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_NETNS="+c.Netns,
+		"CNI_IFNAME="+c.IfName, "CNI_PATH="+c.Dir)
+	start := cmd.Run
+	if c.Start != nil {
+		start = func() error { return c.Start(cmd) }
+	}
+	if err := nstest.In(c.Host, start); err != nil {
+		if e, ok := spec.DecodeError(out.Bytes()); ok {
+			return nil, e
+		}
+		return nil, fmt.Errorf("%s %s: %w: stdout %q, stderr %q", conf.Type, c.Verb, err, out.String(), stderr.String())
+	}
+	switch {
+	case c.Verb != "ADD" && out.Len() > 0:
+		return nil, fmt.Errorf("%s printed %q on stdout", c.Verb, out.String())
+	case c.Verb == "ADD" && !json.Valid(out.Bytes()):
+		return nil, fmt.Errorf("stdout is not one document: %q", out.String())
+	}
+	return out.Bytes(), nil
+}
+
+// shared is what stays without being anybody's, and what is a network's rather than an attachment's.
+const shared = `last_reserved_ip|\.fairlead-index/|fairlead/nft-ending$|/lock$|\.lock$|fairlead/ipam|fairlead/network-|` +
+	`memory/closed|memory/gateway|memory/pinned|fairlead/history/|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`
+
+// HostState is what attachments have on the test's host, a line each: links, addresses, routes, elements and rules of
+// the packet filter, leases, records.
+func HostState(t testing.TB) string {
+	t.Helper()
+	s := nstest.Run(t, "sh", "-c", `
+		{ ip -br link | sed 's/@.*//; s/ .*//'; ip -o link | grep -o ' \(alias\|altname\) .*' || true; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route; } | sort
+		for p in iptables ip6tables; do $p-save -t nat 2>/dev/null | grep -- 'CNI-[0-9a-f]\{8\}\|CNI-DN-' || true; done
+		nft -a list ruleset 2>/dev/null | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
+		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
+		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
+	volatile := regexp.MustCompile(shared)
+	var keep []string
+	for _, line := range strings.Split(s, "\n") {
+		if !volatile.MatchString(line) {
+			keep = append(keep, strings.Join(strings.Fields(strings.ReplaceAll(line, "linkdown", "")), " "))
+		}
+	}
+	return strings.Join(keep, "\n")
+}
+
+// Killed kills add at each system call that can change something, one call later each time, until add ends by itself.
+// After each kill del has to succeed and to leave the host as it was before the first. Under is the command to run the
+// plugin under; it takes strace(1), without which the test is skipped.
+func Killed(t *testing.T, add func(netns string, under ...string) error, del func(netns string) error) {
+	t.Helper()
+	nstest.NeedProgram(t, "strace")
+	clean := HostState(t)
+	calls := "sendto,sendmsg,write,pwrite64,renameat,renameat2,rename,linkat,unlinkat,mkdirat,ftruncate,flock"
+	for n := 1; ; n++ {
+		netns := nstest.NewNS(t)
+		err := add(netns, "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+			"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
+		if err := del(netns); err != nil {
+			t.Fatalf("del after a kill at call %d: %v", n, err)
+		}
+		if after := HostState(t); after != clean {
+			t.Fatalf("a kill at call %d left\n%s\nbefore it was\n%s", n, after, clean)
+		}
+		if err == nil {
+			t.Logf("ADD has %d such calls", n-1)
+			if n < 3 {
+				t.Error("too few: was anything killed?")
+			}
+			return
+		}
+	}
+}
