@@ -5,14 +5,15 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
-// maxPackets bounds how many packets the evaluator is asked about: it reads the rules for each.
-const maxPackets = 64
+// evaluation bounds how long the evaluator is asked about packets: it reads the rules for each.
+const evaluation = 10 * time.Second
 
 // A forwarded is a packet that the host should forward for a container.
 type forwarded struct {
@@ -30,12 +31,12 @@ type judged struct {
 
 // ofFilters asks what the packet filters of others do with what containers send and get.
 func (d *doctor) ofFilters() {
-	packets := d.packets()
-	if len(packets) > maxPackets {
-		d.blind("the packet filters of others, for %d of %d kinds of packets", len(packets)-maxPackets, len(packets))
-		packets = packets[:maxPackets]
-	}
-	for _, p := range packets {
+	packets, end := d.packets(), time.Now().Add(evaluation)
+	for i, p := range packets {
+		if time.Now().After(end) {
+			d.blind("the packet filters of others, for %d of %d kinds of packets: no time was left", len(packets)-i, len(packets))
+			break
+		}
 		v, err := packetfilter.Forwarded(d.host, p.Packet, "inet fairlead")
 		if err != nil {
 			d.blind("the packet filters of others: %v", err)
