@@ -12,6 +12,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
+// asksDaemon begins the errors of plugin dhcp that could not ask its daemon.
+const asksDaemon = "ask the DHCP daemon: "
+
 // dhcp looks at the leases of a network that the DHCP daemon keeps.
 func (d *doctor) dhcp(ctx context.Context, n *network) {
 	if !byDHCP(n.List) {

@@ -133,11 +133,15 @@ func (d *diagnosis) settle() {
 			return d.has("bridge-missing", f.Where) || d.has("bridge-down", f.Where)
 		case "host-interface-detached":
 			return d.has("bridge-missing", f.Where)
+		case "attachment-broken": // what plugin dhcp says of its leases
+			return strings.HasPrefix(f.What, asksDaemon) && (d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
+				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " is over") && d.any("dhcp-lease-lost")
 		case "accepts-missing": // the evaluator says which chain
 			return d.any("foreign-filter-drops")
 		}
 		return false
 	})
+	d.cut([]string{"dhcp-lease-lost"}, "container-address-missing", "container-route-missing")
 	d.cut([]string{"container-interface-missing"}, "container-address-missing", "container-route-missing",
 		"container-interface-changed", "gateway-unreachable", "dns-unreachable", "address-unreachable")
 	d.cut([]string{"container-address-missing"}, "container-route-missing", "gateway-unreachable", "dns-unreachable",

@@ -103,7 +103,9 @@ func (d *doctor) network(n *network, on []affected) {
 		d.dhcp(ctx, n)
 	case denied(err):
 		d.blind("whether network %s would serve a container: %v", n.Name, err)
-	case strings.Contains(said(err), "ask the DHCP daemon: "):
+	case strings.Contains(said(err), asksDaemon) && strings.HasSuffix(said(err), context.DeadlineExceeded.Error()):
+		d.add("dhcp-daemon-silent", where, said(err), on)
+	case strings.Contains(said(err), asksDaemon):
 		d.add("dhcp-daemon-absent", where, said(err), on)
 	default:
 		fill := []string{"NET", n.Name}
