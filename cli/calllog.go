@@ -45,7 +45,7 @@ This command reads where the same setting says; the journal by journalctl. docs/
 	c.Flags().StringVar(&f.network, "network", "", "only calls of the network `NET`")
 	c.Flags().StringVar(&f.since, "since", "", "only calls since `TIME`: 10m ago, or \"2006-01-02 15:04\"")
 	c.Flags().BoolVar(&f.errors, "errors", false, "only calls that failed")
-	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "go on with further calls, until a signal")
+	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "print further calls as they happen, until a signal")
 	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
 	return c
 }

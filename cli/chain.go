@@ -51,7 +51,7 @@ The keys of the list itself stay, and plugins of a folder beside FILE are taken 
 		},
 		ValidArgsFunction: a.completeTarget,
 	}
-	c.Flags().BoolVar(&undo, "undo", false, "write the plugins of a chain out again")
+	c.Flags().BoolVar(&undo, "undo", false, "rewrite a chain into a list of its plugins")
 	c.Flags().BoolVarP(&write, "write", "w", false, "replace FILE instead of printing")
 	return c
 }

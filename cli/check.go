@@ -28,11 +28,13 @@ func (a *app) checkCommand() *cobra.Command {
 	var f attachmentFlags
 	c := &cobra.Command{
 		Use: "check [NET NETNS | CONTAINER | NET]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
-		Short: "Compare attachments with what add made; exit status 3 where they differ",
-		Long: `Compare an attachment with what add made: every plugin of its network is asked, and all that differs is said.
-With NET and NETNS it is that attachment. Else it is those of a container (a pod as NAMESPACE/NAME, a name, an ID or
-its beginning, a network namespace), those of a network, or all that the cache of this host remembers. What is gone is
-counted, and no difference: fairlead gc --gone removes what it left.`,
+		Short: "Compare attachments with what add made; exit status 3 if they differ",
+		Long: `Compare attachments with what add made. All plugins of the network are asked, and every difference is printed.
+NET and NETNS name one attachment. A container (a pod as NAMESPACE/NAME, a name, an ID or its beginning, a network
+namespace) stands for all of its attachments, and NET for those of the network. Without arguments, all attachments
+that the cache of this host remembers are compared.
+
+An attachment whose container is gone is counted and is no difference: fairlead gc --gone removes what it left.`,
 		Example: `  fairlead check                     all attachments
   fairlead check default/web-0       those of a pod
   fairlead check lan c1              the interface eth0 of the network namespace c1 on lan`,

@@ -73,14 +73,14 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairlead",
 		Short: "Container networking: a command on a network, and what is attached where",
-		Long: `fairlead runs a command on a network of its own, attaches and detaches network namespaces by the Container
-Network Interface, and says what is attached and what would be done.
+		Long: `Fairlead connects network namespaces to networks through the Container Network Interface (CNI). It can also run a
+command in a network of its own, list attachments, and preview a change before making it.
 
-  fairlead run -p 8080:80 -- COMMAND    COMMAND on the default network, port 8080 of the host published
+  fairlead run -p 8080:80 -- COMMAND    run COMMAND on the default network, with port 8080 of the host published
   fairlead add NET NETNS                attach the network namespace NETNS to the network NET
-  fairlead ls                           what is attached
-  fairlead inspect CONTAINER            all that a container has of its networks
-  fairlead doctor                       why a container has no network, and what mends it
+  fairlead ls                           list what is attached
+  fairlead inspect CONTAINER            show the networks of a container
+  fairlead doctor                       find out why a container has no network, and what corrects it
   fairlead demo                         see it work, in a throw-away host`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -90,7 +90,7 @@ Network Interface, and says what is attached and what would be done.
 	root.SetFlagErrorFunc(misused)
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`FORMAT` of the answer: text or json")
 	root.PersistentFlags().BoolVar(&a.exec, "exec", false,
-		"run each plugin in a process of its own, also where it is this very program")
+		"run every plugin as a process, even a plugin that is this program")
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
 		if a.output == "table" { // other tools' word for it
 			a.output = "text"
@@ -104,10 +104,10 @@ Network Interface, and says what is attached and what would be done.
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"},
 		cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(
-		&cobra.Group{ID: "run", Title: "A command on a network:"},
+		&cobra.Group{ID: "run", Title: "Run a command on a network:"},
 		&cobra.Group{ID: "attach",
-			Title: "A network namespace on a network (environment as of cnitool, see fairlead help environment):"},
-		&cobra.Group{ID: "look", Title: "What there is:"})
+			Title: "Attach network namespaces, and operate attachments (environment: fairlead help environment):"},
+		&cobra.Group{ID: "look", Title: "Inspect and configure:"})
 	root.SetHelpCommandGroupID("look")
 	root.SetCompletionCommandGroupID("look")
 	root.AddCommand(

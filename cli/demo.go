@@ -26,8 +26,8 @@ func (a *app) demoCommand() *cobra.Command {
 		Use: "demo", GroupID: "run", Args: operands(""),
 		Short: "See it work: three containers, a published port and the host, in a throw-away host",
 		Long: `Start a web server with a published port, a client beside it and a neighbour on another network, in a
-throw-away host of their own; fetch from every side, by IPv4, IPv6 and name; take all down and show that nothing is
-left. The machine stays as it was, and an ordinary user needs no sudo. The exit status is 1 if anything fails.`,
+throw-away host. Fetch a page from every side, by IPv4, IPv6 and name. Then remove everything and show that nothing
+is left. Your machine stays as it was, and an ordinary user needs no sudo. The exit status is 1 if anything fails.`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			a.status, err = a.inHost([]string{"/proc/self/exe", demoName, "-o", a.output})
 			return err

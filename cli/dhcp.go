@@ -22,9 +22,9 @@ import (
 func (a *app) dhcpCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "dhcp", GroupID: "look",
-		Short: "The addresses that servers on the containers' links give, and the daemon that keeps them",
-		Long: `Look at the leases that the DHCP daemon keeps for networks whose IPAM plugin is dhcp, give one back, or be that
-daemon. It is started by systemd where cni-dhcp.socket is enabled.`,
+		Short: "Inspect and manage the leases that the DHCP daemon keeps",
+		Long: `Inspect the leases that the DHCP daemon keeps for networks whose IPAM plugin is dhcp, release one, or run the
+daemon. systemd starts the daemon if cni-dhcp.socket is enabled.`,
 	}
 	c.AddCommand(a.dhcpLsCommand(), a.dhcpReleaseCommand(), a.dhcpAdoptCommand(), a.dhcpDaemonCommand())
 	return c
@@ -174,10 +174,14 @@ func (a *app) dhcpLsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ls [NET]", Args: operands("[NET]"),
 		Short: "List the leases that the daemon keeps",
-		Long: `List the leases of all networks, or of NET, as the daemon has them. A lease is bound until its server is to
-be asked for more time; then it is renewing, and when that one does not answer, rebinding: any server is asked. A
-lost one is over, its addresses are off the link, and the daemon goes on asking for another. Networks with an
-ipam.daemonSocketPath have another daemon, which is asked where NET is named.`,
+		Long: `List the leases of all networks, or of NET, as the daemon has them. A lease has one of these states:
+
+  bound      valid; the server need not be asked yet
+  renewing   the server is asked for more time
+  rebinding  that server does not answer, and any server is asked
+  lost       expired: its addresses are off the link, and the daemon goes on asking for another
+
+A network with an ipam.daemonSocketPath has another daemon; name that network to ask its daemon.`,
 		ValidArgsFunction: a.completeNetworks,
 	}
 	socket := socketFlag(c)
@@ -225,10 +229,10 @@ ipam.daemonSocketPath have another daemon, which is asked where NET is named.`,
 func (a *app) dhcpReleaseCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "release NET CONTAINERID [IFNAME]", Args: operands("NET CONTAINERID [IFNAME]"),
-		Short: "Give a lease back to its server, and keep it no longer",
-		Long: `Give back the lease of an interface (eth0, where IFNAME does not say another) of a container, as its DEL
-would, where that never comes. The lease of a container that is not gone by proof is given back with --force only:
-its address stays on the link, and the server may give it to the next one.`,
+		Short: "Release a lease that no DEL will release",
+		Long: `Release the lease of an interface (IFNAME, default eth0) of a container, as its DEL would. Use this where the
+DEL never comes. The lease of a container that may be alive is released only with --force: its address stays on the
+link, and the server may give it to another machine.`,
 	}
 	socket := socketFlag(c)
 	force := c.Flags().Bool("force", false, "give back the lease of a container that may be alive")
@@ -280,7 +284,7 @@ its address stays on the link, and the server may give it to the next one.`,
 func (a *app) dhcpDaemonCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "daemon [FLAG...]",
-		Short: "Keep the leases of containers, until it is ended (-help lists the flags)",
+		Short: "Run the DHCP daemon (-help lists the flags)",
 		Long: `Keep the leases that the IPAM plugin dhcp asks for, and give them back with the containers' DEL, until it is
 ended. The leases are on the disk, and the next daemon goes on with them. Its flags have one dash:
 

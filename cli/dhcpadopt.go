@@ -21,11 +21,10 @@ type adopted struct {
 func (a *app) dhcpAdoptCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "adopt [NET]", Args: operands("[NET]"),
-		Short: "Have the daemon keep the leases of containers that another daemon served",
-		Long: `Have the daemon ask the servers whether the addresses hold that containers have by DHCP and whose leases it
-does not know, and keep those leases: what another daemon got, the reference's for one, would end otherwise with the
-containers going on. Which containers these are is known from the cache that runtimes keep, of all networks or of
-NET.`,
+		Short: "Take over the leases that another DHCP daemon got",
+		Long: `Have the daemon take over leases that another daemon got, for example the reference's. The daemon asks the
+servers whether the addresses are still valid, and keeps these leases from then on. Otherwise they would expire while
+their containers run. The containers are found in the results cache, for all networks or for NET.`,
 		ValidArgsFunction: a.completeNetworks,
 	}
 	dry := c.Flags().Bool("dry-run", false, "only say which they are")

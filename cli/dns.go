@@ -17,13 +17,12 @@ func (a *app) dnsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "dns", GroupID: "look", Args: operands(""),
 		Short: "Serve the names of containers to the containers of their network",
-		Long: `Answer the DNS questions of containers for each other's names, which the plugin alias records, and forward all
-other questions to the name servers of the host (/etc/resolv.conf). It runs in the foreground until it gets SIGTERM or
-SIGINT.
+		Long: `Answer the DNS questions of containers for each other's names, which the plugin alias records. Forward all other
+questions to the name servers of the host (/etc/resolv.conf). The server runs in the foreground until SIGTERM or SIGINT.
 
-It listens on port 53, UDP and TCP, of the gateway addresses of the networks that have the plugin alias, from the first
-container of a network on. One process serves the node. It is started by systemd where fairlead-dns.socket is
-enabled; names are kept in files, so a restart loses none.`,
+It listens on port 53, UDP and TCP, of the gateway addresses of each network that has the plugin alias and at least one
+container. One process serves the node. systemd starts it if fairlead-dns.socket is enabled. Names are kept in files,
+so a restart loses none.`,
 		Example: `  systemctl enable --now fairlead-dns.socket
   fairlead dns`,
 		RunE: func(c *cobra.Command, args []string) error { return a.serveNames(c) },

@@ -40,18 +40,18 @@ func (a *app) doctorCommand() *cobra.Command {
 	d := doctor{app: a}
 	c := &cobra.Command{
 		Use: "doctor [CONTAINER...]", GroupID: "look",
-		Short: "Say why a container has no network, and the command that mends it",
-		Long: `Look at the host, the networks and the containers, and say what keeps containers from their
-network: where, why, and the command that mends it. One cause is one finding, however many containers it hits. Each
-has an ID, which docs/doctor.md explains. Nothing is changed.
+		Short: "Find out why a container has no network, and which command corrects it",
+		Long: `Look at the host, the networks and the containers. Print each cause that keeps containers from their network:
+where, why, and the command that corrects it. One cause is one finding, however many containers it affects. Each has
+an ID, which docs/doctor.md explains. Nothing is changed.
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, NET/ID, or a pod as
-NAMESPACE/NAME; then the findings are those that concern it. From inside of a container that is named, and with
---probe of all, its gateway, its name servers and the address of --to are asked, by ARP whether somebody else has an
-address of the container, and by large packets whether the way out loses them. Else no packet is sent.
+NAMESPACE/NAME; then only the findings that concern it are printed. Doctor sends packets from inside a named container,
+and with --probe from inside all: to its gateway, its name servers and the address of --to, by ARP for an address of
+the container that another machine uses, and large packets that the way out may lose. Otherwise it sends no packet.
 
-An ordinary user is told what could not be seen. The exit status is 0 if all is in order, 3 if a container is or
-will be without network, and 1 if nothing was found and something could not be seen. Warnings do not count.`,
+For an ordinary user, doctor says what it could not see. The exit status is 0 if all is in order, 3 if a container is or
+will be without network, and 1 if doctor found no fault and could not see something. Warnings do not count.`,
 		Example: `  fairlead doctor
   fairlead doctor web --to 192.0.2.1:443      look at one container, and try an address from inside`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -79,7 +79,7 @@ will be without network, and 1 if nothing was found and something could not be s
 		},
 		ValidArgsFunction: a.completeContainers,
 	}
-	c.Flags().BoolVar(&d.probe, "probe", false, "send packets from inside of all containers, and not only of those named")
+	c.Flags().BoolVar(&d.probe, "probe", false, "send packets from inside all containers, not only those that are named")
 	c.Flags().StringVar(&d.to, "to", "", "try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside")
 	return c
 }

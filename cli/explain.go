@@ -43,9 +43,9 @@ func (a *app) explainCommand() *cobra.Command {
 		Use: "explain PLUGIN|PLUGIN.KEY|FINDING|code [CODE]", GroupID: "look",
 		Short: "Explain a plugin, a key of its configuration, an error code, or a finding of doctor",
 		Long: `Explain a plugin, a key of its configuration, an error code of the protocol, or a finding of "fairlead doctor".
-The text is that of the reference pages. KEY may be a path, as errors name it, and stand without a PLUGIN: then it is
-explained for each plugin that has it. "list" stands for what is not a plugin's own: the keys of a network configuration
-list, such as cniVersions, and those that every plugin in it may have, such as capabilities.`,
+The text is that of the reference pages. KEY may be a path, as errors print it. KEY without a PLUGIN is explained for
+each plugin that has it. "list" stands for the keys of a network configuration list, such as cniVersions, and for those
+that every plugin in it may have, such as capabilities.`,
 		Example: `  fairlead explain bridge                 what the plugin does, and its keys
   fairlead explain bridge.vlanTrunk       a key, and those inside of it
   fairlead explain mtu                    a key, for each plugin that has it

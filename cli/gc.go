@@ -45,17 +45,17 @@ func (a *app) gcCommand() *cobra.Command {
 			return operands("NET [NETNS]")(c, args)
 		},
 		Use: "gc NET [NETNS]", GroupID: "attach",
-		Short: "Remove what belongs to none of the valid attachments of a network",
+		Short: "Remove attachments of a network that are not valid, with all that they left",
 		Long: `Remove everything of the network NET that belongs to none of its valid attachments: what the cache remembers,
-and whatever else the plugins find. The valid ones have to be said, or --all that there are none: containers of
-other runtimes on this host may be attached to the same network. What is not known to be gone and not among them is
-named and nothing is removed, and so it is where --valid names what is not attached; --force removes all the same.
+and whatever else the plugins find. Name the valid attachments with --valid, or say with --all that there are none:
+containers of other runtimes on this host may be attached to the same network. If an attachment that may be alive is
+not named, or --valid names one that does not exist, the command lists it and removes nothing. --force removes it.
 
-With --gone only that is removed which is gone by proof: the attachments that the cache remembers and whose network
-namespace is no more, with all that they left, and the leases of such containers. Without NET it does so in all
-networks. The unit fairlead-gc.service runs it once a boot, before the runtimes start.
+--gone removes only what is proven gone: the attachments that the cache remembers and whose network namespace no
+longer exists, with all that they left, and the leases of such containers. Without NET it does so in all networks. The
+unit fairlead-gc.service runs it once a boot, before the runtimes start.
 
-NETNS is there because cnitool has it; it limits nothing.`,
+NETNS is accepted for compatibility with cnitool and has no effect.`,
 		Example: `  fairlead gc --gone                                          what dead containers left, in all networks
   fairlead gc lan --gone                                      the same in one
   fairlead gc lan --valid web1/eth0 --valid web2/eth0
@@ -116,10 +116,10 @@ NETNS is there because cnitool has it; it limits nothing.`,
 	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
 	c.Flags().BoolVar(&f.stdin, "from-stdin", false,
 		"read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
-	c.Flags().BoolVar(&f.gone, "gone", false, "remove only what is gone by proof; without NET in all networks")
+	c.Flags().BoolVar(&f.gone, "gone", false, "remove only what is proven gone; without NET in all networks")
 	c.Flags().BoolVar(&f.all, "all", false,
-		"no attachment is valid: remove all of the network; what is alive only with --force")
-	c.Flags().BoolVar(&f.force, "force", false, "remove what is alive too, and let --valid name what is not attached")
+		"no attachment is valid: remove all of the network; what may be alive only with --force")
+	c.Flags().BoolVar(&f.force, "force", false, "also remove what may be alive, and accept a --valid that is not attached")
 	return c
 }
 

@@ -13,7 +13,7 @@ import (
 func (a *app) firewallCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "firewall", GroupID: "attach",
-		Short: "What attachments have in the packet filter",
+		Short: "Hand over the packet filter rules of attachments",
 	}
 	c.AddCommand(a.handoverCommand())
 	return c
@@ -36,10 +36,12 @@ func (a *app) handoverCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "handover --to-reference", Args: operands(""),
 		Short: "Rewrite the rules of all attachments as the reference plugins make them",
-		Long: `Rewrite what every attachment has in the packet filter as rules of the reference plugins (containernetworking),
-under their names, so that these can check and remove it; then remove ours. Ports stay published all along. It is
-the first step of going back to them: see docs/migration.md. What they know nothing of is said, and so is what their
-DEL will refuse. From then on fairlead repair leaves these attachments alone, until they are attached anew.`,
+		Long: `Rewrite the packet filter rules of every attachment as rules of the reference plugins (containernetworking),
+under their names, so that the reference plugins can check and remove them. Then remove Fairlead's rules. Ports stay
+published all the time. This is the first step of going back to the reference plugins: see docs/migration.md.
+
+The command names what the reference plugins cannot express, and where their DEL will fail. From then on fairlead
+repair leaves these attachments alone, until they are attached anew.`,
 		Example: `  fairlead firewall handover --to-reference --dry-run     say what would be made
   fairlead firewall handover --to-reference`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -67,9 +69,9 @@ DEL will refuse. From then on fairlead repair leaves these attachments alone, un
 			return a.printHandover(report, r.DryRun)
 		},
 	}
-	c.Flags().BoolVar(&back, "to-reference", false, "the rules become the reference plugins'")
+	c.Flags().BoolVar(&back, "to-reference", false, "hand over to the reference plugins")
 	c.Flags().StringVar(&backend, "backend", "iptables",
-		"`BACKEND` by which the reference works on this host: iptables or nftables (from its version 1.6 on)")
+		"`BACKEND` that the reference plugins use on this host: iptables, or nftables (from their version 1.6)")
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing")
 	c.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions([]string{"iptables", "nftables"},

@@ -24,12 +24,14 @@ import (
 func (a *app) hostCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",
-		Short: "Run a command, or a shell, in a throw-away host of its own",
+		Short: "Run a command, or a shell, in a throw-away host",
 		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of
-its own, with empty /run, /var/lib/cni, /etc/cni/net.d and /opt/cni. Whatever is made in it dies with COMMAND, and
-the machine stays as it was. Where CNI_PATH is not set, the plugins there are fairlead's own, unless /opt/cni/bin
-gets others; only what fairlead is not comes from the other usual directories. An ordinary user needs no sudo where
-user namespaces are allowed.`,
+its own, with empty /run, /var/lib/cni, /etc/cni/net.d and /opt/cni. When COMMAND ends, everything that it made there
+is gone; your machine stays as it was.
+
+If CNI_PATH is not set, the plugins there are fairlead's own, unless you install others in /opt/cni/bin. Plugins that
+fairlead does not have come from the other usual directories. An ordinary user needs no sudo where user namespaces
+are allowed.`,
 		Example: `  fairlead host -- fairlead run -p 8080:80 -- COMMAND
   fairlead host`,
 		RunE: func(c *cobra.Command, args []string) (err error) {

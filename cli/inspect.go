@@ -121,15 +121,15 @@ type filterVerdict struct {
 func (a *app) inspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "inspect CONTAINER", GroupID: "look", Args: operands("CONTAINER"),
-		Short: "Show all that a container has of its networks, and what is not as planned",
-		Long: `Show the interfaces of a container with their other ends, its addresses, routes, published ports and who
-listens, the rules that there should be in the packet filter, what the packet filters of others do with its packets,
-its name servers, leases and rates, and the last calls of plugins for it (fairlead log). What differs from the plan is marked, as doctor finds it. Nothing is changed, and no
-packet is sent.
+		Short: "Show the networks of a container, and what differs from the plan",
+		Long: `Show the interfaces of a container with their other ends, its addresses, routes, published ports and the
+processes that listen, its packet filter rules, what the rules of other programs do with its packets, its name servers,
+leases and rates, and the last calls of plugins for it (fairlead log). Differences from the plan are marked, as doctor
+finds them. Nothing is changed, and no packet is sent.
 
 CONTAINER is a pod as NAMESPACE/NAME, podman's name, an ID or its beginning, NET/ID, the name or path of a network
 namespace, the PID of a process in it, an address, a MAC, a port of the host or :PORT, or an interface on the host's
-side. Where that may mean several containers, they are named, and the exit status is 2.
+side. If several containers match, they are listed, and the exit status is 2.
 
 The exit status is 0 if all is in order, 3 if something is not, 1 if something could not be seen. Warnings do not
 count.`,

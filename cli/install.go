@@ -23,15 +23,15 @@ func (a *app) installCommand() *cobra.Command {
 	var i installation
 	c := &cobra.Command{
 		Use: "install", GroupID: "attach", Args: operands(""),
-		Short: "Install the plugins where container runtimes look for them",
-		Long: `Install Fairlead's plugins in the directory that container runtimes search, /opt/cni/bin. Containers that are
-attached stay attached, and a runtime may call a plugin at any time: each file is replaced by a single rename.
+		Short: "Install the plugins where container runtimes search for them",
+		Long: `Install Fairlead's plugins in the directory that container runtimes search, /opt/cni/bin. Attached containers
+stay attached, and a runtime may call a plugin at any time: each file is replaced by a single rename.
 
-The reference's plugins of the same names are replaced and kept for --uninstall. Any other program that has the name of a
-plugin is not touched; the command names each such file. Files that are the same already are not written again.
+Plugins of the reference with the same names are replaced and kept for --uninstall. Any other program that has the
+name of a plugin is not touched; the command names each such file. Files that are up to date are not written again.
 
-The command takes the plugins from the directory cni beside it, from lib/fairlead/cni beside its directory, or from its own
-directory. It refuses a DIR to which other users can write, for runtimes execute what is there as root.`,
+The command takes the plugins from the directory cni beside it, from lib/fairlead/cni beside its directory, or from its
+own directory. It refuses a DIR to which other users can write, because runtimes execute its files as root.`,
 		Example: `  fairlead install
   fairlead install --check && echo up to date
   fairlead install --dir /usr/libexec/cni`,
@@ -47,9 +47,9 @@ directory. It refuses a DIR to which other users can write, for runtimes execute
 	c.Flags().BoolVar(&i.check, "check", false,
 		"change nothing; exit status 3 says that an install would change something")
 	c.Flags().BoolVar(&i.rollback, "rollback", false,
-		"put back what the last install replaced, and remove what it added beside that")
+		"restore what the last install replaced, and remove what it added")
 	c.Flags().BoolVar(&i.uninstall, "uninstall", false,
-		"remove Fairlead's plugins, and put the reference's back that they replaced")
+		"remove Fairlead's plugins, and restore the reference's that they replaced")
 	c.Flags().BoolVar(&i.keepReference, "keep-reference", false, "do not replace the reference's plugins")
 	for _, dir := range []string{"dir", "from"} {
 		_ = c.MarkFlagDirname(dir)

@@ -20,9 +20,9 @@ import (
 func (a *app) ipamCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "ipam", GroupID: "look",
-		Short: "The addresses that host-local gives out: who has which, and what is kept back",
-		Long: `Look at the addresses that networks give out by host-local, and put them right. The leases are those that every
-runtime on this host makes, by fairlead's host-local and by the reference's.`,
+		Short: "Inspect and manage the addresses that host-local allocates",
+		Long: `Inspect and correct the addresses that networks allocate with host-local. The leases are those of every runtime
+on this host, made by fairlead's host-local or by the reference's.`,
 	}
 	c.AddCommand(a.ipamLsCommand(), a.ipamShowCommand(), a.ipamStatsCommand(), a.ipamReserveCommand(),
 		a.ipamReleaseCommand(), a.ipamReclaimCommand(), a.ipamExportCommand(), a.ipamImportCommand())
@@ -257,9 +257,11 @@ func (a *app) ipamLsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "ls [NET]", Args: operands("[NET]"),
 		Short: "List leases, held and reserved addresses",
-		Long: `List the addresses of all networks, or of NET, that somebody has or that are kept back. The container of a
-lease is alive if the runtime's cache knows its network namespace and that is there; it is gone if the lease is of an
-earlier boot, or if that namespace is no more: fairlead ipam reclaim removes such a lease. Else its state is unknown.`,
+		Long: `List the addresses of all networks, or of NET, that are leased, held or reserved. The container of a lease is
+
+  alive    if the results cache names its network namespace, and that exists
+  gone     if the lease is of an earlier boot, or the namespace no longer exists: fairlead ipam reclaim removes it
+  unknown  otherwise`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -324,9 +326,9 @@ func (a *app) ipamStatsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "stats [NET]", Args: operands("[NET]"),
 		Short: "Count the addresses of each range",
-		Long: `Count the addresses of each range: those that are in use, those that are available to whoever comes, and
-those that are reserved. One that was asked for by name may be reserved and in use. Available ones may be held for a
-sticky key, or rest for a while since their release: they are given out last.`,
+		Long: `Count the addresses of each range: in use, available, and reserved. A reserved address that a container asked for
+counts as both reserved and in use. Available addresses may be held for a sticky key, or may have been released a short
+time ago: these are allocated last.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
 			if err != nil {

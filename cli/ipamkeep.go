@@ -26,14 +26,13 @@ func (a *app) ipamReserveCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use: "reserve NET ADDRESS|SUBNET...", Args: atLeast("NET ADDRESS"),
-		Short: "Keep addresses back from those who ask for just any",
-		Long: `Reserve addresses of NET: from now on they are given to who asks for one of them by name, and to nobody
-else. With --for they are given to who comes under that sticky key (ipam.sticky in the network's configuration),
-unasked, and to nobody else by name either. A reservation outlives reboots. The reference's host-local knows nothing
-of it.
+		Short: "Reserve addresses, so that they are allocated only on request",
+		Long: `Reserve addresses of NET. From then on a container gets one of them only if it asks for that address. With --for
+only containers with that sticky key (ipam.sticky in the network's configuration) get them, without asking. A
+reservation outlives reboots. The reference's host-local ignores reservations.
 
-What looks like a slip is refused without --force: an address that is in use, or of none of the ranges, or reserved
-for another key already; and all of a range.`,
+These are refused without --force, because they are probably mistakes: an address that is in use, is in none of the
+ranges, or is reserved for another key; and all addresses of a range.`,
 		Example: `  fairlead ipam reserve lan 10.1.0.5 --note printer
   fairlead ipam reserve lan 10.1.0.0/28 fd00:1::/120
   fairlead ipam reserve lan 10.1.0.9 --for default/web-0`,
@@ -80,8 +79,8 @@ for another key already; and all of a range.`,
 		ValidArgsFunction: a.completeNetworks,
 	}
 	c.Flags().StringVar(&key, "for", "", "the sticky `KEY` that gets them, such as default/web-0")
-	c.Flags().StringVar(&note, "note", "", "a `NOTE` for people; without it the one that there is stays")
-	c.Flags().BoolVar(&force, "force", false, "reserve what looks like a slip too")
+	c.Flags().StringVar(&note, "note", "", "a `NOTE` for people (default: keep the existing one)")
+	c.Flags().BoolVar(&force, "force", false, "reserve even if it looks like a mistake")
 	return c
 }
 
@@ -161,10 +160,10 @@ func (a *app) ipamReleaseCommand() *cobra.Command {
 	var force bool
 	c := &cobra.Command{
 		Use: "release NET ADDRESS|SUBNET", Args: operands("NET ADDRESS"),
-		Short: "Let an address go: its reservation, else its lease, else its hold",
-		Long: `Let an address of NET go: end its reservation, if it is reserved just so; else remove its lease; else end
-its hold for a sticky key. A lease whose container is not gone by proof is removed with --force only: its container
-has the address still, and the next one may be given it.`,
+		Short: "Release an address: end its reservation, else its lease, else its hold",
+		Long: `Release an address of NET: end its reservation, if exactly this address or subnet is reserved; else remove its
+lease; else end its hold for a sticky key. The lease of a container that may be alive is removed only with --force:
+that container still uses the address, and the next one may get it, too.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			prefix, err := ipam.ParseReserved(args[1])
 			if err != nil {
@@ -236,10 +235,10 @@ func (a *app) ipamReclaimCommand() *cobra.Command {
 	var dry bool
 	c := &cobra.Command{
 		Use: "reclaim [NET]", Args: operands("[NET]"),
-		Short: "Remove the leases whose containers are gone",
-		Long: `Remove the leases, of all networks or of NET, whose containers are gone by proof: leases of an earlier boot,
-and those whose network namespace, as the runtime's cache names it, is no more. The age of a lease proves nothing.
-What else such a container left is removed by fairlead gc NET --gone.`,
+		Short: "Remove the leases of containers that are gone",
+		Long: `Remove the leases, of all networks or of NET, whose containers are proven gone: leases of an earlier boot, and
+leases whose network namespace, as the results cache names it, no longer exists. The age of a lease proves nothing.
+fairlead gc NET --gone also removes what else such a container left.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			pools, problems, err := a.pools(c.Context(), strings.Join(args, ""))
 			if err != nil {
@@ -279,6 +278,6 @@ What else such a container left is removed by fairlead gc NET --gone.`,
 		},
 		ValidArgsFunction: a.completeNetworks,
 	}
-	c.Flags().BoolVar(&dry, "dry-run", false, "only say what would be removed")
+	c.Flags().BoolVar(&dry, "dry-run", false, "list what would be removed, and change nothing")
 	return c
 }

@@ -61,13 +61,17 @@ func (a *app) ipamImportCommand() *cobra.Command {
 	var force, dry bool
 	c := &cobra.Command{
 		Use: "import NET FROM", Args: operands("NET FROM"),
-		Short: "Add the leases of a directory, or of an exported document, to a network's",
-		Long: `Add leases to those of NET. FROM is a directory with leases of host-local, fairlead's or the reference's,
-such as podman's /var/lib/cni/networks/podman or one of another dataDir; or a file that fairlead ipam export wrote,
-or - for standard input. What is there already stays. Where an address is another's, or of none of the ranges of NET,
-or the document contradicts itself, or is one of another network, nothing is imported and each such thing is named.
---force takes addresses outside the ranges, two of a range for one owner, and another network's. FROM stays as it is.
-An import that was cut short is finished by doing it again.`,
+		Short: "Add the leases of a directory, or of an exported document, to a network",
+		Long: `Add leases to those of NET. FROM is one of these:
+
+  a directory with leases of host-local, fairlead's or the reference's, such as /var/lib/cni/networks/podman
+  a file that fairlead ipam export wrote
+  -, for such a document on standard input
+
+Existing leases stay. If an address belongs to another container or to none of the ranges of NET, or the document
+contradicts itself or is of another network, each such entry is listed and nothing is imported. --force accepts
+addresses outside the ranges, two addresses of a range for one owner, and the document of another network. FROM is not
+changed. After an interruption, run the import again to complete it.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			p, err := a.pool(c.Context(), args[0], false)
 			if err != nil {
@@ -119,8 +123,8 @@ An import that was cut short is finished by doing it again.`,
 		},
 	}
 	c.Flags().BoolVar(&force, "force", false,
-		"import another network's too, and addresses that are of none of the ranges, or two of one range for one owner")
-	c.Flags().BoolVar(&dry, "dry-run", false, "only say what would be imported")
+		"accept another network's document, addresses outside the ranges, and two of one range for one owner")
+	c.Flags().BoolVar(&dry, "dry-run", false, "list what would be imported, and change nothing")
 	return c
 }
 

@@ -12,7 +12,7 @@ import (
 func (a *app) ipamShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ADDRESS [NET]", Args: operands("ADDRESS [NET]"),
-		Short: "Say all that is known of an address",
+		Short: "Show the lease, hold and reservation of an address",
 		RunE: func(c *cobra.Command, args []string) error {
 			addr, err := parseAddress(args[0])
 			if err != nil {

@@ -32,17 +32,18 @@ func (a *app) lsCommand() *cobra.Command {
 	var f lsFlags
 	c := &cobra.Command{
 		Use: "ls [NET]", GroupID: "look", Args: operands("[NET]"),
-		Short: "List what is attached, by whichever runtime",
+		Short: "List attachments, made by any runtime",
 		Long: `List the attachments that the cache of this host remembers, of all networks or of NET: those of fairlead,
-and those of containerd, podman and every other program that uses the reference library. An attachment is gone when
-its network namespace is, also where another one has its name by now; fairlead gc removes what it left. Its state is
-unknown where the program that attached it has not recorded the namespace, and where fairlead may not see it: nothing
-is mounted on the file at its path, or the directory is missing, as in a container without the host's mounts.
+and those of containerd, podman and every other program that uses the reference library. The state of an attachment is
 
-NAME is a pod's NAMESPACE/NAME, or podman's name of the container. Of long IDs the first 12 digits are listed; all
-commands that take a container take these, too. The attachments of ` + loopbackNetwork + `, by which containerd sets
-each pod's lo up, are only counted, unless NET is that network or --all is given. The document of -o
-json has all, and whole IDs.`,
+  alive    its network namespace exists
+  gone     its network namespace no longer exists, or another one has its name: fairlead gc removes what it left
+  unknown  the program that attached it has not recorded the namespace, or fairlead cannot see it, as in a container
+           without the host's mounts
+
+NAME is a pod's NAMESPACE/NAME, or podman's name of the container. Long IDs are cut to 12 digits; all commands that take
+a container accept these. The attachments of ` + loopbackNetwork + `, with which containerd sets up lo of each pod, are
+only counted, unless NET is that network or --all is given. The document of -o json has all attachments and whole IDs.`,
 		Example: `  fairlead ls lan --state gone
   fairlead ls --container default/web-0`,
 		RunE: func(c *cobra.Command, args []string) error { return a.ls(strings.Join(args, ""), f) },
@@ -58,7 +59,7 @@ func (a *app) filterFlags(c *cobra.Command, f *lsFlags) {
 	c.Flags().StringVar(&f.container, "container", "",
 		"only this `CONTAINER`: pod, name, ID or its beginning, network namespace")
 	c.Flags().StringVar(&f.state, "state", "", "only attachments in this `STATE`: alive, gone or unknown")
-	c.Flags().BoolVar(&f.all, "all", false, "those of "+loopbackNetwork+", too")
+	c.Flags().BoolVar(&f.all, "all", false, "also the attachments of "+loopbackNetwork)
 	c.RegisterFlagCompletionFunc("container", a.completeContainers)
 	c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{alive, gone, unknown},
 		cobra.ShellCompDirectiveNoFileComp))
@@ -239,11 +240,11 @@ func problem(err error) fileProblem {
 }
 
 func (a *app) netCommand() *cobra.Command {
-	net := &cobra.Command{Use: "net", GroupID: "look", Short: "The networks that are configured"}
+	net := &cobra.Command{Use: "net", GroupID: "look", Short: "List, write and rewrite network configurations"}
 	net.AddCommand(a.chainCommand(), a.newCommand())
 	net.AddCommand(&cobra.Command{
 		Use: "ls", Args: operands(""),
-		Short: "List the networks, the file that defines each, and what is wrong with their files",
+		Short: "List the networks, the file that defines each, and what is wrong with the files",
 		RunE: func(c *cobra.Command, args []string) error {
 			lists, problems := spec.LoadDir(confDir())
 			doc := struct {

@@ -34,15 +34,13 @@ func (a *app) newCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "new NAME [FILE]", Args: operands("NAME [FILE]"),
 		Short: "Write the configuration of a new network",
-		Long: `Write the configuration of a new network NAME to FILE (default: NAME.conflist in $NETCONFPATH, else
-/etc/cni/net.d; - is the standard output), and say what attaching to it would make. A file that exists is left alone.
-Runtimes read the files *.conflist of the directory by name, hidden ones too; containerd and CRI-O attach pods to the
-network of the first one. So there is a warning where the new file comes first, and 90-NAME.conflist comes late.
+		Long: `Write the configuration of a new network NAME to FILE, and print what an attachment to it would make. FILE is
+NAME.conflist in $NETCONFPATH or /etc/cni/net.d by default; - is the standard output. An existing file is not changed.
 
-By default the network is a bridge that is called as the network is, with a subnet that nothing else here has,
-masquerade to the outside and published ports. With --master it is a part of the network of a link of the host, by
-macvlan, whose addresses come from a DHCP server (--dhcp) or of a part of that network's subnet (--subnet). On a
-terminal, what no flag says is asked.`,
+By default the network is a bridge with the network's name, a subnet that nothing else on this host uses, masquerading
+and published ports. With --master the containers are on the network of an interface of the host, by macvlan; their
+addresses come from a DHCP server (--dhcp) or from a part of that network's subnet (--subnet). On a terminal, the command
+asks for what no flag says.`,
 		Example: `  fairlead net new lan --subnet 10.1.2.0/24 --ipv6
   fairlead net new db --isolated --no-masquerade
   fairlead net new apps --names
@@ -65,10 +63,10 @@ terminal, what no flag says is asked.`,
 	f.StringVar(&w.bridge, "bridge", "", "`NAME` of the bridge (default: the network's)")
 	f.StringVar(&w.master, "master", "", "`LINK` of the host whose network the containers are on, by macvlan")
 	f.IntVar(&w.vlan, "vlan", 0, "`NUMBER` of the containers' VLAN on the bridge")
-	f.StringArrayVar(&w.subnets, "subnet", nil, "`PREFIX` to give addresses from; may be given once for each family")
+	f.StringArrayVar(&w.subnets, "subnet", nil, "`PREFIX` to allocate addresses from; once for each family")
 	f.BoolVar(&w.ipv6, "ipv6", false, "add an IPv6 subnet that derives from the network's name")
-	f.BoolVar(&w.dhcp, "dhcp", false, "have a DHCP server on the link give the addresses")
-	f.BoolVar(&w.isolated, "isolated", false, "let nothing in from other networks and containers of this one")
+	f.BoolVar(&w.dhcp, "dhcp", false, "get addresses from a DHCP server on the link")
+	f.BoolVar(&w.isolated, "isolated", false, "isolate containers from other networks and from each other")
 	f.BoolVar(&w.names, "names", false,
 		"let the containers find each other by name, by the plugin alias and fairlead dns")
 	f.BoolVar(&w.closed, "no-masquerade", false, "do not masquerade what leaves the network")

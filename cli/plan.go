@@ -36,13 +36,13 @@ func (a *app) planCommand() *cobra.Command {
 	var f attachmentFlags
 	c := &cobra.Command{
 		Use: "plan NET [NETNS]", GroupID: "look", Args: operands("NET [NETNS]"),
-		Short: "Say what add would make, and make nothing",
-		Long: `Say what attaching a network namespace to NET would make, in order, and make nothing. NET is the name of a
-network, or the path of a file that defines one, wherever it lies. Addresses are examples, for the allocator is not
-asked. Plugins that are another program are opaque: nobody but they knows what they do. What is missing is said, with
-exit status 1, after what is known of the others. What this host lacks now, such as a master, and ports that are taken
-(CAP_ARGS) are warned of: the host of the add may be another. NETNS need not exist: the names and MAC addresses are
-those that an add of it would make.`,
+		Short: "Print what add would make, without making it",
+		Long: `Print what attaching a network namespace to NET would make, in order, without making it. NET is the name of a
+network, or the path of a file that defines one. Addresses are examples, because no address is allocated. The plan of a
+plugin of another project is unknown. Missing plugins are named, with exit status 1, after the plans of the others.
+
+What this host lacks now, such as a master, and ports that are in use (CAP_ARGS) are warnings only: the add may be on
+another host. NETNS need not exist: names and MAC addresses are those that an add of it would make.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.noteAbsent(args); err != nil {
 				return err

@@ -40,16 +40,16 @@ func (a *app) repairCommand() *cobra.Command {
 	var watch, shut, adopt bool
 	c := &cobra.Command{
 		Use: "repair", GroupID: "attach", Args: operands(""),
-		Short: "Make again what attachments have on the host, and the containers go on",
-		Long: `Compare what every attachment should have on the host with what there is, and make what is missing: all rules
-of the packet filter after somebody flushed or reloaded it (--firewall: only these), and without --firewall host
-settings, bridges, their addresses and ports. What there should be is known from the attachments that are
-remembered. Nothing in a container is changed; what is wrong there is said.
+		Short: "Restore the host-side state of attachments without restarting their containers",
+		Long: `Compare the host-side state of every attachment with what it should be, and restore what is missing. With
+--firewall these are the packet filter rules, for example after a flush or reload of the packet filter. Without
+--firewall they are also host settings, bridges, and the addresses and ports of bridges. The wanted state comes from the
+attachments in the cache. Nothing inside a container is changed; faults there are reported.
 
-What keeps packets out comes first: ports are published again when everything is back that guards them. Attachments
-whose namespace is gone, or whose address is somebody else's by now, are left to gc. Those that the reference plugins
-made are left alone too: where rules of theirs are missing they are offline, with exit status 3, and --adopt attaches
-them anew by fairlead's plugins, with the same addresses, while the containers live.`,
+Rules that block packets are restored first, and ports are published again last. Attachments whose namespace is gone,
+or whose address belongs to another container by now, are left to gc. Attachments that the reference plugins made are
+left alone, too: if rules of theirs are missing, the exit status is 3. --adopt attaches them anew with Fairlead's
+plugins and the same addresses, while their containers live.`,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
   fairlead repair --dry-run              say what is missing, and change nothing`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -94,9 +94,9 @@ them anew by fairlead's plugins, with the same addresses, while the containers l
 			return a.printRepair(report, r.DryRun)
 		},
 	}
-	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only what belongs to the packet filter")
+	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only the packet filter")
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
-	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is to be repaired")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is missing")
 	c.Flags().BoolVar(&watch, "watch", false,
 		"repair now and whenever somebody flushes or reloads the packet filter, until a signal")
 	c.Flags().BoolVar(&shut, "shut", false,

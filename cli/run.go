@@ -41,14 +41,14 @@ func (a *app) runCommand() *cobra.Command {
 		Use:     "run [flags] -- COMMAND [ARGUMENT...]",
 		Short:   "Run a command in a network namespace of its own, attached to networks",
 		GroupID: "run",
-		Long: `Run COMMAND in a network namespace of its own, which ip(8) knows by the ID, attached to the networks that
---net and --conf name: eth0 to the first, eth1 to the second and so on. Without them it is the default network, a
-bridge (` + defaultBridge + `, ` + defaultSubnet4 + ` and ` + defaultSubnet6 + `) that reaches the outside by
-masquerade.
+		Long: `Run COMMAND in a network namespace of its own, attached to the networks that --net and --conf name: eth0 to the
+first, eth1 to the second and so on. "ip netns" lists the namespace by the ID. Without --net and --conf, COMMAND is on the
+default network: a bridge (` + defaultBridge + `, ` + defaultSubnet4 + ` and ` + defaultSubnet6 + `) that masquerades
+what leaves the host.
 
-When COMMAND ends, everything is taken down, and what it left running is ended. So it is when fairlead is
-killed. COMMAND's exit status is passed through, 128 and more for a signal. Signals sent to fairlead are
-forwarded; COMMAND stays in the terminal's foreground, with its standard input, output and error.`,
+When COMMAND ends, or fairlead is killed, the attachments are removed, and processes that COMMAND left are ended. fairlead
+exits with COMMAND's exit status, or 128 plus the number of the signal that killed it. Signals sent to fairlead are
+forwarded. COMMAND stays in the terminal's foreground, with its standard input, output and error.`,
 		Example: `  fairlead run -p 8080:80 -- busybox httpd -f -h /srv
   fairlead run --net lan --dns 192.0.2.53 -- sh
   fairlead run --net apps --name web --alias www -- busybox httpd -f
@@ -71,7 +71,7 @@ forwarded; COMMAND stays in the terminal's foreground, with its standard input, 
 		find  func(string) (*network, error)
 	}{
 		"net":  {"attach to the network `NET`, instead of the default one (repeatable)", a.networkOrFile},
-		"conf": {"attach to the network that `FILE` defines, wherever it lies (repeatable)", a.networkOfFile},
+		"conf": {"attach to the network that `FILE` defines (repeatable)", a.networkOfFile},
 	} {
 		flags.Func(name, flag.usage, func(arg string) error {
 			f.nets = append(f.nets, wantedNet{arg, flag.find})
@@ -81,12 +81,12 @@ forwarded; COMMAND stays in the terminal's foreground, with its standard input, 
 	flags.StringArrayVarP(&f.publish, "publish", "p", nil,
 		"publish `PORTS`, one or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
 	flags.StringArrayVar(&f.aliases, "alias", nil,
-		"`NAME` by which the containers of the networks find COMMAND, beside the ID (repeatable)")
+		"`NAME` of COMMAND for the containers of its networks, in addition to the ID (repeatable)")
 	flags.StringArrayVar(&f.dns, "dns", nil,
 		"`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
 	flags.StringArrayVar(&f.search, "dns-search", nil,
 		"`DOMAIN` to complete names with, instead of the networks' (repeatable)")
-	flags.StringVar(&f.name, "name", "", "`ID` of the container and name of its network namespace (default: made up)")
+	flags.StringVar(&f.name, "name", "", "`ID` of the container and name of its network namespace (default: a random one)")
 	c.RegisterFlagCompletionFunc("net", a.completeNetworks)
 	return c
 }

@@ -31,14 +31,13 @@ type readiness struct {
 func (a *app) statusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "status [NET [NETNS]]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
-		Short: "Say whether a network could serve an add, and how many attachments are broken",
-		Long: `Say whether NET, or each network, could serve a new attachment, and how many of its attachments are broken. The
-exit status tells of new attachments alone; of several networks it is that of the first that is not ready. NET is the
-name of a network, or the path of a file that defines one, wherever it lies.
+		Short: "Say whether a network can serve an add, and how many attachments are broken",
+		Long: `Say whether NET, or each network, can serve a new attachment, and how many of its attachments are broken. The
+exit status concerns new attachments only; for several networks it is that of the first one that is not ready. NET is
+the name of a network, or the path of a file that defines one.
 
-Plugins of fairlead are asked whatever the cniVersion of NET; those of others only where it has STATUS, from 1.1.0
-on. It is about the network, not about a container: NETNS is there because cnitool has it, and nobody is asked about
-it.`,
+Fairlead's plugins are asked whatever the cniVersion of NET is. Plugins of others are asked only if NET allows 1.1.0,
+the version that brought STATUS. NETNS is accepted for compatibility with cnitool and has no effect.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return a.statusOfAll()

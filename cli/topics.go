@@ -10,30 +10,30 @@ import (
 func (a *app) environmentTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "environment",
-		Short: "The environment, and what the exit statuses mean",
-		Long: `Environment, as of cnitool:
+		Short: "Environment variables and exit statuses",
+		Long: `Environment variables, as for cnitool:
   NETCONFPATH  directory of the network configurations (default /etc/cni/net.d)
   CNI_PATH     directories of the plugins, separated by colons. Default: those of /opt/cni/bin, /usr/lib/cni,
                /usr/libexec/cni, /usr/local/lib/cni and /usr/local/libexec/cni that exist, then fairlead itself;
                in a throw-away host fairlead itself comes first
-  CNI_IFNAME   name of the interface in the namespace (default eth0; -i is stronger)
+  CNI_IFNAME   name of the interface in the namespace (default eth0; -i takes precedence)
   CNI_ARGS     arguments for the plugins: K=V;K=V
   CAP_ARGS     capability arguments, a JSON object:
                {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}
   NO_COLOR     no colours, not even on a terminal
 
-The network "` + defaultNetwork + `" is there without a file.
+The network "` + defaultNetwork + `" exists without a file.
 
 Exit statuses:
   0  done
   1  failed
-  2  the command line is wrong, or asks for what is done with --force only
-  3  check: something is missing or was changed; repair: something cannot be mended; doctor: there is a fault;
+  2  the command line is wrong, or asks for something that is done only with --force
+  3  check: something is missing or was changed; repair: something cannot be restored; doctor: there is a fault;
      install --check: an install would change something
   4  no such network, network namespace or attachment
-  5  a passing condition: try again
-fairlead run passes the status of its command through, with 126 and 127 for one that cannot be run and 128 and
-the signal's number for one that was killed.`,
+  5  a temporary condition: try again
+fairlead run exits with the status of its command, with 126 or 127 if the command cannot be run, and with 128 plus the
+signal's number if a signal killed it.`,
 	}
 }
 
@@ -41,7 +41,7 @@ the signal's number for one that was killed.`,
 func (a *app) pluginsCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:     "plugins",
-		Short:   "List the plugins that this program is",
+		Short:   "List the plugins that this program contains",
 		GroupID: "look",
 		Args:    operands(""),
 		RunE: func(c *cobra.Command, args []string) error {

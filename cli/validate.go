@@ -16,23 +16,20 @@ import (
 func (a *app) validateCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "validate [FILE|DIR]", GroupID: "look", Args: operands("[FILE|DIR]"),
-		Short: "Check the files of networks, without a look at the host",
-		Long: `Check a network configuration, or all of a directory (default: $NETCONFPATH, else /etc/cni/net.d), and print
-all that is wrong with it, a line each:
+		Short: "Check network configurations, without access to the host",
+		Long: `Check a network configuration, or all of a directory (default: $NETCONFPATH, else /etc/cni/net.d). Print each
+problem on a line:
 
-  FILE:LINE:COLUMN: what is wrong
+  FILE:LINE:COLUMN: an error
   FILE:LINE:COLUMN: warning: what is allowed, and may not be meant
 
-The exit status is 1 if anything is wrong, 0 if there are only warnings. FILE may be - for the standard input, or the
+The exit status is 1 if there is an error, 0 if there are only warnings. FILE may be - for the standard input, or the
 name of a network.
 
-No privilege, no host and no network is needed: the plugins of fairlead are asked what they would make of the file.
-Of plugins of other projects only the keys are checked that the protocol defines. A key that a plugin of fairlead does
-not know is an error here, even though ADD only warns of it. What depends on the host, such as a master that does not
-exist, is for "fairlead plan" and "fairlead status" to say.
-
-  fairlead validate 10-lan.conflist        # before it is installed
-  fairlead validate -o json net.d          # all files of a directory, as a document`,
+The command needs no privilege and does not look at the host: it asks fairlead's plugins what they would make of the
+file. Of the plugins of other projects it checks only the keys that the protocol defines. A key that a plugin of
+fairlead does not know is an error here, although ADD only warns of it. Use "fairlead plan" and "fairlead status" for
+problems of the host, such as a master that does not exist.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			remarks, err := a.validate(slices.Concat(args, []string{confDir()})[0])
 			if err != nil {

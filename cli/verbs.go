@@ -212,7 +212,7 @@ func (a *app) delCommand() *cobra.Command {
 	var goOn bool
 	c := &cobra.Command{
 		Use: "del NET NETNS", GroupID: "attach", Args: operands("NET NETNS"),
-		Short: "Detach a network namespace; what is gone already is no error",
+		Short: "Detach a network namespace; succeeds if it is detached already",
 		RunE: func(c *cobra.Command, args []string) error {
 			a.orphans = true
 			t, err := a.ready(f, args, false)
@@ -237,7 +237,7 @@ func (a *app) delCommand() *cobra.Command {
 	}
 	f.register(c)
 	c.Flags().BoolVar(&goOn, "continue", false,
-		"go on past a plugin that fails, so that the others give back what they hold")
+		"continue if a plugin fails, so that the other plugins release what they hold")
 	c.ValidArgsFunction = a.completeTarget
 	return c
 }

@@ -57,9 +57,9 @@ func (b build) program() string {
 func (a *app) versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "version [NET [NETNS]]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
-		Short: "Say fairlead's version; or which versions the plugins of a network speak",
-		Long: `Say fairlead's version and which versions of CNI it speaks; or, of a network NET, which versions its plugins
-speak and in which of them it runs. NETNS is there because cnitool has it, and nobody is asked about it.`,
+		Short: "Print fairlead's version, or the CNI versions of a network's plugins",
+		Long: `Print fairlead's version and the CNI versions that it supports. With a network NET, print the versions that its
+plugins support and the one that is used. NETNS is accepted for compatibility with cnitool and has no effect.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := a.noteAbsent(args); err != nil {
 				return err

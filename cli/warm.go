@@ -24,7 +24,7 @@ type warmed struct {
 func (a *app) warmCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "warm FILE...", GroupID: "attach", Args: atLeast("FILE"),
-		Short: "Load programs into memory in huge pages, from which they start faster",
+		Short: "Load programs into memory in huge pages, so that they start faster",
 		Long: `Load each FILE into the page cache in huge pages. A plugin is started for each call, and most of its start is
 mapping its program: from huge pages it takes a sixth less. After a boot, or when memory was short, the kernel loads a
 program in pages of 4 KiB.
