@@ -60,7 +60,8 @@ type Attachment struct {
 	Args        [][2]string // CNI_ARGS, in this order
 
 	// Capabilities are what the runtime offers, by the names of the conventions: portMappings, ips,
-	// mac and so on. A plugin gets those that its configuration declares (clause R7).
+	// mac and so on; type Capabilities makes them. A plugin gets those that its configuration declares (clause R7), and
+	// [spec.List.Capabilities] are those that any declares.
 	Capabilities map[string]any
 
 	// CNI is `args.cni`, such as labels (clause K11). Where it is set it replaces the `args` of the

@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/hide"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -155,7 +156,12 @@ func furnish() error {
 	if err := unix.Sethostname([]byte("throw-away")); err != nil {
 		return os.NewSyscallError("sethostname", err)
 	}
-	return setUp("lo")
+	own, err := kernel.Open("")
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	return own.SetLink("lo", kernel.LinkChange{Up: true})
 }
 
 // placeResolv makes an empty file where the host's resolv.conf leads, if that is below /run, as systemd-resolved has

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 
@@ -60,37 +59,6 @@ func (a *app) noteAbsent(args []string) error {
 	return nil
 }
 
-// newNetns makes a network namespace, its lo up. It has no name yet: it dies with the descriptor.
-func newNetns() (ns *os.File, err error) {
-	err = onThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return os.NewSyscallError("unshare network namespace", err)
-		}
-		if err := setUp("lo"); err != nil {
-			return fmt.Errorf("set lo up: %w", err)
-		}
-		ns, err = os.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()))
-		return err
-	})
-	return ns, err
-}
-
-// bindNetns gives a namespace a name that ip(8) sees and that nothing had before.
-func bindNetns(ns *os.File, path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
-	if err != nil {
-		return err
-	}
-	f.Close()
-	if err := unix.Mount(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()), path, "", unix.MS_BIND, ""); err != nil {
-		return errors.Join(&fs.PathError{Op: "bind network namespace to", Path: path, Err: err}, os.Remove(path))
-	}
-	return nil
-}
-
 // inode identifies the namespace that path leads to; 0 where it leads to none.
 func inode(path string) uint64 {
 	var st unix.Stat_t
@@ -98,44 +66,6 @@ func inode(path string) uint64 {
 		return 0
 	}
 	return st.Ino
-}
-
-// removeNetns takes the name away; the namespace dies with its last process. Absent is removed.
-func removeNetns(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
-		return &fs.PathError{Op: "unmount netns", Path: path, Err: err}
-	}
-	// Unlinking also detaches the copies of the mount that other mount namespaces have.
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
-// setUp sets a link of the calling thread's namespace up.
-func setUp(link string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("socket", err)
-	}
-	defer unix.Close(fd)
-	ifr, err := unix.NewIfreq(link)
-	if err != nil {
-		return err
-	}
-	ifr.SetUint16(unix.IFF_UP)
-	return os.NewSyscallError("ioctl SIOCSIFFLAGS", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr))
-}
-
-// onThread runs fn on a thread that is thrown away, with whatever namespaces fn entered.
-func onThread(fn func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		done <- fn()
-	}()
-	return <-done
 }
 
 // killInside ends every process in the namespace of that inode, but this one: what a command left running

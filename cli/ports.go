@@ -7,17 +7,12 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A portMapping is an entry of the capability portMappings (clause K1).
-type portMapping struct {
-	HostPort      int    `json:"hostPort"`
-	HostPortEnd   int    `json:"hostPortEnd,omitempty"`
-	ContainerPort int    `json:"containerPort"`
-	Protocol      string `json:"protocol"`
-	HostIP        string `json:"hostIP,omitempty"`
-}
+type portMapping attach.PortMapping
 
 func (m portMapping) String() string {
 	at := ""

@@ -143,7 +143,7 @@ func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 		errs = append(errs, rt.Del(ctx, l, a, attach.Continue()))
 	}
 	if mine || inode(r.Netns) == 0 {
-		errs = append(errs, removeNetns(r.Netns))
+		errs = append(errs, attach.RemoveNetns(r.Netns))
 	}
 	if err := errors.Join(append(errs, os.RemoveAll(r.files()))...); err != nil {
 		return fmt.Errorf("take down %s: %w", r.ID, err)

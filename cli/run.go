@@ -183,7 +183,7 @@ func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
 		return 0, err
 	}
 
-	ns, err := newNetns()
+	ns, err := attach.NewNetns()
 	if err != nil {
 		return 0, err
 	}
@@ -199,7 +199,7 @@ func (a *app) run(ctx context.Context, f runFlags, argv []string) (int, error) {
 	}
 	defer g.dismiss() // last, when the record is gone
 	p := &process{argv: argv, netns: r.Netns, stdio: [3]*os.File{a.stdin, a.stdout, a.stderr}}
-	if err := bindNetns(ns, r.Netns); err != nil {
+	if err := attach.BindNetns(ns, r.Netns); err != nil {
 		return 0, errors.Join(inUse(r.ID, err), os.Remove(r.path()))
 	}
 	status, err := a.runOn(ctx, r, ws, f, p, sigs)

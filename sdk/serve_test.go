@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
+	fairlead "github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -51,7 +52,7 @@ func plugins() []sdk.Plugin {
 		}, r *sdk.Request) (ipam.Allocator, error) {
 			return one{c.IPAM.Empty}, nil
 		}).KnowsArgs("IP"),
-		beaconPlugin(),
+		beaconPlugin(), lampPlugin(),
 	}
 }
 
@@ -88,7 +89,7 @@ func (o one) Status(context.Context, string) error {
 func TestMain(m *testing.M) {
 	name := filepath.Base(os.Args[0])
 	if os.Getenv("TOY") != "" {
-		os.Exit(sdk.Serve(plugins(), name, "test"))
+		os.Exit(sdk.Serve(append(plugins(), fairlead.All()...), name, "test"))
 	}
 	nstest.Main(m)
 }

@@ -1,0 +1,106 @@
+package sdk_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A lamp is a resource of one's own: a link on the host, which outlives the container's namespace. Its fields say what
+// should exist; its name and its mark derive from the attachment alone, so that DEL finds it without a configuration.
+type lamp struct {
+	Owner spec.Owner
+	MTU   int
+}
+
+func (l lamp) name() string { return kernel.LinkName("lamp", l.Owner) }
+
+// String says it in the words of ip(8), for people.
+func (l lamp) String() string { return fmt.Sprintf("link host/%s type ifb mtu %d", l.name(), l.MTU) }
+
+// Ensure implements plan.Resource: all or nothing, and nothing where it is there.
+func (l lamp) Ensure(_ context.Context, w *kernel.World) (bool, error) {
+	if _, err := w.Host.Link(l.name()); !errors.Is(err, kernel.ErrNoLink) {
+		return false, err
+	}
+	err := w.Host.AddIFB(kernel.IFB{Name: l.name(), MAC: kernel.MAC("lamp", l.Owner), MTU: l.MTU,
+		Group: kernel.LinkGroup(l.Owner.Network), Alias: kernel.Tag(l.Owner)})
+	return err == nil, err
+}
+
+// Verify implements plan.Resource: it changes nothing, and names what differs.
+func (l lamp) Verify(_ context.Context, w *kernel.World) error {
+	is, err := w.Host.Link(l.name())
+	if err == nil && is.MTU != l.MTU {
+		err = fmt.Errorf("mtu is %d, want %d", is.MTU, l.MTU)
+	}
+	return err
+}
+
+// Remove implements plan.Remover: what is not there is removed.
+func (l lamp) Remove(_ context.Context, w *kernel.World) error {
+	is, err := w.Host.Link(l.name())
+	if err == nil {
+		err = w.Host.DelLink(is.Index)
+	}
+	return resource.ExceptNoLink(err)
+}
+
+// Mend implements resource.Mender: `fairlead repair` makes good what is wrong on the host while the container lives.
+func (l lamp) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+	if err := l.Remove(ctx, w); err != nil {
+		return false, err
+	}
+	return l.Ensure(ctx, w)
+}
+
+// lampKind finds lamps by their marks: DEL removes that of one attachment, GC those that no valid attachment owns.
+func lampKind() plan.Kind {
+	return resource.NewKind("lamp", resource.KindFuncs{
+		Owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+			links, err := w.Host.Links()
+			for _, l := range links {
+				net, owner, _, marked := kernel.ParseTag(l.Alias)
+				if marked && net == kernel.NetworkHash(network) && l.Kind == "ifb" {
+					tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: l})
+				}
+			}
+			return tags, err
+		},
+		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error { // of DEL, which knows the owner
+			return lamp{Owner: t.Owner}.Remove(ctx, w)
+		},
+		Found: func(_ context.Context, w *kernel.World, tags []plan.Tag) (err error) { // of GC, which knows what was found
+			for _, t := range tags {
+				err = errors.Join(err, resource.ExceptNoLink(w.Host.DelLink(t.Found.(*kernel.Link).Index)))
+			}
+			return err
+		},
+	})
+}
+
+// lampPlugin is all of the plugin. The plan says what should exist; that it declares the kind is all that DEL, GC and the
+// roll-back of a failed ADD need.
+func lampPlugin() sdk.Plugin {
+	type conf struct {
+		MTU int `json:"mtu" want:"68..65535"`
+	}
+	return sdk.Chained("lamp", "a link on the host for each container", func(c conf, r *sdk.Request) (sdk.Answer, error) {
+		return sdk.Answer{Plan: plan.Plan{lamp{Owner: r.Owner, MTU: c.MTU}}}, nil
+	}, func(conf) []plan.Kind { return []plan.Kind{lampKind()} })
+}
+
+// A plugin with a resource and a kind of its own.
+func Example_kind() {
+	dry(lampPlugin(), `{"cniVersion": "1.1.0", "name": "lan", "type": "lamp", "mtu": 1400}`)
+	fmt.Println("DEL and GC:", lampPlugin().Kinds(nil)[0].Name())
+	// Output:
+	// link host/lampnl2ajwbo5kf type ifb mtu 1400
+	// DEL and GC: lamp
+}
