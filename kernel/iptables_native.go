@@ -207,104 +207,127 @@ func builtinChain(name string) bool {
 // parseNFTRule reads what iptables-nft writes, and the reference by nft(8): addresses, protocol and port as native
 // comparisons, a comment as user data or as a match of xtables, a jump as a verdict.
 func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
-	r := IPTRule{Chain: chain, Comment: comment(attr(body, unix.NFTA_RULE_USERDATA))}
+	r := nativeReader{rule: IPTRule{Chain: chain, Comment: comment(attr(body, unix.NFTA_RULE_USERDATA))}, v6: v6,
+		bits: -1, loaded: map[uint32][]byte{}}
 	if h := attr(body, unix.NFTA_RULE_HANDLE); len(h) == 8 {
-		r.handle = binary.BigEndian.Uint64(h)
+		r.rule.handle = binary.BigEndian.Uint64(h)
 	}
-	src, size := address(v6, false)
-	dst, _ := address(v6, true)
-	var compare func(v []byte)    // with what was loaded last
-	bits, port := -1, false       // that was loaded
-	loaded := map[uint32][]byte{} // constants, by register
+	attrs(attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
+		r.read(text(attr(expr, unix.NFTA_EXPR_NAME)), attr(expr, unix.NFTA_EXPR_DATA))
+	})
+	return r.rule
+}
+
+// A nativeReader reads the expressions of a rule, one after the other.
+type nativeReader struct {
+	rule IPTRule
+	v6   bool
+
+	compare func(v []byte)    // with what was loaded last; nil: nothing that counts
+	bits    int               // of what was loaded
+	port    bool              // was loaded
+	loaded  map[uint32][]byte // constants, by register
+}
+
+func (r *nativeReader) read(name string, data []byte) {
+	switch name {
+	case "meta":
+		r.compare = nil
+		if attr32(data, unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO {
+			r.compare = func(v []byte) { r.rule.Proto = ProtoName(v[0]) }
+		}
+	case "payload":
+		r.payload(data)
+	case "bitwise":
+		r.bits = 0
+		for _, b := range attr(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE) {
+			for ; b&0x80 != 0; b <<= 1 {
+				r.bits++
+			}
+		}
+	case "cmp":
+		v := attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+		if _, size := address(r.v6, false); r.compare != nil && len(v) > 0 && len(v) <= int(size) &&
+			attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+			r.compare(v)
+		}
+		r.compare = nil
+	case "range":
+		from := attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
+		to := attr(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+		if r.port && len(from) == 2 && len(to) == 2 && attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
+			r.rule.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
+		}
+	case "match":
+		r.rule.parseMatch(text(attr(data, unix.NFTA_MATCH_NAME)), attr(data, unix.NFTA_MATCH_INFO))
+	case "target":
+		r.rule.Jump = text(attr(data, unix.NFTA_TARGET_NAME))
+		if r.rule.Jump == "DNAT" {
+			r.rule.To = parseDNAT(attr(data, unix.NFTA_TARGET_INFO), attr32(data, unix.NFTA_TARGET_REV), r.v6)
+		}
+	case "nat":
+		if r.rule.Jump = "SNAT"; attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+			r.rule.Jump = "DNAT"
+			a, _ := netip.AddrFromSlice(r.loaded[attr32(data, unix.NFTA_NAT_REG_ADDR_MIN)])
+			var n uint16
+			if p := r.loaded[attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)]; len(p) >= 2 {
+				n = binary.BigEndian.Uint16(p)
+			}
+			r.rule.To = netip.AddrPortFrom(a, n)
+		}
+	case "masq":
+		r.rule.Jump = "MASQUERADE"
+	case "immediate":
+		r.immediate(data)
+	}
+}
+
+// payload loads a part of the packet.
+func (r *nativeReader) payload(data []byte) {
+	src, size := address(r.v6, false)
+	dst, _ := address(r.v6, true)
 	prefix := func(p *netip.Prefix) func([]byte) {
 		return func(v []byte) {
 			if a, ok := netip.AddrFromSlice(append(v[:len(v):len(v)], make([]byte, int(size)-len(v))...)); ok {
-				*p = netip.PrefixFrom(a, bits)
+				*p = netip.PrefixFrom(a, r.bits)
 			}
 		}
 	}
-	attrs(attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
-		data := attr(expr, unix.NFTA_EXPR_DATA)
-		switch text(attr(expr, unix.NFTA_EXPR_NAME)) {
-		case "meta":
-			compare = nil
-			if attr32(data, unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO {
-				compare = func(v []byte) { r.Proto = ProtoName(v[0]) }
-			}
-		case "payload":
-			n, offset := attr32(data, unix.NFTA_PAYLOAD_LEN), attr32(data, unix.NFTA_PAYLOAD_OFFSET)
-			compare, bits, port = nil, int(8*n), false
-			switch base := attr32(data, unix.NFTA_PAYLOAD_BASE); {
-			case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == src:
-				compare = prefix(&r.Src)
-			case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == dst:
-				compare = prefix(&r.Dst)
-			case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && n == 2 && offset == 2:
-				port = true
-				compare = func(v []byte) {
-					if len(v) == 2 {
-						n := binary.BigEndian.Uint16(v)
-						r.Ports = [][2]uint16{{n, n}}
-					}
-				}
-			}
-		case "bitwise":
-			bits = 0
-			for _, b := range attr(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE) {
-				for ; b&0x80 != 0; b <<= 1 {
-					bits++
-				}
-			}
-		case "cmp":
-			v := attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
-			if compare != nil && len(v) > 0 && len(v) <= int(size) && attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
-				compare(v)
-			}
-			compare = nil
-		case "range":
-			from, to := attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE), attr(data, unix.NFTA_RANGE_TO_DATA,
-				unix.NFTA_DATA_VALUE)
-			if port && len(from) == 2 && len(to) == 2 && attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
-				r.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
-			}
-		case "match":
-			r.parseMatch(text(attr(data, unix.NFTA_MATCH_NAME)), attr(data, unix.NFTA_MATCH_INFO))
-		case "target":
-			r.Jump = text(attr(data, unix.NFTA_TARGET_NAME))
-			if r.Jump == "DNAT" {
-				r.To = parseDNAT(attr(data, unix.NFTA_TARGET_INFO), attr32(data, unix.NFTA_TARGET_REV), v6)
-			}
-		case "nat":
-			if r.Jump = "SNAT"; attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
-				r.Jump = "DNAT"
-				a, _ := netip.AddrFromSlice(loaded[attr32(data, unix.NFTA_NAT_REG_ADDR_MIN)])
-				var n uint16
-				if p := loaded[attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)]; len(p) >= 2 {
-					n = binary.BigEndian.Uint16(p)
-				}
-				r.To = netip.AddrPortFrom(a, n)
-			}
-		case "masq":
-			r.Jump = "MASQUERADE"
-		case "immediate":
-			if v := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE); v != nil {
-				loaded[attr32(data, unix.NFTA_IMMEDIATE_DREG)] = v
-				break
-			}
-			verdict := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
-			switch code := int32(attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
-			case unix.NFT_JUMP, unix.NFT_GOTO:
-				r.Jump = text(attr(verdict, unix.NFTA_VERDICT_CHAIN))
-			case nfAccept:
-				r.Jump = "ACCEPT"
-			case 0:
-				r.Jump = "DROP"
-			case unix.NFT_RETURN:
-				r.Jump = "RETURN"
+	n, offset := attr32(data, unix.NFTA_PAYLOAD_LEN), attr32(data, unix.NFTA_PAYLOAD_OFFSET)
+	r.compare, r.bits, r.port = nil, int(8*n), false
+	switch base := attr32(data, unix.NFTA_PAYLOAD_BASE); {
+	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == src:
+		r.compare = prefix(&r.rule.Src)
+	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == dst:
+		r.compare = prefix(&r.rule.Dst)
+	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && n == 2 && offset == 2:
+		r.port = true
+		r.compare = func(v []byte) {
+			if len(v) == 2 {
+				n := binary.BigEndian.Uint16(v)
+				r.rule.Ports = [][2]uint16{{n, n}}
 			}
 		}
-	})
-	return r
+	}
+}
+
+// immediate loads a constant, or is a verdict.
+func (r *nativeReader) immediate(data []byte) {
+	if v := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE); v != nil {
+		r.loaded[attr32(data, unix.NFTA_IMMEDIATE_DREG)] = v
+		return
+	}
+	verdict := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
+	switch code := int32(attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
+	case unix.NFT_JUMP, unix.NFT_GOTO:
+		r.rule.Jump = text(attr(verdict, unix.NFTA_VERDICT_CHAIN))
+	case nfAccept:
+		r.rule.Jump = "ACCEPT"
+	case 0:
+		r.rule.Jump = "DROP"
+	case unix.NFT_RETURN:
+		r.rule.Jump = "RETURN"
+	}
 }
 
 // parseMatch reads what is wanted of a match of xtables: its structures are the kernel's.

@@ -92,43 +92,60 @@ func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 	return ok, err
 }
 
+// A tableLook is what the kernel has of a table.
+type tableLook struct {
+	table, dormant bool            // it is there; nothing in it applies
+	sets, chains   []*question     // in the table's order
+	odd            map[string]bool // what is there and is something else, which cannot be mended
+}
+
+func (n *NFT) lookAt(t *NFTTable) (*tableLook, error) {
+	l := &tableLook{odd: map[string]bool{}}
+	table := t.question()
+	table.answer = func(body []byte) {
+		l.dormant = attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+	}
+	for _, s := range t.Sets {
+		q := s.question()
+		q.answer = func(body []byte) { l.odd["set "+s.Name] = !s.like(body[4:]) }
+		l.sets = append(l.sets, q)
+	}
+	for _, c := range t.Chains {
+		l.chains = append(l.chains, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
+			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
+			answer: func(body []byte) { l.odd["chain "+c.Name] = !c.like(body[4:]) }})
+	}
+	err := n.ask(slices.Concat(l.sets, l.chains, []*question{table}))
+	l.table = table.found
+	return l, err
+}
+
+// like reports whether the kernel's set has the keys and values of s.
+func (s *NFTSet) like(b []byte) bool {
+	keyType, keyLen := typeOf(s.Key)
+	dataType, dataLen := typeOf(s.Data)
+	return attr32(b, unix.NFTA_SET_KEY_TYPE) == keyType && attr32(b, unix.NFTA_SET_KEY_LEN) == uint32(keyLen) &&
+		(attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) == 0 &&
+		(len(s.Data) == 0 || attr32(b, unix.NFTA_SET_DATA_TYPE) == dataType &&
+			attr32(b, unix.NFTA_SET_DATA_LEN) == uint32(dataLen))
+}
+
+// like reports whether the kernel's chain hangs where c does.
+func (c *NFTChain) like(b []byte) bool {
+	return c.Type == text(attr(b, unix.NFTA_CHAIN_TYPE)) && (c.Type == "" ||
+		attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) == c.Hook &&
+			int32(attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) == c.Priority &&
+			attr32(b, unix.NFTA_CHAIN_POLICY) == nfAccept)
+}
+
 // Diff compares the sets and chains of t with the kernel's. It returns what is missing or different, in
 // words, and the transaction that mends it.
 func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
-	fix = &NFTBatch{}
-	table, dormant := t.question(), false
-	table.answer = func(body []byte) { dormant = attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0 }
-	var qs []*question
-	odd := map[string]bool{} // what is there and is something else, which cannot be mended
-	for _, s := range t.Sets {
-		keyType, keyLen := typeOf(s.Key)
-		dataType, dataLen := typeOf(s.Data)
-		q := s.question()
-		q.answer = func(body []byte) {
-			b := body[4:]
-			odd["set "+s.Name] = attr32(b, unix.NFTA_SET_KEY_TYPE) != keyType ||
-				attr32(b, unix.NFTA_SET_KEY_LEN) != uint32(keyLen) ||
-				(attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) != 0 ||
-				len(s.Data) > 0 && (attr32(b, unix.NFTA_SET_DATA_TYPE) != dataType ||
-					attr32(b, unix.NFTA_SET_DATA_LEN) != uint32(dataLen))
-		}
-		qs = append(qs, q)
-	}
-	for _, c := range t.Chains {
-		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
-			fill: named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
-			answer: func(body []byte) {
-				b := body[4:]
-				odd["chain "+c.Name] = c.Type != text(attr(b, unix.NFTA_CHAIN_TYPE)) ||
-					c.Type != "" && (attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) != c.Hook ||
-						int32(attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) != c.Priority ||
-						attr32(b, unix.NFTA_CHAIN_POLICY) != nfAccept)
-			}})
-	}
-	if err := n.ask(append(qs[:len(qs):len(qs)], table)); err != nil {
+	l, err := n.lookAt(t)
+	if err != nil {
 		return nil, nil, err
 	}
-	for what, bad := range odd {
+	for what, bad := range l.odd {
 		if bad {
 			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t,
 				t))
@@ -137,12 +154,13 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 	if drift != nil {
 		return drift, nil, nil
 	}
-	if !table.found {
+	fix = &NFTBatch{}
+	if !l.table {
 		drift = append(drift, &NoTableError{t.String()})
 		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
 		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
 	}
-	if dormant {
+	if l.dormant {
 		drift = append(drift, fmt.Errorf("nft table %v is dormant, so nothing in it applies", t))
 		name := named(unix.NFTA_TABLE_NAME, t, 0, "")
 		fix.op("wake", unix.NFT_MSG_NEWTABLE, 0, t, "table "+t.String(), func(r *requests) {
@@ -151,48 +169,57 @@ func (n *NFT) Diff(t *NFTTable) (drift []error, fix *NFTBatch, err error) {
 		})
 	}
 	for i, s := range t.Sets {
-		if !qs[i].found && !(s.Later && table.found) {
+		if !l.sets[i].found && !(s.Later && l.table) {
 			drift = append(drift, fmt.Errorf("nft set %v %s is missing", t, s.Name))
 			fix.AddSet(s)
 		}
 	}
 	// All chains before the first rule: rules jump.
 	for i, c := range t.Chains {
-		if !qs[len(t.Sets)+i].found {
+		if !l.chains[i].found {
 			drift = append(drift, fmt.Errorf("nft chain %v %s is missing", t, c.Name))
 			fix.addChain(t, c)
 		}
 	}
 	for i, c := range t.Chains {
-		there := qs[len(t.Sets)+i].found
-		if c.Open {
-			continue
+		wrong, err := n.diffRules(t, c, l.chains[i].found, fix)
+		if err != nil {
+			return nil, nil, err
 		}
-		var got []string
-		if there {
-			if got, err = n.Rules(t, c.Name); err != nil {
-				return nil, nil, err
-			}
-		}
-		want := make([]string, len(c.Rules))
-		for i, r := range c.Rules {
-			want[i] = r.Comment()
-		}
-		if slices.Equal(got, want) {
-			continue
-		}
-		if there {
-			drift = append(drift, ruleDrift(t, c, got, want)...)
-			if len(got) > 0 {
-				fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name,
-					named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
-			}
-		}
-		for _, r := range c.Rules {
-			fix.AddRule(t, c.Name, r)
-		}
+		drift = append(drift, wrong...)
 	}
 	return drift, fix, nil
+}
+
+// diffRules compares the rules of a chain, which is there or to be made, and writes into fix what mends them.
+func (n *NFT) diffRules(t *NFTTable, c *NFTChain, there bool, fix *NFTBatch) (drift []error, err error) {
+	if c.Open {
+		return nil, nil
+	}
+	var got []string
+	if there {
+		if got, err = n.Rules(t, c.Name); err != nil {
+			return nil, err
+		}
+	}
+	want := make([]string, len(c.Rules))
+	for i, r := range c.Rules {
+		want[i] = r.Comment()
+	}
+	if slices.Equal(got, want) {
+		return nil, nil
+	}
+	if there {
+		drift = ruleDrift(t, c, got, want)
+		if len(got) > 0 {
+			fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name,
+				named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
+		}
+	}
+	for _, r := range c.Rules {
+		fix.AddRule(t, c.Name, r)
+	}
+	return drift, nil
 }
 
 // Drift is what Diff finds, looked for once a generation: where that is the same, no transaction has changed anything

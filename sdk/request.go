@@ -2,7 +2,6 @@ package sdk
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,9 +10,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/addr"
-	"github.com/fairlead-cni/fairlead/resource/link"
-	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -44,28 +40,6 @@ type Request struct {
 	args [][2]string
 
 	mac, hostMAC string // the owner's own, of the two ends; only of a plugin that makes links
-}
-
-// An Answer is what a plan function answers: what should exist, and what the call's result says beyond the links in it.
-type Answer struct {
-	Plan plan.Plan
-
-	// IPs and Routes are those of the attachment where the plugin completes the Request's; nil are the Request's.
-	// Without ipam they are the previous result's, and listed as this interface's.
-	IPs    []spec.IP
-	Routes []spec.Route
-
-	// Gateway says that the host is the gateway of the addresses. The engine asks, before it changes anything, for a
-	// plan with each address that may come, and whether the host can have the gateway's.
-	Gateway bool
-
-	Warnings []string // see Warn
-}
-
-// Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its
-// value, and why. ADD says it on stderr, once, and so does a plan.
-func (a *Answer) Warn(format string, args ...any) {
-	a.Warnings = append(a.Warnings, fmt.Sprintf(format, args...))
 }
 
 // OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to
@@ -273,8 +247,6 @@ func (r *Request) Prefixes() []netip.Prefix {
 // ByHand reports whether the attachment's addresses are configured, rather than allocated.
 func (r *Request) ByHand() bool { return r.conf.IPAMType == "static" }
 
-const scopeLink = 253 // RT_SCOPE_LINK
-
 // Has6 reports whether the attachment has an IPv6 address.
 func (r *Request) Has6() bool {
 	for _, ip := range r.IPs {
@@ -283,128 +255,4 @@ func (r *Request) Has6() bool {
 		}
 	}
 	return false
-}
-
-// Addressing is how a plugin gives its link the attachment's addresses and routes.
-type Addressing struct {
-	Link string
-	Port string // the link on the host that has to carry traffic first; empty: none
-	// Bridge is the one that Port is of, if its AddressHistory is in the plan before: what is proven to be new there is
-	// not announced.
-	Bridge string
-	NoDAD  bool // the segment is ours, so nobody else can have the address
-	Up     bool // the link is down, and is to be set up when it has its addresses, which it tells of then
-
-	// Idle is a link that carries nothing before a program opens it, so that there is nothing to be waited for, and
-	// nobody yet who could be told of the addresses.
-	Idle bool
-
-	// What the configuration says of conflicts goes before NoDAD. On is the link below, which has addresses of the
-	// same segment; without a Kind there is none. ByOn is that Link hears no answers, and On does.
-	Conflicts Conflicts
-	On        link.Master
-	ByOn      bool
-
-	// ByGateway sends all to the gateways, what is for the addresses' own subnets too: the link leads nowhere else.
-	ByGateway bool
-}
-
-// Addressing is the part of a plan that puts the addresses and routes of r on a link, in an order that the
-// kernel takes: IPv6 on, addresses, routes, and then the neighbours are told.
-func (r *Request) Addressing(a Addressing) plan.Plan {
-	if len(r.IPs) == 0 {
-		return nil
-	}
-	var p plan.Plan
-	a.NoDAD = (a.NoDAD || a.Conflicts.Off()) && !a.Conflicts.Probe()
-	if r.Has6() {
-		p = append(p, sysctl.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Conflicts.Probe()})
-	}
-	put := func(ip spec.IP) addr.Addr {
-		return addr.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(),
-			NoPrefixRoute: a.ByGateway}
-	}
-	if a.Conflicts.Probe() { // the kernel asks for IPv6's meanwhile
-		for _, ip := range r.IPs {
-			if ip.Address.Addr().Is6() {
-				p = append(p, put(ip))
-			}
-		}
-		p = append(p, addr.Probe{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port, On: a.On, ByOn: a.ByOn})
-	}
-	for _, ip := range r.IPs {
-		if !a.Conflicts.Probe() || ip.Address.Addr().Is4() {
-			p = append(p, put(ip))
-		}
-	}
-	if a.Up {
-		p = append(p, addr.Notify{Link: a.Link, Addrs: r.Prefixes()}, link.Up{Link: a.Link})
-	}
-	if a.ByGateway {
-		p = append(p, r.byGateway(a.Link)...)
-	}
-	for _, rt := range r.Routes {
-		k := routeBy(r.IPs, a.Link, rt)
-		if a.ByGateway && !r.isGateway(k.Via) {
-			k.OnLink = k.Via.IsValid() // no route of the link's says so; the host has to answer for it (proxy_arp)
-		}
-		p = append(p, k)
-	}
-	if a.Idle {
-		return p
-	}
-	say := addr.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port}
-	if a.Bridge != "" && !a.Conflicts.Probe() {
-		say.Bridge, say.Ledger = a.Bridge, r.Ledger
-	}
-	return append(p, say)
-}
-
-func (r *Request) isGateway(a netip.Addr) bool {
-	return slices.ContainsFunc(r.IPs, func(ip spec.IP) bool { return ip.Gateway == a })
-}
-
-// byGateway are the routes to the gateways, and by them to the addresses' subnets. Where several addresses would have
-// the same route, the first one is its source.
-func (r *Request) byGateway(link string) (p plan.Plan) {
-	known := map[netip.Prefix]bool{}
-	for _, ip := range r.IPs {
-		for _, rt := range []addr.Route{
-			{Link: link, Dst: netip.PrefixFrom(ip.Gateway, ip.Gateway.BitLen()), Src: ip.Address.Addr()},
-			{Link: link, Dst: ip.Address.Masked(), Src: ip.Address.Addr(), Via: ip.Gateway},
-		} {
-			if rt.Dst.IsValid() && !known[rt.Dst] && rt.Dst.Addr() != ip.Address.Addr() { // no subnet but itself
-				known[rt.Dst] = true
-				p = append(p, rt)
-			}
-		}
-	}
-	return p
-}
-
-// routeBy fills in the gateway of the address of the same family where the route names none (clause P26), unless it
-// asks for a route on the link: by a gateway of zeroes, or by the scope of one. A scope of the link beside a gateway
-// says that the gateway is on the link, whatever the addresses say.
-func routeBy(ips []spec.IP, link string, rt spec.Route) addr.Route {
-	via := rt.GW
-	onLink := rt.Scope != nil && *rt.Scope == scopeLink
-	for _, ip := range ips {
-		if !via.IsValid() && !onLink && ip.Gateway.IsValid() && ip.Gateway.Is4() == rt.Dst.Addr().Is4() {
-			via = ip.Gateway
-		}
-	}
-	if via.IsValid() && via.IsUnspecified() {
-		via = netip.Addr{}
-	}
-	k := addr.Route{Link: link, Dst: rt.Dst, Via: via, MTU: rt.MTU, AdvMSS: rt.AdvMSS, Priority: rt.Priority}
-	if rt.Table != nil {
-		k.Table = *rt.Table
-	}
-	switch {
-	case onLink && via.IsValid():
-		k.OnLink = true // to a router the kernel takes no such scope
-	case rt.Scope != nil:
-		k.Scope, k.HasScope = *rt.Scope, true
-	}
-	return k
 }

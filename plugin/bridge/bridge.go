@@ -20,7 +20,6 @@
 package bridge
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -101,15 +100,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		return answer, err
 	}
 	if !r.L3 {
-		c.Masquerade.WarnIdle(&answer)
-		if c.IsGateway {
-			key := "isGateway"
-			if c.IsDefaultGateway {
-				key = "isDefaultGateway"
-			}
-			answer.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of",
-				key)
-		}
+		c.warnIdle(&answer)
 	}
 	host, p, err := c.HostName(r)
 	if err != nil {
@@ -148,19 +139,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if len(r.IPs) > 0 || !r.L3 {
 		p = append(p, c.history(r))
 	}
-	if answer.Gateway = c.IsGateway; c.IsGateway {
-		link := c.Bridge
-		if g := c.gatewayLink(); g.VLAN != 0 && r.L3 {
-			link = g.Name()
-			p = append(p, plan.Shared(g))
-		}
-		for _, ip := range r.IPs {
-			p = append(p,
-				plan.Shared(addr.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()),
-					Force: c.ForceAddress}),
-				plan.Shared(sysctl.Forwarding{V6: ip.Address.Addr().Is6()}))
-		}
-	}
+	answer.Gateway = c.IsGateway
+	p = append(p, c.gatewayPlan(r)...)
 	var alone plan.Plan
 	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 {
 		alone = plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(),
@@ -181,6 +161,19 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	}
 	answer.Plan, answer.IPs, answer.Routes = p, r.IPs, r.Routes
 	return answer, nil
+}
+
+// warnIdle is for a link without addresses.
+func (c conf) warnIdle(answer *sdk.Answer) {
+	c.Masquerade.WarnIdle(answer)
+	key := "isGateway"
+	if c.IsDefaultGateway {
+		key = "isDefaultGateway"
+	}
+	if c.IsGateway {
+		answer.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of",
+			key)
+	}
 }
 
 // history is what the attachment's addresses and those of its gateways are remembered by.

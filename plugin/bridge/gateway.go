@@ -1,7 +1,12 @@
 package bridge
 
 import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
@@ -23,4 +28,22 @@ func (c conf) gateways(r *sdk.Request) {
 	if c.IsDefaultGateway {
 		r.Routes = r.WithDefaultRoutes()
 	}
+}
+
+// gatewayPlan is what makes the host the gateway of the attachment's addresses.
+func (c conf) gatewayPlan(r *sdk.Request) (p plan.Plan) {
+	if !c.IsGateway {
+		return nil
+	}
+	link := c.Bridge
+	if g := c.gatewayLink(); g.VLAN != 0 && r.L3 {
+		link = g.Name()
+		p = append(p, plan.Shared(g))
+	}
+	for _, ip := range r.IPs {
+		p = append(p,
+			plan.Shared(addr.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
+			plan.Shared(sysctl.Forwarding{V6: ip.Address.Addr().Is6()}))
+	}
+	return p
 }

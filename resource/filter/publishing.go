@@ -3,6 +3,7 @@ package filter
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -45,48 +46,12 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner,
 		return nil, nil, err
 	}
 	for hash := range dead {
-		theirs, err := f.entries(hash, kindPublish)
-		if err != nil {
+		if err := f.evict(b, hash, claims, at); err != nil {
 			return nil, nil, err
 		}
-		mapped, plain := split(theirs)
-		more, err := f.readClaims(slotsOf(f.t, mapped))
-		if err != nil {
-			return nil, nil, err
-		}
-		claims.join(more)
-		claims.remove(hash)
-		left, err := f.current(plain, nil)
-		if err != nil {
-			return nil, nil, err
-		}
-		for k, e := range left {
-			at[k] = e
-		}
-		f.replace(b, hash, plain, nil, at)
-		f.forget(b, theirs)
 	}
 
-	// What was wanted before and is now stays where it is, so that nothing is written for it.
-	asked := map[string][]portClaim{}
-	for _, c := range pub.claims {
-		asked[c.key()] = append(asked[c.key()], c.portClaim)
-	}
-	for k, c := range claims {
-		c.remove(func(d portClaim) bool {
-			return d.owner == me && !slices.ContainsFunc(asked[k], func(want portClaim) bool {
-				return want.same(d) && (link == 0 || d.link == link)
-			})
-		})
-	}
-	for _, want := range pub.claims {
-		c, mine := claims[want.key()], want.portClaim
-		mine.link = link
-		if !slices.ContainsFunc(c.after, func(d portClaim) bool { return d.owner == me && d.same(mine) }) {
-			c.after = append(c.after, mine)
-			fresh = append(fresh, want)
-		}
-	}
+	fresh = claims.want(me, link, pub.claims)
 	f.replace(b, me, plain, pub.plain, at)
 	changing := dead
 	changing[me] = true
@@ -95,6 +60,54 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner,
 	}
 	f.record(b, o, kindPublish, have, pub.places())
 	return flows, fresh, nil
+}
+
+// evict writes into b that somebody loses all that he published. At is what the elements are that b is about.
+func (f filter) evict(b *kernel.NFTBatch, hash [8]byte, claims slotClaims, at map[string]*kernel.NFTElem) error {
+	theirs, err := f.entries(hash, kindPublish)
+	if err != nil {
+		return err
+	}
+	mapped, plain := split(theirs)
+	more, err := f.readClaims(slotsOf(f.t, mapped))
+	if err != nil {
+		return err
+	}
+	claims.join(more)
+	claims.remove(hash)
+	left, err := f.current(plain, nil)
+	if err != nil {
+		return err
+	}
+	maps.Copy(at, left)
+	f.replace(b, hash, plain, nil, at)
+	f.forget(b, theirs)
+	return nil
+}
+
+// want makes all the owner's claims. What was wanted before and is now stays where it is, so that nothing is written
+// for it. Fresh are those that were not there.
+func (m slotClaims) want(me [8]byte, link uint32, all []wanted) (fresh []wanted) {
+	asked := map[string][]portClaim{}
+	for _, c := range all {
+		asked[c.key()] = append(asked[c.key()], c.portClaim)
+	}
+	for k, c := range m {
+		c.remove(func(d portClaim) bool {
+			return d.owner == me && !slices.ContainsFunc(asked[k], func(want portClaim) bool {
+				return want.same(d) && (link == 0 || d.link == link)
+			})
+		})
+	}
+	for _, want := range all {
+		c, mine := m[want.key()], want.portClaim
+		mine.link = link
+		if !slices.ContainsFunc(c.after, func(d portClaim) bool { return d.owner == me && d.same(mine) }) {
+			c.after = append(c.after, mine)
+			fresh = append(fresh, want)
+		}
+	}
+	return fresh
 }
 
 // rivals are the dead who have what is wanted. The living are errors, as many as one can read.

@@ -190,7 +190,7 @@ func TestStoppedPolicy(t *testing.T) {
 					return
 				}
 			}
-			if points < 10 {
+			if points < 8 {
 				t.Errorf("stopped at %d points only", points)
 			}
 			t.Logf("stopped at %d points", points)
