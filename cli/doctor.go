@@ -106,6 +106,7 @@ func (d *doctor) diagnose(names []string) (err error) {
 		d.ofRepair()
 	}
 	d.ofHost()
+	d.ofState(problems)
 	d.ofFilters()
 	d.ofInput()
 	d.ofKernel()

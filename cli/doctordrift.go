@@ -91,6 +91,9 @@ func (d *doctor) attachment(f repair.Finding, c attach.Cached) {
 		case said[line]:
 		case deniedText(line):
 			d.blind("%s: %s", c.Owner(), line)
+		case strings.HasPrefix(line, "lease ") && strings.Contains(line, ": is missing in "):
+			address, dir, _ := strings.Cut(strings.TrimPrefix(line, "lease "), ": is missing in ")
+			d.add("lease-missing", dir, "", who(c, address), "NET", c.Network, "ADDRESS", address)
 		default:
 			d.add("attachment-broken", "network "+c.Network, line, who(c))
 		}

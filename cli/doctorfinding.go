@@ -133,8 +133,10 @@ func (d *diagnosis) settle() {
 			return d.has("bridge-missing", f.Where) || d.has("bridge-down", f.Where)
 		case "host-interface-detached":
 			return d.has("bridge-missing", f.Where)
+		case "network-not-ready":
+			return d.any("state-unwritable") && unwritable(f.What)
 		case "attachment-broken": // what plugin dhcp says of its leases
-			return strings.HasPrefix(f.What, asksDaemon) && (d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
+			return d.any("state-unwritable") && unwritable(f.What) || strings.HasPrefix(f.What, asksDaemon) && (d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
 				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " is over") && d.any("dhcp-lease-lost")
 		case "accepts-missing": // the evaluator says which chain
 			return d.any("foreign-filter-drops")

@@ -88,6 +88,9 @@ func hostKinds() []findingKind {
 		{"published-port-taken", onHost, true, "a process of the host listens on a published port",
 			"Packets for the port go to the container, and the process gets none but from the host itself.",
 			"ss -lntup sport = :PORT"},
+		{"published-address-missing", onHost, true, "the host lacks an address that a port is published on",
+			"Nobody who is not told otherwise sends packets for the address to this host. It was taken away, or has moved.",
+			"ip addr add ADDRESS/PREFIX dev UPLINK"},
 		{"host-state-differs", onHost, false, "something that an attachment has on the host is missing or was changed",
 			"Somebody changed it after the container was attached.", repairs},
 		{"conntrack-full", onHost, false, "the table of connections is full",
@@ -99,6 +102,12 @@ func hostKinds() []findingKind {
 		{"neighbour-table-full", onHost, false, "the table of neighbours is full",
 			"The kernel finds no MAC for a new address, and drops what is sent to it.",
 			"sysctl -w net/FAMILY/neigh/default/gc_thresh3=MORE"},
+		{"state-unwritable", onHost, false, "what is remembered of attachments cannot be written",
+			"The disk is full, or its file system was set read-only after an error. Leases and attachments are files there: no " +
+				"container can be attached, and none detached completely.", "df -h DIRECTORY && df -i DIRECTORY"},
+		{"cache-missing", onHost, true, "no entry of the attachments' cache remembers an attachment",
+			"Somebody removed files of /var/lib/cni/results, or the runtime keeps its own elsewhere, as Multus does in " +
+				"/var/lib/cni/multus. Fairlead neither checks nor repairs what nobody remembers.", remakes},
 		{"cache-unreadable", onHost, true, "an entry of the attachments' cache cannot be read",
 			"Nobody knows what that attachment is, so it is neither checked, nor repaired, nor removed.", "fairlead ls"},
 	}
@@ -129,6 +138,9 @@ func networkKinds() []findingKind {
 			"Fewer than one in twenty are left.", "fairlead ipam reclaim NET"},
 		{"leases-of-the-dead", onNetwork, true, "leases are left of containers that are gone",
 			"A DEL never came, as after a crash or a boot. The addresses cannot be given out.", "fairlead ipam reclaim NET"},
+		{"lease-missing", onNetwork, false, "leases of containers that live are missing",
+			"Somebody removed their files. The address of each can be given to another container, too; keep it back until the " +
+				"container is attached anew.", "fairlead ipam reserve NET ADDRESS"},
 		{"dhcp-daemon-absent", onNetwork, false, "no DHCP daemon serves a network that asks for one",
 			"Nothing listens on the daemon's socket, so that no lease is asked for and none is renewed.",
 			"systemctl enable --now cni-dhcp.socket"},
@@ -144,6 +156,9 @@ func networkKinds() []findingKind {
 		{"subnet-overlap", onNetwork, false, "a network overlaps with another one, or with a route of the host",
 			"The host reaches only one of the two, or both give away the same address.",
 			"give the network another subnet, in the file that `fairlead net ls` names"},
+		{"subnet-inside-route", onNetwork, true, "a network's subnet is part of a larger one that the host has a route to",
+			"Packets for this part go to the containers. If the larger network, of a VPN say, uses it too, host and " +
+				"containers do not reach it there.", "give the network another subnet, in the file that `fairlead net ls` names"},
 		{"network-not-ready", onNetwork, false, "a network would refuse a new container",
 			"A plugin of its list answers STATUS with an error.", "fairlead status NET"},
 	}

@@ -44,7 +44,11 @@ func (d *doctor) ofNetworks() {
 		}
 		looked++
 		for _, err := range overlaps(l, all, said) {
-			d.add("subnet-overlap", "network "+l.Name, problem(err).Problem, on)
+			if text := problem(err).Problem; strings.Contains(text, insideRoute) {
+				d.add("subnet-inside-route", "network "+l.Name, text, on)
+			} else {
+				d.add("subnet-overlap", "network "+l.Name, text, on)
+			}
 		}
 		d.understood(l, installed)
 		d.network(&network{List: l, builtIn: l.File == ""}, on)

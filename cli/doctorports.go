@@ -49,6 +49,7 @@ func (d *doctor) ofPorts() {
 		}
 		for _, m := range mappings(c.Capabilities) {
 			d.taken(c, m)
+			d.addressed(c, m)
 			d.translated(c, m)
 		}
 	}
@@ -68,6 +69,16 @@ func (d *doctor) taken(c attach.Cached, m portMapping) {
 			d.add("published-port-taken", "port "+port+"/"+m.Protocol,
 				fmt.Sprintf("%s listens on %v", holder(l.Inode), l.At), who(c, m.String()), "PORT", port)
 		}
+	}
+}
+
+// addressed says whether the host has the address that a port is published on.
+func (d *doctor) addressed(c attach.Cached, m portMapping) {
+	a, err := netip.ParseAddr(m.HostIP)
+	addrs, err2 := d.host.AllAddrs()
+	has := func(l kernel.LinkAddr) bool { return l.Prefix.Addr() == a }
+	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !slices.ContainsFunc(addrs, has) {
+		d.add("published-address-missing", a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
 	}
 }
 

@@ -112,6 +112,9 @@ func (w wire) overlap(other wire) string {
 	return ""
 }
 
+// insideRoute is in what is said of a subnet that a wider route of the host leads to.
+const insideRoute = "lies inside the route"
+
 // overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host.
 // A pair that was said is not said again. What cannot be asked of the host is left out.
 func overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems []error) {
@@ -142,9 +145,13 @@ func overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems [
 		seen[r.Subnet] = true
 		link, kind, prefix, err := ns.Overlap(mine.link, r.Subnet)
 		if err == nil && link != "" && !strings.HasPrefix(link, mine.link+".") { // its VLANs' gateways
-			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said,
-				fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet, kind,
-					prefix, link, kernel.Overlapping))...)
+			text := fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet, kind,
+				prefix, link, kernel.Overlapping)
+			if kind == "route" && prefix.Bits() < r.Subnet.Bits() { // the host's route to the containers goes before it
+				text = fmt.Sprintf("subnet %v %s %v by link %s of the host, which does not reach that part of it any more; if "+
+					"somebody has an address there, choose another subnet", r.Subnet, insideRoute, prefix, link)
+			}
+			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said, text)...)
 		}
 	}
 	return problems

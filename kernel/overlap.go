@@ -41,8 +41,11 @@ func (ns *NS) Overlap(link string, subnet netip.Prefix) (other, kind string, pre
 		l := others[r.Link]
 		if l != nil && r.Dst.IsValid() && r.Dst.Bits() > 0 && r.Dst.Overlaps(subnet.Masked()) &&
 			!(r.Dst.IsSingleIP() && OfGroup(l.Group)) {
-			return l.Name, "route", r.Dst, nil
+			if r.Dst.Bits() >= subnet.Bits() {
+				return l.Name, "route", r.Dst, nil
+			}
+			other, kind, prefix = l.Name, "route", r.Dst // one that goes before the network's own is worse
 		}
 	}
-	return "", "", prefix, err
+	return other, kind, prefix, err
 }
