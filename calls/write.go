@@ -16,19 +16,11 @@ const Socket = "/run/systemd/journal/socket"
 // Write writes the line where the setting says.
 func (s Setting) Write(l Line) error {
 	if s.To == ToJournal || s.To == "" {
-		b, err := l.datagram()
-		if err == nil {
-			err = send(Socket, b)
-		}
-		if err == nil || s.To != "" {
+		if err := send(Socket, l.datagram()); err == nil || s.To != "" {
 			return err
 		}
 	}
-	b, err := l.encode()
-	if err != nil {
-		return err
-	}
-	return appendLine(s.Path(), s.Size/2, b)
+	return appendLine(s.Path(), s.Size/2, l.encode())
 }
 
 // Path is the file that lines go to, unless journald takes them.
