@@ -171,7 +171,7 @@ func rows() []row {
 				"plugin": "who writes a plugin says which others its list needs",
 				"*":      "it holds any plugin to what ours are held to",
 			}},
-		{"internal/docgen", []string{"cli", "plugin", "sdk", "spec"}, map[string]string{
+		{"internal/docgen", []string{"calls", "cli", "plugin", "sdk", "spec"}, map[string]string{
 			"*": "documents are made from the list of plugins, the command line and source text",
 		}},
 		{"internal/*", nil, map[string]string{

@@ -30,9 +30,10 @@ func Generate(root string) (Files, error) {
 	return files, nil
 }
 
-// doctor writes the page of what `fairlead doctor` finds.
+// doctor writes the pages of what `fairlead doctor` finds, and of metrics.
 func doctor(_ string, files Files) error {
 	files["docs/doctor.md"] = cli.DoctorPage()
+	files["docs/metrics.md"] = cli.MetricsPage()
 	return nil
 }
 

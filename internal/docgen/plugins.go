@@ -33,6 +33,9 @@ func plugins(root string, files Files) error {
 			p.Name)
 	}
 	var err error
+	if files["docs/schema/fairlead.schema.json"], err = settingsSchema(); err != nil {
+		return err
+	}
 	if files["docs/schema/list.schema.json"], err = listSchema(); err != nil {
 		return err
 	}
