@@ -59,7 +59,10 @@ func (a *app) log(container string, f logFlags) error {
 		return !l.Time.Before(since) && (f.network == "" || l.Network == f.network) && (!f.errors || l.Failed())
 	}
 	ctx := a.interruptible()
-	log := a.openCalls()
+	log, wrong := openCalls()
+	if wrong != nil {
+		a.note("%v", wrong)
+	}
 	all, err := log.read(ctx)
 	if err != nil {
 		return unreadable(err)

@@ -30,23 +30,20 @@ type callLog struct {
 const journalHint = "calls may be in the journal, which journalctl reads, and that is not installed here; where it is: " +
 	"journalctl -t " + calls.Identifier
 
-// openCalls finds the log by the setting.
-func (a *app) openCalls() callLog {
-	s, err := calls.Read(os.Environ())
-	if err != nil {
-		a.note("%v", err)
-	}
-	l := callLog{off: !s.On}
+// openCalls finds the log by the setting. The error says what is wrong with that, or missing, and the log is what is left.
+func openCalls() (l callLog, wrong error) {
+	s, wrong := calls.Read(os.Environ())
+	l.off = !s.On
 	if s.To != calls.ToJournal {
 		l.file = s.Path()
 	}
-	_, err = os.Stat(calls.Socket)
+	_, err := os.Stat(calls.Socket)
 	if s.To == calls.ToJournal || s.To == "" && err == nil {
 		if l.journal, err = exec.LookPath("journalctl"); err != nil && s.On {
-			a.note(journalHint)
+			wrong = errors.New(journalHint)
 		}
 	}
-	return l
+	return l, wrong
 }
 
 // read is every line that there is, in the order of their beginning. Of the journal, those that match: FIELD=VALUE.
@@ -181,16 +178,16 @@ func about(name string, attached []attach.Cached, lines []calls.Line) (is func(c
 }
 
 // lastCalls are the last calls of a container, the oldest first; nil where no log can be read.
-func (a *app) lastCalls(ctx context.Context, id string, most int) ([]calls.Line, error) {
+func lastCalls(ctx context.Context, id string, most int) ([]calls.Line, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	log := a.openCalls()
+	log, wrong := openCalls()
 	if log.off { // then a program is not worth its time
 		log.journal = ""
 	}
 	all, err := log.read(ctx, "FAIRLEAD_CONTAINER="+id)
 	all = slices.DeleteFunc(all, func(l calls.Line) bool { return l.Container != id })
-	return all[max(0, len(all)-most):], err
+	return all[max(0, len(all)-most):], errors.Join(wrong, err)
 }
 
 // sinceTime reads a time: RFC 3339, a day or a day's time as people write them, or how long ago it was.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,13 +95,18 @@ func (n *network) replace(doc []byte) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".fairlead-*")
+	return replaceFile(file, doc, st.Mode().Perm())
+}
+
+// replaceFile puts a file with this content in the place of the one at path, in one step.
+func replaceFile(path string, content []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".fairlead-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = f.Write(doc)
-	for _, step := range []func() error{func() error { return f.Chmod(st.Mode().Perm()) }, f.Sync, f.Close} {
+	_, err = f.Write(content)
+	for _, step := range []func() error{func() error { return f.Chmod(mode) }, f.Sync, f.Close} {
 		if serr := step(); err == nil {
 			err = serr
 		}
@@ -108,5 +114,5 @@ func (n *network) replace(doc []byte) error {
 	if err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), file)
+	return os.Rename(f.Name(), path)
 }

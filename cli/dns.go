@@ -33,7 +33,7 @@ func (a *app) serveNames(c *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	m := kernel.Store{Dir: kernel.StoreDir}
-	l, err := daemon.Listener(nameserver.Socket(m))
+	l, err := daemon.Listener(nameserver.Socket(m), 0o660)
 	if errors.Is(err, fs.ErrPermission) {
 		return err
 	} else if err != nil {

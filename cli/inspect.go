@@ -169,7 +169,7 @@ func (a *app) inspect(arg string) (err error) {
 	for _, c := range d.mine {
 		doc.Attachments = append(doc.Attachments, d.attachmentSeen(c, doc))
 	}
-	if doc.Calls, err = a.lastCalls(d.ctx, c.ContainerID, callsShown); err != nil {
+	if doc.Calls, err = lastCalls(d.ctx, c.ContainerID, callsShown); err != nil {
 		d.blind("the log of calls: %v", err)
 	}
 	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen

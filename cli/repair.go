@@ -88,6 +88,9 @@ plugins and the same addresses, while their containers live.`,
 			if adopt {
 				a.attachAnew(c.Context(), report)
 			}
+			if !r.DryRun {
+				a.recordRepair(report)
+			}
 			if !report.OK() {
 				a.status = exitDrift
 			}
@@ -111,6 +114,7 @@ plugins and the same addresses, while their containers live.`,
 func (a *app) watchRepair(ctx context.Context, r *repair.Repairer) error {
 	err := r.Watch(ctx, func(report *repair.Report, err error) {
 		if err == nil {
+			a.recordRepair(report)
 			err = a.printRepair(report, false)
 		}
 		if err != nil {

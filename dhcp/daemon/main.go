@@ -94,7 +94,7 @@ func usage(fl *flag.FlagSet, pidfile string, s Settings) error {
 }
 
 func serve(ctx context.Context, s Settings, socket, pidfile string) error {
-	l, err := Listener(filepath.Join(s.HostPrefix, socket))
+	l, err := Listener(filepath.Join(s.HostPrefix, socket), 0o660)
 	if err != nil {
 		return err
 	}
@@ -120,9 +120,9 @@ func serve(ctx context.Context, s Settings, socket, pidfile string) error {
 	return d.Serve(ctx, l)
 }
 
-// Listener is the socket that systemd opened for this process (LISTEN_FDS), else one of its own at path, where nobody
-// listens.
-func Listener(path string) (net.Listener, error) {
+// Listener is the socket that systemd opened for this process (LISTEN_FDS), else one of its own of that mode at path,
+// where nobody listens.
+func Listener(path string, mode fs.FileMode) (net.Listener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 		if n != 1 {
@@ -143,7 +143,7 @@ func Listener(path string) (net.Listener, error) {
 	if err := vacate(path); err != nil {
 		return nil, err
 	}
-	old := unix.Umask(0o117) // 0660; nothing else runs yet that would make files
+	old := unix.Umask(int(0o777 &^ mode)) // nothing else runs yet that would make files
 	l, err := net.Listen("unix", path)
 	unix.Umask(old)
 	if err != nil {

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/dhcp/daemon"
+	"github.com/spf13/cobra"
+)
+
+// metricsFlags are those of metrics.
+type metricsFlags struct {
+	textfile, listen string
+	drift            bool
+}
+
+func (a *app) metricsCommand() *cobra.Command {
+	var f metricsFlags
+	c := &cobra.Command{
+		Use: "metrics", GroupID: "look", Args: operands(""),
+		Short: "Print metrics for Prometheus: attachments, addresses, calls of plugins, repairs",
+		Long: `Print metrics in the text format of Prometheus: attachments and leases by state, how full each range is, how long
+calls of plugins took and how they failed, and the last repair. Those of calls come from the log of calls: they are
+there where that is on (fairlead log --help).
+
+--textfile writes a file for the textfile collector of node_exporter, in one step; a timer runs the command each
+minute. --listen answers HTTP on a Unix socket of mode 0600, until a signal; where systemd opened the socket, it
+takes that one. docs/metrics.md lists all metrics.
+
+The exit status is 1 if something could not be seen. fairlead_problems counts that, too.`,
+		Example: `  fairlead metrics
+  fairlead metrics --textfile /var/lib/node_exporter/fairlead.prom
+  fairlead metrics --listen unix:/run/fairlead-metrics.sock`,
+		RunE: func(c *cobra.Command, args []string) error { return a.metrics(f) },
+	}
+	c.Flags().StringVar(&f.textfile, "textfile", "", "write to `FILE`, mode 0644, and not to stdout")
+	c.Flags().StringVar(&f.listen, "listen", "", "answer HTTP on unix:`PATH`")
+	c.Flags().BoolVar(&f.drift, "drift", false,
+		"count attachments that are not as they should be, too; that takes about 1 ms for each attachment")
+	return c
+}
+
+func (a *app) metrics(f metricsFlags) error {
+	path, unix := strings.CutPrefix(f.listen, "unix:")
+	switch {
+	case f.listen != "" && f.textfile != "":
+		return usage("--textfile, --listen: want one of them")
+	case f.listen != "" && (!unix || !strings.HasPrefix(path, "/")):
+		return usage("--listen %q: want unix: and the absolute path of a socket", f.listen)
+	}
+	ctx := a.interruptible()
+	if f.listen != "" {
+		return a.serveMetrics(ctx, path, f.drift)
+	}
+	m := a.collectMetrics(ctx, f.drift)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	for _, p := range m.problems {
+		a.note("%s", p)
+		a.status = exitFailure
+	}
+	if f.textfile != "" {
+		return replaceFile(f.textfile, m.text(), 0o644) // node_exporter is another user
+	}
+	_, err := a.stdout.Write(m.text())
+	return err
+}
+
+// metricsTime is what a client has for its request, and for reading the answer.
+const metricsTime = 10 * time.Second
+
+// serveMetrics answers HTTP until ctx ends. That is little of it: package net/http is a third of the program's size.
+func (a *app) serveMetrics(ctx context.Context, path string, drift bool) error {
+	l, err := daemon.Listener(path, 0o600)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	a.note("listening on %s", l.Addr())
+	daemon.Notify("READY=1")
+	said := map[string]bool{}
+	var one sync.Mutex
+	collect := func() []byte {
+		one.Lock()
+		defer one.Unlock()
+		m := a.collectMetrics(ctx, drift)
+		for _, p := range m.problems {
+			if !said[p] {
+				a.note("%s", p)
+			}
+			said[p] = true
+		}
+		return m.text()
+	}
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			if err := answerHTTP(conn, collect); err != nil && !errors.Is(err, io.EOF) {
+				a.note("a client of the metrics: %v", err)
+			}
+		}()
+	}
+}
+
+// answerHTTP answers one request.
+func answerHTTP(conn net.Conn, collect func() []byte) error {
+	conn.SetDeadline(time.Now().Add(metricsTime))
+	const longest = 16 << 10
+	in := bufio.NewReader(io.LimitReader(conn, longest))
+	request, err := in.ReadString('\n')
+	for line := request; strings.TrimSpace(line) != ""; {
+		if err != nil {
+			return err
+		}
+		line, err = in.ReadString('\n')
+	}
+	status, body := "200 OK", []byte(nil)
+	word := append(strings.Fields(request), "", "")
+	switch target, _, _ := strings.Cut(word[1], "?"); {
+	case word[0] != "GET" && word[0] != "HEAD":
+		status = "405 Method Not Allowed"
+	case target != "/metrics" && target != "/":
+		status = "404 Not Found"
+	default:
+		body = collect()
+	}
+	head := fmt.Sprintf("HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n", status,
+		"text/plain; version=0.0.4; charset=utf-8", len(body))
+	if word[0] == "HEAD" {
+		body = nil
+	}
+	conn.SetDeadline(time.Now().Add(metricsTime))
+	_, err = conn.Write(append([]byte(head), body...))
+	return err
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A metricKind is a metric that fairlead has.
+type metricKind struct {
+	name, kind string // kind: gauge, counter or histogram
+	labels     string // with spaces between them
+	help       string
+}
+
+// metricKinds is all of them, in the order in which they are printed.
+func metricKinds() []metricKind {
+	return []metricKind{
+		{"fairlead_build_info", "gauge", "version", "The program that made these metrics; the value is 1"},
+		{"fairlead_attachments", "gauge", "network state",
+			"Attachments by state: alive; gone: the network namespace is, and gc removes what is left; or unknown"},
+		{"fairlead_attachments_drifted", "gauge", "network",
+			"Attachments that are not as they should be, as fairlead repair --dry-run finds them; only with --drift"},
+		{"fairlead_pool_addresses", "gauge", "network range", "Addresses of a range of host-local"},
+		{"fairlead_pool_used_addresses", "gauge", "network range", "Addresses that are in use"},
+		{"fairlead_pool_available_addresses", "gauge", "network range", "Addresses that the next containers can get"},
+		{"fairlead_leases", "gauge", "network state",
+			"Leases of host-local by the state of their containers: alive, gone (a leak, which gc --gone removes) or unknown"},
+		{"fairlead_call_duration_seconds", "histogram", "verb plugin", "How long calls of plugins took, by the log of calls"},
+		{"fairlead_call_errors_total", "counter", "verb plugin code",
+			"Calls of plugins that failed, by the code of the error, by the log of calls"},
+		{"fairlead_last_repair_timestamp_seconds", "gauge", "", "When the last fairlead repair since boot began"},
+		{"fairlead_last_repair_duration_seconds", "gauge", "", "How long it took"},
+		{"fairlead_last_repair_success", "gauge", "", "1 if all was as it should be after it, else 0"},
+		{"fairlead_last_repair_attachments", "gauge", "state", "Attachments by what it found or made of them"},
+		{"fairlead_problems", "gauge", "", "What could not be seen for these metrics; stderr says what"},
+	}
+}
+
+// samples are the values of metrics, by their names; what could not be seen is a problem.
+type samples struct {
+	of       map[string][]sample
+	problems []string
+}
+
+// A sample is a value. Its labels are in the order of the metric's.
+type sample struct {
+	suffix string // _bucket, _sum or _count of a histogram
+	labels []string
+	le     string // of a bucket
+	value  float64
+}
+
+func (m *samples) add(name string, value float64, labels ...string) {
+	m.of[name] = append(m.of[name], sample{labels: labels, value: value})
+}
+
+// problem takes down what could not be seen.
+func (m *samples) problem(format string, args ...any) {
+	m.problems = append(m.problems, fmt.Sprintf(format, args...))
+}
+
+// histogram adds one. Counts are those of the buckets, not cumulated; the last one is that of what is above all bounds.
+func (m *samples) histogram(name string, bounds []float64, counts []uint64, sum float64, labels ...string) {
+	var total uint64
+	for i, n := range counts {
+		total += n
+		le := "+Inf"
+		if i < len(bounds) {
+			le = number(bounds[i])
+		}
+		m.of[name] = append(m.of[name], sample{"_bucket", labels, le, float64(total)})
+	}
+	m.of[name] = append(m.of[name], sample{"_sum", labels, "", sum}, sample{"_count", labels, "", float64(total)})
+}
+
+func number(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
+
+// text is all of it in the text format, version 0.0.4
+// (https://prometheus.io/docs/instrumenting/exposition_formats/).
+func (m *samples) text() []byte {
+	var b bytes.Buffer
+	m.add("fairlead_problems", float64(len(m.problems)))
+	for _, kind := range metricKinds() {
+		all := m.of[kind.name]
+		if len(all) == 0 {
+			continue
+		}
+		slices.SortStableFunc(all, func(a, b sample) int { return slices.Compare(a.labels, b.labels) })
+		fmt.Fprintf(&b, "# HELP %s %s.\n# TYPE %[1]s %[3]s\n", kind.name, kind.help, kind.kind)
+		names, known := strings.Fields(kind.labels), map[string]bool{}
+		for _, s := range all {
+			var pairs []string
+			for i, name := range names {
+				pairs = append(pairs, name+`="`+labelValue(s.labels[i])+`"`)
+			}
+			if s.le != "" {
+				pairs = append(pairs, `le="`+s.le+`"`)
+			}
+			series := kind.name + s.suffix
+			if len(pairs) > 0 {
+				series += "{" + strings.Join(pairs, ",") + "}"
+			}
+			if !known[series] { // two files may define one network; twice the same series is a mistake
+				b.WriteString(series + " " + number(s.value) + "\n")
+			}
+			known[series] = true
+		}
+	}
+	return b.Bytes()
+}
+
+// labelValue is a text as it stands between the quotes of a label.
+func labelValue(text string) string {
+	text = strings.ToValidUTF8(text, "\uFFFD")
+	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(text)
+}
+
+// MetricsPage is docs/metrics.md.
+func MetricsPage() []byte {
+	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/metricstext.go. Do not edit. -->
+# Metrics
+
+` + "`fairlead metrics`" + ` prints what a node's container networks are like, in the text format of Prometheus:
+
+` + "```" + `
+fairlead metrics                                                   # to look at
+fairlead metrics --textfile /var/lib/node_exporter/fairlead.prom   # for node_exporter, each minute
+fairlead metrics --listen unix:/run/fairlead-metrics.sock          # HTTP on a socket, until a signal
+curl --unix-socket /run/fairlead-metrics.sock http://fairlead/metrics
+` + "```" + `
+
+` + "`--textfile`" + ` puts the whole file in place in one step, with mode 0644, for node_exporter is another user. The directory
+is the one of its flag ` + "`--collector.textfile.directory`" + `. The socket of ` + "`--listen`" + ` has mode 0600; a socket
+that systemd opened is taken over.
+
+Metrics of calls need the [log of calls](log.md) to be on: ` + "`all`" + ` for durations, ` + "`errors`" + ` for errors alone. They count
+since boot, or since the log was turned on. What was read of the log is kept in ` + "`" + countFile + "`" + `; so all of these
+commands see the same counts, and each run reads only what is new. The log must not be turned over twice between two runs.
+
+The command asks the runtime's cache, leases and files; it sends no packet and changes nothing else. What could not be seen is left out,
+named on stderr, and counted by ` + "`fairlead_problems`" + `; the exit status is 1 then.
+
+| metric | type | labels | is |
+|---|---|---|---|
+`)
+	for _, k := range metricKinds() {
+		labels := ""
+		if k.labels != "" {
+			labels = "`" + strings.ReplaceAll(k.labels, " ", "`, `") + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", k.name, k.kind, labels, k.help)
+	}
+	b.WriteString(`
+## Alerts to begin with
+
+` + "```" + `
+# a range is nearly full
+fairlead_pool_available_addresses / fairlead_pool_addresses < 0.05
+# leases of dead containers stay
+fairlead_leases{state="gone"} > 0
+# calls fail, and not only for a passing reason
+increase(fairlead_call_errors_total{code!="11"}[10m]) > 0
+# the slowest of twenty ADDs takes longer than a second
+histogram_quantile(0.95, sum by (le) (rate(fairlead_call_duration_seconds_bucket{verb="ADD"}[10m]))) > 1
+# the last repair left something broken
+fairlead_last_repair_success == 0
+` + "```\n")
+	return b.Bytes()
+}
+
+// byState counts what a list has in each state, for networks.
+type byState map[[2]string]int
+
+func (c byState) add(m *samples, name string) {
+	keys := make([][2]string, 0, len(c))
+	for key := range c {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b [2]string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	for _, key := range keys {
+		m.add(name, float64(c[key]), key[0], key[1])
+	}
+}
