@@ -263,11 +263,11 @@ func installed(n *network, dirs []string, others ...*spec.List) bool {
 	return true
 }
 
-// anyInstalled reports whether dir has a plugin of n.
+// anyInstalled reports whether dir has a plugin of n that this program has too: then it is to be used as it is there.
 func anyInstalled(n *network, dir string) bool {
 	for _, p := range n.every() {
 		for _, typ := range []string{p.Type, p.IPAMType} {
-			if st, err := os.Stat(filepath.Join(dir, typ)); typ != "" && err == nil && !st.IsDir() {
+			if st, err := os.Stat(filepath.Join(dir, typ)); ofType(typ) != nil && err == nil && !st.IsDir() {
 				return true
 			}
 		}

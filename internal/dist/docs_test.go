@@ -19,7 +19,8 @@ func TestDocCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range append(how, "../../docs/getting-started.md") {
+	for _, file := range append(how, "../../docs/getting-started.md", "../../docs/plugin-author.md",
+		"../../docs/runtime-author.md") {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".md"), func(t *testing.T) {
 			t.Parallel()
 			text, err := os.ReadFile(file)
@@ -88,7 +89,7 @@ func runPage(t *testing.T, bin, page string) bool {
 		write(t, filepath.Join(dir, "stubs", name), "#!/bin/sh\n"+does+"\n")
 	}
 	var script strings.Builder
-	script.WriteString("set -e; exec 2>&1; export PATH=$PWD/stubs:$PWD/bin:$PATH HOME=$PWD\n")
+	script.WriteString("set -e; exec 2>&1; export PATH=$PWD/stubs:$PWD/bin:$PATH HOME=$PWD\n" + withSource(t, dir))
 	for i, s := range all {
 		fmt.Fprintf(&script, "printf '\\n@@%d\\n'\n%s\n", i, s.script)
 	}
@@ -113,6 +114,23 @@ func runPage(t *testing.T, bin, page string) bool {
 		}
 	}
 	return len(all) > 0
+}
+
+// withSource has this tree in ~/src/fairlead, and what is built with it needs no network.
+func withSource(t *testing.T, home string) string {
+	t.Helper()
+	tree, err := filepath.Abs("../..")
+	if err == nil {
+		err = os.Mkdir(filepath.Join(home, "src"), 0o755)
+	}
+	if err == nil {
+		err = os.Symlink(tree, filepath.Join(home, "src/fairlead"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := strings.Fields(run(t, "go", "env", "GOCACHE", "GOMODCACHE"))
+	return fmt.Sprintf("export GOCACHE=%s GOMODCACHE=%s GOPROXY=off GOSUMDB=off\n", dirs[0], dirs[1])
 }
 
 // matches compares words: columns are as wide as what stands in them.
