@@ -1,16 +1,16 @@
 // Package alias lets the containers of a network find each other by name. Other containers of the same network resolve
 // the container's name and its aliases to its addresses (A and AAAA), and its addresses to its name (PTR). Several
-// containers may share an alias. Names are in lower case and belong to their network.
+// containers may share an alias. Names are in lower case and are valid in their network only.
 //
-// The name server of the node, `fairlead dns`, answers. It listens on the gateway addresses of the networks, which have
-// to be the host's: bridge with isGateway, or ptp. The result's dns names these addresses; the name servers that
-// it named before are asked for all other names, and the host's where there were none. The plugin starts
-// no program: enable fairlead-dns.socket, which starts the server at the first ADD, or run `fairlead dns`. Without it
-// ADD fails with code 11, and STATUS with code 50.
+// The name server of the node, `fairlead dns`, answers. It listens on the gateway addresses of the networks, so these
+// must be addresses of the host: use bridge with isGateway, or ptp. The result's dns names these addresses. All other
+// names are forwarded to the name servers that dns named before, or else to those of the host. The plugin starts no
+// program: enable fairlead-dns.socket, which starts the server at the first ADD, or run `fairlead dns`. Without a name
+// server ADD fails with code 11, and STATUS with code 50.
 //
-// The container's names are K8S_POD_NAME, as args.cni or CNI_ARGS have it (podman's name of the container),
-// and the container ID, or its first 12 characters where it is longer than 63. Host firewalls have to let containers
-// reach port 53 of the gateways, UDP and TCP.
+// The container's names are K8S_POD_NAME of args.cni or CNI_ARGS (podman's name of the container), and the container
+// ID, cut to 12 characters if it is longer than 63. Host firewalls must let containers reach port 53 of the gateways,
+// UDP and TCP.
 package alias
 
 import (

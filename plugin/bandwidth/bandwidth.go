@@ -1,21 +1,21 @@
 // Package bandwidth limits how fast a container receives and sends.
 //
-// Ingress is what goes to the container, egress what comes from it. Limits are on the host's end of the container's
-// veth pair or on a tap on the host, where nobody in the container reaches them: a token bucket (tbf) on what the
-// link sends, and one on an ifb that all that comes in by the link is sent through. Where the host has no such link,
-// as with macvlan, both are on the interface inside of the container's namespace, and a container that has
-// CAP_NET_ADMIN can take them away; CHECK says so, and the next ADD puts them back.
+// Ingress is to the container, egress from it. The limits are on the host-side interface of the container's veth pair,
+// or on a tap on the host, where the container cannot change them: a token bucket filter (tbf) for what the interface
+// sends, and another one on an ifb that gets all packets that arrive on the interface. If the host has no such
+// interface, as with macvlan, both are on the container interface. A container with CAP_NET_ADMIN can remove them
+// there; CHECK reports it, and the next ADD restores them.
 //
-// The kernel says which link on the host is the other end of the container's veth; the names in the result of the
-// plugins before count only where that is not on the host. DEL needs neither a result nor the container's namespace.
+// The plugin asks the kernel for the host-side interface of the container's veth pair. It uses the names in the
+// previous result only if the other end is not on the host. DEL needs neither a result nor the container's namespace.
 //
-// A burst passes at once before there is any limit. Without one, it is what the rate allows in 50 ms: long enough
-// for the late timers of a busy host, short enough that a limit is one. The same is meant by 4294967295, which is
-// what containerd and CRI-O write when nobody said. One that is less than a packet is as long as a packet. What
-// exceeds the rate waits, for at most 25 ms and the time of such a burst, and is then dropped.
+// A burst passes at once, without a limit. The default is what the rate allows in 50 ms: long enough for late timers
+// of a busy host, short enough to limit. The value 4294967295, which containerd and CRI-O write for "not set", means
+// the default. A burst smaller than a packet is raised to a packet. Packets above the rate wait for at most 25 ms plus
+// the time of a default burst, and are then dropped.
 //
-// Where subnets are told apart, they are those of the other side. What belongs to none of them, as ARP, is not
-// limited with shapedSubnets and is with unshapedSubnets.
+// shapedSubnets and unshapedSubnets are addresses of the other side. Packets that belong to no subnet, such as ARP,
+// are not limited with shapedSubnets, and are limited with unshapedSubnets.
 package bandwidth
 
 import (

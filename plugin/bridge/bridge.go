@@ -1,22 +1,21 @@
-// Package bridge plugs containers into a switch on the host.
+// Package bridge connects containers to a bridge on the host, a switch in the kernel.
 //
-// With access or trunk, or vlan and vlanTrunk as the reference plugin has them, the bridge keeps VLANs apart: what goes
-// round without a tag is in its default VLAN, 1, and a container in another one neither hears it nor is heard there.
-// With isGateway the host is in the VLAN by a link of its own, BRIDGE.VLAN, which all containers of the VLAN share; on
-// the bridge itself it is not. That is the link that a policy of plugin firewall is for. A container of several VLANs
-// is, in each, on that VLAN's network, whose gateway may have another policy or none.
+// With access or trunk (or vlan and vlanTrunk, the keys of the reference plugin) the bridge separates VLANs. Packets
+// without a tag are in its default VLAN, 1; a container in another VLAN cannot receive from it or send to it. With
+// isGateway, the host has an interface BRIDGE.VLAN, which all containers of the VLAN share as their gateway; the
+// bridge itself then has no address. A policy of the plugin firewall applies to that interface. A container in several
+// VLANs is on the network of each of them, and their gateways may have different policies or none.
 //
-// Where br_netfilter passes bridged packets through the packet filter, which Docker and kubelet see to
-// (net.bridge.bridge-nf-call-iptables), addresses are translated before the host has routed them: ipMasq and published
-// ports do not work for VLANs with a gateway, and ADD says so on stderr.
+// If br_netfilter passes bridged packets through the packet filter (net.bridge.bridge-nf-call-iptables, which Docker
+// and kubelet turn on), addresses are translated before the host routes the packets. Then ipMasq and published ports
+// do not work for VLANs with a gateway, and ADD warns on stderr.
 //
-// A bridge that is made stays, for others may have come to use it. With removeWhenEmpty it goes with its last port, by
-// DEL and by GC, and with it the gateways of its VLANs. It stays all the same if somebody else made it, gave it another
-// address or alias, or has a port or another link on it.
+// The plugin keeps the bridge that it makes, because others may use it. With removeWhenEmpty, DEL and GC remove the
+// bridge with its last port, and the gateways of its VLANs. They keep it if another program made it, gave it another
+// address or alias, or has a port or another interface on it.
 //
-// The host's end of a container's cable has no IPv6 (net.ipv6.conf.LINK.disable_ipv6): the bridge takes what comes in
-// before, and an ADD would take longer with each one that has it. What the container sends and receives is not
-// concerned.
+// The host-side interface of a container has no IPv6 (net.ipv6.conf.LINK.disable_ipv6), because each one with IPv6
+// would make ADD slower. The container's own IPv6 traffic is not affected.
 package bridge
 
 import (
@@ -36,7 +35,7 @@ import (
 )
 
 // Plugin is the bridge plugin.
-var Plugin = sdk.Interface("bridge", "plugs containers into a switch on the host", want, kinds).KnowsArgs("MAC")
+var Plugin = sdk.Interface("bridge", "connects containers to a bridge on the host", want, kinds).KnowsArgs("MAC")
 
 // conf is what the plugin reads beside "ipam" and "dns".
 type conf struct {

@@ -1,13 +1,14 @@
-// Package chain runs a whole list of plugins in one process, which costs a fraction of a process for each.
+// Package chain runs a whole list of plugins in one process, which costs a fraction of one process for each plugin.
 //
-// A runtime sees a list of one plugin. Each plugin inside is given what it would be given by itself, in order: its
-// configuration, of the runtime's arguments those that its own capabilities name, and the result of the plugin
-// before. What comes of it, on the host and as the result, is what the same plugins make as a list: attachments of
-// one form can be checked and deleted by the other. `fairlead net chain FILE` rewrites a list, and `fairlead net
-// chain --undo FILE` writes it out again.
+// A runtime sees a list of one plugin. Each plugin inside gets what it would get by itself, in order: its
+// configuration, the runtime's arguments that its own capabilities name, and the result of the plugin before it. The
+// state on the host and the result are the same as those of a list of the same plugins: attachments of one form can be
+// checked and deleted by the other. `fairlead net chain FILE` rewrites a list, and `fairlead net chain --undo FILE`
+// reverses it.
 //
-// A plugin that CNI_PATH has from elsewhere is executed in its place. If ADD of one fails, those before it are taken
-// back. DEL goes backwards and on past errors, and each error says whose it is: plugins[2] (firewall).
+// If CNI_PATH has a plugin from another program, that program is executed in its place. If ADD of one plugin fails,
+// the plugins before it are rolled back. DEL runs backwards and continues after errors. Each error names its plugin:
+// plugins[2] (firewall).
 package chain
 
 import "github.com/fairlead-cni/fairlead/sdk"

@@ -1,12 +1,12 @@
-// Package debug writes down what a runtime asks of a list. Of each ADD, CHECK, DEL, GC and STATUS it writes the
-// environment, the standard input, the result or the error, and the time. The previous result goes on unchanged.
+// Package debug records what a runtime asks of a list. For each ADD, CHECK, DEL, GC and STATUS it writes the
+// environment, the standard input, the result or the error, and the time. The previous result is passed on unchanged.
 //
-// The plugin fails no call: where the file cannot be written, or a command fails, it says so on stderr, for a container
-// must not lose its network for that. Its place in the list decides what it sees: as the last plugin, the result of all
+// The plugin makes no call fail: if it cannot write the file, or a command fails, it warns on stderr, so that the
+// container keeps its network. Its place in the list decides what it sees: as the last plugin, the result of all
 // others. Without a key it does nothing.
 //
-// Standard input may hold secrets, so that only root can read the file that the plugin makes. Commands run only where
-// they are configured. They may change what they like, and the plugin takes nothing of that back.
+// Standard input may contain secrets, so only root can read the file that the plugin makes. Commands run only if they
+// are configured. The plugin does not undo what they change.
 package debug
 
 import (

@@ -1,5 +1,5 @@
-// Package dhcp has a server on the container's link give it its address: a daemon on this host asks, and keeps the
-// lease.
+// Package dhcp gets a container's addresses from a DHCP server on the container's link. A daemon on this host asks the
+// server and renews the lease.
 package dhcp
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 // Plugin is the dhcp plugin.
-var Plugin = sdk.Allocator("dhcp", "has a server on the container's link give it its address", open)
+var Plugin = sdk.Allocator("dhcp", "gets addresses from a DHCP server on the container's link", open)
 
 type conf struct {
 	IPAM dhcp.Conf `json:"ipam"`

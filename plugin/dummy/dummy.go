@@ -1,5 +1,5 @@
-// Package dummy gives a container an interface that has addresses and leads nowhere, for what is reached by routes
-// to the container's other interfaces.
+// Package dummy gives a container an interface with addresses and without a connection. The addresses are reached by
+// routes to the container's other interfaces.
 package dummy
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // Plugin is the dummy plugin.
-var Plugin = sdk.Interface("dummy", "gives a container an interface that has addresses and leads nowhere", want,
+var Plugin = sdk.Interface("dummy", "gives a container an interface with addresses and without a connection", want,
 	func(conf) []plan.Kind {
 		return []plan.Kind{link.ContainerLink("dummy")}
 	})

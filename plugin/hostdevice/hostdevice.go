@@ -1,19 +1,23 @@
-// Package hostdevice gives a container a network device of the host, which the host is without as long as the container
-// has it. It goes back as it was: name, other names and alias, MAC, MTU, queue length, flags, broadcast address, group,
-// GSO and GRO limits, master, settings, addresses and routes, and of a macvlan, macvtap, ipvlan, vlan or vxlan its
-// kind's own parameters, such as a mode or a remote end. What stays lost are queueing disciplines, entries of
-// neighbours, and addresses with a lifetime and the routes from them, which a DHCP client of the host gets again. What
-// stays changed is what a container's root changes by ethtool, in /sys (gro_flush_timeout, napi_defer_hard_irqs,
-// threaded, rps_cpus, xps_cpus and others of queues), of its carrier, by BPF, the parameters of other kinds, the
-// permanent forwarding entries of a vxlan, and the priorities that he adds to a vlan's.
+// Package hostdevice moves a network device of the host into a container, and moves it back at DEL. It restores: name,
+// other names and alias, MAC, MTU, queue length, flags, broadcast address, group, GSO and GRO limits, master,
+// settings, addresses and routes; and the parameters of a macvlan, macvtap, ipvlan, vlan or vxlan, such as a mode or a
+// remote end.
 //
-// Meanwhile its alias is its name on the host, and whatever a container's root does to name, alias and index, no other
-// link is taken for it, but for what nothing tells from another one of its kind, a dummy, an ifb, a tap or a wireguard:
-// one that was deleted in there, and made again under its index. A link that is put in the device's place while that is
-// brought home goes back into the container before the host gives it an address or a master, and that DEL or GC fails.
-// A device that a living container has deleted or hides is not given back by DEL, which says so and succeeds; GC, the
-// next DEL and the next ADD look for it again. A card comes back also when the container's namespace ends before DEL. A
-// virtual device ends with that; of those only a VLAN is made again.
+// It does not restore queueing disciplines, neighbour entries, and addresses with a lifetime and their routes, which a
+// DHCP client of the host gets again. It also does not undo what root in the container changes by ethtool, in /sys
+// (gro_flush_timeout, napi_defer_hard_irqs, threaded, rps_cpus, xps_cpus and others of queues), by BPF, of the
+// carrier, in parameters of other kinds of devices, in permanent forwarding entries of a vxlan, and in priorities that
+// are added to a vlan's.
+//
+// In the container, the alias of the device is its name on the host. Whatever root in the container does to name,
+// alias and index, no other device is taken for it. The exception is a dummy, ifb, tap or wireguard device that was
+// deleted in the container and made again with the same index: nothing distinguishes it. If another device takes the
+// place of the device while it is moved back, that device goes back into the container before the host gives it an
+// address or a master, and DEL or GC fails.
+//
+// If a living container has deleted or hidden the device, DEL reports that it is missing and succeeds; GC, the next
+// DEL and the next ADD search for it again. A physical device also comes back when the container's namespace ends
+// before DEL. A virtual device ends with the namespace; of these, only a VLAN is made again.
 package hostdevice
 
 import (
@@ -24,7 +28,7 @@ import (
 )
 
 // Plugin is the host-device plugin.
-var Plugin = sdk.Interface("host-device", "gives a container a network device of the host", want,
+var Plugin = sdk.Interface("host-device", "moves a network device of the host into a container", want,
 	func(c conf) []plan.Kind {
 		return []plan.Kind{hostdev.DeviceKind(c.ways())}
 	})

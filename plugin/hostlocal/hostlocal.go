@@ -1,21 +1,21 @@
-// Package hostlocal gives out addresses from ranges, and keeps on this host who has which.
+// Package hostlocal allocates addresses from ranges, and keeps the leases on this host.
 //
-// An owner gets, of each outer list of ranges: an address that it had in an earlier boot of the host; else one that the
-// runtime asks for by name; else one that is reserved for its sticky key; else the one that its key had last; else the
-// next free one.
+// An owner gets one address from each outer list of ranges: the address that it had in an earlier boot of the host;
+// else one that the runtime asks for; else one that is reserved for its sticky key; else the one that its key had
+// last; else the next free one.
 //
-// Sticky addresses: containers that come one after the other under one key, such as the name of a pod, get the same
-// addresses. While the key is away its address is held: nobody else gets it, but where nothing else is free. When `ttl`
-// is over it is like any other. Where two containers have one key at the same time the second one gets another address,
-// and a warning is logged.
+// Sticky addresses: successive containers with the same key, such as the name of a pod, get the same addresses. While
+// no container has the key, its address is held: others get it only if nothing else is free. After `ttl` it is like
+// any other address. If two containers have the same key at the same time, the second one gets another address, with a
+// warning.
 //
-// Reserved addresses, those of `reserved` and of `fairlead ipam reserve`, are given to who asks for one of them by
-// name; those that were reserved for a sticky key (`fairlead ipam reserve --for`) to who has that key, unasked, and to
-// nobody else.
+// Reserved addresses, from `reserved` and from `fairlead ipam reserve`, are allocated only to containers that ask for
+// them. Addresses that are reserved for a sticky key (`fairlead ipam reserve --for`) are allocated to containers with
+// that key, without asking, and to no others.
 //
-// `IP` in CNI_ARGS asks for an address (`IP=192.0.2.5`), and `ipam.sticky.key` may name keys of CNI_ARGS. The interface
-// plugin gets the same CNI_ARGS, and some (bridge, macvlan, macvtap, tap) refuse keys that are not theirs: add
-// `IgnoreUnknown=1`.
+// `IP` in CNI_ARGS asks for an address (`IP=192.0.2.5`), and `ipam.sticky.key` may name keys of CNI_ARGS. The
+// interface plugin gets the same CNI_ARGS, and some interface plugins (bridge, macvlan, macvtap, tap) reject unknown
+// keys: add `IgnoreUnknown=1`.
 package hostlocal
 
 import (
@@ -31,7 +31,7 @@ import (
 )
 
 // Plugin is the host-local plugin.
-var Plugin = sdk.Allocator("host-local", "gives out addresses from ranges of this host",
+var Plugin = sdk.Allocator("host-local", "allocates addresses from ranges of this host",
 	open).KnowsArgs("IP").KnowsArgsOf(stickyArgs)
 
 type conf struct {

@@ -1,6 +1,6 @@
-// Package ipvlan gives a container an interface on a link of the host that shares the MAC address of that link, for
-// networks that take one address a port: a cloud's, or wireless ones. All ipvlans on one link share a mode and a flag,
-// and the kernel lets the last one that is made decide.
+// Package ipvlan gives a container an interface on an interface of the host, with the same MAC address. Use it for
+// networks that allow one MAC address a port, such as a cloud's or wireless ones. All ipvlans on one master share a
+// mode and a flag: the kernel applies those of the last one that is made to all.
 package ipvlan
 
 import (
@@ -11,7 +11,7 @@ import (
 )
 
 // Plugin is the ipvlan plugin.
-var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a link of the host, with that link's MAC", want,
+var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a host interface, with the same MAC", want,
 	func(conf) []plan.Kind {
 		return []plan.Kind{link.ContainerLink("ipvlan")}
 	})

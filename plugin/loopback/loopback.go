@@ -1,5 +1,5 @@
-// Package loopback sets the container's lo up. The kernel gives that its addresses, so ipam is for nothing here, and
-// warned of.
+// Package loopback sets the container's lo up. The kernel gives lo its addresses, so ipam has no effect here, and the
+// plugin warns of it.
 package loopback
 
 import (

@@ -1,6 +1,6 @@
-// Package macvlan gives a container an interface with a MAC address of its own on a link of the host, so that it is a
-// neighbour of the machines there. The host itself cannot reach it by that link, nor it the host,
-// so that ports that plugin portmap publishes lead nowhere.
+// Package macvlan gives a container an interface with its own MAC address on an interface of the host, so that it is a
+// neighbour of the machines on that network. The host and the container cannot reach each other by that interface, so
+// ports that the plugin portmap publishes are not reachable.
 package macvlan
 
 import (
@@ -10,7 +10,7 @@ import (
 )
 
 // Plugin is the macvlan plugin.
-var Plugin = sdk.Interface("macvlan", "gives a container an interface with a MAC of its own on a link of the host",
+var Plugin = sdk.Interface("macvlan", "gives a container an interface with its own MAC on a host interface",
 	want, func(conf) []plan.Kind {
 		return []plan.Kind{link.ContainerLink("macvlan")}
 	}).KnowsArgs("MAC")

@@ -1,7 +1,7 @@
-// Package macvtap gives a program in a container, a virtual machine's monitor as a rule, the packets of an interface
-// with a MAC address of its own on a link of the host, as a file. The result's socketPath is where the kernel makes it;
-// a runtime has to let the container have it. While nobody has it open the packets are the container's own, as with
-// macvlan.
+// Package macvtap gives a program in a container, usually a virtual machine monitor, the packets of an interface with
+// its own MAC address on an interface of the host, as a file. The result's socketPath is the path of the file; the
+// runtime must give the container access to it. While no program has the file open, the container itself gets the
+// packets, as with macvlan.
 package macvtap
 
 import (

@@ -1,25 +1,27 @@
-// Package ovs plugs containers into a bridge of Open vSwitch, on Open vSwitch 2.8 and newer. It speaks to ovsdb-server
-// by its Unix socket, and ADD returns when ovs-vswitchd has taken the port over.
+// Package ovs connects containers to a bridge of Open vSwitch, on Open vSwitch 2.8 and newer. It uses the Unix socket
+// of ovsdb-server, and ADD returns when ovs-vswitchd has taken over the port.
 //
-// With vlan a container is in that VLAN and sees no tags; with trunk it tags packets itself; with neither it gets what
-// is of any VLAN, as a port of Open vSwitch does.
+// With vlan, a container is in that VLAN and sees no tags. With trunk, it tags packets itself. With neither, it gets
+// the packets of all VLANs, as an ordinary port of Open vSwitch does.
 //
-// With vxlanID and remotes the bridge gets a VXLAN tunnel to each of these hosts, which have the same configuration:
-// remotes may name all hosts, and this one too. The tunnels are in the VLAN of vlan or trunk, so that several networks
-// can share a bridge. They go with the last container of the bridge that needs them. Without mtu the container's is
-// that of the way out, less 50 bytes for the tunnel's headers (70 where a remote has an IPv6 address).
+// With vxlanID and remotes, the bridge gets a VXLAN tunnel to each of these hosts, which have the same configuration:
+// remotes may name all hosts, including this one. The tunnels are in the VLAN of vlan or trunk, so several networks
+// can share a bridge. A tunnel is removed with the last container of the bridge that needs it. Without mtu, the
+// container's MTU is that of the route to the remotes, less 50 bytes for the tunnel's headers (70 if a remote has an
+// IPv6 address).
 //
 // Rows of ports carry the attachment's mark in external_ids (fairlead), and ovs-cni's contIface and contNetns:
-// ovs-vsctl find port external_ids:contIface=eth0. DEL and GC find ports by the mark, also after a restart of the host.
-// While ovsdb-server is down, DEL fails with code 11. A port, a bridge or a tunnel that somebody deletes or changes is
-// made again by fairlead repair, while the container lives.
+// ovs-vsctl find port external_ids:contIface=eth0. DEL and GC find ports by the mark, also after a restart of the
+// host. While ovsdb-server is down, DEL fails with code 11. fairlead repair restores a port, a bridge or a tunnel that
+// another program deletes or changes, while the container lives.
 //
 // The keys bridge, vlan, trunk, mtu, ofport_request and socket_file are those of ovs-cni, which the plugin replaces.
-// The differences: the bridge is made where it is missing, unless requireBridge is set; vlan beside trunk is the VLAN
-// of packets without a tag.
+// The differences: the plugin makes a missing bridge, unless requireBridge is set; vlan beside trunk is the VLAN of
+// packets without a tag.
 //
-// Open vSwitch's userspace datapath (datapath_type netdev) needs no kernel module. It does not complete the checksums
-// of TCP and UDP that a container leaves to its network card, so the container's link leaves none (ethtool -k: tx off).
+// Open vSwitch's userspace datapath (datapath_type netdev) needs no kernel module. It does not complete TCP and UDP
+// checksums that a container leaves to its network card, so checksum offloading is off on the container's interface
+// (ethtool -k: tx off).
 package ovs
 
 import (
@@ -39,7 +41,7 @@ import (
 )
 
 // Plugin is the ovs plugin.
-var Plugin = sdk.Interface("ovs", "plugs containers into a bridge of Open vSwitch", want, kinds).KnowsArgs("MAC")
+var Plugin = sdk.Interface("ovs", "connects containers to a bridge of Open vSwitch", want, kinds).KnowsArgs("MAC")
 
 type conf struct {
 	Bridge        string      `json:"bridge" want:"ifname" lacks:"the name of a bridge of Open vSwitch, such as \"ovs0\""`                               // name of the bridge, made when missing

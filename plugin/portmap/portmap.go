@@ -1,6 +1,6 @@
-// Package portmap publishes ports of a container on the host. The container's interface has to hang on the host, as one
-// of bridge or ptp does: to a macvlan or an ipvlan nothing leads that comes to the host, so that nobody reaches its
-// ports. A plan says so, and ADD on stderr.
+// Package portmap publishes ports of a container on the host. The container must be reachable from the host, as with
+// bridge or ptp. The host cannot reach a macvlan or an ipvlan, so nobody reaches a port that is published for one; the
+// plan and ADD (on stderr) warn of this.
 package portmap
 
 import (

@@ -1,8 +1,8 @@
-// Package ptp gives each container a cable of its own to the host, which routes for it.
+// Package ptp connects each container to the host by a veth pair of its own, and the host routes for it.
 //
-// The host gets the gateway's address, so the subnet has to be the network's own: STATUS and ADD refuse a gateway that
-// is the next hop of a route of the host, which would be cut off, and ADD warns of a subnet that another link of the
-// host has too.
+// The host gets the gateway's address, so the subnet must belong to this network alone. STATUS and ADD refuse a
+// gateway that is the next hop of a route of the host, because the host would lose that route. ADD warns of a subnet
+// that another interface of the host also has.
 package ptp
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 // Plugin is the ptp plugin.
-var Plugin = sdk.Interface("ptp", "a cable of its own to the host, which routes", want, func(conf) []plan.Kind {
+var Plugin = sdk.Interface("ptp", "connects a container to the host, which routes for it", want, func(conf) []plan.Kind {
 	return append([]plan.Kind{link.VethKind("")}, sdk.MasqueradeKinds()...)
 })
 

@@ -1,16 +1,15 @@
 // Package route changes routes, policy routing rules and neighbours of a container's interface, as ip(8) does: add,
-// replace, del and flush, in the order of the configuration. A route may have several next hops. The result names the
-// routes that are in force afterwards; a route by several next hops is in it once for each.
+// replace, del and flush, in the order of the configuration. A route may have several next hops. The result contains
+// the routes that are in force afterwards; a route with several next hops is in it once for each.
 //
-// The plugin remembers what it takes away, with all attributes, also where that was another interface's. DEL puts it
-// back, and so does an ADD that fails, while the container's namespace is there. A route whose place another one has
-// taken since then stays away, and so does one that the interface cannot have any more. CHECK compares, unless
-// skipcheck is set.
+// The plugin remembers what it removes, with all attributes, also of other interfaces. DEL restores it while the
+// container's namespace exists, and so does an ADD that fails. A route is not restored if another route has taken its
+// place since, or if the interface cannot have it any more. CHECK compares, unless skipcheck is set.
 //
-// The keys of the route-override plugin mean the same here, so that a list needs another type only: flushroutes,
+// The keys of the route-override plugin have the same meaning, so a list needs only another type: flushroutes,
 // flushgateway, delroutes, addroutes, delecmproutes, addecmproutes and skipcheck. They come before routes. The
-// differences: a route that cannot be added is an error, not a line on stderr; gw in delroutes counts; a flush leaves
-// the ways to the subnets of the interface's addresses, and to their gateways; and DEL puts back what was there.
+// differences: a route that cannot be added is an error, not a line on stderr; gw in delroutes counts; a flush keeps
+// the routes to the subnets of the interface's addresses and to their gateways; and DEL restores the earlier routes.
 package route
 
 import (

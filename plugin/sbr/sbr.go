@@ -1,7 +1,8 @@
-// Package sbr routes by source: what comes from an interface's addresses leaves by that interface. The interface's
-// routes move out of the main routing table into tables of their own, that to its subnet too: what comes from no
-// address of the interface does not leave by it, unless addSourceHints keeps that one. Of an interface that is in a VRF
-// this holds for what has no route in the VRF's table, for that is asked first; the plugin says so on stderr.
+// Package sbr routes by source address: packets from an interface's addresses leave by that interface. The interface's
+// routes move from the main routing table into tables of their own, including the route to its subnet. So packets from
+// other addresses do not leave by the interface, unless addSourceHints keeps the route to the subnet. For an interface
+// in a VRF this applies only to destinations without a route in the VRF's table, because that table is asked first;
+// the plugin warns of this on stderr.
 package sbr
 
 import (
@@ -16,7 +17,7 @@ import (
 )
 
 // Plugin is the sbr plugin.
-var Plugin = sdk.Chained("sbr", "sends what comes from an interface's addresses out by that interface", want,
+var Plugin = sdk.Chained("sbr", "routes packets from an interface's addresses by that interface", want,
 	func(c conf) []plan.Kind {
 		table := 0
 		if c.Table != nil {

@@ -1,15 +1,15 @@
-// Package static gives the addresses that the configuration or the runtime names, and keeps no record of them: that
-// no two containers have the same one is for who writes them down.
+// Package static uses the addresses that the configuration or the runtime names. It keeps no record of them: the
+// administrator must make sure that no two containers have the same address.
 //
-// Which addresses: those of `runtimeConfig.ips`, where it names any; else those of `args.cni.ips`, where it names any;
-// else `ipam.addresses` and, after them, those of `IP` in CNI_ARGS (`IP=192.0.2.5/24,2001:db8::5/64`). An address is
-// written with the length of its subnet. In `runtimeConfig.ips`, `args.cni.ips` and `IP` it may be left out where the
-// subnet of one of `ipam.addresses` has the address in it: length and gateway are that one's then. One that is written
+// The plugin uses the first of these that names addresses: `runtimeConfig.ips`; `args.cni.ips`; else `ipam.addresses`
+// and, after them, `IP` in CNI_ARGS (`IP=192.0.2.5/24,2001:db8::5/64`). An address is written with the prefix length
+// of its subnet. In `runtimeConfig.ips`, `args.cni.ips` and `IP` the length may be left out if the address is in the
+// subnet of one of `ipam.addresses`; the length and gateway are then those of that entry. An address that is written
 // with a length there has no gateway, as with the reference.
 //
-// `GATEWAY` in CNI_ARGS (`GATEWAY=192.0.2.1,2001:db8::1`) is, for each address of `IP` whose subnet has it in it, the
-// gateway, and for those of `ipam.addresses` that have none. The interface plugin gets the same CNI_ARGS, and some
-// (bridge, macvlan, macvtap, tap) refuse keys that are not theirs: add `IgnoreUnknown=1`.
+// `GATEWAY` in CNI_ARGS (`GATEWAY=192.0.2.1,2001:db8::1`) is the gateway of each address of `IP` whose subnet contains
+// it, and of entries of `ipam.addresses` that have no gateway. The interface plugin gets the same CNI_ARGS, and some
+// interface plugins (bridge, macvlan, macvtap, tap) reject unknown keys: add `IgnoreUnknown=1`.
 package static
 
 import (
@@ -28,7 +28,7 @@ import (
 )
 
 // Plugin is the static plugin.
-var Plugin = sdk.Allocator("static", "gives the addresses that it is told", open).KnowsArgs("IP", "GATEWAY")
+var Plugin = sdk.Allocator("static", "uses addresses that the configuration or the runtime names", open).KnowsArgs("IP", "GATEWAY")
 
 type conf struct {
 	IPAM *struct {

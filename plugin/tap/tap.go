@@ -1,5 +1,5 @@
-// Package tap gives a container an interface whose other end is a program in the container: a hypervisor, or a user
-// space network stack.
+// Package tap gives a container an interface whose other end is a program in the container: a hypervisor, or a
+// userspace network stack.
 package tap
 
 import (
@@ -12,7 +12,7 @@ import (
 )
 
 // Plugin is the tap plugin.
-var Plugin = sdk.Interface("tap", "gives a container an interface that a program in it opens, a hypervisor say", want,
+var Plugin = sdk.Interface("tap", "gives a container an interface for a program in it, such as a hypervisor", want,
 	func(conf) []plan.Kind {
 		return []plan.Kind{link.ContainerLink("tun")}
 	}).KnowsArgs("MAC")

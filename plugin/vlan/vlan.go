@@ -1,5 +1,6 @@
-// Package vlan gives a container one VLAN of a link of the host: an interface that sends and gets, without their tags,
-// the packets that carry that VLAN's number. A link carries each VLAN once, so it is for one container.
+// Package vlan gives a container an interface in one VLAN of an interface of the host. The interface sends and
+// receives the packets of that VLAN without their tags. An interface of the host has each VLAN once, so one container
+// at a time can have it.
 package vlan
 
 import (
@@ -9,7 +10,7 @@ import (
 )
 
 // Plugin is the vlan plugin.
-var Plugin = sdk.Interface("vlan", "gives a container one VLAN of a link of the host", want, func(conf) []plan.Kind {
+var Plugin = sdk.Interface("vlan", "gives a container an interface in one VLAN of a host interface", want, func(conf) []plan.Kind {
 	return []plan.Kind{link.ContainerLink("vlan")}
 })
 

@@ -1,7 +1,8 @@
-// Package vrf gives interfaces of a container a routing table of their own, by a VRF of the kernel: those in one VRF
-// reach each other's networks, those in another do not, and both may have the same addresses. The first interface makes
-// the VRF and the last one removes it. Where an interface has a default route beside that of another network, give it a
-// priority in its plugin's configuration: without, the plugin leaves it out, before it could get into the VRF.
+// Package vrf gives interfaces of a container a routing table of their own, by a VRF of the kernel. Interfaces in the
+// same VRF reach each other's networks; interfaces in different VRFs do not, and may have the same addresses. The
+// first interface makes the VRF and the last one removes it. If an interface has a default route beside that of
+// another network, set priority in its interface plugin's configuration: otherwise the interface plugin skips the
+// route before it can get into the VRF.
 package vrf
 
 import (
