@@ -137,6 +137,9 @@ func (n *NFT) ask(qs []*question) error {
 				q.answer(m.body)
 			} else if err := m.err(); !errors.Is(err, unix.ENOENT) {
 				failed = errors.Join(failed, err)
+				if errors.Is(err, unix.EPERM) { // nfnetlink_rcv refuses all that were sent together by one answer
+					return false
+				}
 			}
 			left--
 			return left > 0
