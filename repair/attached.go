@@ -324,7 +324,7 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 		return &kernel.World{Host: a.host.Host, Store: a.host.Store}, unlock
 	case err == nil:
 		return w, func() { w.Container.Close(); unlock() }
-	case errors.Is(err, kernel.ErrNoNamespace):
+	case errors.Is(err, kernel.ErrNoNamespace) && !kernel.Hidden(a.cached.Netns, err):
 		a.gone("%s", a.lost())
 	default:
 		a.broken(err)
