@@ -14,7 +14,7 @@ import (
 
 // An installation is what `fairlead install` was asked for.
 type installation struct {
-	dir, from                  string
+	dir, from, conf            string
 	check, rollback, uninstall bool
 	keepReference              bool
 }
@@ -31,13 +31,19 @@ Plugins of the reference with the same names are replaced and kept for --uninsta
 name of a plugin is not touched; the command names each such file. Files that are up to date are not written again.
 
 The command takes the plugins from the directory cni beside it, from lib/fairlead/cni beside its directory, or from its
-own directory. It refuses a DIR to which other users can write, because runtimes execute its files as root.`,
+own directory. It refuses a DIR to which other users can write, because runtimes execute its files as root.
+
+With --conf, the command also writes a network's configuration to the directory that runtimes search, $NETCONFPATH or
+/etc/cni/net.d, after the plugins. With --uninstall it removes that file first, unless the file was changed.`,
 		Example: `  fairlead install
   fairlead install --check && echo up to date
   fairlead install --dir /usr/libexec/cni`,
 		RunE: func(*cobra.Command, []string) error {
 			if i.check && i.rollback || i.check && i.uninstall || i.rollback && i.uninstall {
 				return usage("install: --check, --rollback and --uninstall exclude each other")
+			}
+			if i.conf != "" && i.rollback {
+				return usage("install: --rollback keeps no configuration, so --conf does not go with it")
 			}
 			return a.install(i)
 		},
@@ -50,6 +56,7 @@ own directory. It refuses a DIR to which other users can write, because runtimes
 		"restore what the last install replaced, and remove what it added")
 	c.Flags().BoolVar(&i.uninstall, "uninstall", false,
 		"remove Fairlead's plugins, and restore the reference's that they replaced")
+	c.Flags().StringVar(&i.conf, "conf", "", "also write the network configuration `FILE` to the directory that runtimes search")
 	c.Flags().BoolVar(&i.keepReference, "keep-reference", false, "do not replace the reference's plugins")
 	for _, dir := range []string{"dir", "from"} {
 		_ = c.MarkFlagDirname(dir)
@@ -60,6 +67,17 @@ own directory. It refuses a DIR to which other users can write, because runtimes
 // install does it, and says what was done.
 func (a *app) install(i installation) (err error) {
 	c := &install.Change{Dir: i.dir}
+	var n *netFile
+	if i.conf != "" {
+		if n, err = readNetFile(i.conf); err != nil {
+			return err
+		}
+		if i.uninstall { // first, so that a runtime does not call plugins that are gone
+			if err := n.remove(a); err != nil {
+				return uninstallable(err)
+			}
+		}
+	}
 	switch {
 	case i.rollback:
 		c.Entries, err = install.Rollback(i.dir)
@@ -77,6 +95,14 @@ func (a *app) install(i installation) (err error) {
 		a.status = exitDrift
 	default:
 		warmFirst(c)
+	}
+	if n != nil && !i.uninstall && !n.same {
+		if i.check {
+			a.status = exitDrift
+			a.note("%s would be written", n.to)
+		} else if err := n.write(a); err != nil {
+			return uninstallable(err)
+		}
 	}
 	if a.json() {
 		return printJSON(a.stdout, c)

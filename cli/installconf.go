@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// A netFile is the configuration of a network that is installed with the plugins.
+type netFile struct {
+	doc  []byte
+	to   string // where runtimes look for it
+	same bool   // it is there as it should be
+}
+
+// readNetFile reads a configuration, and refuses one by which no ADD succeeds: a runtime would take it nevertheless.
+func readNetFile(file string) (*netFile, error) {
+	doc, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	if ext := filepath.Ext(file); ext != ".conflist" {
+		return nil, usage("--conf %s: want a list, in a file named *.conflist", file)
+	}
+	var wrong []error
+	for _, r := range examine(file, doc, true).remarks {
+		if r.Severity == grave {
+			wrong = append(wrong, errors.New(r.Problem))
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, fail(exitUsage, "`fairlead validate "+file+"` says where.", "--conf %s: %w", file, errors.Join(wrong...))
+	}
+	n := &netFile{doc: doc, to: filepath.Join(confDir(), filepath.Base(file))}
+	now, err := os.ReadFile(n.to)
+	n.same = err == nil && bytes.Equal(now, doc)
+	return n, nil
+}
+
+// write puts the file in its place, whatever is there.
+func (n *netFile) write(a *app) error {
+	if err := os.MkdirAll(filepath.Dir(n.to), 0o755); err != nil {
+		return err
+	}
+	if err := replaceFile(n.to, n.doc, 0o644); err != nil {
+		return err
+	}
+	a.note("%s is written", n.to)
+	return nil
+}
+
+// remove removes the file, unless somebody has changed it.
+func (n *netFile) remove(a *app) error {
+	if !n.same {
+		if _, err := os.Lstat(n.to); err == nil {
+			a.note("%s stays, for it was changed", n.to)
+		}
+		return nil
+	}
+	if err := os.Remove(n.to); err != nil {
+		return err
+	}
+	a.note("%s is removed", n.to)
+	return nil
+}
