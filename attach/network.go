@@ -189,7 +189,7 @@ func (c *Cached) stale() bool {
 	case errors.Is(err, errNoNamespace):
 		return !c.thisBoot()
 	}
-	return err == nil && c.seen != "" && c.seen != now
+	return err == nil && c.seen != "" && c.seen != now && (!spec.Unseen(c.Netns) || !c.thisBoot())
 }
 
 // thisBoot reports whether the attachment may have been made since the machine was started.

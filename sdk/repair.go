@@ -58,7 +58,7 @@ func Vanished(o spec.Owner, netns string) error {
 		return nil
 	}
 	defer cont.Close()
-	if err := checkIdentity(newWorld().Store, o, cont); errors.Is(err, kernel.ErrNoNamespace) {
+	if err := checkIdentity(newWorld().Store, o, cont); errors.Is(err, kernel.ErrNoNamespace) && !spec.Unseen(netns) {
 		return err
 	}
 	return nil
