@@ -177,9 +177,6 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		close(planned[i])
 	})
 	if !r.DryRun { // our tables are for rules: where nobody has any, none is made
-		if err := filter.Reconsider(host); err != nil {
-			return false, err
-		}
 		for i := range all {
 			<-planned[i]
 			if all[i].guarded {
@@ -200,6 +197,11 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		return false, err
 	}
 	each(len(all), workers, func(i int) { all[i].external(ctx, resource.Closes) })
+	if !r.DryRun && len(all) > 0 {
+		if err := filter.Reconsider(ctx, host); err != nil {
+			return false, err
+		}
+	}
 	each(len(all), workers, func(i int) {
 		all[i].repair(ctx, resource.Opens)
 		all[i].external(ctx, resource.Opens)

@@ -36,6 +36,15 @@ func firewalldRuns(ctx context.Context) bool {
 	return err == nil
 }
 
+// settledFirewalld returns when a firewalld that is on the bus has loaded its rules. It takes its name before it does, so
+// systemd calls it started, and answers no question until it has.
+func settledFirewalld(ctx context.Context) {
+	err := withFirewalld(ctx, func(z zones) error { return z.ask(nil, "getZones") })
+	if err != nil && !errors.Is(err, errNoFirewalld) {
+		slog.Warn("firewalld does not answer, and its rules may come after ours", "error", err)
+	}
+}
+
 // zones are firewalld's. A packet belongs to a zone by its source address, among others.
 type zones struct {
 	ctx context.Context

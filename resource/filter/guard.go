@@ -11,8 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it.
-func Reconsider(w *kernel.World) error { return w.Store.Delete(backendRecord, spec.Owner{}) }
+// Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it. A firewalld that
+// starts or reloads has its rules by then.
+func Reconsider(ctx context.Context, w *kernel.World) error {
+	settledFirewalld(ctx)
+	return w.Store.Delete(backendRecord, spec.Owner{})
+}
 
 // NeedsGuard reports whether a resource has something in our tables: others' are no concern of Guard's.
 func NeedsGuard(r plan.Resource) bool {
