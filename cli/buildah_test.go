@@ -14,10 +14,7 @@ import (
 // A step of a build is on a network that our plugins alone make, in a directory that `fairlead install` filled, and
 // leaves nothing of itself there. The script is a host of its own, without cgroups; the image has one file.
 func TestBuildah(t *testing.T) {
-	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil ||
-		!strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
-		t.Skip("buildah with CNI plugins takes root of the machine")
-	}
+	nstest.NeedRoot(t, "buildah with CNI plugins")
 	nstest.NeedProgram(t, "buildah", "crun", "busybox", "unshare")
 	bin, dir := program(t), t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "from"), 0o755); err != nil {

@@ -23,10 +23,7 @@ import (
 //
 // clause: K9 V10
 func TestPodmanExamples(t *testing.T) {
-	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil ||
-		!strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") {
-		t.Skip("podman with CNI plugins takes root of the machine")
-	}
+	nstest.NeedRoot(t, "podman with CNI plugins")
 	nstest.NeedProgram(t, "podman", "crun", "dnsmasq", "busybox", "unshare")
 	bin, dir := program(t), t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "net.d"), os.DirFS("../docs/examples")); err != nil {

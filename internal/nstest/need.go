@@ -38,6 +38,15 @@ func NeedProgram(t testing.TB, names ...string) {
 	}
 }
 
+// NeedRoot skips a test of a program that only root of the machine can run, not root of a user namespace.
+func NeedRoot(t testing.TB, program string) {
+	t.Helper()
+	if m, err := os.ReadFile("/proc/self/uid_map"); err != nil ||
+		!strings.HasSuffix(strings.TrimSpace(string(m)), " 4294967295") || os.Geteuid() != 0 {
+		t.Skip(program + " takes root of the machine")
+	}
+}
+
 // Missing is what NeedProgram says, or "" where all is there.
 func Missing(names ...string) string {
 	for _, name := range names {
