@@ -93,19 +93,36 @@ func TestUnits(t *testing.T) {
 				filepath.Join(copies, filepath.Base(path))).CombinedOutput(); err != nil || len(out) > 0 {
 				t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 			}
+			if strings.HasSuffix(path, ".socket") || strings.HasSuffix(path, "/fairlead-gc.service") {
+				return
+			}
+			if out, err := exec.Command(analyze, "security", "--offline=true", "--no-pager", "--threshold=40",
+				filepath.Join(copies, filepath.Base(path))).CombinedOutput(); err != nil {
+				t.Errorf("systemd-analyze security: %v\n%s", err, out)
+			}
 		})
 	}
 }
 
-// The sweep of a boot runs once, before any runtime and before the repair, and sees the host's mounts.
+// The sweep of a boot runs once, before any runtime, and sees the host's mounts. The repair comes after it, and each daemon
+// is there before the runtimes and until they have stopped.
 func TestSweepUnit(t *testing.T) {
 	u := unit(t, "../../packaging/systemd/fairlead-gc.service")
 	before := strings.Fields(strings.Join(u["Unit.Before"], " "))
 	for _, other := range []string{"containerd.service", "crio.service", "docker.service", "podman.service",
-		"podman-restart.service", "kubelet.service", "fairlead-repair.service"} {
+		"podman-restart.service", "kubelet.service"} {
 		if !slices.Contains(before, other) {
 			t.Errorf("Before= lacks %s", other)
 		}
+	}
+	for _, name := range []string{"cni-dhcp", "fairlead-dns"} {
+		if got := unit(t, "../../packaging/systemd/"+name+".service")["Unit.Before"]; !slices.Equal(got, u["Unit.Before"]) {
+			t.Errorf("%s: Before=%q, the sweep has %q", name, got, u["Unit.Before"])
+		}
+	}
+	if got := unit(t, "../../packaging/systemd/fairlead-repair@.service")["Unit.After"]; !slices.Equal(got,
+		[]string{"%i.service fairlead-gc.service"}) {
+		t.Errorf("the repair comes after %q", got)
 	}
 	after := strings.Fields(strings.Join(u["Unit.After"], " ")) // rules that were saved are loaded by these
 	for _, other := range []string{"nftables.service", "firewalld.service", "netfilter-persistent.service"} {
