@@ -64,7 +64,8 @@ func (a *app) drawing(network string, f lsFlags) (*graph.Graph, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := painter{doctor: doctor{app: a, ctx: a.interruptible(), diagnosis: &diagnosis{}}, at: map[string]int{}}
+	p := painter{doctor: doctor{app: a, ctx: a.interruptible(), diagnosis: &diagnosis{}}, at: map[string]int{},
+		names: map[string]string{}}
 	if p.host, err = kernel.Open(""); err != nil {
 		return nil, err
 	}
@@ -78,11 +79,16 @@ func (a *app) drawing(network string, f lsFlags) (*graph.Graph, error) {
 	p.Host, _ = os.Hostname()
 	p.uplinks()
 	for _, c := range list {
-		if err := p.ctx.Err(); err != nil {
-			return nil, err
+		if name := nameOf(c); name != "" {
+			p.names[c.ContainerID] = name
 		}
+	}
+	for _, c := range list {
 		if c.IfName != "lo" && (network != "" || f.all || c.Network != loopbackNetwork) {
 			p.attached(c)
+		}
+		if err := p.ctx.Err(); err != nil {
+			return nil, err
 		}
 	}
 	for i := range p.Segments {
@@ -170,9 +176,10 @@ func interfaceTree(to *tree, e graph.End, s style) {
 type painter struct {
 	doctor
 	graph.Graph
-	links []*kernel.Link // of the host
-	at    map[string]int // of a segment, by its kind and name
-	ends  []string       // of the host, that are containers'
+	links []*kernel.Link    // of the host
+	at    map[string]int    // of a segment, by its kind and name
+	ends  []string          // of the host, that are containers'
+	names map[string]string // of containers, by ID
 }
 
 // link is one of the host's, nil if there is none of that name.
@@ -228,8 +235,8 @@ func (p *painter) addressesOf(l *kernel.Link) (all []string) {
 // attached takes an attachment down.
 func (p *painter) attached(c attach.Cached) {
 	about := describe(c)
-	e := graph.End{Container: cmp.Or(about.Name, shortID(c.ContainerID)), ID: shortID(c.ContainerID), Alive: about.State,
-		Network: c.Network, Name: c.IfName}
+	e := graph.End{Container: cmp.Or(p.names[c.ContainerID], shortID(c.ContainerID)), ID: shortID(c.ContainerID),
+		Whole: c.ContainerID, Alive: about.State, Network: c.Network, Name: c.IfName}
 	i := &inspected{}
 	var inner *kernel.Link
 	if about.State == alive && c.Netns != "" {

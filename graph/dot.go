@@ -13,10 +13,11 @@ func (g *Graph) WriteDOT(out io.Writer) error {
 	fmt.Fprint(w, "graph fairlead {\n\trankdir=TB; nodesep=0.3; ranksep=0.9;\n"+
 		"\tnode [shape=box, style=\"rounded,filled\", fillcolor=white, fontname=\"sans-serif\", fontsize=11];\n"+
 		"\tedge [fontname=\"monospace\", fontsize=9];\n")
-	fmt.Fprintf(w, "\thost [label=%s, fillcolor=\"#dbe7f3\"];\n", dotText(append([]string{"host " + g.Host}, g.Uplinks...)))
-	number := map[[2]string]int{}
+	fmt.Fprintf(w, "\thost [label=%s, fillcolor=\"#dbe7f3\"];\n",
+		dotText(append([]string{"host " + g.Host}, g.Uplinks...)))
+	number := map[string]int{}
 	for i, e := range g.containers() {
-		number[e.key()] = i
+		number[e.Whole] = i
 		fmt.Fprintf(w, "\tc%d [label=%s];\n", i, dotText(e.title()))
 	}
 	for i, s := range g.Segments {
@@ -26,7 +27,7 @@ func (g *Graph) WriteDOT(out io.Writer) error {
 			if e.Wire == Down || e.Wire == Broken {
 				style = ", style=dashed, color=red"
 			}
-			fmt.Fprintf(w, "\ts%d -- c%d [label=%s%s];\n", i, number[e.key()], dotText(e.wire()), style)
+			fmt.Fprintf(w, "\ts%d -- c%d [label=%s%s];\n", i, number[e.Whole], dotText(e.wire()), style)
 		}
 		if s.More > 0 {
 			fmt.Fprintf(w, "\tm%d [label=%s, style=dashed];\n\ts%[1]d -- m%[1]d;\n", i, dotText([]string{s.more()}))

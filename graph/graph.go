@@ -33,8 +33,9 @@ type Segment struct {
 // An End is an interface of a container, and the one on the host's side where there is one.
 type End struct {
 	Container string   `json:"container"` // as people call it
-	ID        string   `json:"id"`        // where that is another
-	Alive     string   `json:"state"`     // alive, gone, unknown
+	ID        string   `json:"id"`        // cut short
+	Whole     string   `json:"containerID"`
+	Alive     string   `json:"state"` // alive, gone, unknown
 	Network   string   `json:"network"`
 	Name      string   `json:"name"`           // in the container
 	Host      string   `json:"host,omitempty"` // the host-side interface
@@ -69,7 +70,7 @@ func (g *Graph) Fold(n int) {
 func (g *Graph) others(e End) (all []string) {
 	for _, s := range g.Segments {
 		for _, o := range s.Ends {
-			if o.key() == e.key() && (o.Network != e.Network || o.Name != e.Name) {
+			if o.Whole == e.Whole && (o.Network != e.Network || o.Name != e.Name) {
 				all = append(all, "also "+o.Name+" on "+s.Name)
 			}
 		}
@@ -77,17 +78,14 @@ func (g *Graph) others(e End) (all []string) {
 	return all
 }
 
-// key tells containers apart.
-func (e End) key() [2]string { return [2]string{e.Container, e.ID} }
-
 // containers are the containers in order, each as its first end with the ports and marks of all.
 func (g *Graph) containers() (all []End) {
-	at := map[[2]string]int{}
+	at := map[string]int{}
 	for _, s := range g.Segments {
 		for _, e := range s.Ends {
-			i, seen := at[e.key()]
+			i, seen := at[e.Whole]
 			if !seen {
-				at[e.key()] = len(all)
+				at[e.Whole] = len(all)
 				all = append(all, e)
 				continue
 			}

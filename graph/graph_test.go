@@ -21,22 +21,24 @@ func small() *Graph {
 		Host:    "node-1",
 		Uplinks: []string{"eth0 (up) 192.0.2.10/24 2001:db8::10/64, default via 192.0.2.1"},
 		Segments: []Segment{
-			{Name: "lan0", Kind: "bridge", Up: Up, Facts: []string{"10.80.0.1/24", "lan0.20 10.80.20.1/24, VLAN 20"}, Ends: []End{
-				{Container: "default/web-0", ID: "0123456789ab", Alive: "alive", Network: "lan", Name: "eth0", Host: "veth6a5jw2kq7xe",
-					Wire: Up, Addresses: []string{"10.80.0.2/24", "fd00:80::2/64"}, Ports: []string{"8080:80/tcp", "8443:443/tcp"},
-					Marks: []string{"masquerade", "isolated"}},
-				{Container: "db", Alive: "alive", Network: "lan", Name: "eth0", Host: "vethq2m4xk3w5ta", Wire: Up,
-					Addresses: []string{"10.80.0.3/24"}, Marks: []string{"masquerade", "isolated"}},
-				{Container: "old", Alive: "gone", Network: "lan", Name: "eth0", Host: "veth7p3ksm2eq4c", Wire: Broken,
-					Addresses: []string{"10.80.20.4/24"}, Marks: []string{"VLAN 20", "strict"}},
-			}},
+			{Name: "lan0", Kind: "bridge", Up: Up, Facts: []string{"10.80.0.1/24", "lan0.20 10.80.20.1/24, VLAN 20"},
+				Ends: []End{
+					{Container: "default/web-0", ID: "0123456789ab", Whole: "0123", Alive: "alive", Network: "lan", Name: "eth0",
+						Host: "veth6a5jw2kq7xe", Wire: Up, Addresses: []string{"10.80.0.2/24", "fd00:80::2/64"},
+						Ports: []string{"8080:80/tcp", "8443:443/tcp"},
+						Marks: []string{"masquerade", "isolated"}},
+					{Container: "db", Whole: "db", Alive: "alive", Network: "lan", Name: "eth0", Host: "vethq2m4xk3w5ta", Wire: Up,
+						Addresses: []string{"10.80.0.3/24"}, Marks: []string{"masquerade", "isolated"}},
+					{Container: "old", Whole: "old", Alive: "gone", Network: "lan", Name: "eth0", Host: "veth7p3ksm2eq4c", Wire: Broken,
+						Addresses: []string{"10.80.20.4/24"}, Marks: []string{"VLAN 20", "strict"}},
+				}},
 			{Name: "eth1", Kind: "master", Up: Up, Facts: []string{"192.168.7.10/24"}, Ends: []End{
-				{Container: "default/web-0", ID: "0123456789ab", Alive: "alive", Network: "office", Name: "net1", Kind: "macvlan",
-					Wire: Up, Addresses: []string{"192.168.7.40/24"}},
+				{Container: "default/web-0", ID: "0123456789ab", Whole: "0123", Alive: "alive", Network: "office",
+					Name: "net1", Kind: "macvlan", Wire: Up, Addresses: []string{"192.168.7.40/24"}},
 			}},
 			{Name: "p2p", Kind: "routed", Up: Up, Ends: []End{
-				{Container: "build", ID: "fedcba987654", Alive: "alive", Network: "p2p", Name: "eth0", Host: "vethb4t6w3lkq2d", Wire: Down,
-					Addresses: []string{"10.81.0.2/24"}, Marks: []string{"rate 8 Mbit/s"}},
+				{Container: "build", ID: "fedcba987654", Whole: "fedc", Alive: "alive", Network: "p2p", Name: "eth0",
+					Host: "vethb4t6w3lkq2d", Wire: Down, Addresses: []string{"10.81.0.2/24"}, Marks: []string{"rate 8 Mbit/s"}},
 			}},
 		},
 	}
@@ -48,7 +50,7 @@ func large() *Graph {
 	s := Segment{Name: "cni0", Kind: "bridge", Up: Up, Facts: []string{"10.42.0.1/16 fd42::1/64", "ports eth2 bond0.7"}}
 	for i := range 54 {
 		e := End{Container: fmt.Sprintf("team-%c/checkout-backend-7d9c8b5f4-%05d", 'a'+i%5, i*7919%100000),
-			ID: fmt.Sprintf("%012x", 0xabc000+i*104729), Alive: "alive", Network: "pods", Name: "eth0",
+			ID: fmt.Sprintf("%012x", 0xabc000+i*104729), Alive: "alive", Network: "pods", Name: "eth0", Whole: fmt.Sprint(i),
 			Host: fmt.Sprintf("veth%011x", i*7368787), Wire: Up,
 			Addresses: []string{fmt.Sprintf("10.42.%d.%d/16", i/200, 2+i), fmt.Sprintf("fd42::1234:5678:9abc:%x/64", i)}}
 		if i%7 == 3 {
@@ -65,8 +67,8 @@ func large() *Graph {
 	g.Segments = append(g.Segments, s)
 	m := Segment{Name: "eth1", Kind: "master", Up: Up}
 	for i := range 6 {
-		m.Ends = append(m.Ends, End{Container: fmt.Sprintf("team-a/camera-%d", i), Alive: "alive", Network: "cameras",
-			Name: "net1", Kind: "macvlan", Wire: Up, Addresses: []string{fmt.Sprintf("192.168.7.%d/24", 40+i)}})
+		m.Ends = append(m.Ends, End{Container: fmt.Sprintf("team-a/camera-%d", i), Whole: fmt.Sprintf("camera-%d", i),
+			Alive: "alive", Network: "cameras", Name: "net1", Kind: "macvlan", Wire: Up, Addresses: []string{fmt.Sprintf("192.168.7.%d/24", 40+i)}})
 	}
 	g.Segments = append(g.Segments, m)
 	return g
@@ -74,7 +76,8 @@ func large() *Graph {
 
 // hostile has in each place what formats take for more than text.
 func hostile() *Graph {
-	bad := "</text><script>alert(1)</script>]]>&amp;\"'`\\\\\\\"\x1b[31m\x00\n\t\r\u202e\ud7ff\ufffe#quot;\" ; click c0 href \"x\" %%{init: {}}%% " +
+	bad := "</text><script>alert(1)</script>]]>&amp;\"'`\\\\\\\"\x1b[31m\x00\n\t\r\u202e\ud7ff\ufffe#quot;\" ; " +
+		"click c0 href \"x\" %%{init: {}}%% " +
 		"|end| --> x\\N\\G {a|b} [c] (d) <b>é漢\xff" + strings.Repeat("w", 300)
 	e := End{Container: bad, ID: bad, Alive: bad, Network: bad, Name: bad, Host: bad, Kind: bad, Wire: State(bad),
 		Addresses: []string{bad, ""}, Ports: []string{bad}, Marks: []string{bad, "", bad}}
@@ -126,12 +129,14 @@ func TestHostile(t *testing.T) {
 		if err != nil {
 			t.Fatalf("svg: %v", err)
 		}
-		if s, ok := tok.(xml.StartElement); ok && !strings.Contains(" svg title style rect path text circle ", " "+s.Name.Local+" ") {
+		s, ok := tok.(xml.StartElement)
+		if ok && !strings.Contains(" svg title style rect path text circle ", " "+s.Name.Local+" ") {
 			t.Errorf("svg has an element %s", s.Name.Local)
 		}
 	}
 	for _, format := range []string{"svg", "dot", "mmd"} {
-		if got := write(t, hostile(), format); regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f]|\x{202e}|\x{fffe}`).MatchString(got) {
+		control := regexp.MustCompile(`[\x00-\x08\x0b-\x1f\x7f]|\x{202e}|\x{fffe}`)
+		if control.MatchString(write(t, hostile(), format)) {
 			t.Errorf("%s has control characters", format)
 		}
 	}
@@ -177,7 +182,8 @@ func TestPictures(t *testing.T) {
 	if dir == "" {
 		t.Skip("PICTURES names no directory")
 	}
-	for name, g := range map[string]*Graph{"small": small(), "large": large(), "hostile": hostile(), "empty": {Host: "x"}} {
+	for name, g := range map[string]*Graph{"small": small(), "large": large(), "hostile": hostile(),
+		"empty": {Host: "x"}} {
 		for _, format := range []string{"svg", "dot", "mmd"} {
 			if err := os.WriteFile(dir+"/"+name+"."+format, []byte(write(t, g, format)), 0o644); err != nil {
 				t.Fatal(err)

@@ -14,9 +14,9 @@ func (g *Graph) WriteMermaid(out io.Writer) error {
 	w := bufio.NewWriter(out)
 	fmt.Fprint(w, "flowchart TB\n")
 	fmt.Fprintf(w, "\thost[%s]\n", mermaidText(append([]string{"host " + g.Host}, g.Uplinks...)))
-	number := map[[2]string]int{}
+	number := map[string]int{}
 	for i, e := range g.containers() {
-		number[e.key()] = i
+		number[e.Whole] = i
 		fmt.Fprintf(w, "\tc%d(%s)\n", i, mermaidText(e.title()))
 	}
 	for i, s := range g.Segments {
@@ -26,7 +26,7 @@ func (g *Graph) WriteMermaid(out io.Writer) error {
 			if e.Wire == Down || e.Wire == Broken {
 				line = "-.-"
 			}
-			fmt.Fprintf(w, "\ts%d %s|%s| c%d\n", i, line, mermaidText(e.wire()), number[e.key()])
+			fmt.Fprintf(w, "\ts%d %s|%s| c%d\n", i, line, mermaidText(e.wire()), number[e.Whole])
 		}
 		if s.More > 0 {
 			fmt.Fprintf(w, "\tm%d[%s]\n\ts%[1]d -.- m%[1]d\n", i, mermaidText([]string{s.more()}))

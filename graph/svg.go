@@ -28,13 +28,15 @@ const (
 const sheet = `
 text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1f2933}
 .b{font-weight:700;font-size:13px} .h{font-weight:700;font-size:16px} .s{fill:#5b6875;font-size:11px}
-.bg{fill:#fff} .host{fill:#dfeaf6;stroke:#6b8fb5} .panel{fill:#f5f7fa;stroke:#c6d0da} .head{fill:#e2f1e5;stroke:#71a67b}
-.card{fill:#fff;stroke:#aab7c4} .gone{stroke-dasharray:5 4} .pill{fill:#efe6fa;stroke:none} .pt{fill:#5b3a8c;font-size:11px}
-.port{fill:#a34c00} .w{stroke:#5f7f9f;stroke-width:1.6;fill:none} .bad{stroke:#c62828;stroke-dasharray:5 4} .err{fill:#c62828}
+.bg{fill:#fff} .host{fill:#dfeaf6;stroke:#6b8fb5} .panel{fill:#f5f7fa;stroke:#c6d0da}
+.head{fill:#e2f1e5;stroke:#71a67b} .card{fill:#fff;stroke:#aab7c4} .gone{stroke-dasharray:5 4}
+.pill{fill:#efe6fa;stroke:none} .pt{fill:#5b3a8c;font-size:11px} .port{fill:#a34c00}
+.w{stroke:#5f7f9f;stroke-width:1.6;fill:none} .bad{stroke:#c62828;stroke-dasharray:5 4} .err{fill:#c62828}
 .ok{fill:#2e9b4f} .dot{stroke:none} .unk{fill:#98a2ad}
 @media (prefers-color-scheme:dark){
-text{fill:#e3e8ed} .s{fill:#9aa7b4} .bg{fill:#12171d} .host{fill:#1d3046;stroke:#4f7299} .panel{fill:#191f27;stroke:#37424e}
-.head{fill:#1c3524;stroke:#47784f} .card{fill:#222a33;stroke:#4a5866} .pill{fill:#3a2d52} .pt{fill:#cdb5f5} .port{fill:#f2a65a}
+text{fill:#e3e8ed} .s{fill:#9aa7b4} .bg{fill:#12171d} .host{fill:#1d3046;stroke:#4f7299}
+.panel{fill:#191f27;stroke:#37424e} .head{fill:#1c3524;stroke:#47784f} .card{fill:#222a33;stroke:#4a5866}
+.pill{fill:#3a2d52} .pt{fill:#cdb5f5} .port{fill:#f2a65a}
 .w{stroke:#7d9dbd} .bad{stroke:#ff6b6b} .err{fill:#ff7b7b} .ok{fill:#4cc271} .unk{fill:#7b8794}}
 `
 
@@ -52,9 +54,9 @@ func (g *Graph) WriteSVG(out io.Writer) error {
 	}
 	var b bytes.Buffer
 	width, height := 2*margin+gutter+p.wide, y+margin
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%d" role="img">`+"\n",
-		width, height, height)
-	fmt.Fprintf(&b, "<title>%s</title>\n<style>%s</style>\n", escaped("The networks of host "+g.Host), sheet)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%[1]d" height="%[2]d" role="img">`,
+		width, height)
+	fmt.Fprintf(&b, "\n<title>%s</title>\n<style>%s</style>\n", escaped("The networks of host "+g.Host), sheet)
 	fmt.Fprintf(&b, "<rect class=\"bg\" width=\"%d\" height=\"%d\"/>\n", width, height)
 	hostBox := fmt.Sprintf(`<rect class="host" x="%d" y="%d" width="%d" height="%d" rx="8"/>`+"\n", margin, margin,
 		gutter+p.wide, p.hostHeight)
