@@ -21,7 +21,7 @@ func (a *app) progress(c *cobra.Command) (end func()) {
 	watch, _ := c.Flags().GetBool("watch")
 	if len(name) < 2 || watch || !isTerminal(a.stderr) ||
 		!slices.Contains([]string{"add", "check", "del", "doctor", "firewall",
-			"gc", "graph", "inspect", "install", "ipam", "ls", "plan", "repair", "status"}, name[1]) {
+			"gc", "graph", "inspect", "install", "ipam", "ls", "plan", "repair", "status", "support-bundle"}, name[1]) {
 		return func() {}
 	}
 	start, done := time.Now(), make(chan struct{})

@@ -24,6 +24,17 @@ func (c BaseChain) String() string {
 	return familyName(c.Family) + " " + c.Table + " " + c.Name
 }
 
+// Tables are all tables of all families, by family and name alone. A kernel without nf_tables has none.
+func (n *NFT) Tables() (all []*NFTTable, err error) {
+	err = n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
+		all = append(all, &NFTTable{Family: family, Name: text(attr(body, unix.NFTA_TABLE_NAME))})
+	})
+	if unsupported(err) {
+		return nil, nil
+	}
+	return all, err
+}
+
 // BaseChains reads the base chains of all tables of all families. A kernel without nf_tables has none.
 func (n *NFT) BaseChains() (all []BaseChain, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {

@@ -57,6 +57,10 @@ func builtIn(hook int) string {
 		return "INPUT"
 	case unix.NF_INET_PRE_ROUTING:
 		return "PREROUTING"
+	case unix.NF_INET_LOCAL_OUT:
+		return "OUTPUT"
+	case unix.NF_INET_POST_ROUTING:
+		return "POSTROUTING"
 	}
 	return "FORWARD"
 }

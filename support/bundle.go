@@ -98,7 +98,7 @@ func (b *Bundle) Write(out io.Writer) (files int, err error) {
 	var bodies [][]byte
 	var names []string
 	for _, p := range b.parts {
-		name := unique(hide(safeName(p.Name)), taken)
+		name := unique(safeName(hide(p.Name)), taken)
 		body := []byte(hide(unpacked(string(p.Content), b.Mask)))
 		if p.Err != nil && len(body) == 0 {
 			name, body = unique(name+".error", taken), []byte(hide(p.Err.Error()+"\n"))
@@ -108,7 +108,7 @@ func (b *Bundle) Write(out io.Writer) (files int, err error) {
 	}
 	readme := hide(b.About) + "\n" + b.promise() + "\nFILES, with their sizes in bytes\n\n" + index.String()
 	if len(failed) > 0 {
-		readme += "\nNOT COLLECTED\n\n" + hide(strings.Join(failed, "\n")) + "\n"
+		readme += "\nNOT COLLECTED, OR NOT COMPLETE\n\n" + hide(strings.Join(failed, "\n")) + "\n"
 	}
 	names, bodies = append([]string{"README"}, names...), append([][]byte{[]byte(readme)}, bodies...)
 	for i, name := range names {
@@ -162,9 +162,13 @@ func unpacked(text string, mask bool) string {
 	if !mask {
 		return text
 	}
-	packed := regexp.MustCompile(`"[A-Za-z0-9+/]{5,}={0,2}"`)
+	packed := regexp.MustCompile(`"[A-Za-z0-9+/]{5,}={0,2}"(\s*:)?`)
 	return packed.ReplaceAllStringFunc(text, func(q string) string {
-		s := q[1 : len(q)-1]
+		s, key := strings.CutSuffix(q, ":")
+		s = strings.Trim(s, "\" \n")
+		if key {
+			return q
+		}
 		mixed := strings.ContainsAny(s, "+=") || strings.ToLower(s) != s && strings.ToUpper(s) != s
 		bytes, err := base64.StdEncoding.DecodeString(s)
 		if err != nil || !mixed { // lower-case letters alone are a word, or a path

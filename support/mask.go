@@ -31,7 +31,7 @@ type Mask struct {
 func NewMask(key []byte, names []string) *Mask {
 	const short = 4 // such a name may be a part of any word
 	m := &Mask{key: key, words: map[string]string{}, known: map[netip.Addr]netip.Addr{}, token: regexp.MustCompile(
-		`(?i)enx[0-9a-f]{12}|0x[0-9a-f]{8,}|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5}\b|` +
+		`(?i)enx[0-9a-f]{12}|0x[0-9a-f]{8,}|[0-9a-f]{0,4}(_[0-9a-f]{0,4}){2,7}@|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5}\b|` +
 			`[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8}(\.[0-9]{1,3}){0,3}|[0-9]{1,3}(\.[0-9]{1,3}){3}`)}
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" })
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
@@ -40,8 +40,10 @@ func NewMask(key []byte, names []string) *Mask {
 		to := "name-" + hex.EncodeToString(m.sum("name", []byte(n))[:5])
 		if utf8.RuneCountInString(n) < short && strings.IndexFunc(n, func(r rune) bool { return !inWord(r) }) < 0 {
 			m.words[n] = to
-		} else {
-			pairs = append(pairs, n, to)
+			continue
+		}
+		if pairs = append(pairs, n, to); m.addresses(n) != n { // it has one in it
+			pairs = append(pairs, m.addresses(n), to)
 		}
 	}
 	m.names = strings.NewReplacer(pairs...)
@@ -55,14 +57,16 @@ func (m *Mask) sum(kind string, b []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Text masks all in a text.
+// Text masks all in a text: first the addresses, for a short name may be a part of one.
 func (m *Mask) Text(text string) string {
-	text = m.names.Replace(text)
+	text = m.names.Replace(m.addresses(text))
 	if len(m.words) > 0 {
 		text = m.byWord(text)
 	}
-	return m.token.ReplaceAllStringFunc(text, m.one)
+	return text
 }
+
+func (m *Mask) addresses(text string) string { return m.token.ReplaceAllStringFunc(text, m.one) }
 
 // byWord replaces short names where they stand alone.
 func (m *Mask) byWord(text string) string {
@@ -93,6 +97,9 @@ func (m *Mask) one(text string) string {
 	} else if rest, ok := strings.CutPrefix(lower, "enx"); ok {
 		mac, _ := hex.DecodeString(rest)
 		return "enx" + hex.EncodeToString(m.mac(mac))
+	}
+	if in, ok := strings.CutSuffix(text, "@"); ok { // in the other name of a link
+		return strings.ReplaceAll(m.addresses(strings.ReplaceAll(in, "_", ":")), ":", "_") + "@"
 	}
 	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
 		masked := net.HardwareAddr(m.mac(mac)).String()

@@ -132,11 +132,14 @@ func rows() []row {
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
 		{"cli", []string{"attach", "invoke", "calls", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel",
 			"packetfilter", "internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install", "nameserver",
-			"graph"}, map[string]string{
+			"graph", "support"}, map[string]string{
 			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
 			"plugin/*": "the command knows the list of plugins, not their insides",
 			"resource": "the command prints plans; it makes none",
 			"*":        "the command is a user of the runtime's side like any other",
+		}},
+		{"support", nil, map[string]string{
+			"*": "it hides what must not be passed on, wherever that came from",
 		}},
 		{"graph", nil, map[string]string{
 			"*": "a picture is of what its caller has found; it is drawn in a test without a host",

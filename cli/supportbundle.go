@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/support"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func (a *app) bundleCommand() *cobra.Command {
+	var file string
+	var mask bool
+	c := &cobra.Command{
+		Use: "support-bundle", GroupID: "look", Args: operands(""),
+		Short: "Write all that a maintainer needs to find a fault into one file",
+		Long: `Write one file with what a maintainer needs: versions; the files of networks, of the cache, of leases and records;
+what doctor, status, ls, inspect and repair --dry-run say; links, addresses, routes, rules and neighbours of the host
+and of containers; the packet filter, whoever wrote its rules; sysctls, modules, and the log of calls. README in it says
+what each file is. Nothing is changed, and no packet is sent.
+
+Values of keys such as password, token and secret are always removed. With --mask addresses, MACs and the names of pods,
+containers and the host are replaced, each by the same other one everywhere, so that it still can be seen who is in
+whose subnet. Names of networks and links stay. Look through the file before you pass it on.
+
+An existing file is not replaced. The file is for its owner alone. An ordinary user gets less, and is told what.`,
+		Example: `  sudo fairlead support-bundle
+  sudo fairlead support-bundle --mask -o /tmp/node-7.tar.gz`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if file == "" {
+				file = "fairlead-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
+			}
+			return a.supportBundle(file, mask)
+		},
+	}
+	c.Flags().StringVarP(&file, "output", "o", "", "write `FILE`; default: fairlead-support-TIME.tar.gz in this directory")
+	c.Flags().BoolVar(&mask, "mask", false, "replace addresses, MACs and the names of pods, containers and the host")
+	return c
+}
+
+// bundleTime is what the collection of all parts may take, and partTime what one may.
+const (
+	bundleTime = 2 * time.Minute
+	partTime   = 20 * time.Second
+)
+
+func (a *app) supportBundle(file string, mask bool) error {
+	if _, err := os.Lstat(file); err == nil {
+		return exists(file)
+	}
+	ctx, cancel := context.WithTimeout(a.interruptible(), bundleTime)
+	defer cancel()
+	now := time.Now().UTC()
+	c := &collector{app: a, ctx: ctx, bundle: &support.Bundle{Mask: mask, When: now, Key: make([]byte, 32)}}
+	rand.Read(c.bundle.Key) // never fails
+	c.bundle.About = fmt.Sprintf("Support bundle of fairlead %s, %s.\n%s\n", a.version, now.Format(time.RFC3339),
+		built(a.version).program())
+	f, err := os.CreateTemp(filepath.Dir(file), ".fairlead-support-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	c.all()
+	if err := a.ctx.Err(); err != nil {
+		return err
+	}
+	files, err := c.bundle.Write(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := renameNew(f.Name(), file); err != nil {
+		return err
+	}
+	size := int64(0)
+	if st, err := os.Stat(file); err == nil {
+		size = st.Size()
+	}
+	a.print("wrote %s (%d kB, %d files)\n", file, (size+1023)/1024, files)
+	if mask {
+		a.note("masked: addresses, MACs, names of pods, containers and the host; values of secret keys are removed")
+	} else {
+		a.note("values of secret keys are removed; addresses and names are as they are, --mask replaces them")
+	}
+	for _, line := range c.bundle.Failed() {
+		a.note("not collected, or not complete: %s", line)
+	}
+	a.note("look through it before you pass it on: tar -xOf %s | less", file)
+	return nil
+}
+
+// renameNew gives a file its name, which no other one may have.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // not on this file system
+		err = os.Link(from, to)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return exists(to)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "rename to", Path: to, Err: err}
+	}
+	return nil
+}
+
+func exists(file string) error {
+	return fail(exitUsage, "Name another one with -o.", "%s is there already, and is not replaced", file)
+}
+
+// A collector collects the parts of a bundle. A part that fails does not keep the others.
+type collector struct {
+	*app
+	ctx    context.Context
+	bundle *support.Bundle
+}
+
+// part adds what collect says, if it says so in time.
+func (c *collector) part(name, about string, collect func() ([]byte, error)) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1) // who comes too late does not wait
+	ctx, cancel := context.WithTimeout(c.ctx, partTime)
+	defer cancel()
+	if ctx.Err() == nil {
+		go func() {
+			b, err := collect()
+			done <- result{b, err}
+		}()
+	}
+	p := support.Part{Name: name, About: about}
+	select {
+	case r := <-done:
+		p.Content, p.Err = r.b, r.err
+	case <-ctx.Done():
+		p.Err = fmt.Errorf("it took too long: %w", context.Cause(ctx))
+	}
+	c.bundle.Add(p)
+}
+
+// file adds a file, if there is one.
+func (c *collector) file(name, path, about string) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	c.part(name, about, func() ([]byte, error) { return spec.ReadPlain(path, support.MostPart) })
+}

@@ -1,0 +1,188 @@
+package packetfilter
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// DumpNFT writes all tables of nf_tables in the words of nft(8), as far as this package knows them, for a person to
+// read. Most is how many elements of each set are written.
+func DumpNFT(ns *kernel.NS, w io.Writer, most int) error {
+	nft, err := ns.NFT()
+	if err != nil {
+		return err
+	}
+	base := map[string]kernel.BaseChain{}
+	chains, err := nft.BaseChains()
+	if err != nil {
+		return err
+	}
+	for _, c := range chains {
+		base[c.String()] = c
+	}
+	tables, err := nft.Tables()
+	for _, t := range tables {
+		fmt.Fprintf(w, "table %v {\n", t)
+		err = errors.Join(err, dumpSets(nft, t, w, most))
+		uses, uerr := nft.Uses(t)
+		err = errors.Join(err, uerr)
+		own := newTable(nft, t.Family, t.Name)
+		for _, name := range slices.Sorted(maps.Keys(uses)) {
+			fmt.Fprintf(w, "\tchain %s {\n", name)
+			if c, ok := base[t.String()+" "+name]; ok {
+				policy := "accept"
+				if c.Drops {
+					policy = "drop"
+				}
+				fmt.Fprintf(w, "\t\thook %d priority %d policy %s # of %s\n", c.Hook, c.Priority, policy, c.Owner())
+			}
+			rules, rerr := own.chain(name)
+			err = errors.Join(err, rerr)
+			dumpRules(w, rules)
+			fmt.Fprint(w, "\t}\n")
+		}
+		fmt.Fprint(w, "}\n")
+	}
+	return err
+}
+
+func dumpRules(w io.Writer, rules []rule) {
+	for _, r := range rules {
+		fmt.Fprintf(w, "\t\t%s # %d\n", r.text(), r.number())
+	}
+}
+
+// dumpSets writes the sets and maps of a table that have names of their own.
+func dumpSets(nft *kernel.NFT, t *kernel.NFTTable, w io.Writer, most int) error {
+	names, err := nft.SetNames(t)
+	slices.Sort(names)
+	for _, name := range names {
+		set, serr := nft.RawSet(t, name)
+		if err = errors.Join(err, serr); serr != nil {
+			continue
+		}
+		fmt.Fprintf(w, "\tset %s {\n", name)
+		n := 0
+		err = errors.Join(err, nft.RawElements(t, name, func(e []byte) {
+			if n++; n <= most {
+				fmt.Fprintf(w, "\t\t%s\n", elementText(set, e))
+			}
+		}))
+		if n > most {
+			fmt.Fprintf(w, "\t\tand %d more elements\n", n-most)
+		}
+		fmt.Fprint(w, "\t}\n")
+	}
+	return err
+}
+
+// elementText is an element of a set.
+func elementText(set, e []byte) string {
+	key := fieldsText(attr32(set, unix.NFTA_SET_KEY_TYPE), value(e, unix.NFTA_SET_ELEM_KEY))
+	if end := value(e, setElemKeyEnd); end != nil {
+		key += "-" + fieldsText(attr32(set, unix.NFTA_SET_KEY_TYPE), end)
+	}
+	if flags := attr32(e, unix.NFTA_SET_ELEM_FLAGS); flags&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
+		key = "up to " + key
+	}
+	if verdict := attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT); verdict != nil {
+		do, _ := decided(int32(attr32(verdict, unix.NFTA_VERDICT_CODE)))
+		key += " : " + verdictText(do, text(attr(verdict, unix.NFTA_VERDICT_CHAIN)))
+	} else if data := value(e, unix.NFTA_SET_ELEM_DATA); data != nil {
+		key += " : " + fieldsText(attr32(set, unix.NFTA_SET_DATA_TYPE), data)
+	}
+	if c := kernel.RuleComment(attr(e, unix.NFTA_SET_ELEM_USERDATA)); c != "" {
+		key += " comment " + strconv.Quote(c)
+	}
+	return key
+}
+
+// fieldsText is a key or data. Nft(8) numbers the types of fields by six bits each, the last one lowest; in a
+// concatenation each begins at a multiple of four bytes.
+func fieldsText(types uint32, b []byte) string {
+	var fields []kernel.NFTType
+	for ; types != 0; types >>= 6 {
+		fields = append([]kernel.NFTType{kernel.NFTType(types & 0x3f)}, fields...)
+	}
+	var words []string
+	for i, t := range fields {
+		size := len(b)
+		if known := map[kernel.NFTType]int{kernel.NFTAddr: 4, kernel.NFTAddr6: 16, kernel.NFTEther: 6, kernel.NFTProto: 1,
+			kernel.NFTService: 2, kernel.NFTMark: 4, kernel.NFTIfname: 16}[t]; known != 0 && known <= size {
+			size = known
+		}
+		words = append(words, fieldText(t, b[:size]))
+		b = b[min(len(b), size+-size&3):]
+		if i+1 < len(fields) && len(b) == 0 {
+			break
+		}
+	}
+	if len(words) == 0 || len(b) > 0 {
+		words = append(words, fmt.Sprintf("0x%x", b))
+	}
+	return strings.Join(words, " . ")
+}
+
+func fieldText(t kernel.NFTType, b []byte) string {
+	switch a, ok := netip.AddrFromSlice(b); {
+	case ok && (t == kernel.NFTAddr || t == kernel.NFTAddr6):
+		return a.String()
+	case t == kernel.NFTEther && len(b) == 6:
+		return net.HardwareAddr(b).String()
+	case t == kernel.NFTProto && len(b) == 1:
+		return kernel.ProtoName(b[0])
+	case t == kernel.NFTService && len(b) == 2:
+		return valueText("port", b, nil)
+	case t == kernel.NFTIfname:
+		return strconv.Quote(text(b))
+	}
+	return fmt.Sprintf("0x%x", b)
+}
+
+// DumpLegacy writes the tables of ip_tables and ip6_tables, in nft(8)'s words.
+func DumpLegacy(ns *kernel.NS, w io.Writer) (err error) {
+	for _, v6 := range []bool{false, true} {
+		program := map[bool]string{false: "iptables-legacy", true: "ip6tables-legacy"}[v6]
+		for _, table := range []string{"raw", "mangle", "nat", "filter", "security"} {
+			info, b, lerr := ns.LegacyEntries(v6, table)
+			if err = errors.Join(err, lerr); lerr != nil || b == nil {
+				continue
+			}
+			fmt.Fprintf(w, "%s -t %s {\n", program, table)
+			for hook := range info.Hooks {
+				t, perr := parseLegacy(info, b, v6, hook)
+				if err = errors.Join(err, perr); perr != nil || info.ValidHooks>>hook&1 == 0 {
+					continue
+				}
+				policy := "accept"
+				if t.drops {
+					policy = "drop"
+				}
+				fmt.Fprintf(w, "\tchain %s policy %s {\n", builtIn(hook), policy)
+				dumpRules(w, t.chains[builtIn(hook)])
+				fmt.Fprint(w, "\t}\n")
+			}
+			if t, perr := parseLegacy(info, b, v6, len(info.Hooks)); perr == nil {
+				for _, name := range slices.Sorted(maps.Keys(t.chains)) {
+					if name != "" {
+						fmt.Fprintf(w, "\tchain %s {\n", name)
+						dumpRules(w, t.chains[name])
+						fmt.Fprint(w, "\t}\n")
+					}
+				}
+			}
+			fmt.Fprint(w, "}\n")
+		}
+	}
+	return err
+}
