@@ -117,8 +117,8 @@ command in a network of its own, list attachments, and preview a change before m
 		a.repairCommand(), a.firewallCommand(), a.installCommand(), a.warmCommand(),
 		a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.dnsCommand(), a.planCommand(),
-		a.doctorCommand(), a.inspectCommand(), a.graphCommand(), a.bundleCommand(), a.logCommand(), a.metricsCommand(), a.validateCommand(),
-		a.explainCommand(), a.environmentTopic(), a.pluginsCommand(), a.newGroup())
+		a.doctorCommand(), a.inspectCommand(), a.graphCommand(), a.bundleCommand(), a.logCommand(),
+		a.metricsCommand(), a.validateCommand(), a.explainCommand(), a.environmentTopic(), a.pluginsCommand(), a.newGroup())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {

@@ -92,7 +92,8 @@ func explain(err error) (exit int, hint string) {
 		return exitFailure, "That is the plugin's own failure; its file can be tried by itself: CNI_COMMAND=VERSION " +
 			ran.Path
 	}
-	return exitFailure, "If it stays when tried again, report it with this line and what `fairlead version` says."
+	return exitFailure, "If it stays when tried again, report it with this line and the file of " +
+		"`fairlead support-bundle --mask`."
 }
 
 const hintPrivilege = "Use sudo; or, to try it without, a throw-away host of your own: `fairlead host`."

@@ -192,18 +192,16 @@ func listFiles(w io.Writer, dir string) {
 // leads to is added where links are followed and it is a network's file: it might be any file of the host.
 func (c *collector) dir(top, dir, about string, links bool) {
 	const deepest = 4
-	if strings.Count(top, "/") > deepest {
+	all, more, err := filesIn(dir)
+	if errors.Is(err, fs.ErrNotExist) || strings.Count(top, "/") > deepest {
 		return
 	}
-	c.part(top+"/LISTING", "what lies in "+dir, func() ([]byte, error) {
-		var b bytes.Buffer
-		listFiles(&b, dir)
-		return b.Bytes(), nil
-	})
-	all, _, err := filesIn(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.bundle.Add(support.Part{Name: top, About: about, Err: err})
+	if more {
+		err = fmt.Errorf("%s has more than %d files", dir, mostFiles)
 	}
+	var list bytes.Buffer
+	listFiles(&list, dir)
+	c.bundle.Add(support.Part{Name: top + "/LISTING", About: "what lies in " + dir, Content: list.Bytes(), Err: err})
 	for _, e := range all {
 		name, path := top+"/"+e.Name(), filepath.Join(dir, e.Name())
 		switch {
