@@ -18,6 +18,23 @@ func colour(name string) string {
 	return map[string]string{ours: "#1f6feb", chained: "#0b3d91", reference: "#d1580b", floored: "#6e7781"}[name]
 }
 
+// label is what readers of a plot call a side.
+func label(name string) string {
+	switch name {
+	case ours:
+		return "Fairlead"
+	case chained:
+		return "Fairlead, one process"
+	case floored:
+		return "minimum of the kernel"
+	}
+	return name
+}
+
+// dark are the colours on a dark ground.
+const dark = `<style>@media (prefers-color-scheme: dark){svg{fill:#dfe6ee}svg>rect{fill:#14191f}` +
+	`[stroke="#d0d7de"]{stroke:#313c48}[fill="#0b3d91"]{fill:#9ec1ff}[stroke="#0b3d91"]{stroke:#9ec1ff}}</style>`
+
 const (
 	plotWidth, plotHeight = 720.0, 360.0
 	left, right           = 70.0, 190.0 // margins; the names stand at the right
@@ -48,6 +65,7 @@ func plot(title, horizontal, vertical string, places []string, curves []curve) s
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]g %[2]g" width="%[1]g" height="%[2]g" `+
 		`font-family="sans-serif" font-size="12" fill="#1f2328">`+"\n", plotWidth, plotHeight)
 	fmt.Fprintf(&b, "<title>%s</title>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#ffffff\"/>\n", title)
+	b.WriteString(dark + "\n")
 	text(left, 22, "start", ` font-size="15"`, title)
 	for _, v := range ticks(low, high) {
 		fmt.Fprintf(&b, `<path d="M%g %.1fH%g" stroke="#d0d7de"/>`+"\n", left, y(v), plotWidth-right)
@@ -62,7 +80,7 @@ func plot(title, horizontal, vertical string, places []string, curves []curve) s
 		draw(&b, c, x, y)
 	}
 	for i, at := range beside(curves, y) {
-		text(plotWidth-right+8, at+4, "start", fmt.Sprintf(` fill="%s"`, colour(curves[i].name)), curves[i].name)
+		text(plotWidth-right+8, at+4, "start", fmt.Sprintf(` fill="%s"`, colour(curves[i].name)), label(curves[i].name))
 	}
 	b.WriteString("</svg>\n")
 	return b.String()
@@ -76,7 +94,7 @@ func draw(b *strings.Builder, c curve, x func(int) float64, y func(float64) floa
 		}
 		path += fmt.Sprintf(" %.1f,%.1f", x(i), y(v))
 		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="3.5" fill="%s"><title>%s: %.3g</title></circle>`+"\n",
-			x(i), y(v), colour(c.name), c.name, v)
+			x(i), y(v), colour(c.name), label(c.name), v)
 	}
 	fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>`+"\n",
 		strings.TrimSpace(path), colour(c.name))
