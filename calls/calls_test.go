@@ -299,7 +299,7 @@ func TestParallel(t *testing.T) {
 	}
 	for _, file := range []string{path, Rotated(path)} {
 		if st, err := os.Stat(file); err != nil || st.Size() > size/2 {
-			t.Errorf("%s: %v, %v; want at most %d bytes", file, st.Size(), err, size/2)
+			t.Fatalf("%s: %v, %v; want at most %d bytes", file, st, err, size/2)
 		}
 	}
 }
@@ -377,22 +377,25 @@ func TestSince(t *testing.T) {
 	}
 }
 
-// A call that was stopped while it had the file locked is not waited for without an end.
+// A process that was stopped while it had the file locked keeps no other from writing, but from turning it over.
 func TestLocked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "calls.log")
 	s := Setting{To: path, Size: minSize}
 	if err := s.Write(example()); err != nil {
 		t.Fatal(err)
 	}
-	fd, err := openLocked(path)
-	if err != nil {
-		t.Fatal(err)
+	f, err := openLog(path)
+	if err != nil || f.waiting != nil {
+		t.Fatal(f, err)
 	}
-	if err := s.Write(example()); err == nil || !strings.Contains(err.Error(), "locked") {
-		t.Errorf("with the lock: %v", err)
-	}
-	unlock(fd)
 	if err := s.Write(example()); err != nil || len(lines(t, path)) != 2 {
+		t.Errorf("with the lock: %v, %d lines", err, len(lines(t, path)))
+	}
+	if err := appendLine(path, 600, []byte(strings.Repeat("x", 500))); err == nil || !strings.Contains(err.Error(), "locked") {
+		t.Errorf("a full file with the lock: %v", err)
+	}
+	f.close()
+	if err := s.Write(example()); err != nil || len(lines(t, path)) != 3 {
 		t.Errorf("without the lock: %v, %d lines", err, len(lines(t, path)))
 	}
 }

@@ -16,8 +16,6 @@ const errNoSpace = unix.ENOSPC
 
 func mkfifo(path string) error { return unix.Mkfifo(path, 0o600) }
 
-func unlock(fd int) { unix.Close(fd) }
-
 func mountSmall(t *testing.T, dir string, size int) {
 	t.Helper()
 	if err := unix.Mount("small", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {

@@ -31,8 +31,11 @@ func (s Setting) Path() string {
 	return File
 }
 
-// patience is what a journald that does not read, or another call that writes, is waited for.
-const patience = 100 * time.Millisecond
+// patience is what a journald that does not read is waited for, and lockPatience another call that writes.
+const (
+	patience     = 100 * time.Millisecond
+	lockPatience = time.Second
+)
 
 // send sends a datagram. These are system calls of our own: package net costs four more.
 func send(socket string, b []byte) error {
@@ -56,7 +59,8 @@ func send(socket string, b []byte) error {
 func Rotated(path string) string { return path + ".1" }
 
 // appendLine appends a line to the file by one write. Before that would be longer than most bytes, it becomes Rotated. Who
-// writes or renames has the file locked, so that no line is lost and no file is longer.
+// writes or renames has the file locked, so that no line is lost and no file is longer. A process that was stopped while it
+// had the lock costs others lockPatience: they append without it, while there is room.
 func appendLine(path string, most int64, line []byte) error {
 	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: err} }
 	if int64(len(line)) > most {
@@ -64,12 +68,12 @@ func appendLine(path string, most int64, line []byte) error {
 	}
 	const tries = 1000 // each is another call's rotation
 	for range tries {
-		fd, err := openLocked(path)
+		f, err := openLog(path)
 		if err != nil {
 			return fail(err)
 		}
-		again, err := appendTo(fd, path, most, line)
-		syscall.Close(fd) // and the lock with it
+		again, err := f.append(path, most, line)
+		f.close()
 		if err != nil {
 			return fail(err)
 		}
@@ -80,10 +84,16 @@ func appendLine(path string, most int64, line []byte) error {
 	return fail(errors.New("others fill it faster than it can be written"))
 }
 
-// appendTo writes the line to the locked file, if that is still the one at path and has room, or makes room.
-func appendTo(fd int, path string, most int64, line []byte) (again bool, err error) {
+// A logFile is the file that lines are appended to.
+type logFile struct {
+	fd      int
+	waiting chan error // for the lock, which another process has; nil: it is ours
+}
+
+// append writes the line, if the file is still the one at path and has room, or makes room.
+func (f logFile) append(path string, most int64, line []byte) (again bool, err error) {
 	var own, now syscall.Stat_t
-	if err := syscall.Fstat(fd, &own); err != nil {
+	if err := syscall.Fstat(f.fd, &own); err != nil {
 		return false, err
 	}
 	if err := syscall.Lstat(path, &now); err != nil && !errors.Is(err, syscall.ENOENT) {
@@ -91,62 +101,77 @@ func appendTo(fd int, path string, most int64, line []byte) (again bool, err err
 	} else if err != nil || now.Ino != own.Ino || now.Dev != own.Dev {
 		return true, nil
 	}
+	full := own.Size+int64(len(line)) > most
 	switch {
 	case own.Mode&syscall.S_IFMT != syscall.S_IFREG:
 		return false, errors.New("it is no regular file")
 	case own.Uid != uint32(os.Geteuid()) || own.Nlink != 1:
 		return false, errors.New("it belongs to another user, or has a second name")
-	case own.Size+int64(len(line)) > most:
+	case full && f.waiting != nil:
+		return false, fmt.Errorf("it is full, and another process has locked it for more than %v", lockPatience)
+	case full:
 		return true, syscall.Rename(path, Rotated(path))
 	}
-	n, err := syscall.Write(fd, line)
+	n, err := syscall.Write(f.fd, line)
 	if n > 0 && n < len(line) { // the disk is full: no half a line stays
-		return false, errors.Join(err, syscall.ENOSPC, syscall.Ftruncate(fd, own.Size))
+		err = errors.Join(err, syscall.ENOSPC)
+		if f.waiting == nil {
+			err = errors.Join(err, syscall.Ftruncate(f.fd, own.Size))
+		}
 	}
 	return false, err
 }
 
-// openLocked opens and locks the file. One that is a symbolic link is none of ours, and a pipe is not waited for.
-func openLocked(path string) (int, error) {
+// close closes the file, and the lock goes with it.
+func (f logFile) close() {
+	if f.waiting == nil {
+		syscall.Close(f.fd)
+		return
+	}
+	go func() { // until then the number is taken
+		<-f.waiting
+		syscall.Close(f.fd)
+	}()
+}
+
+// openLog opens and locks the file. One that is a symbolic link is none of ours, and a pipe is not waited for.
+func openLog(path string) (f logFile, err error) {
 	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_APPEND | syscall.O_NOFOLLOW | syscall.O_NONBLOCK |
 		syscall.O_CLOEXEC
-	fd, err := syscall.Open(path, flags, 0o600)
+	f.fd, err = syscall.Open(path, flags, 0o600)
 	if errors.Is(err, syscall.ENOENT) {
 		dir := filepath.Dir(path)
 		if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-			return 0, err
+			return f, err
 		}
 		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return 0, err
+			return f, err
 		}
-		fd, err = syscall.Open(path, flags, 0o600)
+		f.fd, err = syscall.Open(path, flags, 0o600)
 	}
 	if err != nil {
-		return 0, err
+		return f, err
 	}
-	if err = syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB); err == nil {
-		return fd, nil
+	if err = syscall.Flock(f.fd, syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+		err = f.wait()
 	}
-	if !errors.Is(err, syscall.EWOULDBLOCK) {
-		syscall.Close(fd)
-		return 0, err
+	if err != nil {
+		syscall.Close(f.fd)
 	}
-	locked := make(chan error, 1)
+	return f, err
+}
+
+// wait waits for the lock.
+func (f *logFile) wait() error {
+	fd, locked := f.fd, make(chan error, 1)
 	go func() { locked <- syscall.Flock(fd, syscall.LOCK_EX) }()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(lockPatience)
 	defer timer.Stop()
 	select {
-	case err = <-locked:
-	case <-timer.C: // its holder was stopped, or hangs
-		go func() { // until then the number is taken
-			<-locked
-			syscall.Close(fd)
-		}()
-		return 0, fmt.Errorf("it is locked for more than %v", patience)
+	case err := <-locked:
+		return err
+	case <-timer.C:
+		f.waiting = locked
+		return nil
 	}
-	if err != nil {
-		syscall.Close(fd)
-		return 0, err
-	}
-	return fd, nil
 }
