@@ -21,20 +21,21 @@ func (a *app) logCommand() *cobra.Command {
 	var f logFlags
 	c := &cobra.Command{
 		Use: "log [CONTAINER]", GroupID: "look", Args: operands("[CONTAINER]"),
-		Short: "Show the calls of plugins: when, for whom, how long, and how they ended",
-		Long: `Show the calls of plugins that were written down, of all containers or of CONTAINER: a pod as NAMESPACE/NAME,
-podman's name, an ID or its beginning, or NET/ID; also of one that is gone. A call has its time, verb, plugin, network,
-container and interface, how long it took, the steps that took more than 1 ms, and the error.
+		Short: "Show the calls of plugins: when, for which container, how long, and with what error",
+		Long: `Show the logged calls of plugins, for all containers or for CONTAINER: a pod as NAMESPACE/NAME, podman's name, an
+ID or its beginning, or NET/ID. The container may be gone. For each call, the log has the time, verb, plugin, network,
+container and interface, the duration, the steps that took more than 1 ms, and the error.
 
-Calls are written down where the setting says so: the variable ` + calls.Variable + ` of the runtime's environment, or else the key
-"` + calls.Key + `" of ` + calls.Settings + `, such as {"log": "all"}. A setting is one or more of these, with commas between them:
+Logging is off by default. The setting is the variable ` + calls.Variable + ` in the environment of the runtime, or the key
+"` + calls.Key + `" of ` + calls.Settings + `, for example {"log": "all"}. It is one or more of these words, separated by commas:
 
-  off, errors, all       no call; those that failed; all
-  journald, file, PATH   where to: the journal, ` + calls.File + `, or a file of
-                         that name; default: the journal where journald runs, else the file
-  20M                    what the files may take: with K, M or G; default 20M
+  off, errors, all       log no call, the calls that fail, or all calls
+  journald, file, PATH   log to the journal, to ` + calls.File + `, or to the file PATH;
+                         default: the journal if journald runs, else the file
+  20M                    the maximum size of the files together, with K, M or G; default 20M
 
-This command reads where the same setting says; the journal by journalctl. docs/log.md lists all fields.`,
+This command reads the log that the same setting names, and runs journalctl to read the journal. docs/log.md lists all
+fields.`,
 		Example: `  fairlead log --errors --since 1h
   fairlead log default/web-0
   fairlead log --follow -o json            a document a line`,
@@ -83,7 +84,7 @@ func (a *app) log(container string, f logFlags) error {
 	}
 	if !known {
 		return fail(exitNotFound, "`fairlead log` lists the calls of all containers.",
-			"no call of container %q is written down, and it is not attached", container)
+			"no call for container %q is logged, and it is not attached", container)
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(l calls.Line) bool { return !wanted(l) || !is(l) })
 	if a.json() {
@@ -95,11 +96,11 @@ func (a *app) log(container string, f logFlags) error {
 	switch {
 	case len(shown) > 0:
 	case len(all) > 0:
-		a.print("no such call is written down\n")
+		a.print("no logged call matches\n")
 	default:
-		a.print("no call is written down\n")
+		a.print("no call is logged\n")
 		if log.off {
-			a.note(`calls are written down after: echo '{"log": "all"}' > ` + calls.Settings + " (fairlead log --help)")
+			a.note(`to log calls: echo '{"log": "all"}' > ` + calls.Settings + " (fairlead log --help)")
 		}
 	}
 	return nil

@@ -26,24 +26,24 @@ func (a *app) metricsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "metrics", GroupID: "look", Args: operands(""),
 		Short: "Print metrics for Prometheus: attachments, addresses, calls of plugins, repairs",
-		Long: `Print metrics in the text format of Prometheus: attachments and leases by state, how full each range is, how long
-calls of plugins took and how they failed, and the last repair. Those of calls come from the log of calls: they are
-there where that is on (fairlead log --help).
+		Long: `Print metrics in the text format of Prometheus: attachments and leases by state, the use of each range,
+durations and errors of plugin calls, and the last repair. Durations and errors come from the log of calls, so
+logging has to be on (fairlead log --help).
 
---textfile writes a file for the textfile collector of node_exporter, in one step; a timer runs the command each
-minute. --listen answers HTTP on a Unix socket of mode 0600, until a signal; where systemd opened the socket, it
-takes that one. docs/metrics.md lists all metrics.
+--textfile writes a file for the textfile collector of node_exporter, and replaces the former file in one step: have a
+timer run the command each minute. --listen serves HTTP on a Unix socket of mode 0600 until a signal; if systemd
+opened a socket for the command, it serves that socket. docs/metrics.md lists all metrics.
 
-The exit status is 1 if something could not be seen. fairlead_problems counts that, too.`,
+The exit status is 1 if the command could not read something, which fairlead_problems counts.`,
 		Example: `  fairlead metrics
   fairlead metrics --textfile /var/lib/node_exporter/fairlead.prom
   fairlead metrics --listen unix:/run/fairlead-metrics.sock`,
 		RunE: func(c *cobra.Command, args []string) error { return a.metrics(f) },
 	}
-	c.Flags().StringVar(&f.textfile, "textfile", "", "write to `FILE`, mode 0644, and not to stdout")
-	c.Flags().StringVar(&f.listen, "listen", "", "answer HTTP on unix:`PATH`")
+	c.Flags().StringVar(&f.textfile, "textfile", "", "write to `FILE` with mode 0644 instead of stdout")
+	c.Flags().StringVar(&f.listen, "listen", "", "serve HTTP on unix:`PATH`")
 	c.Flags().BoolVar(&f.drift, "drift", false,
-		"count attachments that are not as they should be, too; that takes about 1 ms for each attachment")
+		"also count attachments that differ from their plan, in about 1 ms for each attachment")
 	return c
 }
 

@@ -129,7 +129,7 @@ func (a *app) recordRepair(report *repair.Report) {
 		err = replaceFile(repairFile, doc, 0o600)
 	}
 	if err != nil {
-		a.note("what this repair came to is not kept for `fairlead metrics`: %v", err)
+		a.note("the result of this repair is not kept for `fairlead metrics`: %v", err)
 	}
 }
 

@@ -21,22 +21,22 @@ func metricKinds() []metricKind {
 	return []metricKind{
 		{"fairlead_build_info", "gauge", "version", "The program that made these metrics; the value is 1"},
 		{"fairlead_attachments", "gauge", "network state",
-			"Attachments by state: alive; gone: the network namespace is, and gc removes what is left; or unknown"},
+			"Attachments by state: alive, gone (the network namespace no longer exists) or unknown"},
 		{"fairlead_attachments_drifted", "gauge", "network",
-			"Attachments that are not as they should be, as fairlead repair --dry-run finds them; only with --drift"},
+			"Attachments that differ from their plan, as fairlead repair --dry-run finds them; only with --drift"},
 		{"fairlead_pool_addresses", "gauge", "network range", "Addresses of a range of host-local"},
 		{"fairlead_pool_used_addresses", "gauge", "network range", "Addresses that are in use"},
 		{"fairlead_pool_available_addresses", "gauge", "network range", "Addresses that the next containers can get"},
 		{"fairlead_leases", "gauge", "network state",
-			"Leases of host-local by the state of their containers: alive, gone (a leak, which gc --gone removes) or unknown"},
-		{"fairlead_call_duration_seconds", "histogram", "verb plugin", "How long calls of plugins took, by the log of calls"},
+			"Leases of host-local by the state of their container: alive, unknown, or gone (a leak: run fairlead gc --gone)"},
+		{"fairlead_call_duration_seconds", "histogram", "verb plugin", "Durations of plugin calls, from the log of calls"},
 		{"fairlead_call_errors_total", "counter", "verb plugin code",
-			"Calls of plugins that failed, by the code of the error, by the log of calls"},
-		{"fairlead_last_repair_timestamp_seconds", "gauge", "", "When the last fairlead repair since boot began"},
-		{"fairlead_last_repair_duration_seconds", "gauge", "", "How long it took"},
-		{"fairlead_last_repair_success", "gauge", "", "1 if all was as it should be after it, else 0"},
-		{"fairlead_last_repair_attachments", "gauge", "state", "Attachments by what it found or made of them"},
-		{"fairlead_problems", "gauge", "", "What could not be seen for these metrics; stderr says what"},
+			"Plugin calls that failed, by error code, from the log of calls"},
+		{"fairlead_last_repair_timestamp_seconds", "gauge", "", "Start of the last fairlead repair since boot"},
+		{"fairlead_last_repair_duration_seconds", "gauge", "", "Duration of that repair"},
+		{"fairlead_last_repair_success", "gauge", "", "1 if nothing was broken after that repair, else 0"},
+		{"fairlead_last_repair_attachments", "gauge", "state", "Attachments by what that repair found or did"},
+		{"fairlead_problems", "gauge", "", "Sources that could not be read for these metrics; stderr names them"},
 	}
 }
 
@@ -124,7 +124,7 @@ func MetricsPage() []byte {
 	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/metricstext.go. Do not edit. -->
 # Metrics
 
-` + "`fairlead metrics`" + ` prints what a node's container networks are like, in the text format of Prometheus:
+` + "`fairlead metrics`" + ` prints metrics of a node's container networks in the text format of Prometheus:
 
 ` + "```" + `
 fairlead metrics                                                   # to look at
@@ -133,16 +133,16 @@ fairlead metrics --listen unix:/run/fairlead-metrics.sock          # HTTP on a s
 curl --unix-socket /run/fairlead-metrics.sock http://fairlead/metrics
 ` + "```" + `
 
-` + "`--textfile`" + ` puts the whole file in place in one step, with mode 0644, for node_exporter is another user. The directory
-is the one of its flag ` + "`--collector.textfile.directory`" + `. The socket of ` + "`--listen`" + ` has mode 0600; a socket
-that systemd opened is taken over.
+` + "`--textfile`" + ` replaces the file in one step. Its mode is 0644, because node_exporter runs as another user. Choose a file in the
+directory that node_exporter has in ` + "`--collector.textfile.directory`" + `. The socket of ` + "`--listen`" + ` has mode 0600. If systemd
+opened a socket for the command, the command serves that socket.
 
-Metrics of calls need the [log of calls](log.md) to be on: ` + "`all`" + ` for durations, ` + "`errors`" + ` for errors alone. They count
-since boot, or since the log was turned on. What was read of the log is kept in ` + "`" + countFile + "`" + `; so all of these
-commands see the same counts, and each run reads only what is new. The log must not be turned over twice between two runs.
+Durations and errors of calls need the [log of calls](log.md): set it to ` + "`all`" + ` for both, or to ` + "`errors`" + ` for errors
+alone. They count calls since boot. The command keeps the counts in ` + "`" + countFile + "`" + `, so that all runs continue
+them, and each run reads only new lines. If the log rotates twice between two runs, the lines of the first file are not counted.
 
-The command asks the runtime's cache, leases and files; it sends no packet and changes nothing else. What could not be seen is left out,
-named on stderr, and counted by ` + "`fairlead_problems`" + `; the exit status is 1 then.
+The command reads the runtime's cache, leases and files. It sends no packet. It leaves out what it cannot read, names it on
+stderr, counts it in ` + "`fairlead_problems`" + `, and exits with status 1.
 
 | metric | type | labels | is |
 |---|---|---|---|

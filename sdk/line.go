@@ -16,7 +16,7 @@ func (s *site) begin(p Plugin, e environment) {
 	}
 	line, err := calls.Begin(e.vars)
 	if err != nil {
-		slog.Warn("calls are not written down: " + err.Error())
+		slog.Warn("calls are not logged: " + err.Error())
 	}
 	if line == nil {
 		return
@@ -48,7 +48,7 @@ func (s *site) end(failed error) {
 		code, message = int(doc.Code), doc.Error()
 	}
 	if err := s.line.End(code, message); err != nil {
-		slog.Warn("the call is answered all the same: it cannot be written down: " + err.Error())
+		slog.Warn("this call cannot be logged, which does not fail it: " + err.Error())
 	}
 }
 
