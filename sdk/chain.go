@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -202,6 +203,7 @@ func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
 		defer stop()
 	}
 	prev := c.conf.PrevResult
+	var before []byte
 	for i, l := range c.links {
 		if !c.given.Version.AtLeast(spec.V030) {
 			prev = nil
@@ -221,8 +223,17 @@ func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
 		}
 		prev = result
 		prev.CNIVersion = c.given.Version
+		if !l.leavesLinks() || !bytes.Equal(out, before) {
+			c.seen = nil
+		}
+		before = out
 	}
 	return out, nil
+}
+
+// leavesLinks reports whether a plugin that says nothing new in its result has changed no link that is listed there.
+func (l innerPlugin) leavesLinks() bool {
+	return l.here != nil && l.here.role == chained && l.here.journal == nil // which runs commands
 }
 
 // takeBack is DEL of the plugins whose ADD was done, the last one first.

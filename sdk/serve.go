@@ -275,9 +275,9 @@ type site struct {
 	swept bool        // GC has been over the kinds of all plugins
 	line  *calls.Call // the call that is written down; nil: none is
 
-	// checked is what CHECK has seen of the links on the host: all plugins of a chain are given the same result, and
-	// change nothing.
-	checked *Links
+	// seen is what the last plugin of a chain has seen of the links on the host, as long as it holds for the next one:
+	// in CHECK all are given the same result, and change nothing.
+	seen *Links
 }
 
 // serve runs the verb, and has it written down where the plugin does that.

@@ -144,8 +144,8 @@ func (r *Request) hostSide() []string {
 // lookUpHostLinks asks the kernel about the links that Prev lists on the host, and about the one that leads to the
 // container.
 func (c *call) lookUpHostLinks() (err error) {
-	if c.checked != nil {
-		c.r.Links = *c.checked
+	if c.seen != nil {
+		c.r.Links = *c.seen
 		return nil
 	}
 	c.r.Links = Links{}
@@ -178,9 +178,7 @@ func (c *call) lookUpHostLinks() (err error) {
 			c.r.Missing = append(c.r.Missing, name)
 		}
 	}
-	if c.r.verb == "CHECK" {
-		c.checked = &c.r.Links
-	}
+	c.seen = &c.r.Links
 	return nil
 }
 
