@@ -103,8 +103,7 @@ func (n *NFT) settled(qs []*question, found []*NFTElem) error {
 
 // EndsElements reports whether it is known that the kernel can make elements end.
 func EndsElements() bool {
-	answer, _ := os.ReadFile(endingRecord())
-	return string(answer) == "1"
+	return readLine(endingRecord()) == "1"
 }
 
 // endingRecord is the file that has what is known of it until the next boot.
@@ -113,8 +112,8 @@ func endingRecord() string { return filepath.Join(RunDir, "nft-ending") }
 // CanEnd is EndsElements where something is to be made: where nothing is known it is tried, in a table that is gone
 // again by then, killed or not.
 func (n *NFT) CanEnd() bool {
-	if answer, _ := os.ReadFile(endingRecord()); len(answer) == 1 {
-		return answer[0] == '1'
+	if answer := readLine(endingRecord()); len(answer) == 1 {
+		return answer == "1"
 	}
 	ends, err := n.tryEnding()
 	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // which say that it is too old

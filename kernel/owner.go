@@ -110,16 +110,23 @@ func UUID(o spec.Owner) (u [16]byte) {
 	return u
 }
 
-// machineID is what this machine is told from others by. It is read by hand: os.ReadFile takes three times as
-// many system calls, and every ADD asks for some addresses.
-func machineID() string {
+// readLine is what stands in a small file; empty where it cannot be read. It is read by hand: os.ReadFile takes three
+// times as many system calls, and every ADD reads some.
+func readLine(path string) string {
 	var buf [64]byte
-	if fd, err := unix.Open("/etc/machine-id", unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
-		n, _ := unix.Read(fd, buf[:])
-		unix.Close(fd)
-		if id := bytes.TrimSpace(buf[:max(n, 0)]); len(id) > 0 {
-			return string(id)
-		}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	n, _ := unix.Read(fd, buf[:])
+	return string(bytes.TrimSpace(buf[:max(n, 0)]))
+}
+
+// machineID is what this machine is told from others by.
+func machineID() string {
+	if id := readLine("/etc/machine-id"); id != "" {
+		return id
 	}
 	name, _ := os.Hostname()
 	return name

@@ -152,10 +152,7 @@ func create(path string) (*os.File, error) {
 			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 		}
 		f := os.NewFile(uintptr(fd), path)
-		ctx, cancel := context.WithTimeout(context.Background(), lockBound)
-		err = flock(ctx, f, unix.LOCK_EX)
-		cancel()
-		if err != nil {
+		if err = flock(context.Background(), lockBound, f, unix.LOCK_EX); err != nil {
 			return nil, err
 		}
 		var open, there unix.Stat_t
@@ -349,18 +346,18 @@ func lockWithin(ctx context.Context, bound time.Duration, name string, how int) 
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	if err := flock(ctx, f, how); err != nil {
+	if err := flock(ctx, bound, f, how); err != nil {
 		return nil, err
 	}
 	return func() { f.Close() }, nil
 }
 
-// flock locks an open file, or closes it.
-func flock(ctx context.Context, f *os.File, how int) error {
+// flock locks an open file, or closes it. As a rule the lock is free, and there is no bound to be set up.
+func flock(ctx context.Context, bound time.Duration, f *os.File, how int) error {
 	err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+		ctx, cancel := context.WithTimeout(ctx, bound)
+		defer cancel()
 		if ctx.Err() != nil {
 			f.Close()
 			return fmt.Errorf("wait for the lock %s: %w", f.Name(), ctx.Err())
@@ -395,10 +392,11 @@ func flock(ctx context.Context, f *os.File, how int) error {
 func lockFile(path string) (*os.File, error) {
 	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
-		var f *os.File
-		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600); err == nil {
-			return f, nil
+		var fd int // not by os.OpenFile, see create
+		if fd, err = unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600); err == nil {
+			return os.NewFile(uintptr(fd), path), nil
 		}
+		err = &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	unmade := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 	for dir := filepath.Dir(path); unmade; dir = filepath.Dir(dir) {

@@ -38,7 +38,7 @@ func readPlain(path string, most int64, stat func(string) (os.FileInfo, error), 
 	if !st.Mode().IsRegular() {
 		return fail("it is %w but %s", ErrNotPlain, typeOf(st.Mode()))
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY|flags, 0)
+	f, err := openAnyway(path, syscall.O_RDONLY|syscall.O_NOCTTY|flags)
 	if errors.Is(err, syscall.ELOOP) {
 		return fail("it is %w but %s", ErrNotPlain, typeOf(fs.ModeSymlink))
 	}
@@ -63,6 +63,24 @@ func readPlain(path string, most int64, stat func(string) (os.FileInfo, error), 
 		return fail("it is %w of ours: it has more than %d bytes", ErrNotPlain, most)
 	}
 	return b.Bytes(), nil
+}
+
+// openAnyway opens what has the name, a pipe too, without waiting. It is not os.OpenFile, which would set the runtime's
+// poller up for it: that takes a plugin's call longer than to read the file.
+func openAnyway(path string, flags int) (*os.File, error) {
+	for {
+		fd, err := syscall.Open(path, flags|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err == nil {
+			err = syscall.SetNonblock(fd, false)
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		return os.NewFile(uintptr(fd), path), nil
+	}
 }
 
 func typeOf(m fs.FileMode) string {
