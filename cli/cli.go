@@ -24,7 +24,7 @@ func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
 	a.ctx, a.cancel = context.WithCancelCause(context.Background())
 	defer a.cancel(nil)
 	root := a.root()
-	root.SetArgs(args)
+	root.SetArgs(arrows(args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -117,7 +117,7 @@ command in a network of its own, list attachments, and preview a change before m
 		a.repairCommand(), a.firewallCommand(), a.installCommand(), a.warmCommand(),
 		a.versionCommand(),
 		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.dnsCommand(), a.planCommand(),
-		a.doctorCommand(), a.inspectCommand(), a.graphCommand(), a.bundleCommand(), a.logCommand(),
+		a.doctorCommand(), a.inspectCommand(), a.traceCommand(), a.graphCommand(), a.bundleCommand(), a.logCommand(),
 		a.metricsCommand(), a.validateCommand(), a.explainCommand(), a.environmentTopic(), a.pluginsCommand(), a.newGroup())
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

@@ -1,9 +1,7 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/trace"
 )
 
 // answerTime is how long a probe waits for an answer. Each is sent twice.
@@ -177,48 +176,13 @@ func dial(to netip.Addr, port uint16) error {
 }
 
 // ping sends an echo request, twice, and waits for its answer.
-func ping(to netip.Addr) error {
-	network, ask, answer := "ip4:icmp", byte(8), byte(0)
-	if to.Is6() {
-		network, ask, answer = "ip6:ipv6-icmp", 128, 129
-	}
-	conn, err := net.DialIP(network, nil, &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	echo := []byte{ask, 0, 0, 0, byte(os.Getpid() >> 8), byte(os.Getpid()), 0, 1}
-	if to.Is4() { // of IPv6 the kernel fills it in
-		binary.BigEndian.PutUint16(echo[2:], checksum(echo))
-	}
-	for range 2 {
-		if _, err = conn.Write(echo); err != nil {
-			return err
-		}
-		conn.SetReadDeadline(time.Now().Add(answerTime))
-		for buf := make([]byte, 1500); err == nil; {
-			var n int
-			if n, _, err = conn.ReadFromIP(buf); err != nil || n < 8 {
-				break
-			}
-			if buf[0] == answer && bytes.Equal(buf[4:8], echo[4:8]) {
-				return nil
-			}
+func ping(to netip.Addr) (err error) {
+	for number := range uint16(2) {
+		if err = trace.Echo(to, number, answerTime); err == nil {
+			return nil
 		}
 	}
 	return err
-}
-
-// checksum is that of RFC 1071, of an even number of bytes.
-func checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }
 
 // askName asks a server for the name servers of the root, twice. Any answer is one.

@@ -1,11 +1,14 @@
 package kernel
 
 import (
+	"bytes"
+	"net"
 	"os"
 	"runtime"
 	"slices"
 	"unsafe"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,4 +47,23 @@ func (ns *NS) PortIndexes(bridge string) (indexes []int32, err error) {
 	}
 	runtime.KeepAlive(&args)
 	return slices.DeleteFunc(list[:], func(index int32) bool { return index == 0 }), nil
+}
+
+// PortOf is the index of the port behind which a bridge knows a MAC address; zero where it knows none.
+func (ns *NS) PortOf(bridge int, mac net.HardwareAddr) (port int, err error) {
+	msgs, err := ns.dump(unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
+		req := ns.Request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		head := make([]byte, sizeofNdMsg)
+		head[0] = unix.AF_BRIDGE
+		req.AddData(rawData(head))
+		req.AddData(attrU32(unix.NDA_MASTER, uint32(bridge)))
+		return req
+	})
+	for _, b := range msgs {
+		m := Message{unix.RTM_NEWNEIGH, b}
+		if n := m.Neighbour(); bytes.Equal(n.MAC, mac) && n.Link != bridge {
+			port = n.Link
+		}
+	}
+	return port, err
 }

@@ -28,6 +28,7 @@ type Neighbour struct {
 const (
 	Permanent = unix.NUD_PERMANENT
 	NoARP     = unix.NUD_NOARP
+	Failed    = unix.NUD_FAILED
 )
 
 const (

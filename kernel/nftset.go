@@ -42,6 +42,9 @@ const (
 	TCP  = 6
 	UDP  = 17
 	SCTP = 132
+
+	ICMP   = 1
+	ICMPv6 = 58
 )
 
 // ParseProto is the number of tcp, udp or sctp.
@@ -57,7 +60,7 @@ func ParseProto(name string) (byte, bool) {
 	return 0, false
 }
 
-// ProtoName is the name of a protocol that ParseProto knows, else its number.
+// ProtoName is the name of a protocol that ParseProto knows, or of ICMP, else its number.
 func ProtoName(proto byte) string {
 	switch proto {
 	case TCP:
@@ -66,6 +69,10 @@ func ProtoName(proto byte) string {
 		return "udp"
 	case SCTP:
 		return "sctp"
+	case ICMP:
+		return "icmp"
+	case ICMPv6:
+		return "ipv6-icmp"
 	}
 	return strconv.Itoa(int(proto))
 }

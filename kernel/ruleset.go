@@ -13,6 +13,7 @@ type BaseChain struct {
 	Family   byte // unix.NFPROTO_INET, …
 	Table    string
 	Name     string
+	Type     string // filter, nat, route
 	Hook     uint32 // unix.NF_INET_FORWARD, …
 	Priority int32
 	Drops    bool // what no rule decides about is dropped
@@ -46,6 +47,7 @@ func (n *NFT) BaseChains() (all []BaseChain, err error) {
 			Family:   family,
 			Table:    text(attr(body, unix.NFTA_CHAIN_TABLE)),
 			Name:     text(attr(body, unix.NFTA_CHAIN_NAME)),
+			Type:     text(attr(body, unix.NFTA_CHAIN_TYPE)),
 			Hook:     attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
 			Priority: int32(attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
 			Drops:    dropPolicy(body),

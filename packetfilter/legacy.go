@@ -157,9 +157,9 @@ func (r *legacyRule) run(w *walk) []branch {
 		case "daddr":
 			have = w.addr(w.p.Dst)
 		case "iifname":
-			have = linkName(w.p.In)
+			have = w.inName()
 		case "oifname":
-			have = linkName(w.p.Out)
+			have = w.outName()
 		default:
 			have = w.proto()
 		}
@@ -206,8 +206,13 @@ func (r *legacyRule) matches(fn func(name string, rev byte, info []byte)) {
 // do is what the target does.
 func (r *legacyRule) do(w *walk, sure tri) branch {
 	if name := r.name(); name != "" {
-		do, why := w.target(name, uint32(r.b[r.target+31]), r.b[r.target+32:], sure)
-		return branch{do: do, why: why}
+		rev, info := uint32(r.b[r.target+31]), r.b[r.target+32:]
+		do, why := w.target(name, rev, info, sure)
+		b := branch{do: do, why: why}
+		if do == toTranslate {
+			b.to = w.targetTranslation(name, rev, info)
+		}
+		return b
 	}
 	isGoto := byte(2)
 	if r.table.v6 {

@@ -66,6 +66,20 @@ func (b bits) write(at int, field bits) {
 	copy(b.known[at:], field.known)
 }
 
+// headers writes down what is known of the packet's headers.
+func (w *walk) headers() { w.ll, w.ip, w.th = w.ethernet(), w.network(), w.transport() }
+
+// ethernet is the frame's header, where the addresses are known.
+func (w *walk) ethernet() bits {
+	h, none := unknown(14), [6]byte{}
+	for at, mac := range map[int][6]byte{0: w.p.DstMAC, 6: w.p.SrcMAC} {
+		if mac != none {
+			h.write(at, exactly(mac[:]...))
+		}
+	}
+	return h
+}
+
 // network is the packet's IP header: without options, and not a fragment.
 func (w *walk) network() bits {
 	if w.p.is6() {
@@ -119,6 +133,8 @@ func (m *machine) payload(d []byte) bool {
 	}
 	var h bits
 	switch base {
+	case unix.NFT_PAYLOAD_LL_HEADER:
+		h = m.w.ll
 	case unix.NFT_PAYLOAD_NETWORK_HEADER:
 		h = m.w.ip
 	case unix.NFT_PAYLOAD_TRANSPORT_HEADER:
@@ -151,21 +167,31 @@ func (m *machine) meta(d []byte) bool {
 	case unix.NFT_META_MARK:
 		b = w.mark
 	case unix.NFT_META_IIF:
-		b = w.index(w.p.In)
+		if b = w.index(w.p.In); w.noIn() {
+			b = native(0)
+		}
 	case unix.NFT_META_OIF:
-		b = w.index(w.p.Out)
+		if b = w.index(w.p.Out); w.noOut() {
+			b = native(0)
+		}
 	case unix.NFT_META_IIFNAME:
-		b = linkName(w.p.In)
+		b = w.inName()
 	case unix.NFT_META_OIFNAME:
-		b = linkName(w.p.Out)
+		b = w.outName()
 	case unix.NFT_META_SKUID, unix.NFT_META_SKGID, unix.NFT_META_CGROUP:
-		return false // a forwarded packet has no socket
+		if !w.p.Local && w.hook != unix.NF_INET_LOCAL_IN {
+			return false // a forwarded packet has no socket
+		}
+	case metaIifkind:
+		if l, err := w.ns.Link(w.p.In); err == nil {
+			b = exactly(append([]byte(l.Kind), make([]byte, 16)...)[:16]...)
+		}
 	case unix.NFT_META_NFPROTO:
-		b = exactly(w.family())
+		b = exactly(w.pf)
 	case unix.NFT_META_L4PROTO:
 		b = w.proto()
 	case unix.NFT_META_PKTTYPE:
-		if w.p.Dst.IsValid() && !w.p.Dst.IsMulticast() {
+		if w.pf != unix.NFPROTO_BRIDGE && w.p.Dst.IsValid() && !w.p.Dst.IsMulticast() {
 			b = exactly(0) // unicast to us, by its MAC address
 		}
 	}
@@ -196,9 +222,12 @@ func (w *walk) index(name string) bits {
 
 // The bits of conntrack's state and status, from linux/netfilter/nf_conntrack_common.h.
 const (
+	ctStateInvalid     = 1 << 0
 	ctStateEstablished = 1 << 1
 	ctStateNew         = 1 << 3
+	ctStateUntracked   = 1 << 6
 
+	ctStatusExpected  = 1 << 0
 	ctStatusSeenReply = 1 << 1
 	ctStatusAssured   = 1 << 2
 	ctStatusConfirmed = 1 << 3
@@ -206,7 +235,12 @@ const (
 )
 
 func (w *walk) ctState() uint32 {
-	if w.p.Reply {
+	switch {
+	case w.untracked == yes:
+		return ctStateUntracked
+	case w.early:
+		return ctStateInvalid
+	case w.p.Reply:
 		return ctStateEstablished
 	}
 	return ctStateNew
@@ -222,43 +256,67 @@ func (w *walk) ctStatus() bits {
 	if w.p.Reply {
 		value |= ctStatusSeenReply | ctStatusConfirmed
 	} else {
-		sure |= ctStatusAssured
+		sure |= ctStatusAssured | ctStatusExpected // what is expected is related, and not new
 	}
 	return bits{native(value).v, native(sure).v}
 }
 
 func (m *machine) ct(d []byte) bool {
+	w, key, direction := m.w, attr32(d, unix.NFTA_CT_KEY), attr(d, unix.NFTA_CT_DIRECTION)
 	if attr(d, unix.NFTA_CT_SREG) != nil {
+		w.ctWritten = true
 		return true
 	}
-	w, key, direction := m.w, attr32(d, unix.NFTA_CT_KEY), attr(d, unix.NFTA_CT_DIRECTION)
 	b := unknown(16)
-	// The first packet of a flow goes the way of the flow; of others it is not known here, nor what was translated.
-	original := !w.p.Reply && !w.p.DNAT && (len(direction) == 0 || direction[0] == 0)
-	switch key {
-	case unix.NFT_CT_STATE:
+	switch {
+	case w.pf == unix.NFPROTO_BRIDGE, w.untracked == maybe:
+	case key == unix.NFT_CT_STATE:
 		b = native(w.ctState())
-	case unix.NFT_CT_STATUS:
-		b = w.ctStatus()
-	case unix.NFT_CT_L3PROTOCOL:
-		b = exactly(w.family())
-	case unix.NFT_CT_PROTOCOL:
-		b = w.proto()
-	case unix.NFT_CT_DIRECTION:
-		if !w.p.Reply {
-			b = exactly(0)
-		}
-	case unix.NFT_CT_SRC, unix.NFT_CT_SRC_IP, unix.NFT_CT_SRC_IP6:
-		if original {
-			b = w.addr(w.p.Src)
-		}
-	case unix.NFT_CT_DST, unix.NFT_CT_DST_IP, unix.NFT_CT_DST_IP6:
-		if original {
-			b = w.addr(w.p.Dst)
-		}
+	case w.noConntrack():
+		return false
+	default:
+		b = w.flow(key, len(direction) > 0 && direction[0] == 1)
 	}
 	m.put(attr32(d, unix.NFTA_CT_DREG), b, ctText(key))
 	return true
+}
+
+// noConntrack reports whether conntrack has nothing to say of the packet.
+func (w *walk) noConntrack() bool { return w.early || w.untracked == yes }
+
+// flow is what conntrack knows of the packet's flow. The first packet of one goes the way of the flow.
+func (w *walk) flow(key uint32, reply bool) bits {
+	o := w.p.original()
+	switch key {
+	case unix.NFT_CT_STATUS:
+		return w.ctStatus()
+	case unix.NFT_CT_L3PROTOCOL:
+		return exactly(w.family())
+	case unix.NFT_CT_PROTOCOL:
+		return w.proto()
+	case unix.NFT_CT_DIRECTION:
+		if !w.p.Reply {
+			return exactly(0)
+		}
+	case unix.NFT_CT_MARK, unix.NFT_CT_LABELS:
+		if w.p.Fresh && !w.ctWritten {
+			return exactly(make([]byte, 16)...)
+		}
+	}
+	if !o.known || reply {
+		return unknown(16)
+	}
+	switch key {
+	case unix.NFT_CT_SRC, unix.NFT_CT_SRC_IP, unix.NFT_CT_SRC_IP6:
+		return w.addr(o.src)
+	case unix.NFT_CT_DST, unix.NFT_CT_DST_IP, unix.NFT_CT_DST_IP6:
+		return w.addr(o.dst)
+	case unix.NFT_CT_PROTO_SRC:
+		return port(o.srcPort)
+	case unix.NFT_CT_PROTO_DST:
+		return port(o.dstPort)
+	}
+	return unknown(16)
 }
 
 // addrType is what the host's routes say of an address: unix.RTN_LOCAL and so on, in the bounds of what the packet
@@ -283,12 +341,35 @@ func (w *walk) addrType(a netip.Addr) (kind uint32, ok bool) {
 	return 0, false
 }
 
+const metaIifkind = 26 // NFT_META_IIFKIND
+
 // What x/sys lacks names for.
 const (
 	fibDaddr = 1 << 1 // NFTA_FIB_F_DADDR
+	fibSaddr = 1 << 0
+	fibMark  = 1 << 2
 	fibIif   = 1 << 3
 	fibOif   = 1 << 4
 )
+
+// wayBack is the link that the packet comes in by, if the way back to its source leads there, and 0 if there is no way
+// back at all. Where it leads elsewhere, another table may say otherwise.
+func (w *walk) wayBack() (index uint32, ok bool) {
+	if !w.p.Src.IsValid() || w.p.In == "" {
+		return 0, false
+	}
+	in, err := w.ns.Index(w.p.In)
+	r, rerr := w.ns.RouteTo(w.p.Src)
+	switch {
+	case err != nil:
+		return 0, false
+	case errors.Is(rerr, unix.ENETUNREACH):
+		return 0, true
+	case rerr != nil || r.Type != unix.RTN_UNICAST || r.Link != in:
+		return 0, false
+	}
+	return uint32(in), true
+}
 
 // fib loads the type of an address. What else fib can find depends on links and rules that are not known here.
 func (m *machine) fib(d []byte) {
@@ -302,6 +383,11 @@ func (m *machine) fib(d []byte) {
 		kind, ok := m.w.addrType(a)
 		if ok && (flags&(fibIif|fibOif) == 0 || kind == unix.RTN_UNICAST || kind == unix.RTN_MULTICAST) {
 			b = native(kind)
+		}
+	}
+	if flags == fibSaddr|fibIif || flags == fibSaddr|fibIif|fibMark {
+		if index, ok := m.w.wayBack(); ok && attr32(d, unix.NFTA_FIB_RESULT) == unix.NFT_FIB_RESULT_OIF {
+			b = native(index)
 		}
 	}
 	m.put(attr32(d, unix.NFTA_FIB_DREG), b, fibText(d))

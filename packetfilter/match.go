@@ -13,7 +13,15 @@ import (
 
 // inState is "-m conntrack --ctstate": mask has the bits of ctStateNew and so on, and these two.
 func (w *walk) inState(mask uint32) tri {
-	const snat, dnat = 1 << 6, 1 << 7 // XT_CONNTRACK_STATE_SNAT, …_DNAT
+	const snat, dnat, untracked = 1 << 6, 1 << 7, 1 << 8 // XT_CONNTRACK_STATE_SNAT, …
+	switch {
+	case w.untracked == maybe:
+		return maybe
+	case w.untracked == yes:
+		return known(mask&untracked != 0)
+	case w.early:
+		return known(mask&ctStateInvalid != 0)
+	}
 	t := known(mask&w.ctState() != 0 || mask&dnat != 0 && w.p.DNAT)
 	if mask&snat != 0 && w.p.Reply { // before the source is translated, at the end, it is not
 		t = max(t, maybe)
@@ -84,6 +92,9 @@ func (w *walk) matchConntrack(info []byte) tri {
 		}
 	}
 	ask(state, w.inState(uint32(order.Uint16(info[150:]))))
+	if w.noConntrack() { // the kernel asks for nothing else then
+		return min(t, known(flags&state != 0))
+	}
 	ask(proto, w.is(byte(order.Uint16(info[136:]))))
 	ask(status, w.ctStatus().any(native(uint32(order.Uint16(info[152:]))).v))
 	if flags&^(state|proto|status|alias) != 0 { // the flow's first addresses and ports, its age, its direction
@@ -148,14 +159,18 @@ func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decisi
 		return 0, ""
 	case name == "REJECT" || name == "DROP":
 		return toDrop, ""
-	case w.translates && slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, name):
+	case w.translates && slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, name),
+		w.through && slices.Contains([]string{"SNAT", "MASQUERADE"}, name):
 		return toTranslate, ""
+	case name == "CT" || name == "NOTRACK":
+		w.untracked = maybe // of CT it is one of its options
+		return 0, ""
 	case name == "ACCEPT":
 		return toAccept, ""
 	case name == "RETURN":
 		return toReturn, ""
 	case slices.Contains([]string{"LOG", "NFLOG", "ULOG", "TRACE", "TCPMSS", "CLASSIFY", "CHECKSUM", "DSCP", "TOS", "TTL",
-		"HL", "SET", "TEE", "AUDIT", "CT", "NOTRACK", "SECMARK", "CONNSECMARK", "RATEEST", "LED", "IDLETIMER", "TCPOPTSTRIP",
+		"HL", "SET", "TEE", "AUDIT", "SECMARK", "CONNSECMARK", "RATEEST", "LED", "IDLETIMER", "TCPOPTSTRIP",
 		"ECN"}, name):
 		return 0, ""
 	}

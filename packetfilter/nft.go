@@ -189,11 +189,14 @@ const dynsetExpressions = 10 // NFTA_DYNSET_EXPRESSIONS, of Linux 5.11
 // step runs one expression, and reports whether the next one is to be run.
 func (m *machine) step(name string, d []byte) bool {
 	switch name {
-	case "nat", "redir":
-		if m.w.translates && (name == "redir" || attr32(d, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT) {
-			return m.end(toTranslate, "", "")
+	case "nat", "redir", "masq":
+		if m.w.through || m.w.translates && (name == "redir" || attr32(d, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT) {
+			m.branches = append(m.branches, branch{sure: yes, do: toTranslate, to: m.translation(name, d)})
+			return false
 		}
-	case "counter", "log", "last", "dup", "notrack", "masq":
+	case "notrack":
+		m.w.untracked = max(m.w.untracked, m.sure)
+	case "counter", "log", "last", "dup":
 	case "immediate":
 		if v := attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT); v != nil {
 			return m.verdict(v)
@@ -229,7 +232,12 @@ func (m *machine) step(name string, d []byte) bool {
 		return m.on(m.w.match(match, rev, info), "-m "+match)
 	case "target":
 		target, rev := text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV)
-		do, why := m.w.target(target, rev, attr(d, unix.NFTA_TARGET_INFO), m.sure)
+		info := attr(d, unix.NFTA_TARGET_INFO)
+		do, why := m.w.target(target, rev, info, m.sure)
+		if do == toTranslate {
+			m.branches = append(m.branches, branch{sure: yes, do: do, to: m.w.targetTranslation(target, rev, info)})
+			return false
+		}
 		return do == 0 || m.end(do, "", why)
 	case "objref":
 		return m.object(d)

@@ -13,7 +13,8 @@
 //
 // Never decided is what counts or throws dice (limit, quota, statistic), what is not in the packet's addresses and
 // ports (its length and content, the time, conntrack's mark, ipset), and what a program in user space says (queue).
-// Hooks other than forward, input and prerouting are not looked at, nor programs of BPF.
+// Through says more of one packet: what each chain of a hook, or of a bridge's, does with it, and how it is translated.
+// Chains at ingress and egress of a device are not looked at, nor programs of BPF.
 package packetfilter
 
 import (
@@ -38,6 +39,14 @@ type Packet struct {
 	Reply            bool   // conntrack state established; else new, of TCP the first packet
 	DNAT             bool   // translated by a published port or a Service; false is: it is not
 	Mark             uint32 // 0 is no mark
+
+	Local          bool    // the host sends it itself: it has a socket, and comes in by no link
+	Fresh          bool    // conntrack's entry is new, and all that wrote to it was followed
+	SrcMAC, DstMAC [6]byte // of the frame
+
+	anyMark   bool // the mark is not known
+	untracked tri
+	asked     original // where it went before it was translated
 }
 
 // String is "10.88.0.5 -> anywhere" or "tcp 10.88.0.5:1024 -> 192.0.2.1:80".
@@ -93,7 +102,9 @@ type Verdict struct {
 	Number  uint64           // of Rule: its handle (nft -a list chain), with Legacy its line (iptables -L --line-numbers)
 	Owner   string           // whose it seems to be: Docker, firewalld, ufw, iptables-nft, …
 	Packet  Packet
-	Why     string // of Undecided: what is not known of the packet, or what is not understood
+	To      Translation // of Translated
+	Exact   bool        // no other rule can be the one that decides; only of Exact ones is the rule named that accepts
+	Why     string      // of Undecided: what is not known of the packet, or what is not understood
 }
 
 // String is one clause for an error message: "dropped by table ip filter chain FORWARD (iptables-nft, policy drop;
@@ -151,71 +162,96 @@ func Arriving(ns *kernel.NS, p Packet, before int32, skip ...string) (Verdict, e
 }
 
 func at(ns *kernel.NS, hook int, p Packet, skip []string, late func(kernel.BaseChain) bool) (Verdict, error) {
+	v := Verdict{Packet: p}
+	steady, err := whileSteady(ns, func(nft *kernel.NFT, chains []kernel.BaseChain) (err error) {
+		v, err = decide(ns, nft, hook, p, slices.DeleteFunc(slices.Clone(chains), func(c kernel.BaseChain) bool {
+			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || late != nil && late(c)
+		}))
+		return err
+	})
+	if err == nil && !steady {
+		v = Verdict{Packet: p, Why: unsteady}
+	}
+	return v, err
+}
+
+const unsteady = "the rules change while they are read"
+
+// whileSteady calls look with the base chains that there are, until none of them has changed meanwhile. It gives up in
+// the end: then steady is false.
+func whileSteady(ns *kernel.NS, look func(*kernel.NFT, []kernel.BaseChain) error) (steady bool, err error) {
 	nft, err := ns.NFT()
 	if err != nil {
-		return Verdict{Packet: p}, err
+		return false, err
 	}
 	for range 8 {
 		chains, err := nft.BaseChains()
 		if err != nil {
-			return Verdict{Packet: p}, err
+			return false, err
 		}
 		if len(chains) == 0 { // perhaps there is no nf_tables, which has generations
-			return decide(ns, nft, hook, p, nil)
+			return true, look(nft, nil)
 		}
 		from, err := nft.Generation()
 		if err != nil {
-			return Verdict{Packet: p}, err
+			return false, err
 		}
-		v, err := decide(ns, nft, hook, p, slices.DeleteFunc(slices.Clone(chains), func(c kernel.BaseChain) bool {
-			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || late != nil && late(c)
-		}))
+		err = look(nft, chains)
 		if errors.Is(err, unix.ENOENT) {
 			continue // somebody deletes what the rules that were read lead to
 		}
 		if err != nil {
-			return v, err
+			return false, err
 		}
 		to, err := nft.Generation()
 		if err != nil {
-			return v, err
+			return false, err
 		}
 		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its policy.
 		now, err := nft.BaseChains()
 		if err != nil || from == to && slices.Equal(now, chains) {
-			return v, err
+			return true, err
 		}
 	}
-	return Verdict{Packet: p, Why: "the rules change while they are read"}, nil
+	return false, nil
 }
 
 func decide(ns *kernel.NS, nft *kernel.NFT, hook int, p Packet, chains []kernel.BaseChain) (Verdict, error) {
 	w := newWalk(ns, p)
-	w.translates = hook == unix.NF_INET_PRE_ROUTING
-	hooks, err := w.hooks(nft, hook, chains)
+	w.hook, w.translates = hook, hook == unix.NF_INET_PRE_ROUTING
+	hooks, err := w.hooks(nft, chains)
 	if err != nil {
 		return Verdict{Packet: p}, err
 	}
 	result := Verdict{Outcome: Accepted, Packet: p}
 	for _, h := range hooks {
-		w.chains = h.table.chain
-		v := w.base(h.BaseChain)
-		if w.err != nil {
-			return Verdict{Packet: p}, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
+		v, err := w.ask(h)
+		if err != nil {
+			return Verdict{Packet: p}, err
 		}
 		if v.Outcome >= Dropped || v.Outcome == Undecided && result.Outcome == Accepted {
 			result = v
-			_, result.Legacy = h.table.(*legacyTable)
-			result.Owner = h.owner(result)
 		}
 		if v.Outcome >= Dropped {
 			return result, nil
 		}
 	}
-	if result.Outcome == Accepted {
-		result.Chain = kernel.BaseChain{}
-	}
 	return result, nil
+}
+
+// ask walks through one base chain.
+func (w *walk) ask(h hook) (Verdict, error) {
+	w.chains = h.table.chain
+	w.early = int(h.Priority) < conntrack && (w.hook == unix.NF_INET_PRE_ROUTING || w.hook == unix.NF_INET_LOCAL_OUT)
+	v := w.base(h.BaseChain)
+	if w.err != nil {
+		return v, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
+	}
+	_, v.Legacy = h.table.(*legacyTable)
+	if v.Owner = h.owner(v); v.Outcome == Accepted && !w.through {
+		v = Verdict{Outcome: Accepted, Packet: w.p}
+	}
+	return v, nil
 }
 
 // A hook is a base chain in its table.
@@ -227,11 +263,44 @@ type hook struct {
 	}
 }
 
+// Where conntrack and translation have their turn, whatever priorities the chains have that say how to translate:
+// these only say which of them comes first.
+const (
+	conntrack = -200
+	dnatTurn  = -100
+	snatTurn  = 100
+)
+
+// turn is when a base chain is asked.
+func (w *walk) turn(c kernel.BaseChain) int32 {
+	switch {
+	case c.Type != "nat" || w.pf == unix.NFPROTO_BRIDGE:
+		return c.Priority
+	case w.hook == unix.NF_INET_PRE_ROUTING || w.hook == unix.NF_INET_LOCAL_OUT:
+		return dnatTurn
+	}
+	return snatTurn
+}
+
+// legacyTables are those of legacy iptables that have a chain at a hook.
+func legacyTables(hook int) map[string]int32 {
+	switch hook {
+	case unix.NF_INET_PRE_ROUTING:
+		return map[string]int32{"raw": -300, "mangle": -150, "nat": dnatTurn}
+	case unix.NF_INET_LOCAL_OUT:
+		return map[string]int32{"raw": -300, "mangle": -150, "nat": dnatTurn, "filter": 0, "security": 50}
+	case unix.NF_INET_POST_ROUTING:
+		return map[string]int32{"mangle": -150, "nat": snatTurn}
+	}
+	return map[string]int32{"mangle": -150, "filter": 0, "security": 50}
+}
+
 // hooks are the base chains that a packet passes at one, in their order.
-func (w *walk) hooks(nft *kernel.NFT, at int, chains []kernel.BaseChain) (hooks []hook, err error) {
+func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, err error) {
 	tables := map[string]*nftTable{}
 	for _, c := range chains {
-		if c.Family != unix.NFPROTO_INET && c.Family != w.family() {
+		if w.pf == unix.NFPROTO_BRIDGE && c.Family != w.pf ||
+			w.pf != unix.NFPROTO_BRIDGE && c.Family != unix.NFPROTO_INET && c.Family != w.pf {
 			continue
 		}
 		dormant, err := nft.Dormant(&kernel.NFTTable{Family: c.Family, Name: c.Table})
@@ -247,9 +316,9 @@ func (w *walk) hooks(nft *kernel.NFT, at int, chains []kernel.BaseChain) (hooks 
 		}
 		hooks = append(hooks, hook{c, tables[name]})
 	}
-	legacy := map[string]int32{"mangle": -150, "filter": 0, "security": 50}
-	if w.translates {
-		legacy = map[string]int32{"raw": -300, "mangle": -150, "nat": -100}
+	legacy := legacyTables(w.hook)
+	if w.pf == unix.NFPROTO_BRIDGE {
+		legacy = nil
 	}
 	for table, priority := range legacy {
 		info, b, err := w.ns.LegacyEntries(w.p.is6(), table)
@@ -259,13 +328,19 @@ func (w *walk) hooks(nft *kernel.NFT, at int, chains []kernel.BaseChain) (hooks 
 		if b == nil {
 			continue
 		}
-		t, err := parseLegacy(info, b, w.p.is6(), at)
+		t, err := parseLegacy(info, b, w.p.is6(), w.hook)
 		if err != nil {
 			return nil, err
 		}
-		c := kernel.BaseChain{Family: w.family(), Table: table, Name: builtIn(at), Priority: priority, Drops: t.drops}
+		c := kernel.BaseChain{Family: w.family(), Table: table, Name: builtIn(w.hook), Priority: priority, Drops: t.drops,
+			Type: "filter"}
+		if table == "nat" {
+			c.Type = table
+		}
 		hooks = append(hooks, hook{c, t})
 	}
-	slices.SortStableFunc(hooks, func(a, b hook) int { return cmp.Compare(a.Priority, b.Priority) })
+	slices.SortStableFunc(hooks, func(a, b hook) int {
+		return cmp.Or(cmp.Compare(w.turn(a.BaseChain), w.turn(b.BaseChain)), cmp.Compare(a.Priority, b.Priority))
+	})
 	return hooks, nil
 }

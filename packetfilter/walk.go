@@ -50,6 +50,7 @@ type branch struct {
 	do    decision
 	chain string // of toJump and toGoto
 	why   string // of maybe and of toOthers: what it depends on
+	to    Translation
 }
 
 // A rule is one of nf_tables or of legacy iptables.
@@ -66,18 +67,26 @@ type walk struct {
 	ns *kernel.NS
 	p  Packet
 
+	pf         byte // the family that rules are called for; that of the packet, or unix.NFPROTO_BRIDGE
+	hook       int
+	through    bool // see Through: all translations count, and which rule decides
 	translates bool // the hook is one where destinations are translated
+	early      bool // conntrack has not looked at the packet yet
+	untracked  tri  // conntrack is not to look at it
+	ctWritten  bool // a rule has written a mark or a label to conntrack's entry
 
 	mark   bits                              // meta mark, which rules set
 	chains func(name string) ([]rule, error) // of the present table
 	left   int                               // rules that may still be looked at
 	err    error
 
-	ip, th  bits    // the packet's headers
-	machine machine // of the present rule, if it is one of nf_tables
+	ll, ip, th bits    // the packet's headers
+	machine    machine // of the present rule, if it is one of nf_tables
 
 	accept, drop, others, doubt *end // possible ends, the latest of a kind, and the first rule in doubt
 	accepted                    bits // mark, over all accepts
+	ends                        int  // how many there are
+	mixed                       bool // drops are not all alike: a translation is one
 }
 
 // An end is where a walk may end.
@@ -87,6 +96,8 @@ type end struct {
 	why   string
 
 	translates bool // of a drop: the packet goes elsewhere
+	to         Translation
+	mark       bits // of the packet there
 }
 
 const (
@@ -95,8 +106,12 @@ const (
 )
 
 func newWalk(ns *kernel.NS, p Packet) *walk {
-	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules}
-	w.ip, w.th = w.network(), w.transport()
+	w := &walk{ns: ns, p: p, mark: native(p.Mark), left: mostRules, untracked: p.untracked}
+	if p.anyMark {
+		w.mark = unknown(4)
+	}
+	w.pf = w.family()
+	w.headers()
 	return w
 }
 
@@ -157,6 +172,10 @@ func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
 	}
 	before := w.mark
 	switch b.do {
+	case toAccept, toDrop, toTranslate, toOthers:
+		w.ends++
+	}
+	switch b.do {
 	case toAccept:
 		if w.accept == nil {
 			w.accepted = w.mark
@@ -164,7 +183,8 @@ func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
 		w.accepted.join(w.mark)
 		w.accept = at
 	case toDrop, toTranslate:
-		at.translates = b.do == toTranslate
+		at.translates, at.to, at.mark = b.do == toTranslate, b.to, w.mark
+		w.mixed = w.mixed || w.through && w.drop != nil && (w.drop.translates != at.translates || w.drop.to != at.to)
 		w.drop = at
 	case toOthers:
 		w.others = at
@@ -188,20 +208,24 @@ func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
 // base walks through a base chain, and says what becomes of the packet there. Else than in an Accepted one, the
 // verdict names its place.
 func (w *walk) base(c kernel.BaseChain) (v Verdict) {
-	w.accept, w.drop, w.others, w.doubt = nil, nil, nil, nil
+	w.accept, w.drop, w.others, w.doubt, w.ends, w.mixed = nil, nil, nil, nil, 0, false
 	through := w.follow(c.Name, 0)
+	if through {
+		w.ends++
+	}
 	drops, accepts := w.drop != nil || through && c.Drops, w.accept != nil || through && !c.Drops
-	v = Verdict{Chain: c, Packet: w.p}
+	v = Verdict{Chain: c, Packet: w.p, Exact: w.ends == 1}
 	at := &end{chain: c.Name}
+	w.mixed = w.mixed || w.drop != nil && w.drop.translates && through && c.Drops
 	switch {
 	case w.err != nil:
-	case drops && !accepts && w.others == nil:
+	case drops && !accepts && w.others == nil && !w.mixed:
 		v.Outcome = Dropped
 		if w.drop != nil && !(through && c.Drops) { // the last one is that which is sure
 			at = w.drop
 		}
 		if at.translates {
-			v.Outcome = Translated
+			v.Outcome, v.To, w.mark = Translated, at.to, at.mark
 		}
 	case accepts && !drops && w.others == nil:
 		v.Outcome = Accepted
@@ -210,10 +234,27 @@ func (w *walk) base(c kernel.BaseChain) (v Verdict) {
 		} else if w.accept != nil {
 			w.mark = w.accepted
 		}
+		if v.Exact && w.accept != nil {
+			v.Jumped, v.Rule, v.Number = w.accept.chain, w.accept.rule.text(), w.accept.rule.number()
+		}
 		return v
 	default:
+		switch {
+		case !through && w.accept != nil:
+			w.mark = w.accepted
+		case !through:
+			w.mark = unknown(4)
+		case w.accept != nil:
+			w.mark.join(w.accepted)
+		}
+		if w.drop != nil && w.drop.translates {
+			w.mark.join(w.drop.mark)
+		}
 		if at = w.doubt; at == nil {
 			at = w.others
+		}
+		if at == nil {
+			at = &end{chain: c.Name}
 		}
 		v.Why = at.why
 		if at.rule != nil && at.why != "" {

@@ -133,6 +133,8 @@ func (w *wording) expression(name string, d []byte) {
 		w.words = append(w.words, []string{"snat", "dnat"}[attr32(d, unix.NFTA_NAT_TYPE)&1])
 	case "redir":
 		w.words = append(w.words, "redirect")
+	case "masq":
+		w.words = append(w.words, "masquerade")
 	default:
 		w.words = append(w.words, name)
 	}
@@ -207,20 +209,31 @@ func valueText(name string, v, mask []byte) string {
 		return strconv.Itoa(int(binary.BigEndian.Uint16(v)))
 	case (name == "meta l4proto" || name == "ip protocol" || name == "ip6 nexthdr") && len(v) == 1:
 		return kernel.ProtoName(v[0])
+	case name == "meta nfproto" && len(v) == 1 && v[0] == unix.NFPROTO_IPV4:
+		return "ipv4"
+	case name == "meta nfproto" && len(v) == 1 && v[0] == unix.NFPROTO_IPV6:
+		return "ipv6"
 	case name == "ct state" && len(v) == 4:
-		var words []string
-		for i, state := range []string{"invalid", "established", "related", "new"} {
-			if binary.NativeEndian.Uint32(v)>>i&1 != 0 {
-				words = append(words, state)
-			}
-		}
-		return strings.Join(words, ",")
+		return bitNames(v, "invalid", "established", "related", "new", "", "", "untracked")
+	case name == "ct status" && len(v) == 4:
+		return bitNames(v, "expected", "seen-reply", "assured", "confirmed", "snat", "dnat")
 	case len(v) == 4 && len(mask) == 4:
 		return fmt.Sprintf("0x%x/0x%x", binary.NativeEndian.Uint32(v), binary.NativeEndian.Uint32(mask))
 	case len(v) == 4:
 		return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(v))
 	}
 	return fmt.Sprintf("0x%x", v)
+}
+
+// bitNames are the names of the bits that a value has.
+func bitNames(v []byte, names ...string) string {
+	var words []string
+	for i, name := range names {
+		if name != "" && binary.NativeEndian.Uint32(v)>>i&1 != 0 {
+			words = append(words, name)
+		}
+	}
+	return strings.Join(words, ",")
 }
 
 func onesIn(mask []byte) (n int) {

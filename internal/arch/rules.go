@@ -60,6 +60,9 @@ func rows() []row {
 		{"packetfilter", []string{"kernel"}, map[string]string{
 			"*": "what the rules of others do with a packet follows from these rules alone",
 		}},
+		{"trace", []string{"kernel", "packetfilter"}, map[string]string{
+			"*": "the way of a packet follows from what the kernel says alone; containers are told by the command",
+		}},
 		{"plan", []string{"kernel", "spec"}, map[string]string{
 			"resource": "the engine knows no kind: a condition for a kind in it would be the end of it",
 			"*":        "the engine is resources in order and nothing else",
@@ -131,7 +134,7 @@ func rows() []row {
 		}},
 		// It reads through kernel what a person should know: whose chains are in the way, what is left.
 		{"cli", []string{"attach", "invoke", "calls", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel",
-			"packetfilter", "internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install", "nameserver",
+			"packetfilter", "trace", "internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install", "nameserver",
 			"graph", "support"}, map[string]string{
 			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
 			"plugin/*": "the command knows the list of plugins, not their insides",
@@ -237,6 +240,7 @@ func heavy() map[string]string {
 		"github.com/spf13/cobra": "a command line, a tenth of start-up",
 		"github.com/miekg/dns":   "DNS messages, 0.15 ms of start-up and 0.9 MB",
 		"testing":                "test code in the product",
+		Module + "/trace":        "it follows packets for a person, and links the evaluator",
 		Module + "/packetfilter": "an ADD is not refused for what it foresees, and a plugin does not foresee",
 	}
 }

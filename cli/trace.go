@@ -1,0 +1,348 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+	"github.com/fairlead-cni/fairlead/trace"
+	"github.com/spf13/cobra"
+)
+
+// A tracing is a run of trace.
+type tracing struct {
+	*app
+	from string // the client's address
+	in   string // the link of the host that the packet comes in by
+	live bool
+}
+
+func (a *app) traceCommand() *cobra.Command {
+	t := tracing{app: a}
+	c := &cobra.Command{
+		Use: "trace [CONTAINER] to [ADDRESS][:PORT][/PROTOCOL]", GroupID: "look",
+		Short: "Say what becomes of a packet hop by hop, where it ends, and why",
+		Long: `Follow one packet from a container, or from outside to an address of the host, without sending it: routes,
+links and bridges, neighbours, all rules of the packet filter, translation, and who listens at the end. The last lines
+say whether it arrives, and if not, what stops it and the command that mends it. Nothing is changed.
+
+CONTAINER is named as for inspect. Without one the packet comes from outside by the link of the default route, or by
+--in LINK; with --in lo the host sends it itself. PROTOCOL is tcp, udp, sctp or icmp: with a port tcp if nothing else
+is said, without one icmp. An address without a CONTAINER may be left out (:8080): then it is that of the link.
+The word "to" may be written as an arrow in quotes: fairlead trace 'web -> 192.0.2.1:443'.
+
+With --live the packet is sent, from inside the container or, without one, by the host itself, and followed with the trace of
+nf_tables: what was seen stands beside what was predicted, and differences are marked. For that, tables named
+fairlead_trace stand for some seconds; the kernel removes them when the command ends, however it ends.
+
+What a filter of the network outside does, programs of BPF, and legacy iptables with --live are out of sight. The exit
+status is 0 if the packet arrives or leaves the host, 3 if it does not, or if --live saw something else than was predicted,
+and 1 if that cannot be told.`,
+		Example: `  fairlead trace web to 192.0.2.1:443
+  fairlead trace default/web-0 to 10.88.0.7:53/udp --live
+  fairlead trace to :8080 --from 198.51.100.7     a client outside, and a published port`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return t.run(args) },
+
+		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			switch {
+			case len(args) == 0:
+				ids, directive := a.completeContainers(c, args, word)
+				return append(ids, "to"), directive
+			case len(args) == 1 && args[0] != "to":
+				return []string{"to"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	c.Flags().StringVar(&t.from, "from", "", "`ADDRESS` of the client outside; else one stands for it that no rule is likely to name")
+	c.Flags().StringVar(&t.in, "in", "", "`LINK` of the host that the packet comes in by; lo: the host sends it")
+	c.Flags().BoolVar(&t.live, "live", false, "send the packet, and show what was seen beside what was predicted")
+	return c
+}
+
+// arrows writes "to" for the arrows in a command line of trace: what begins with - would be a flag.
+func arrows(args []string) []string {
+	at := slices.Index(args, "trace")
+	if end := slices.Index(args, "--"); at < 0 || end >= 0 && end < at {
+		return args
+	}
+	var plain []string
+	for i, arg := range args {
+		left, right, arrow := strings.Cut(arg, "->")
+		if i <= at || !arrow {
+			plain = append(plain, arg)
+			continue
+		}
+		for _, word := range []string{left, "to", right} {
+			if word = strings.TrimSpace(word); word != "" {
+				plain = append(plain, word)
+			}
+		}
+	}
+	return plain
+}
+
+func (t *tracing) run(args []string) (err error) {
+	d := &doctor{app: t.app, named: true, ctx: t.interruptible(), diagnosis: &diagnosis{}}
+	if d.host, err = kernel.Open(""); err != nil {
+		return err
+	}
+	defer d.host.Close()
+	list, problems := (&attach.Runtime{}).List("")
+	if err := unseen(problems); err != nil {
+		return err
+	}
+	d.all = list
+	q, err := t.question(d, args)
+	if err != nil {
+		return err
+	}
+	tracer := &trace.Tracer{Host: d.host, Holder: holder, Containers: traceable(list)}
+	var answer *trace.Answer
+	if t.live {
+		answer, err = tracer.Live(d.ctx, q)
+	} else {
+		answer, err = tracer.Trace(q)
+	}
+	if err != nil {
+		return err
+	}
+	t.mend(q, answer)
+	end := answer.Verdict
+	if answer.Seen == trace.Passes || answer.Seen == trace.Stops {
+		end = answer.Seen
+	}
+	switch {
+	case end == trace.Stops || answer.Differs:
+		t.status = exitDrift
+	case end == trace.Unknown:
+		t.status = exitFailure
+	}
+	if t.json() {
+		return printJSON(t.stdout, answer)
+	}
+	t.print(answer)
+	return d.ctx.Err()
+}
+
+// traceable are the network namespaces of all containers, each once.
+func traceable(list []attach.Cached) (all []trace.Container) {
+	for _, c := range list {
+		same := func(o trace.Container) bool { return samePath(o.Netns, c.Netns) }
+		if c.Netns != "" && c.Network != loopbackNetwork && !isGone(c) && !slices.ContainsFunc(all, same) {
+			all = append(all, traced(c))
+		}
+	}
+	return all
+}
+
+func traced(c attach.Cached) trace.Container {
+	name := nameOf(c)
+	if name == "" && strings.HasPrefix(c.ContainerID, "cnitool-") { // which is a hash of its namespace's path
+		name = filepath.Base(c.Netns)
+	}
+	return trace.Container{Name: cmp.Or(name, shortID(c.ContainerID)), Netns: c.Netns}
+}
+
+// question reads the arguments.
+func (t *tracing) question(d *doctor, args []string) (q trace.Question, err error) {
+	at := slices.Index(args[min(1, len(args)):], "to") + 1 // a container may have that name
+	if at == 0 && args[0] != "to" {
+		return q, fail(exitUsage, "The shell takes > for itself: write \"to\", or the arrow in quotes.",
+			"want [CONTAINER] to ADDRESS[:PORT][/PROTOCOL]")
+	}
+	if at > 1 || len(args) != at+2 {
+		return q, usage("want one CONTAINER at most, and one ADDRESS[:PORT][/PROTOCOL] behind \"to\"")
+	}
+	to, err := parseTarget(args[at+1])
+	if err != nil {
+		return q, usage("%q: %w", args[at+1], err)
+	}
+	q.Dst, q.DstPort, q.Proto = to.addr, to.port, to.proto
+	if at == 0 {
+		return q, t.outside(d, &q)
+	}
+	if t.from != "" || t.in != "" {
+		return q, usage("--from and --in are for packets from outside, without a CONTAINER")
+	}
+	found, err := d.seek(args[0])
+	if err != nil {
+		return q, err
+	}
+	if isGone(found[0]) || found[0].Netns == "" {
+		return q, fail(exitNotFound, "", "the network namespace of container %s is gone", shortOwner(found[0]))
+	}
+	if !q.Dst.IsValid() {
+		return q, usage("%q: want an address before the port, for a packet of a container", args[at+1])
+	}
+	from := traced(found[0])
+	q.From = &from
+	return q, nil
+}
+
+// outside fills in by which link a packet of somebody outside comes in, and where it goes.
+func (t *tracing) outside(d *doctor, q *trace.Question) (err error) {
+	if t.from != "" {
+		if q.Src, err = netip.ParseAddr(t.from); err != nil {
+			return usage("--from %s: want an address", t.from)
+		}
+		if q.Dst.IsValid() && q.Src.Is4() != q.Dst.Is4() {
+			return usage("--from %s: %v is of the other family", t.from, q.Dst)
+		}
+	}
+	q.In = t.in
+	if t.live { // which is sent from here
+		if q.In = ""; t.in != "" && t.in != "lo" || t.from != "" {
+			return usage("--live sends from a CONTAINER or from the host itself, and not by --in %s or --from", t.in)
+		}
+	}
+	l := &kernel.Link{}
+	switch {
+	case t.in != "":
+		l, err = d.host.Link(t.in)
+	case q.Src.IsValid():
+		var r kernel.Route
+		if r, err = d.host.RouteTo(q.Src); err == nil {
+			l, err = d.host.LinkAt(r.Link)
+		}
+	default:
+		if l, err = d.host.Egress(); errors.Is(err, kernel.ErrNoLink) {
+			return fail(exitUsage, "Say by which link of the host it comes: --in LINK.", "the host has no default route")
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if q.In == "" && !t.live {
+		q.In = l.Name
+	}
+	if !q.Dst.IsValid() {
+		if q.Dst = d.addrOf(l, q.Src.Is6()); !q.Dst.IsValid() {
+			q.Dst = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+	}
+	if q.In == "lo" {
+		q.In = ""
+	}
+	return nil
+}
+
+// A packetTarget is where a packet goes.
+type packetTarget struct {
+	addr  netip.Addr
+	port  uint16
+	proto byte
+}
+
+func parseTarget(text string) (to packetTarget, err error) {
+	where, proto, given := strings.Cut(text, "/")
+	if number, port := strings.CutPrefix(where, ":"); port && !strings.Contains(number, ":") {
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 {
+			return to, fmt.Errorf("%s is no port", number)
+		}
+		to.port = uint16(n)
+	} else if to.addr, to.port, err = splitTarget(where); err != nil {
+		return to, err
+	}
+	to.addr = to.addr.Unmap()
+	icmp := byte(kernel.ICMP)
+	if to.addr.Is6() {
+		icmp = kernel.ICMPv6
+	}
+	switch number, known := kernel.ParseProto(proto); {
+	case !given && to.port != 0:
+		to.proto = kernel.TCP
+	case !given || strings.EqualFold(proto, "icmp"):
+		to.proto = icmp
+	case !known:
+		return to, fmt.Errorf("want tcp, udp, sctp or icmp, not %q", proto)
+	default:
+		to.proto = number
+	}
+	if to.proto == icmp && to.port != 0 {
+		return to, errors.New("icmp has no ports")
+	}
+	if to.proto != icmp && to.port == 0 {
+		return to, fmt.Errorf("%s needs a port", proto)
+	}
+	return to, nil
+}
+
+// mend adds the command that mends what a filter does.
+func (t *tracing) mend(q trace.Question, answer *trace.Answer) {
+	h := answer.Decisive()
+	if answer.Mend != "" || h == nil {
+		return
+	}
+	v := *h.Verdict
+	link := v.Packet.In
+	if q.From == nil && v.Packet.Out != "" {
+		link = v.Packet.Out
+	}
+	switch {
+	case v.Outcome != packetfilter.Dropped:
+		answer.Mend = "see what happens: --live"
+	case v.Chain.Table == "fairlead":
+		answer.Mend = "the network's configuration says so; docs/nftables.md explains the rule"
+	case v.Chain.Hook == packetfilter.Forward && h.Place == "host":
+		answer.Mend = allowing(v, link)
+	case v.Chain.Hook == packetfilter.Input && h.Place == "host":
+		answer.Mend = accepting(v, v.Packet.In)
+	case v.Number != 0 && !v.Legacy:
+		answer.Mend = fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), v.Jumped, v.Number)
+		if q.From != nil && h.Place == q.From.Name {
+			answer.Mend = "nsenter --net=" + q.From.Netns + " " + answer.Mend
+		}
+	}
+}
+
+// print prints the way place by place, and the verdict.
+func (t *tracing) print(answer *trace.Answer) {
+	s := t.style(t.stdout)
+	fmt.Fprintln(t.stdout, s.bold(answer.Packet))
+	place := ""
+	for _, h := range answer.Hops {
+		if h.Place != place {
+			place = h.Place
+			fmt.Fprintln(t.stdout, s.bold(place))
+		}
+		fmt.Fprintln(t.stdout, sprintf("  %s %s", t.state(s, h.State), h.Text))
+		switch {
+		case h.Differs:
+			fmt.Fprintln(t.stdout, sprintf("          %s", s.bad("live, differs: "+h.Observed)))
+		case h.Observed != "":
+			fmt.Fprintln(t.stdout, sprintf("          %s", s.dim("live, same: "+h.Observed)))
+		}
+	}
+	word := map[trace.State]shown{trace.Passes: s.good("arrives"), trace.Stops: s.bad("does not arrive"),
+		trace.Unknown: s.doubt("cannot tell")}[answer.Verdict]
+	fmt.Fprintln(t.stdout, sprintf("%s: %s", word, answer.Why))
+	if answer.Mend != "" {
+		fmt.Fprintln(t.stdout, sprintf("  mend: %s", answer.Mend))
+	}
+	if answer.Result != "" {
+		fmt.Fprintln(t.stdout, sprintf("live: %s", answer.Result))
+	}
+}
+
+// state is a mark of eight columns.
+func (t *tracing) state(s style, state trace.State) shown {
+	text := fmt.Sprintf("%-7s", state)
+	switch state {
+	case trace.Stops:
+		return s.bad(text)
+	case trace.Unknown:
+		return s.doubt(text)
+	}
+	return s.good(text)
+}

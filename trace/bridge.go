@@ -1,0 +1,222 @@
+package trace
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+)
+
+// bridge has a bridge of a place get a frame by one of its ports.
+func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
+	if !br.Up {
+		w.stop(p, "bridge", p.run("ip link set "+br.Name+" up"), "bridge %s is down", br.Name)
+		return
+	}
+	if !port.Port.Forwarding {
+		w.stop(p, "bridge", "", "port %s of bridge %s does not forward", port.Name, br.Name)
+		return
+	}
+	vlan := w.vlanOf(p, port, br)
+	top := w.onBridge(p, br, vlan)
+	up := top != nil && w.taken(p, top, next)
+	if up && next.IsValid() && w.misled(p, top, next) {
+		return
+	}
+	w.newcomer(p, port)
+	if !w.filter(p, packetfilter.Prerouting, true) {
+		return
+	}
+	if up {
+		w.pass(p, "bridge", "bridge %s takes it in from port %s", br.Name, port.Name)
+		if !w.filter(p, packetfilter.Input, true) {
+			return
+		}
+		if !top.Up {
+			w.stop(p, "link", p.run("ip link set "+top.Name+" up"), "link %s is down", top.Name)
+			return
+		}
+		if w.bridgeFiltersIP(p) {
+			w.bridged = port
+		}
+		w.receive(p, top)
+		return
+	}
+	to, far, inner := w.behind(p, br, next, vlan)
+	if to == nil {
+		w.lost(p, br, port, next)
+		return
+	}
+	if w.across(p, port, to, br) {
+		w.outOf(p, br, to, far, inner, next)
+	}
+}
+
+// fromBridge sends a packet of a place itself out of one of a bridge's ports.
+func (w *walk) fromBridge(p *place, br *kernel.Link, next netip.Addr) {
+	vlan := w.vlanOf(p, br, br)
+	to, far, inner := w.behind(p, br, next, vlan)
+	if to == nil {
+		if w.reachable(p, br, next) {
+			w.arrive(p, "bridge", "leaves by a port of bridge %s to %v, out of sight", br.Name, next)
+		}
+		return
+	}
+	if from := w.bridged; from != nil && from.Index == to.Index && !from.Port.Hairpin {
+		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" hairpin on"), "br_netfilter keeps what it translates on "+
+			"bridge %s, which sends nothing back out of port %s: hairpin is off", br.Name, from.Name)
+		return
+	}
+	w.p.In, w.p.Out = "", to.Name
+	if !w.filter(p, packetfilter.Output, true) {
+		return
+	}
+	w.outOf(p, br, to, far, inner, next)
+}
+
+// across takes a frame from one port to another, through the filters of bridges and, with br_netfilter, of IP.
+func (w *walk) across(p *place, from, to, br *kernel.Link) bool {
+	switch {
+	case from.Index == to.Index && !from.Port.Hairpin:
+		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" hairpin on"),
+			"bridge %s sends nothing back out of port %s: hairpin is off", br.Name, from.Name)
+		return false
+	case from.Port.Isolated && to.Port != nil && to.Port.Isolated:
+		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" isolated off"),
+			"ports %s and %s of bridge %s are isolated from each other", from.Name, to.Name, br.Name)
+		return false
+	}
+	w.pass(p, "bridge", "bridge %s: from port %s to port %s", br.Name, from.Name, to.Name)
+	filtered := w.bridgeFiltersIP(p)
+	frame := w.p
+	if filtered {
+		w.p.In = br.Name
+		dst := w.p.Dst
+		if !w.filter(p, packetfilter.Prerouting, false) {
+			return false
+		}
+		if w.p.Dst != dst {
+			w.wonder(p, "bridge", "", "br_netfilter translates a bridged frame, which is not followed")
+			return false
+		}
+	}
+	ip := w.p
+	w.p = frame
+	w.p.Mark, w.p.Out = ip.Mark, to.Name
+	if !w.filter(p, packetfilter.Forward, true) {
+		return false
+	}
+	if filtered {
+		ip.Mark, ip.In, ip.Out = w.p.Mark, br.Name, br.Name
+		w.p = ip
+		if !w.filter(p, packetfilter.Forward, false) || !w.filter(p, packetfilter.Postrouting, false) {
+			return false
+		}
+		w.p.In, w.p.Out = from.Name, to.Name
+	}
+	return true
+}
+
+// bridgeFiltersIP reports whether frames on bridges pass the filters of IP, too.
+func (w *walk) bridgeFiltersIP(p *place) bool {
+	key := "net/bridge/bridge-nf-call-iptables"
+	if w.p.Dst.Is6() {
+		key = "net/bridge/bridge-nf-call-ip6tables"
+	}
+	v, err := p.ns.Sysctl(key)
+	return err == nil && v == "1"
+}
+
+// outOf has a frame leave a bridge by a port.
+func (w *walk) outOf(p *place, br, to *kernel.Link, far *place, inner *kernel.Link, next netip.Addr) {
+	if !w.filter(p, packetfilter.Postrouting, true) {
+		return
+	}
+	switch {
+	case !to.Up:
+		w.stop(p, "link", p.run("ip link set "+to.Name+" up"), "port %s of bridge %s is down", to.Name, br.Name)
+	case inner != nil:
+		w.pass(p, "bridge", "leaves bridge %s by port %s to %s of %s", br.Name, to.Name, inner.Name, far.name)
+		w.enter(far, inner, next)
+	case !to.Operational:
+		w.stop(p, "link", "", "port %s of bridge %s has no carrier", to.Name, br.Name)
+	default:
+		w.arrive(p, "bridge", "leaves bridge %s by port %s to %v, out of sight", br.Name, to.Name, next)
+	}
+}
+
+// behind finds the port of a bridge that an address is behind: a container's that is known here, or where the bridge has
+// learnt its MAC address.
+func (w *walk) behind(p *place, br *kernel.Link, next netip.Addr, vlan uint16) (port *kernel.Link, far *place,
+	inner *kernel.Link) {
+	for _, c := range w.Containers {
+		q, err := w.open(c)
+		if err != nil {
+			continue
+		}
+		l := w.holding(q, next)
+		if l == nil || l.Kind != "veth" {
+			continue
+		}
+		at, end := w.peer(q, l)
+		if end == nil || at.ns != p.ns && at.netns != p.netns || end.Master != br.Index || w.vlanOf(p, end, br) != vlan {
+			continue
+		}
+		return end, q, l
+	}
+	none := [6]byte{}
+	if w.p.DstMAC == none {
+		return nil, nil, nil
+	}
+	index, err := p.ns.PortOf(br.Index, w.p.DstMAC[:])
+	if err != nil || index == 0 {
+		return nil, nil, nil
+	}
+	if port, err = p.ns.LinkAt(index); err != nil {
+		return nil, nil, nil
+	}
+	return port, nil, nil
+}
+
+// lost says what is known of a next hop that no port of a bridge is known to lead to.
+func (w *walk) lost(p *place, br, port *kernel.Link, next netip.Addr) {
+	none := [6]byte{}
+	if k := w.known; k != nil && k.State&kernel.Failed != 0 {
+		w.stop(p, "neighbour", "", "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)", next, br.Name)
+		return
+	}
+	if w.p.DstMAC != none {
+		w.wonder(p, "bridge", "", "bridge %s has not learnt where %v is: it sends the packet out of all ports but %s", br.Name,
+			next, port.Name)
+		return
+	}
+	w.wonder(p, "bridge", "", "nobody is known on bridge %s who has %v: whether somebody answers is not known", br.Name, next)
+}
+
+// vlanOf is the VLAN that untagged frames of a port are in; zero where the bridge keeps none apart.
+func (w *walk) vlanOf(p *place, port, br *kernel.Link) uint16 {
+	if !br.Data.Filtering {
+		return 0
+	}
+	list, _ := p.ns.PortVLANs(port.Index)
+	if i := slices.IndexFunc(list, func(v kernel.PortVLAN) bool { return v.PVID }); i >= 0 {
+		return list[i].First
+	}
+	return 0
+}
+
+// onBridge is the link by which a place itself is in a VLAN of a bridge; nil if it is not.
+func (w *walk) onBridge(p *place, br *kernel.Link, vlan uint16) *kernel.Link {
+	if vlan == 0 || w.vlanOf(p, br, br) == vlan {
+		return br
+	}
+	links, _ := p.ns.Links()
+	i := slices.IndexFunc(links, func(l *kernel.Link) bool {
+		return l.Kind == "vlan" && l.Peer == br.Index && !l.PeerAway && l.Data.VLAN == vlan
+	})
+	if i < 0 {
+		return nil
+	}
+	return links[i]
+}

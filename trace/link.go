@@ -1,0 +1,237 @@
+package trace
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// transmit sends the packet out by a link of a place, to the next hop.
+func (w *walk) transmit(p *place, l *kernel.Link, next netip.Addr) {
+	w.leaveUntranslated(p, l)
+	if !l.Up {
+		w.stop(p, "link", p.run("ip link set "+l.Name+" up"), "link %s is down", l.Name)
+		return
+	}
+	copy(w.p.SrcMAC[:], l.MAC)
+	w.p.DstMAC = [6]byte{}
+	w.known = w.neighbour(p, l, next)
+	if w.known != nil {
+		copy(w.p.DstMAC[:], w.known.MAC)
+	}
+	switch l.Kind {
+	case "veth":
+		far, peer := w.peer(p, l)
+		switch {
+		case peer == nil && p.netns != "":
+			w.wonder(p, "link", "", "the other end of %s is in a network namespace that is not known here", l.Name)
+			return
+		case peer == nil && !l.Operational:
+			w.stop(p, "link", "", "link %s has no carrier: its other end is down", l.Name)
+			return
+		case peer == nil:
+			w.leave(p, l, next)
+			return
+		}
+		w.pass(p, "link", "leaves by %s, whose other end is %s of %s", l.Name, peer.Name, far.name)
+		w.enter(far, peer, next)
+	case "bridge":
+		w.fromBridge(p, l, next)
+	case "macvlan", "macvtap", "ipvlan", "ipvtap":
+		w.above(p, l, next)
+	default:
+		if !l.Operational {
+			w.stop(p, "link", "", "link %s has no carrier", l.Name)
+			return
+		}
+		w.leave(p, l, next)
+	}
+}
+
+// leave is the end of what can be seen: the packet leaves the host.
+func (w *walk) leave(p *place, l *kernel.Link, next netip.Addr) {
+	if l.Ethernet && !next.IsMulticast() && !w.reachable(p, l, next) {
+		return
+	}
+	w.arrive(p, "link", "leaves by %s to %v, out of sight", l.Name, next)
+}
+
+// leaveUntranslated notes that an answer may not come back.
+func (w *walk) leaveUntranslated(p *place, l *kernel.Link) {
+	outside := l.Kind != "bridge" && l.Kind != "veth" && p.netns == ""
+	if outside && !w.p.Local && w.p.Src.IsValid() && w.p.Src.IsPrivate() && !w.p.Dst.IsPrivate() {
+		w.pass(p, "note", "nobody translates its source %v: an answer comes only if the network routes that to this host",
+			w.p.Src)
+	}
+}
+
+// neighbour is what a place knows of the next hop; nil is nothing.
+func (w *walk) neighbour(p *place, l *kernel.Link, next netip.Addr) *kernel.Neighbour {
+	fam := uint8(kernel.IPv4)
+	if next.Is6() {
+		fam = kernel.IPv6
+	}
+	list, _ := p.ns.NeighbourMessages(fam, l.Index)
+	for _, m := range list {
+		if n := m.Neighbour(); n.Addr == next {
+			return &n
+		}
+	}
+	return nil
+}
+
+// reachable says what is known of a neighbour that cannot be looked at itself.
+func (w *walk) reachable(p *place, l *kernel.Link, next netip.Addr) bool {
+	entry := w.known
+	w.asked = &asked{p, l, next}
+	ask := p.run(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next))
+	switch {
+	case entry == nil || entry.State == 0:
+		w.wonder(p, "neighbour", ask, "%v on %s was not asked for its MAC address yet: whether it answers is not known", next,
+			l.Name)
+	case entry.State&kernel.Failed != 0:
+		w.stop(p, "neighbour", ask, "%v does not answer on %s (neighbour FAILED)", next, l.Name)
+		return false
+	case len(entry.MAC) == 0:
+		w.wonder(p, "neighbour", ask, "%v on %s is being asked for its MAC address and has not answered (neighbour INCOMPLETE)",
+			next, l.Name)
+	default:
+		w.pass(p, "neighbour", "%v on %s is at %v", next, l.Name, entry.MAC)
+	}
+	return true
+}
+
+// peer finds the other end of a link, and the place that it is in; nil if that is nowhere known.
+func (w *walk) peer(p *place, l *kernel.Link) (*place, *kernel.Link) {
+	if !l.PeerAway {
+		peer, _ := p.ns.LinkAt(l.Peer)
+		return p, peer
+	}
+	is := func(q *place) bool {
+		id, err := p.ns.ID(q.ns)
+		return err == nil && id >= 0 && id == l.PeerNS
+	}
+	host := &place{ns: w.Host, name: "host"}
+	if p.netns != "" && is(host) {
+		peer, _ := w.Host.LinkAt(l.Peer)
+		return host, peer
+	}
+	for _, c := range w.Containers {
+		if q, err := w.open(c); err == nil && is(q) {
+			peer, _ := q.ns.LinkAt(l.Peer)
+			return q, peer
+		}
+	}
+	return nil, nil
+}
+
+// enter has a place get a frame by a link. Next is whom it is for, invalid where that is the place itself.
+func (w *walk) enter(p *place, l *kernel.Link, next netip.Addr) {
+	if !l.Up {
+		w.stop(p, "link", p.run("ip link set "+l.Name+" up"), "link %s is down", l.Name)
+		return
+	}
+	if l.Master != 0 {
+		m, err := p.ns.LinkAt(l.Master)
+		switch {
+		case err != nil:
+			w.wonder(p, "link", "", "%v", err)
+			return
+		case m.Kind == "bridge" && l.Port != nil:
+			w.bridge(p, l, m, next)
+			return
+		case m.Kind != "bond" && m.Kind != "team":
+			w.wonder(p, "link", "", "what a link of kind %s (%s) does with it is not followed", m.Kind, m.Name)
+			return
+		}
+		l = m
+	}
+	if w.taken(p, l, next) {
+		if !w.misled(p, l, next) {
+			w.receive(p, l)
+		}
+		return
+	}
+	w.stop(p, "neighbour", "", "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
+}
+
+// taken reports whether a place answers for an address on a link, and takes what is for the MAC address that the
+// sender knows.
+func (w *walk) taken(p *place, l *kernel.Link, next netip.Addr) bool {
+	if !next.IsValid() {
+		return true
+	}
+	if next.Is6() {
+		addrs, _ := p.ns.Addrs(l.Index)
+		if slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == next.WithZone("") }) {
+			return true
+		}
+		v, _ := p.ns.Sysctl("net/ipv6/conf/" + l.Name + "/proxy_ndp")
+		return v == "1"
+	}
+	if r, err := p.ns.RouteTo(next); err == nil && r.Type == kernel.Local {
+		return true
+	}
+	v, _ := p.ns.Sysctl("net/ipv4/conf/" + l.Name + "/proxy_arp")
+	return v == "1"
+}
+
+// above is a link that stands on another one, past all that the host's IP does.
+func (w *walk) above(p *place, l *kernel.Link, next netip.Addr) {
+	base, below := w.peer(p, l)
+	if below == nil {
+		w.wonder(p, "link", "", "the link that %s stands on is in a network namespace that is not known here", l.Name)
+		return
+	}
+	w.pass(p, "link", "leaves by %s, a %s on %s of %s, past the routes and filters there", l.Name, l.Kind, below.Name, base.name)
+	addrs, _ := base.ns.Addrs(below.Index)
+	own := func(a kernel.Addr) bool { return a.Prefix.Addr() == next }
+	switch {
+	case slices.ContainsFunc(addrs, own):
+		w.stop(base, "link", "", "%v is %s's own address on %s, which a %s does not reach", next, base.name, below.Name, l.Kind)
+	case !below.Up || !below.Operational:
+		w.stop(base, "link", "ip link set "+below.Name+" up", "link %s is down or has no carrier", below.Name)
+	default:
+		for _, c := range w.Containers {
+			q, err := w.open(c)
+			if err != nil || q == p {
+				continue
+			}
+			if target := w.holding(q, next); target != nil && target.Kind == l.Kind && target.Peer == l.Peer {
+				w.enter(q, target, next)
+				return
+			}
+		}
+		w.leave(p, l, next)
+	}
+}
+
+// holding is the link of a place that has an address.
+func (w *walk) holding(p *place, a netip.Addr) *kernel.Link {
+	addrs, err := p.ns.AllAddrs()
+	i := slices.IndexFunc(addrs, func(x kernel.LinkAddr) bool { return x.Prefix.Addr() == a.WithZone("") })
+	if err != nil || i < 0 {
+		return nil
+	}
+	l, _ := p.ns.LinkAt(addrs[i].Link)
+	return l
+}
+
+// misled reports whether the sender has another MAC address for the next hop than that of l, and will not ask again.
+func (w *walk) misled(p *place, l *kernel.Link, next netip.Addr) bool {
+	none, sent := [6]byte{}, w.p.DstMAC
+	copy(w.p.DstMAC[:], l.MAC)
+	switch {
+	case !l.Ethernet || sent == none || w.known == nil || bytes.Equal(sent[:], l.MAC):
+	case w.known.State&(kernel.Permanent|kernel.NoARP) != 0:
+		w.stop(p, "neighbour", "", "the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name, l.MAC)
+		return true
+	default:
+		w.pass(p, "neighbour", "the sender believes %v at %v, and %s is at %v: packets are lost until it asks again", next,
+			w.known.MAC, l.Name, l.MAC)
+	}
+	return false
+}

@@ -1,0 +1,331 @@
+package trace
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+)
+
+const (
+	answerTime = 900 * time.Millisecond // TCP sends its first packet again after a second
+	quietTime  = 100 * time.Millisecond // after which no more is to be heard
+)
+
+// A passage is where the packet is expected to be seen.
+type passage struct {
+	at  *place
+	pkt packetfilter.Packet
+}
+
+// Live is Trace, and sends the packet and follows it with nf_tables' own trace, in all namespaces that it is foreseen to
+// pass. Nobody sends it from outside: Question.In is refused.
+func (t *Tracer) Live(ctx context.Context, q Question) (*Answer, error) {
+	w := &walk{Tracer: t, Answer: &Answer{Hops: []Hop{}}}
+	defer w.close()
+	if q.In != "" {
+		return nil, errors.New("a packet from outside cannot be sent from here")
+	}
+	if err := w.begin(q); err != nil {
+		return nil, err
+	}
+	return w.Answer, w.live(ctx, q)
+}
+
+func (w *walk) live(ctx context.Context, q Question) (err error) {
+	s, err := w.newShot(ctx, q)
+	if err != nil {
+		return err
+	}
+	traces := map[string]*kernel.NFTTrace{} // by the place's netns
+	defer func() {
+		for _, t := range traces {
+			err = errors.Join(err, t.Close())
+		}
+	}()
+	for _, at := range w.passages {
+		if traces[at.at.netns] != nil {
+			continue
+		}
+		if traces[at.at.netns], err = at.at.ns.TraceNFT(w.matches(at.at, s)); err != nil {
+			delete(traces, at.at.netns)
+			return fmt.Errorf("%s: %w", at.at.name, err)
+		}
+	}
+	answer, said := Unknown, "no route, so no packet was sent"
+	if len(w.passages) > 0 {
+		sender := w.passages[0].at
+		if err := sender.ns.Do(func() error { answer, said = s.send(); return nil }); err != nil {
+			return err
+		}
+	}
+	seen := map[string][]observed{}
+	for _, at := range w.passages {
+		if _, done := seen[at.at.netns]; done {
+			continue
+		}
+		steps, err := traces[at.at.netns].Steps(quietTime)
+		if err != nil {
+			return err
+		}
+		if s.number == 0 && len(steps) > 0 { // of TCP the sender's first step tells
+			s.number = steps[0].Number
+		}
+		seen[at.at.netns] = group(traces[at.at.netns], steps, s.number)
+	}
+	w.compare(seen)
+	w.conclude(seen, answer, said)
+	return ctx.Err()
+}
+
+// matches are the packets to look for at a place: those of the sender by their port, others by where they go.
+func (w *walk) matches(p *place, s *shot) (all []kernel.NFTTraced) {
+	for _, at := range w.passages {
+		if at.at.netns != p.netns {
+			continue
+		}
+		m := kernel.NFTTraced{Dst: at.pkt.Dst, Proto: at.pkt.Proto, DstPort: at.pkt.DstPort}
+		if at.pkt.Local {
+			m.SrcPort = s.port
+		}
+		if !slices.Contains(all, m) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// An observed is what was seen of one base chain.
+type observed struct {
+	chain, decision string
+	drops, own      bool
+	taken           bool // it was foreseen
+}
+
+// group puts the steps of each base chain together that are of one packet.
+func group(t *kernel.NFTTrace, steps []kernel.NFTStep, number uint32) (all []observed) {
+	var first *kernel.NFTStep
+	for i := range steps {
+		s := &steps[i]
+		if first == nil {
+			first = s
+		}
+		if s.Verdict < 0 { // on to another rule or chain
+			continue
+		}
+		table := kernel.BaseChain{Family: first.Family, Table: first.Table}.TableName()
+		o := observed{chain: table + " " + first.Chain, drops: s.Verdict == 0, own: t.Own(*first)}
+		word := "accept"
+		if o.drops {
+			word = "drop"
+		} else if s.Verdict > 1 {
+			word = fmt.Sprintf("verdict %d", s.Verdict)
+		}
+		o.decision = word + " by policy"
+		if s.Handle != 0 {
+			o.decision = fmt.Sprintf("%s by %s handle %d", word, s.Chain, s.Handle)
+		}
+		if same := first.Number == number || number == 0; same {
+			all = append(all, o)
+		}
+		first = nil
+	}
+	return all
+}
+
+// compare sets what was seen beside what was foreseen.
+func (w *walk) compare(seen map[string][]observed) {
+	netns := map[string]string{"host": ""}
+	for _, p := range w.opened {
+		netns[p.name] = p.netns
+	}
+	lost := false // it was dropped where nobody could tell
+	for i := range w.Hops {
+		h := &w.Hops[i]
+		if h.Hook == "" || h.Verdict.Legacy || lost {
+			continue
+		}
+		list := seen[netns[h.Place]]
+		j := slices.IndexFunc(list, func(o observed) bool { return !o.taken && o.chain == h.Chain })
+		if j < 0 {
+			h.Observed, h.Differs = "the packet did not come here", true
+			continue
+		}
+		o := &list[j]
+		o.taken, h.Observed = true, o.decision
+		before, _, _ := strings.Cut(h.Decision, " ")
+		after, _, _ := strings.Cut(o.decision, " ")
+		switch {
+		case h.State == Unknown:
+			lost = o.drops
+		case h.Exact:
+			h.Differs = h.Decision != o.decision
+		default:
+			h.Differs = before != after
+		}
+	}
+	for name, path := range netns {
+		for _, o := range seen[path] {
+			if o.taken || o.own {
+				continue
+			}
+			state := Passes
+			if o.drops {
+				state = Stops
+			}
+			w.Hops = append(w.Hops, Hop{Place: name, Kind: "filter", State: state, Chain: o.chain, Observed: o.decision,
+				Differs: true, Text: o.chain + " was not foreseen"})
+		}
+	}
+	w.Differs = slices.ContainsFunc(w.Hops, func(h Hop) bool { return h.Differs })
+}
+
+// conclude says what became of the packet that was sent.
+func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
+	w.Seen, w.Result = answer, said
+	if answer == Unknown {
+		for _, at := range w.passages {
+			for _, o := range seen[at.at.netns] {
+				if o.drops {
+					w.Seen, w.Result = Stops, fmt.Sprintf("%s; %s: %s: %s", said, at.at.name, o.chain, o.decision)
+				}
+			}
+		}
+	}
+	if k := w.asked; w.Seen == Unknown && k != nil {
+		n := w.neighbour(k.at, k.link, k.next)
+		if n == nil || len(n.MAC) == 0 {
+			w.Seen, w.Result = Stops, fmt.Sprintf("%s; %v does not answer on %s of %s: its MAC address is not known", said, k.next,
+				k.link.Name, k.at.name)
+		}
+	}
+	last := len(w.passages) - 1
+	if w.Seen == Unknown && last > 0 && w.Verdict == Passes && w.Hops[len(w.Hops)-1].Kind == "socket" {
+		input := func(o observed) bool { return o.own && strings.HasSuffix(o.chain, " input") }
+		if slices.ContainsFunc(seen[w.passages[last].at.netns], input) {
+			w.Seen, w.Result = Passes, said+", but the packet came to "+w.passages[last].at.name
+		}
+	}
+	w.Differs = w.Differs || w.Verdict == Passes && w.Seen == Stops || w.Verdict == Stops && w.Seen == Passes
+}
+
+// A shot is a packet to be sent from the thread's namespace.
+type shot struct {
+	ctx    context.Context
+	proto  byte
+	to     netip.AddrPort
+	port   uint16 // of the sender
+	number uint32 // what the packet is known by, but for TCP, which chooses it itself
+}
+
+func (w *walk) newShot(ctx context.Context, q Question) (*shot, error) {
+	s := &shot{ctx: ctx, proto: q.Proto, to: netip.AddrPortFrom(q.Dst, q.DstPort)}
+	switch q.Proto {
+	case kernel.TCP:
+		s.port = uint16(32768 + rand.IntN(28000))
+	case kernel.UDP:
+		s.port, s.number = uint16(32768+rand.IntN(28000)), uint32(8+16+rand.IntN(400))
+	case kernel.ICMP, kernel.ICMPv6:
+		s.number = uint32(1 + rand.IntN(65535))
+	default:
+		return nil, fmt.Errorf("--live sends TCP, UDP and ICMP, and not protocol %s", kernel.ProtoName(q.Proto))
+	}
+	return s, nil
+}
+
+// send sends it, and says what came of it.
+func (s *shot) send() (State, string) {
+	var err error
+	switch s.proto {
+	case kernel.TCP:
+		var conn net.Conn
+		dialer := net.Dialer{Timeout: answerTime, LocalAddr: &net.TCPAddr{Port: int(s.port)}}
+		if conn, err = dialer.DialContext(s.ctx, "tcp", s.to.String()); err == nil {
+			conn.Close()
+			return Passes, "the connection was made"
+		}
+	case kernel.UDP:
+		err = s.datagram()
+	default:
+		err = Echo(s.to.Addr(), uint16(s.number), answerTime)
+	}
+	var number syscall.Errno
+	timeout := (net.Error)(nil)
+	switch {
+	case err == nil:
+		return Passes, "an answer came"
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return Unknown, "no answer came"
+	case errors.As(err, &number):
+		return Stops, "the answer was: " + number.Error()
+	}
+	return Unknown, err.Error()
+}
+
+func (s *shot) datagram() error {
+	conn, err := net.DialUDP("udp", &net.UDPAddr{Port: int(s.port)}, net.UDPAddrFromAddrPort(s.to))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := conn.Write(make([]byte, s.number-8)); err != nil {
+		return err
+	}
+	conn.SetReadDeadline(time.Now().Add(answerTime))
+	_, err = conn.Read(make([]byte, 1500))
+	return err
+}
+
+// Echo sends an echo request from the thread's namespace, and waits for its answer.
+func Echo(to netip.Addr, number uint16, wait time.Duration) error {
+	network, ask, answer := "ip4:icmp", byte(8), byte(0)
+	if to.Is6() {
+		network, ask, answer = "ip6:ipv6-icmp", 128, 129
+	}
+	conn, err := net.DialIP(network, nil, &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	echo := []byte{ask, 0, 0, 0, byte(os.Getpid() >> 8), byte(os.Getpid()), byte(number >> 8), byte(number)}
+	if to.Is4() { // of IPv6 the kernel fills it in
+		binary.BigEndian.PutUint16(echo[2:], Checksum(echo))
+	}
+	if _, err = conn.Write(echo); err != nil {
+		return err
+	}
+	conn.SetReadDeadline(time.Now().Add(wait))
+	for buf := make([]byte, 1500); ; {
+		n, _, err := conn.ReadFromIP(buf)
+		if err != nil {
+			return err
+		}
+		if n >= 8 && buf[0] == answer && bytes.Equal(buf[4:8], echo[4:8]) {
+			return nil
+		}
+	}
+}
+
+// Checksum is that of RFC 1071, of an even number of bytes.
+func Checksum(b []byte) uint16 {
+	sum := uint32(0)
+	for i := 0; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return ^uint16(sum)
+}

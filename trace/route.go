@@ -1,0 +1,276 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+)
+
+// mostSteps is how many namespaces a packet may enter: more are a loop.
+const mostSteps = 16
+
+// route asks for the packet's route. A packet that comes in is one that this place forwards or takes.
+func (w *walk) route(p *place, in *kernel.Link) (r kernel.Route, out *kernel.Link, ok bool) {
+	q := kernel.Packet{Src: w.p.Src, Dst: w.p.Dst, Mark: w.p.Mark, Proto: w.p.Proto, SrcPort: w.p.SrcPort,
+		DstPort: w.p.DstPort}
+	if in != nil {
+		q.In = in.Index
+	}
+	r, err := p.ns.RouteFor(q)
+	if err != nil {
+		w.noRoute(p, in, err)
+		return r, nil, false
+	}
+	if out, err = p.ns.LinkAt(r.Link); err != nil {
+		w.wonder(p, "route", "", "route to %v: %v", w.p.Dst, err)
+		return r, nil, false
+	}
+	w.pass(p, "route", "%s", routeText(r, out, w.p.Dst))
+	return r, out, true
+}
+
+func routeText(r kernel.Route, out *kernel.Link, dst netip.Addr) string {
+	if r.Type == kernel.Local {
+		return fmt.Sprintf("%v is an address of its own", dst)
+	}
+	words := []string{"route to " + dst.String()}
+	if r.Via.IsValid() {
+		words = append(words, "via "+r.Via.String())
+	}
+	words = append(words, "dev "+out.Name)
+	if r.Src.IsValid() {
+		words = append(words, "src "+r.Src.String())
+	}
+	return strings.Join(words, " ")
+}
+
+// noRoute says why a packet has no route. The kernel's error says it, where it asks more than the routes.
+func (w *walk) noRoute(p *place, in *kernel.Link, err error) {
+	var number syscall.Errno
+	errors.As(err, &number)
+	add := p.run(fmt.Sprintf("ip route add %v via ROUTER", w.p.Dst))
+	if w.p.Dst.Is6() {
+		add = p.run(fmt.Sprintf("ip -6 route add %v via ROUTER", w.p.Dst))
+	}
+	switch {
+	case kernel.Unanswered(err):
+		w.wonder(p, "route", "", "%v", err)
+	case number == syscall.EXDEV:
+		w.stop(p, "route", fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", in.Name),
+			"rp_filter drops it: the way back to %v is not by %s", w.p.Src, in.Name)
+	case number == syscall.EHOSTUNREACH && in != nil && !w.forwards(p, in):
+		w.stop(p, "route", p.run("sysctl -w net.ipv4.ip_forward=1"), "forwarding is off on %s: the packet is for others", in.Name)
+	case number == syscall.EACCES:
+		w.stop(p, "route", p.run("ip rule; ip route show table all type prohibit"), "a route or a rule prohibits the way to %v",
+			w.p.Dst)
+	case number == syscall.EINVAL && in != nil:
+		w.stop(p, "route", "", "the kernel takes %v for a martian address here: that of a source that cannot come in by %s, or "+
+			"a route of type blackhole", w.p.Src, in.Name)
+	case number == syscall.EINVAL && w.p.Src.IsLoopback():
+		w.stop(p, "route", p.run("sysctl -w net.ipv4.conf.all.route_localnet=1"),
+			"a packet from %v may not leave the host: route_localnet is off", w.p.Src)
+	case number == syscall.EINVAL:
+		w.stop(p, "route", p.run("ip route show table all type blackhole"), "a route of type blackhole takes what is for %v",
+			w.p.Dst)
+	case number == syscall.EHOSTUNREACH:
+		w.stop(p, "route", p.run("ip route show table all type unreachable"), "a route of type unreachable takes what is for %v",
+			w.p.Dst)
+	default:
+		w.stop(p, "route", add, "there is no route to %v", w.p.Dst)
+	}
+}
+
+// forwards reports whether a place forwards what comes in by a link.
+func (w *walk) forwards(p *place, in *kernel.Link) bool {
+	key := "net/ipv4/conf/" + in.Name + "/forwarding"
+	if w.p.Dst.Is6() {
+		key = "net/ipv6/conf/all/forwarding"
+	}
+	v, err := p.ns.Sysctl(key)
+	return err != nil || v != "0"
+}
+
+// send has a place send the packet.
+func (w *walk) send(p *place) {
+	w.p.Local, w.p.Fresh = true, true
+	w.passages = append(w.passages, passage{p, w.p})
+	r, out, ok := w.route(p, nil)
+	if w.Packet == "" {
+		src := w.p
+		src.Src = r.Src
+		w.Packet = src.String()
+	}
+	if !ok {
+		return
+	}
+	if !w.p.Src.IsValid() {
+		w.p.Src = r.Src
+	}
+	w.p.Out = out.Name
+	before := w.p
+	if !w.filter(p, packetfilter.Output, false) {
+		return
+	}
+	if w.p.Dst != before.Dst || w.p.Mark != before.Mark || w.p.Src != before.Src {
+		if r, out, ok = w.route(p, nil); !ok {
+			return
+		}
+		w.p.Out = out.Name
+	}
+	if !w.filter(p, packetfilter.Postrouting, false) {
+		return
+	}
+	if r.Type != kernel.Local {
+		w.transmit(p, out, hopTo(r, w.p.Dst))
+		return
+	}
+	lo, err := p.ns.Link("lo")
+	if err != nil || !lo.Up {
+		w.stop(p, "link", p.run("ip link set lo up"), "link lo is down")
+		return
+	}
+	w.p.In, w.p.Out = lo.Name, ""
+	if w.filter(p, packetfilter.Prerouting, false) {
+		w.deliver(p)
+	}
+}
+
+// hopTo is the next hop of a route.
+func hopTo(r kernel.Route, dst netip.Addr) netip.Addr {
+	if r.Via.IsValid() {
+		return r.Via
+	}
+	return dst
+}
+
+// standIn chooses a source address that comes in by l, where none is given: one that no rule is likely to name.
+func (w *walk) standIn(p *place, l *kernel.Link) error {
+	if w.p.Src.IsValid() {
+		return nil
+	}
+	candidates := []string{"198.51.100.1", "192.0.2.1", "203.0.113.1"}
+	if w.p.Dst.Is6() {
+		candidates = []string{"2001:db8::1", "2001:db8:ffff::1", "3fff::1"}
+	}
+	addrs, err := w.Host.Addrs(l.Index)
+	for _, a := range addrs {
+		if a.Prefix.Addr().Is4() == w.p.Dst.Is4() && !a.Prefix.Addr().IsLinkLocalUnicast() {
+			first := a.Prefix.Masked().Addr().Next()
+			candidates = append(candidates, first.String(), first.Next().String())
+		}
+	}
+	for _, c := range candidates {
+		a := netip.MustParseAddr(c)
+		if r, err := w.Host.RouteTo(a); err == nil && r.Link == l.Index && r.Type == kernel.Unicast {
+			w.p.Src = a
+			w.pass(p, "note", "no address of the client was given: %v stands for any that no rule names", a)
+			return nil
+		}
+	}
+	return errors.Join(err, fmt.Errorf("no address of a client is known that comes in by link %s: name one with --from", l.Name))
+}
+
+// receive has a place take a packet that comes in by a link.
+func (w *walk) receive(p *place, in *kernel.Link) {
+	if w.steps++; w.steps > mostSteps {
+		w.stop(p, "route", "", "the packet goes round in a circle")
+		return
+	}
+	w.newcomer(p, in)
+	if w.filter(p, packetfilter.Prerouting, false) {
+		w.onward(p, in)
+	}
+}
+
+// newcomer is the packet as another namespace sees it first.
+func (w *walk) newcomer(p *place, in *kernel.Link) {
+	w.p = packetfilter.Packet{In: in.Name, Src: w.p.Src, Dst: w.p.Dst, Proto: w.p.Proto, SrcPort: w.p.SrcPort,
+		DstPort: w.p.DstPort, SrcMAC: w.p.SrcMAC, DstMAC: w.p.DstMAC, Fresh: true}
+	w.passages = append(w.passages, passage{p, w.p})
+}
+
+// onward routes what prerouting let pass.
+func (w *walk) onward(p *place, in *kernel.Link) {
+	r, out, ok := w.route(p, in)
+	switch {
+	case !ok:
+		return
+	case r.Type == kernel.Local:
+		w.deliver(p)
+		return
+	case r.Type != kernel.Unicast:
+		w.stop(p, "route", "", "%v is an address of broadcast or multicast", w.p.Dst)
+		return
+	case w.p.Dst.Is6() && !w.forwards(p, in):
+		w.stop(p, "route", p.run("sysctl -w net.ipv6.conf.all.forwarding=1"), "forwarding of IPv6 is off: the packet is for others")
+		return
+	}
+	w.p.Out = out.Name
+	before := w.p
+	if !w.filter(p, packetfilter.Forward, false) {
+		return
+	}
+	w.answer(p, before)
+	if w.Verdict == Stops || !w.filter(p, packetfilter.Postrouting, false) {
+		return
+	}
+	w.transmit(p, out, hopTo(r, w.p.Dst))
+}
+
+// answer says whether the rules of others at forward let back what comes in answer.
+func (w *walk) answer(p *place, sent packetfilter.Packet) {
+	back := packetfilter.Packet{In: sent.Out, Out: sent.In, Src: sent.Dst, Dst: sent.Src, Proto: sent.Proto,
+		SrcPort: sent.DstPort, DstPort: sent.SrcPort, Reply: true, DNAT: sent.DNAT}
+	v, err := packetfilter.Forwarded(p.ns, back, "inet fairlead")
+	switch {
+	case err != nil || v.Outcome == packetfilter.Accepted:
+	case v.Outcome == packetfilter.Dropped:
+		w.Hops = append(w.Hops, Hop{Place: p.name, Kind: "answer", State: Stops, Verdict: &v,
+			Text: "forward: what comes in answer is " + v.String()})
+		w.Verdict, w.Why = Stops, p.name+": forward: what comes in answer is "+v.String()
+	default:
+		w.pass(p, "answer", "forward: of what comes in answer it is not known: %v", v)
+	}
+}
+
+// deliver hands the packet to who listens in a place.
+func (w *walk) deliver(p *place) {
+	w.p.Out = ""
+	if !w.filter(p, packetfilter.Input, false) {
+		return
+	}
+	if w.p.Proto != kernel.TCP && w.p.Proto != kernel.UDP && w.p.Proto != kernel.SCTP || w.p.DstPort == 0 {
+		w.arrive(p, "socket", "the packet arrives at %v", w.p.Dst)
+		return
+	}
+	port := fmt.Sprintf("port %d/%s", w.p.DstPort, kernel.ProtoName(w.p.Proto))
+	all, err := p.ns.Listeners(w.p.Proto, w.p.DstPort)
+	if err != nil {
+		w.wonder(p, "socket", "", "who listens on %s could not be seen: %v", port, err)
+		w.Verdict = Passes
+		return
+	}
+	var at []string
+	for _, l := range all {
+		if l.Takes(w.p.Dst) {
+			who := "a process"
+			if w.Holder != nil {
+				who = w.Holder(l.Inode)
+			}
+			w.arrive(p, "socket", "%s listens on %v/%s", who, l.At, kernel.ProtoName(w.p.Proto))
+			return
+		}
+		at = append(at, l.At.String())
+	}
+	if len(at) > 0 {
+		w.stop(p, "socket", p.run("ss -lnp"), "nobody listens on %s of %v, but on %s: have the server listen on 0.0.0.0 or [::]",
+			port, w.p.Dst, strings.Join(at, ", "))
+		return
+	}
+	w.stop(p, "socket", p.run("ss -lnp"), "nobody listens on %s", port)
+}
