@@ -178,7 +178,10 @@ func dial(to netip.Addr, port uint16) error {
 // ping sends an echo request, twice, and waits for its answer.
 func ping(to netip.Addr) (err error) {
 	for number := range uint16(2) {
-		if err = trace.Echo(to, number, answerTime); err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		err = trace.Echo(ctx, to, number)
+		cancel()
+		if err == nil {
 			return nil
 		}
 	}

@@ -77,6 +77,11 @@ func (w *walk) ethernet() bits {
 			h.write(at, exactly(mac[:]...))
 		}
 	}
+	if w.p.is6() {
+		h.write(12, exactly(0x86, 0xdd))
+	} else {
+		h.write(12, exactly(0x08, 0x00))
+	}
 	return h
 }
 
@@ -106,8 +111,13 @@ func (w *walk) transport() bits {
 		h.write(0, port(w.p.SrcPort))
 		h.write(2, port(w.p.DstPort))
 	}
-	if w.p.Proto == kernel.TCP {
+	switch {
+	case w.p.Proto == kernel.TCP:
 		h.write(13, w.tcpFlags())
+	case w.p.Proto == kernel.ICMP && w.p.Fresh:
+		h.write(0, exactly(8, 0))
+	case w.p.Proto == kernel.ICMPv6 && w.p.Fresh:
+		h.write(0, exactly(128, 0))
 	}
 	return h
 }

@@ -41,6 +41,17 @@ func (p Packet) original() original {
 	return original{!p.Reply && !p.DNAT, p.Src, p.Dst, p.SrcPort, p.DstPort}
 }
 
+// Entering is the packet as it comes in by a link, with nothing that conntrack knew of it. Its mark stays within one
+// namespace.
+func (p Packet) Entering(link string, within bool) Packet {
+	e := Packet{In: link, Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort, SrcMAC: p.SrcMAC,
+		DstMAC: p.DstMAC, Fresh: true}
+	if within {
+		e.Mark, e.anyMark = p.Mark, p.anyMark
+	}
+	return e
+}
+
 // Through follows a packet through all chains at a hook of IP, ours among them, and says what each of them does. After
 // is the packet as it is then, translated and marked. It goes on until a chain drops it.
 func Through(ns *kernel.NS, hook int, p Packet) (verdicts []Verdict, after Packet, err error) {

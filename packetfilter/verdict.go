@@ -41,7 +41,7 @@ type Packet struct {
 	Mark             uint32 // 0 is no mark
 
 	Local          bool    // the host sends it itself: it has a socket, and comes in by no link
-	Fresh          bool    // conntrack's entry is new, and all that wrote to it was followed
+	Fresh          bool    // conntrack's entry is new, and all that wrote to it was followed; of ICMP an echo request
 	SrcMAC, DstMAC [6]byte // of the frame
 
 	anyMark   bool // the mark is not known
@@ -339,6 +339,7 @@ func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, 
 		}
 		hooks = append(hooks, hook{c, t})
 	}
+	slices.Reverse(hooks) // of one priority the kernel asks those first that came last
 	slices.SortStableFunc(hooks, func(a, b hook) int {
 		return cmp.Or(cmp.Compare(w.turn(a.BaseChain), w.turn(b.BaseChain)), cmp.Compare(a.Priority, b.Priority))
 	})

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	mathbits "math/bits"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +20,7 @@ func metaText(key uint32) string {
 		unix.NFT_META_LEN: "meta length", unix.NFT_META_PROTOCOL: "meta protocol", unix.NFT_META_MARK: "meta mark",
 		unix.NFT_META_IIF: "iif", unix.NFT_META_OIF: "oif", unix.NFT_META_IIFNAME: "iifname",
 		unix.NFT_META_OIFNAME: "oifname", unix.NFT_META_NFPROTO: "meta nfproto", unix.NFT_META_L4PROTO: "meta l4proto",
-		unix.NFT_META_PKTTYPE: "meta pkttype",
+		unix.NFT_META_PKTTYPE: "meta pkttype", unix.NFT_META_SKUID: "meta skuid", unix.NFT_META_SKGID: "meta skgid",
 	}
 	if s := names[key]; s != "" {
 		return s
@@ -54,6 +55,8 @@ func payloadText(family byte, base uint32, at, size int) string {
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER:
 		fields = map[int]string{2: "ip length", 6: "ip frag-off", 8: "ip ttl", 9: "ip protocol", 12: "ip saddr",
 			16: "ip daddr"}
+	case base == unix.NFT_PAYLOAD_LL_HEADER:
+		fields = map[int]string{0: "ether daddr", 6: "ether saddr", 12: "ether type"}
 	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && size == 2:
 		fields = map[int]string{0: "th sport", 2: "th dport"}
 	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && size == 1:
@@ -191,6 +194,8 @@ func matchText(name string, info []byte) string {
 // valueText is a value as nft(8) prints those of what was loaded under that name.
 func valueText(name string, v, mask []byte) string {
 	switch {
+	case strings.HasPrefix(name, "ether ") && len(v) == 6:
+		return net.HardwareAddr(v).String()
 	case strings.HasSuffix(name, "addr"):
 		size, ones := 4, 8*len(v)
 		if strings.HasPrefix(name, "ip6") {

@@ -24,6 +24,13 @@ func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
 	if up && next.IsValid() && w.misled(p, top, next) {
 		return
 	}
+	to, far, inner := (*kernel.Link)(nil), (*place)(nil), (*kernel.Link)(nil)
+	if !up {
+		if to, far, inner = w.behind(p, br, next, vlan); to == nil {
+			w.lost(p, br, port, next)
+			return
+		}
+	}
 	w.newcomer(p, port)
 	if !w.filter(p, packetfilter.Prerouting, true) {
 		return
@@ -41,11 +48,6 @@ func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
 			w.bridged = port
 		}
 		w.receive(p, top)
-		return
-	}
-	to, far, inner := w.behind(p, br, next, vlan)
-	if to == nil {
-		w.lost(p, br, port, next)
 		return
 	}
 	if w.across(p, port, to, br) {

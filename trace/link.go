@@ -19,6 +19,9 @@ func (w *walk) transmit(p *place, l *kernel.Link, next netip.Addr) {
 	copy(w.p.SrcMAC[:], l.MAC)
 	w.p.DstMAC = [6]byte{}
 	w.known = w.neighbour(p, l, next)
+	if l.Ethernet {
+		w.asked = append(w.asked, asked{p, l, next})
+	}
 	if w.known != nil {
 		copy(w.p.DstMAC[:], w.known.MAC)
 	}
@@ -86,7 +89,6 @@ func (w *walk) neighbour(p *place, l *kernel.Link, next netip.Addr) *kernel.Neig
 // reachable says what is known of a neighbour that cannot be looked at itself.
 func (w *walk) reachable(p *place, l *kernel.Link, next netip.Addr) bool {
 	entry := w.known
-	w.asked = &asked{p, l, next}
 	ask := p.run(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next))
 	switch {
 	case entry == nil || entry.State == 0:

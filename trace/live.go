@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -21,7 +20,7 @@ import (
 
 const (
 	answerTime = 900 * time.Millisecond // TCP sends its first packet again after a second
-	quietTime  = 100 * time.Millisecond // after which no more is to be heard
+	quietTime  = 20 * time.Millisecond  // to listen in one place
 )
 
 // A passage is where the packet is expected to be seen.
@@ -64,30 +63,59 @@ func (w *walk) live(ctx context.Context, q Question) (err error) {
 			return fmt.Errorf("%s: %w", at.at.name, err)
 		}
 	}
-	answer, said := Unknown, "no route, so no packet was sent"
-	if len(w.passages) > 0 {
-		sender := w.passages[0].at
-		if err := sender.ns.Do(func() error { answer, said = s.send(); return nil }); err != nil {
-			return err
-		}
+	sender := w.passages[0].at
+	steps, err := s.sendFrom(sender, traces)
+	if err != nil {
+		return err
+	}
+	if first := steps[sender.netns]; s.number == 0 && len(first) > 0 { // of TCP the sender's first step tells
+		s.number = first[0].Number
 	}
 	seen := map[string][]observed{}
-	for _, at := range w.passages {
-		if _, done := seen[at.at.netns]; done {
-			continue
-		}
-		steps, err := traces[at.at.netns].Steps(quietTime)
-		if err != nil {
-			return err
-		}
-		if s.number == 0 && len(steps) > 0 { // of TCP the sender's first step tells
-			s.number = steps[0].Number
-		}
-		seen[at.at.netns] = group(traces[at.at.netns], steps, s.number)
+	for netns, t := range traces {
+		seen[netns] = group(t, steps[netns], s.number)
 	}
 	w.compare(seen)
-	w.conclude(seen, answer, said)
+	w.conclude(seen, s.answer, s.said)
 	return ctx.Err()
+}
+
+// sendFrom sends the packet from a place, and hears what is done with it everywhere until there is an answer, a drop or
+// nothing for long.
+func (s *shot) sendFrom(p *place, traces map[string]*kernel.NFTTrace) (map[string][]kernel.NFTStep, error) {
+	var cancel func()
+	s.ctx, cancel = context.WithTimeout(s.ctx, answerTime)
+	defer cancel()
+	sent := make(chan error, 1)
+	go func() { sent <- p.ns.Do(func() error { s.answer, s.said = s.send(); return nil }) }()
+	steps := map[string][]kernel.NFTStep{}
+	for finished := false; ; {
+		select {
+		case err := <-sent:
+			if finished = true; err != nil {
+				return nil, err
+			}
+		default:
+		}
+		heard := false
+		for netns, t := range traces {
+			more, err := t.Steps(quietTime)
+			if err != nil {
+				cancel()
+				if !finished {
+					<-sent
+				}
+				return nil, err
+			}
+			steps[netns], heard = append(steps[netns], more...), heard || len(more) > 0
+			if slices.ContainsFunc(more, func(s kernel.NFTStep) bool { return s.Verdict == 0 }) {
+				cancel() // nothing will come of it; a rejection has answered by now
+			}
+		}
+		if finished && !heard {
+			return steps, nil
+		}
+	}
 }
 
 // matches are the packets to look for at a place: those of the sender by their port, others by where they go.
@@ -204,9 +232,8 @@ func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
 			}
 		}
 	}
-	if k := w.asked; w.Seen == Unknown && k != nil {
-		n := w.neighbour(k.at, k.link, k.next)
-		if n == nil || len(n.MAC) == 0 {
+	for _, k := range w.asked {
+		if n := w.neighbour(k.at, k.link, k.next); w.Seen == Unknown && (n == nil || len(n.MAC) == 0) {
 			w.Seen, w.Result = Stops, fmt.Sprintf("%s; %v does not answer on %s of %s: its MAC address is not known", said, k.next,
 				k.link.Name, k.at.name)
 		}
@@ -218,7 +245,8 @@ func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
 			w.Seen, w.Result = Passes, said+", but the packet came to "+w.passages[last].at.name
 		}
 	}
-	w.Differs = w.Differs || w.Verdict == Passes && w.Seen == Stops || w.Verdict == Stops && w.Seen == Passes
+	sight := len(w.Hops) > 0 && w.Hops[len(w.Hops)-1].Kind == "socket" // the end could be looked at
+	w.Differs = w.Differs || sight && w.Verdict == Passes && w.Seen == Stops || w.Verdict == Stops && w.Seen == Passes
 }
 
 // A shot is a packet to be sent from the thread's namespace.
@@ -228,6 +256,9 @@ type shot struct {
 	to     netip.AddrPort
 	port   uint16 // of the sender
 	number uint32 // what the packet is known by, but for TCP, which chooses it itself
+
+	answer State
+	said   string
 }
 
 func (w *walk) newShot(ctx context.Context, q Question) (*shot, error) {
@@ -251,7 +282,7 @@ func (s *shot) send() (State, string) {
 	switch s.proto {
 	case kernel.TCP:
 		var conn net.Conn
-		dialer := net.Dialer{Timeout: answerTime, LocalAddr: &net.TCPAddr{Port: int(s.port)}}
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{Port: int(s.port)}}
 		if conn, err = dialer.DialContext(s.ctx, "tcp", s.to.String()); err == nil {
 			conn.Close()
 			return Passes, "the connection was made"
@@ -259,14 +290,14 @@ func (s *shot) send() (State, string) {
 	case kernel.UDP:
 		err = s.datagram()
 	default:
-		err = Echo(s.to.Addr(), uint16(s.number), answerTime)
+		err = Echo(s.ctx, s.to.Addr(), uint16(s.number))
 	}
 	var number syscall.Errno
 	timeout := (net.Error)(nil)
 	switch {
 	case err == nil:
 		return Passes, "an answer came"
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case s.ctx.Err() != nil, errors.As(err, &timeout) && timeout.Timeout():
 		return Unknown, "no answer came"
 	case errors.As(err, &number):
 		return Stops, "the answer was: " + number.Error()
@@ -283,13 +314,13 @@ func (s *shot) datagram() error {
 	if _, err := conn.Write(make([]byte, s.number-8)); err != nil {
 		return err
 	}
-	conn.SetReadDeadline(time.Now().Add(answerTime))
+	defer context.AfterFunc(s.ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	_, err = conn.Read(make([]byte, 1500))
 	return err
 }
 
 // Echo sends an echo request from the thread's namespace, and waits for its answer.
-func Echo(to netip.Addr, number uint16, wait time.Duration) error {
+func Echo(ctx context.Context, to netip.Addr, number uint16) error {
 	network, ask, answer := "ip4:icmp", byte(8), byte(0)
 	if to.Is6() {
 		network, ask, answer = "ip6:ipv6-icmp", 128, 129
@@ -299,14 +330,15 @@ func Echo(to netip.Addr, number uint16, wait time.Duration) error {
 		return err
 	}
 	defer conn.Close()
-	echo := []byte{ask, 0, 0, 0, byte(os.Getpid() >> 8), byte(os.Getpid()), byte(number >> 8), byte(number)}
+	id := rand.Uint32() // conntrack takes what has the same for one flow
+	echo := []byte{ask, 0, 0, 0, byte(id >> 8), byte(id), byte(number >> 8), byte(number)}
 	if to.Is4() { // of IPv6 the kernel fills it in
 		binary.BigEndian.PutUint16(echo[2:], Checksum(echo))
 	}
 	if _, err = conn.Write(echo); err != nil {
 		return err
 	}
-	conn.SetReadDeadline(time.Now().Add(wait))
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	for buf := make([]byte, 1500); ; {
 		n, _, err := conn.ReadFromIP(buf)
 		if err != nil {

@@ -187,10 +187,10 @@ func (w *walk) receive(p *place, in *kernel.Link) {
 	}
 }
 
-// newcomer is the packet as another namespace sees it first.
+// newcomer is the packet as a place sees it that it comes into.
 func (w *walk) newcomer(p *place, in *kernel.Link) {
-	w.p = packetfilter.Packet{In: in.Name, Src: w.p.Src, Dst: w.p.Dst, Proto: w.p.Proto, SrcPort: w.p.SrcPort,
-		DstPort: w.p.DstPort, SrcMAC: w.p.SrcMAC, DstMAC: w.p.DstMAC, Fresh: true}
+	last := len(w.passages) - 1
+	w.p = w.p.Entering(in.Name, last >= 0 && w.passages[last].at.netns == p.netns)
 	w.passages = append(w.passages, passage{p, w.p})
 }
 

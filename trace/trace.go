@@ -120,7 +120,7 @@ type walk struct {
 	mend     string    // of doubt
 
 	known   *kernel.Neighbour // what the sender knows of the next hop
-	asked   *asked            // of Live: the last next hop that could not be looked at itself
+	asked   []asked           // next hops, of Ethernet
 	bridged *kernel.Link      // the port that it came in by, where br_netfilter keeps it on the bridge
 }
 
