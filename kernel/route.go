@@ -108,7 +108,7 @@ type Packet struct {
 }
 
 // RouteFor is the route that a packet takes. Of one that comes in by a link the kernel's error is what it would do:
-// EXDEV where rp_filter drops it, EHOSTUNREACH where it is not forwarded. IPv6 does not look at either.
+// EXDEV or EINVAL where rp_filter drops it, EHOSTUNREACH where it is not forwarded. IPv6 does not look at either.
 func (ns *NS) RouteFor(p Packet) (Route, error) {
 	req := ns.Request(unix.RTM_GETROUTE, 0)
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family(p.Dst), Dst_len: uint8(p.Dst.BitLen())}}

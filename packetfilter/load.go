@@ -77,16 +77,25 @@ func (w *walk) ethernet() bits {
 			h.write(at, exactly(mac[:]...))
 		}
 	}
-	if w.p.is6() {
-		h.write(12, exactly(0x86, 0xdd))
-	} else {
-		h.write(12, exactly(0x08, 0x00))
-	}
+	h.write(12, w.etherType())
 	return h
+}
+
+func (w *walk) etherType() bits {
+	switch {
+	case w.p.ARP:
+		return exactly(0x08, 0x06)
+	case w.p.is6():
+		return exactly(0x86, 0xdd)
+	}
+	return exactly(0x08, 0x00)
 }
 
 // network is the packet's IP header: without options, and not a fragment.
 func (w *walk) network() bits {
+	if w.p.ARP {
+		return unknown(28)
+	}
 	if w.p.is6() {
 		h := unknown(40)
 		h.v[0], h.known[0] = 0x60, 0xf0
@@ -141,6 +150,9 @@ func (m *machine) payload(d []byte) bool {
 		}
 		return m.end(toOthers, "", "a header that is rewritten")
 	}
+	if m.w.p.ARP && base == unix.NFT_PAYLOAD_TRANSPORT_HEADER {
+		return false
+	}
 	var h bits
 	switch base {
 	case unix.NFT_PAYLOAD_LL_HEADER:
@@ -170,10 +182,7 @@ func (m *machine) meta(d []byte) bool {
 	b := unknown(16) // what is not named here has at most so much
 	switch key {
 	case unix.NFT_META_PROTOCOL:
-		b = exactly(0x08, 0x00)
-		if w.p.is6() {
-			b = exactly(0x86, 0xdd)
-		}
+		b = w.etherType()
 	case unix.NFT_META_MARK:
 		b = w.mark
 	case unix.NFT_META_IIF:
@@ -199,7 +208,9 @@ func (m *machine) meta(d []byte) bool {
 	case unix.NFT_META_NFPROTO:
 		b = exactly(w.pf)
 	case unix.NFT_META_L4PROTO:
-		b = w.proto()
+		if b = w.proto(); w.p.ARP {
+			return false // it has none
+		}
 	case unix.NFT_META_PKTTYPE:
 		if w.pf != unix.NFPROTO_BRIDGE && w.p.Dst.IsValid() && !w.p.Dst.IsMulticast() {
 			b = exactly(0) // unicast to us, by its MAC address

@@ -81,7 +81,7 @@ func through(ns *kernel.NS, hook int, p Packet, bridge bool) (verdicts []Verdict
 		if err != nil {
 			return err
 		}
-		translated := p.Local && (hook == Prerouting || hook == Input) // it came by lo, and its way out has decided
+		translated := p.Reply || p.Local && (hook == Prerouting || hook == Input) // it came by lo, and its way out has decided
 		for _, h := range hooks {
 			if h.Type == "nat" && (translated || w.untracked == yes) {
 				continue

@@ -43,6 +43,7 @@ type Packet struct {
 	Local          bool    // the host sends it itself: it has a socket, and comes in by no link
 	Fresh          bool    // conntrack's entry is new, and all that wrote to it was followed; of ICMP an echo request
 	SrcMAC, DstMAC [6]byte // of the frame
+	ARP            bool    // it is no packet of IP, but the question of Src who has Dst
 
 	anyMark   bool // the mark is not known
 	untracked tri

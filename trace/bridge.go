@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -31,28 +32,103 @@ func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
 			return
 		}
 	}
+	if !w.resolves(p, port, to, next) {
+		return
+	}
 	w.newcomer(p, port)
 	if !w.filter(p, packetfilter.Prerouting, true) {
 		return
 	}
-	if up {
-		w.pass(p, "bridge", "bridge %s takes it in from port %s", br.Name, port.Name)
-		if !w.filter(p, packetfilter.Input, true) {
+	filtered := w.bridgeFiltersIP(p)
+	if filtered {
+		dst, kept := w.p.Dst, false
+		if kept, next = w.prerouted(p, br, next); w.Verdict == Stops || w.lostWay {
 			return
 		}
-		if !top.Up {
-			w.stop(p, "link", p.run("ip link set "+top.Name+" up"), "link %s is down", top.Name)
-			return
+		if kept { // what is translated stays a frame where it comes back to the bridge
+			if to, far, inner = w.behind(p, br, next, vlan); to == nil {
+				w.lost(p, br, port, next)
+				return
+			}
 		}
-		if w.bridgeFiltersIP(p) {
-			w.bridged = port
+		up = !kept && (up || w.p.Dst != dst && top != nil)
+	}
+	if !up {
+		if w.across(p, port, to, br, filtered) {
+			w.outOf(p, br, to, far, inner, next, filtered)
 		}
+		return
+	}
+	w.pass(p, "bridge", "bridge %s takes it in from port %s", br.Name, port.Name)
+	frame := w.p
+	if w.p.In = port.Name; !w.filter(p, packetfilter.Input, true) {
+		return
+	}
+	if !top.Up {
+		w.stop(p, "link", p.run("ip link set "+top.Name+" up"), "link %s is down", top.Name)
+		return
+	}
+	if !filtered {
 		w.receive(p, top)
 		return
 	}
-	if w.across(p, port, to, br) {
-		w.outOf(p, br, to, far, inner, next)
+	w.p = frame
+	w.onward(p, top)
+}
+
+// resolves reports whether the filters of a bridge let the sender ask for the MAC address of the next hop, where it has
+// to: on the way from one port to another one, or in.
+func (w *walk) resolves(p *place, from, to *kernel.Link, next netip.Addr) bool {
+	if !next.IsValid() || w.known != nil && len(w.known.MAC) > 0 {
+		return true
 	}
+	ask := packetfilter.Packet{In: from.Name, Src: w.p.Src, Dst: next, SrcMAC: w.p.SrcMAC, ARP: true}
+	if next.Is6() {
+		group := next.As16()
+		copy(group[:], []byte{0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff}) // its solicited-node address, RFC 4861
+		ask.ARP, ask.Dst, ask.Proto = false, netip.AddrFrom16(group), kernel.ICMPv6
+	}
+	hooks := []int{packetfilter.Prerouting, packetfilter.Input}
+	if to != nil {
+		hooks = []int{packetfilter.Prerouting, packetfilter.Forward, packetfilter.Postrouting}
+	}
+	for _, hook := range hooks {
+		if to != nil && hook != packetfilter.Prerouting {
+			ask.Out = to.Name
+		}
+		verdicts, after, err := packetfilter.ThroughBridge(p.ns, hook, ask)
+		if ask = after; err != nil {
+			return true
+		}
+		if n := len(verdicts) - 1; n >= 0 && verdicts[n].Outcome == packetfilter.Dropped {
+			v := verdicts[n]
+			text := fmt.Sprintf("bridge %s: the question for the MAC address of %v is %v", hookName(hook), next, v)
+			w.Hops = append(w.Hops, Hop{Place: p.name, Kind: "neighbour", Text: text, State: Stops, Verdict: &v})
+			w.Verdict, w.Why = Stops, p.name+": "+text
+			return false
+		}
+	}
+	return true
+}
+
+// prerouted has a frame pass prerouting of IP on its bridge, and reports whether it is translated there to what is
+// behind the bridge, and the next hop then.
+func (w *walk) prerouted(p *place, br *kernel.Link, next netip.Addr) (kept bool, to netip.Addr) {
+	dst := w.p.Dst
+	w.p.In = br.Name
+	if !w.filter(p, packetfilter.Prerouting, false) {
+		w.lostWay = true
+		return false, next
+	}
+	if w.p.Dst == dst {
+		return false, next
+	}
+	r, err := p.ns.RouteFor(kernel.Packet{Src: w.p.Src, Dst: w.p.Dst, In: br.Index, Mark: w.p.Mark})
+	if err != nil || r.Type != kernel.Unicast || r.Link != br.Index {
+		return false, next
+	}
+	w.pass(p, "route", "%s", routeText(r, br, w.p.Dst))
+	return true, hopTo(r, w.p.Dst)
 }
 
 // fromBridge sends a packet of a place itself out of one of a bridge's ports.
@@ -65,20 +141,15 @@ func (w *walk) fromBridge(p *place, br *kernel.Link, next netip.Addr) {
 		}
 		return
 	}
-	if from := w.bridged; from != nil && from.Index == to.Index && !from.Port.Hairpin {
-		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" hairpin on"), "br_netfilter keeps what it translates on "+
-			"bridge %s, which sends nothing back out of port %s: hairpin is off", br.Name, from.Name)
-		return
-	}
 	w.p.In, w.p.Out = "", to.Name
 	if !w.filter(p, packetfilter.Output, true) {
 		return
 	}
-	w.outOf(p, br, to, far, inner, next)
+	w.outOf(p, br, to, far, inner, next, false)
 }
 
-// across takes a frame from one port to another, through the filters of bridges and, with br_netfilter, of IP.
-func (w *walk) across(p *place, from, to, br *kernel.Link) bool {
+// across takes a frame from one port to another, through the filters of bridges and, if filtered, of IP.
+func (w *walk) across(p *place, from, to, br *kernel.Link, filtered bool) bool {
 	switch {
 	case from.Index == to.Index && !from.Port.Hairpin:
 		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" hairpin on"),
@@ -90,29 +161,13 @@ func (w *walk) across(p *place, from, to, br *kernel.Link) bool {
 		return false
 	}
 	w.pass(p, "bridge", "bridge %s: from port %s to port %s", br.Name, from.Name, to.Name)
-	filtered := w.bridgeFiltersIP(p)
-	frame := w.p
-	if filtered {
-		w.p.In = br.Name
-		dst := w.p.Dst
-		if !w.filter(p, packetfilter.Prerouting, false) {
-			return false
-		}
-		if w.p.Dst != dst {
-			w.wonder(p, "bridge", "", "br_netfilter translates a bridged frame, which is not followed")
-			return false
-		}
-	}
-	ip := w.p
-	w.p = frame
-	w.p.Mark, w.p.Out = ip.Mark, to.Name
+	w.p.In, w.p.Out = from.Name, to.Name
 	if !w.filter(p, packetfilter.Forward, true) {
 		return false
 	}
 	if filtered {
-		ip.Mark, ip.In, ip.Out = w.p.Mark, br.Name, br.Name
-		w.p = ip
-		if !w.filter(p, packetfilter.Forward, false) || !w.filter(p, packetfilter.Postrouting, false) {
+		w.p.In, w.p.Out = br.Name, br.Name
+		if !w.filter(p, packetfilter.Forward, false) {
 			return false
 		}
 		w.p.In, w.p.Out = from.Name, to.Name
@@ -131,9 +186,15 @@ func (w *walk) bridgeFiltersIP(p *place) bool {
 }
 
 // outOf has a frame leave a bridge by a port.
-func (w *walk) outOf(p *place, br, to *kernel.Link, far *place, inner *kernel.Link, next netip.Addr) {
+func (w *walk) outOf(p *place, br, to *kernel.Link, far *place, inner *kernel.Link, next netip.Addr, filtered bool) {
 	if !w.filter(p, packetfilter.Postrouting, true) {
 		return
+	}
+	if filtered {
+		w.p.In, w.p.Out = br.Name, br.Name
+		if !w.filter(p, packetfilter.Postrouting, false) {
+			return
+		}
 	}
 	switch {
 	case !to.Up:

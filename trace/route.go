@@ -60,7 +60,7 @@ func (w *walk) noRoute(p *place, in *kernel.Link, err error) {
 	switch {
 	case kernel.Unanswered(err):
 		w.wonder(p, "route", "", "%v", err)
-	case number == syscall.EXDEV:
+	case number == syscall.EXDEV, number == syscall.EINVAL && in != nil && w.strays(p, in):
 		w.stop(p, "route", fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", in.Name),
 			"rp_filter drops it: the way back to %v is not by %s", w.p.Src, in.Name)
 	case number == syscall.EHOSTUNREACH && in != nil && !w.forwards(p, in):
@@ -83,6 +83,17 @@ func (w *walk) noRoute(p *place, in *kernel.Link, err error) {
 	default:
 		w.stop(p, "route", add, "there is no route to %v", w.p.Dst)
 	}
+}
+
+// strays reports whether rp_filter drops the packet: what goes back to its source leaves by another link.
+func (w *walk) strays(p *place, in *kernel.Link) bool {
+	strict := false
+	for _, of := range []string{"all", in.Name} {
+		v, err := p.ns.Sysctl("net/ipv4/conf/" + of + "/rp_filter")
+		strict = strict || err == nil && v != "0"
+	}
+	r, err := p.ns.RouteTo(w.p.Src)
+	return strict && w.p.Src.Is4() && (err != nil || r.Type == kernel.Unicast && r.Link != in.Index)
 }
 
 // forwards reports whether a place forwards what comes in by a link.
@@ -216,25 +227,33 @@ func (w *walk) onward(p *place, in *kernel.Link) {
 		return
 	}
 	w.answer(p, before)
-	if w.Verdict == Stops || !w.filter(p, packetfilter.Postrouting, false) {
+	if !w.filter(p, packetfilter.Postrouting, false) {
 		return
 	}
 	w.transmit(p, out, hopTo(r, w.p.Dst))
 }
 
-// answer says whether the rules of others at forward let back what comes in answer.
+// answer says whether the rules of others let what comes in answer pass prerouting and forward. The packet goes on.
 func (w *walk) answer(p *place, sent packetfilter.Packet) {
-	back := packetfilter.Packet{In: sent.Out, Out: sent.In, Src: sent.Dst, Dst: sent.Src, Proto: sent.Proto,
-		SrcPort: sent.DstPort, DstPort: sent.SrcPort, Reply: true, DNAT: sent.DNAT}
-	v, err := packetfilter.Forwarded(p.ns, back, "inet fairlead")
+	back := packetfilter.Packet{In: sent.Out, Src: sent.Dst, Dst: sent.Src, Proto: sent.Proto, SrcPort: sent.DstPort,
+		DstPort: sent.SrcPort, Reply: true, DNAT: sent.DNAT}
+	hook := hookName(packetfilter.Prerouting)
+	verdicts, back, err := packetfilter.Through(p.ns, packetfilter.Prerouting, back)
+	v := packetfilter.Verdict{Outcome: packetfilter.Accepted}
+	if n := len(verdicts) - 1; n >= 0 && verdicts[n].Outcome == packetfilter.Dropped {
+		v = verdicts[n]
+	} else if back.Out = sent.In; err == nil {
+		hook = hookName(packetfilter.Forward)
+		v, err = packetfilter.Forwarded(p.ns, back, "inet fairlead")
+	}
 	switch {
 	case err != nil || v.Outcome == packetfilter.Accepted:
 	case v.Outcome == packetfilter.Dropped:
 		w.Hops = append(w.Hops, Hop{Place: p.name, Kind: "answer", State: Stops, Verdict: &v,
-			Text: "forward: what comes in answer is " + v.String()})
-		w.Verdict, w.Why = Stops, p.name+": forward: what comes in answer is "+v.String()
+			Text: hook + ": what comes in answer is " + v.String()})
+		w.unanswered = p.name + ": " + w.Hops[len(w.Hops)-1].Text
 	default:
-		w.pass(p, "answer", "forward: of what comes in answer it is not known: %v", v)
+		w.pass(p, "answer", "%s: of what comes in answer it is not known: %v", hook, v)
 	}
 }
 

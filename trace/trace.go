@@ -119,9 +119,10 @@ type walk struct {
 	doubt    *Hop      // the first that is Unknown
 	mend     string    // of doubt
 
-	known   *kernel.Neighbour // what the sender knows of the next hop
-	asked   []asked           // next hops, of Ethernet
-	bridged *kernel.Link      // the port that it came in by, where br_netfilter keeps it on the bridge
+	known      *kernel.Neighbour // what the sender knows of the next hop
+	asked      []asked           // next hops, of Ethernet
+	unanswered string            // why no answer comes back
+	lostWay    bool              // where it goes is not known any more
 }
 
 // An asked is a next hop on a link of a place.
@@ -169,6 +170,8 @@ func (w *walk) begin(q Question) error {
 func (w *walk) settle() {
 	switch {
 	case w.Verdict == Stops:
+	case w.unanswered != "":
+		w.Verdict, w.Why = Stops, w.unanswered
 	case w.doubt != nil:
 		w.Verdict, w.Why, w.Mend = Unknown, w.doubt.Place+": "+w.doubt.Text, w.mend
 	case w.Verdict == "":
