@@ -86,7 +86,7 @@ test: ## all tests, in throw-away hosts of their own; as root or as an ordinary 
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
-	$(BIN)/vm $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) test,test ./kernel ./packetfilter ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
+	$(BIN)/vm $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) test,test ./kernel ./packetfilter ./trace ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
 
 demo: build ## three containers, the host and a published port talk to each other, in a throw-away host
 	$(BIN)/fairlead demo
