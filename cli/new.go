@@ -50,7 +50,7 @@ to the interface that the plugins before it made.`,
 		Example: `  fairlead new plugin mynet && cd mynet && go mod tidy && go test ./...
   fairlead new plugin extra-routes --chained --dir ~/src/extra-routes`,
 		RunE: func(c *cobra.Command, args []string) error {
-			p.Name = args[0]
+			p.Name, p.Tidy = args[0], p.source == ""
 			if err := validPluginName(p.Name); err != nil {
 				return usage("plugin %q: %w", p.Name, err)
 			}
@@ -76,6 +76,10 @@ to the interface that the plugins before it made.`,
 			test := "go test ./..."
 			if p.Tidy {
 				test = "go mod tidy && " + test
+			}
+			if p.Tidy && !isRelease(a.version) {
+				a.note("this fairlead is no release: --source DIR has the plugin built with the source in DIR, which then needs no " +
+					"`go mod tidy`")
 			}
 			a.note("`cd %s && %s` tests it; docs/plugin-author.md says how to go on", dir, test)
 			return nil
@@ -140,15 +144,14 @@ func (p newPlugin) files(version string) (files map[string][]byte, err error) {
 
 // module writes go.mod. Where a source tree is given, all that it requires is required, so that nothing has to be
 // looked up. Else, `go mod tidy` completes it; without a release, it takes the newest.
-func (p *newPlugin) module(version string, files map[string][]byte) error {
+func (p newPlugin) module(version string, files map[string][]byte) error {
 	mod := bytes.NewBufferString("module example.com/" + p.Name + "\n\n")
 	if p.source == "" {
-		p.Tidy = true
 		parts := regexp.MustCompile(`^go(\d+\.\d+)`).FindStringSubmatch(runtime.Version())
 		if parts != nil {
 			fmt.Fprintf(mod, "go %s\n", parts[1])
 		}
-		if regexp.MustCompile(`^v\d+\.\d+\.\d+$`).MatchString(version) {
+		if isRelease(version) {
 			fmt.Fprintf(mod, "\nrequire %s %s\n", modulePath, version)
 		}
 		files["go.mod"] = mod.Bytes()
@@ -171,6 +174,9 @@ func (p *newPlugin) module(version string, files map[string][]byte) error {
 	files["go.sum"], err = spec.ReadLinked(filepath.Join(source, "go.sum"), spec.MaxFile)
 	return err
 }
+
+// isRelease reports whether a version is that of a release, which the module can be required in.
+func isRelease(version string) bool { return regexp.MustCompile(`^v\d+\.\d+\.\d+$`).MatchString(version) }
 
 func fileNames(files map[string][]byte) (names []string) {
 	for name := range files {

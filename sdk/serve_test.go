@@ -52,7 +52,7 @@ func plugins() []sdk.Plugin {
 		}, r *sdk.Request) (ipam.Allocator, error) {
 			return one{c.IPAM.Empty}, nil
 		}).KnowsArgs("IP"),
-		beaconPlugin(), lampPlugin(),
+		beaconPlugin(), lampPlugin(), markPlugin(),
 	}
 }
 

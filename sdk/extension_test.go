@@ -1,0 +1,134 @@
+package sdk_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/sdk/sdktest"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A mark is a line in a file that tells the order of repair.
+type mark struct{ name string }
+
+const marks = "/run/marks"
+
+func (m mark) String() string { return "mark " + m.name }
+
+func (m mark) there() bool {
+	b, _ := os.ReadFile(marks)
+	return strings.Contains(string(b), m.name+"\n")
+}
+
+func (m mark) Ensure(context.Context, *kernel.World) (bool, error) {
+	if m.there() {
+		return false, nil
+	}
+	b, _ := os.ReadFile(marks)
+	return true, os.WriteFile(marks, append(b, m.name+"\n"...), 0o600)
+}
+
+func (m mark) Verify(context.Context, *kernel.World) error {
+	if !m.there() {
+		return errors.New("is missing")
+	}
+	return nil
+}
+
+type closing struct{ mark }
+
+func (closing) Effect() resource.Effect { return resource.Closes }
+
+type opening struct{ mark }
+
+func (opening) Effect() resource.Effect { return resource.Opens }
+
+type mending struct{ mark }
+
+func (m mending) Mend(ctx context.Context, w *kernel.World) (bool, error) { return m.Ensure(ctx, w) }
+
+// markPlugin wants a resource of each sort that repair knows, and one that it does not mend.
+func markPlugin() sdk.Plugin {
+	return sdk.Chained("marks", "makes marks", func(struct{}, *sdk.Request) (sdk.Answer, error) {
+		return sdk.Answer{Plan: plan.Plan{mending{mark{"link"}}, opening{mark{"open"}}, mark{"hopeless"},
+			closing{mark{"close"}}}}, nil
+	}, nil)
+}
+
+// TestRepairVerb is what a plugin of another program answers to FAIRLEAD_REPAIR: in which order it repairs, and what it
+// leaves alone.
+func TestRepairVerb(t *testing.T) {
+	t.Setenv("TOY", "1")
+	netns := nstest.NewNS(t)
+	x := sdk.AskExternal(t.Context(), filepath.Join(sdktest.Plugins(t, "marks"), "marks"), invoke.Call{})
+	if !x.Plans() || !x.Repairs() {
+		t.Fatalf("it offers %+v", x)
+	}
+	missing := func(names ...string) (lines []string) {
+		for _, n := range names {
+			lines = append(lines, "mark "+n+": is missing")
+		}
+		return lines
+	}
+	for _, tt := range []struct {
+		name  string
+		q     sdk.RepairRequest
+		did   string // in its order
+		wrong []string
+		mends int // of what is wrong
+	}{
+		{"dry run", sdk.RepairRequest{DryRun: true}, "", missing("close", "link", "open", "hopeless"), 3},
+		{"what keeps packets out", sdk.RepairRequest{Closes: true}, "close", nil, 0},
+		{"rules alone", sdk.RepairRequest{Firewall: true}, "close open", nil, 0},
+		{"all", sdk.RepairRequest{}, "close link open", missing("hopeless"), 0},
+	} {
+		_ = os.Remove(marks)
+		tt.q.Conf = json.RawMessage(conf("1.1.0", prev))
+		o := spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
+		a, err := x.Repair(t.Context(), o, netns, nil, tt.q)
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		var wrong []string
+		mends := 0
+		for _, w := range a.Wrong {
+			wrong = append(wrong, w.Resource+": "+strings.Join(w.What, " "))
+			if w.Mends {
+				mends++
+			}
+		}
+		b, _ := os.ReadFile(marks)
+		did := strings.Join(strings.Fields(string(b)), " ")
+		if did != tt.did || strings.Join(wrong, "\n") != strings.Join(tt.wrong, "\n") || mends != tt.mends ||
+			len(a.Plan) != 4 || len(a.Repaired) != len(strings.Fields(tt.did)) {
+			t.Errorf("%s: did %q, want %q; wrong %q, want %q; %d mend, want %d; %+v", tt.name, did, tt.did, wrong, tt.wrong,
+				mends, tt.mends, a)
+		}
+	}
+}
+
+// TestVerbsNotOffered: an IPAM plugin offers nothing, and refuses what it has not offered, as it refuses other words.
+func TestVerbsNotOffered(t *testing.T) {
+	t.Setenv("TOY", "1")
+	path := filepath.Join(sdktest.Plugins(t, "toyipam"), "toyipam")
+	if x := sdk.AskExternal(t.Context(), path, invoke.Call{}); x.Plans() || x.Repairs() {
+		t.Errorf("it offers %+v", x)
+	}
+	for _, verb := range []string{"FAIRLEAD_PLAN", "FAIRLEAD_REPAIR", "FAIRLEAD_OTHER"} {
+		a := ask(t, "toyipam", conf("1.1.0", ""), env(verb)...)
+		if a.status == 0 || a.doc["code"] != float64(spec.CodeEnvironment) {
+			t.Errorf("%s: %+v", verb, a)
+		}
+	}
+}
