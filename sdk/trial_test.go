@@ -165,3 +165,23 @@ func TestForeignKind(t *testing.T) {
 		t.Errorf("dry run: %v, %v, %d beacons", p, err, lit())
 	}
 }
+
+// TestGCLeavesOthersRecords: another program may need its records after our GC, which comes first in a list. What our
+// own interface plugins wrote down goes.
+//
+// clause: P22
+func TestGCLeavesOthersRecords(t *testing.T) {
+	store := kernel.Store{Dir: kernel.StoreDir}
+	gone := spec.Owner{Network: "net", ContainerID: "gone", IfName: "eth0"}
+	for _, record := range []string{"theirs", resource.MadeRecord} {
+		if err := store.Put(record, gone, spec.Owner{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := ask(t, "toy", conf("1.1.0", `,"cni.dev/valid-attachments":[]`), "CNI_COMMAND=GC")
+	theirs, err := store.Get("theirs", gone, new(spec.Owner))
+	made, merr := store.Get(resource.MadeRecord, gone, new(spec.Owner))
+	if a.status != 0 || !theirs || made || err != nil || merr != nil {
+		t.Errorf("%+v; theirs is there: %v, ours: %v, %v, %v", a, theirs, made, err, merr)
+	}
+}

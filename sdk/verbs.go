@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
-	"github.com/fairlead-cni/fairlead/resource/hostdev"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -241,8 +241,8 @@ func (c *call) gc(ctx context.Context) error {
 }
 
 // collectGarbage removes what attachments of a network have of all kinds that plugins of this program declare: another
-// list of the network may have had other plugins. What was written down of an attachment goes last, and where all of it
-// could be removed.
+// list of the network may have had other plugins. That an interface was made is forgotten last, and where all of it
+// could be removed. All other records are for their kinds to forget: a plugin of another program may need them yet.
 func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network string, valid []spec.Owner) error {
 	var kinds [][]plan.Kind
 	for _, p := range all {
@@ -251,13 +251,16 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	if err := plan.Collect(ctx, w, plan.Union(kinds...), network, valid); err != nil {
 		return err
 	}
+	if !slices.ContainsFunc(all, Plugin.MakesLinks) {
+		return nil
+	}
 	living := map[[8]byte]bool{}
 	for _, o := range valid {
 		living[kernel.OwnerHash(o)] = true
 	}
-	return w.Store.Sweep(network, func(record string,
-		owner [8]byte) bool {
-		return living[owner] || hostdev.Outlives(record)
+	return w.Store.Sweep(network, func(record string, owner [8]byte) bool {
+		ours := record == resource.MadeRecord || record == resource.HandedRecord || link.Recorded(record)
+		return living[owner] || !ours
 	})
 }
 

@@ -14,6 +14,9 @@ import (
 // linkRecord is the record of which link of the container an attachment's is.
 const linkRecord = "link"
 
+// Recorded reports whether a record is one of this package that says what an attachment's links are.
+func Recorded(record string) bool { return record == linkRecord || record == hostNameRecord }
+
 type madeLink struct {
 	NS     kernel.Identity // of the container's namespace
 	Index  int
