@@ -176,7 +176,9 @@ func (p newPlugin) module(version string, files map[string][]byte) error {
 }
 
 // isRelease reports whether a version is that of a release, which the module can be required in.
-func isRelease(version string) bool { return regexp.MustCompile(`^v\d+\.\d+\.\d+$`).MatchString(version) }
+func isRelease(version string) bool {
+	return regexp.MustCompile(`^v\d+\.\d+\.\d+$`).MatchString(version)
+}
 
 func fileNames(files map[string][]byte) (names []string) {
 	for name := range files {
