@@ -32,6 +32,12 @@ type rendered struct {
 // Kubernetes' types: an unknown field is an error.
 func render(t *testing.T, components ...string) (r rendered) {
 	t.Helper()
+	return renderWith(t, "", components...)
+}
+
+// renderWith adds further text to that kustomization.
+func renderWith(t *testing.T, further string, components ...string) (r rendered) {
+	t.Helper()
 	dir, err := filepath.Abs(manifests)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +61,7 @@ func render(t *testing.T, components ...string) (r rendered) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(own, "kustomization.yaml"), text, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(own, "kustomization.yaml"), append(text, further...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	all, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), own)
