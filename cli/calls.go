@@ -114,7 +114,10 @@ func (l callLog) follow(ctx context.Context, since time.Time, each func(calls.Li
 	}
 	if l.journal != "" {
 		run(func() error {
-			args := []string{"--follow", "--lines=all", "--since=@" + strconv.FormatInt(since.Unix(), 10)}
+			args := []string{"--follow", "--lines=all"}
+			if !since.IsZero() {
+				args = append(args, "--since=@"+strconv.FormatInt(since.Unix(), 10))
+			}
 			return l.ask(ctx, args, func(line calls.Line, _ string) { tell(line) })
 		})
 	}

@@ -20,6 +20,7 @@ func (a *app) environmentTopic() *cobra.Command {
   CNI_ARGS     arguments for the plugins: K=V;K=V
   CAP_ARGS     capability arguments, a JSON object:
                {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}
+  FAIRLEAD_LOG which calls of plugins are logged, and where (fairlead log --help)
   NO_COLOR     no colours, not even on a terminal
 
 The network "` + defaultNetwork + `" exists without a file.
