@@ -21,17 +21,18 @@ func (a *app) bundleCommand() *cobra.Command {
 	var mask bool
 	c := &cobra.Command{
 		Use: "support-bundle", GroupID: "look", Args: operands(""),
-		Short: "Write all that a maintainer needs to find a fault into one file",
-		Long: `Write one file with what a maintainer needs: versions; the files of networks, of the cache, of leases and records;
-what doctor, status, ls, inspect and repair --dry-run say; links, addresses, routes, rules and neighbours of the host
-and of containers; the packet filter, whoever wrote its rules; sysctls, modules, and the log of calls. README in it says
-what each file is. Nothing is changed, and no packet is sent.
+		Short: "Write what a maintainer needs to find a fault into one file, without secrets",
+		Long: `Write one file with what a maintainer needs: versions; the files of networks, cache, leases and
+records; the output of doctor, status, ls, inspect and repair --dry-run; links, addresses, routes, rules and neighbours
+of the host and of containers; the packet filter rules of all programs; sysctls, modules, and the log of calls. The file
+README in it lists the contents. Nothing is changed, and no packet is sent.
 
-Values of keys such as password, token and secret are always removed. With --mask addresses, MACs and the names of pods,
-containers and the host are replaced, each by the same other one everywhere, so that it still can be seen who is in
-whose subnet. Names of networks and links stay. Look through the file before you pass it on.
+Values of keys such as password, token and secret are always removed. With --mask, addresses, MACs and the names of pods,
+containers and the host are replaced. The same name or address has the same replacement everywhere, and addresses of one
+subnet stay in one subnet. Names of networks and links are not replaced. Look through the file before you pass it on.
 
-An existing file is not replaced. The file is for its owner alone. An ordinary user gets less, and is told what.`,
+An existing file is not replaced. Only its owner can read the file. What an ordinary user may not see is missing, and the
+command says so.`,
 		Example: `  sudo fairlead support-bundle
   sudo fairlead support-bundle --mask -o /tmp/node-7.tar.gz`,
 		RunE: func(c *cobra.Command, args []string) error {

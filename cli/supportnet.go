@@ -51,7 +51,8 @@ func (c *collector) system() {
 // namespaces adds the network of the host and of its containers, each namespace once.
 func (c *collector) namespaces(list []attach.Cached) {
 	c.network("host", "the host", "")
-	c.part("host/nftables.txt", "nf_tables of all programs, in the words of nft(8) as doctor reads them", func() ([]byte, error) {
+	const nft = "nf_tables of all programs, in the words of nft(8) as doctor reads them"
+	c.part("host/nftables.txt", nft, func() ([]byte, error) {
 		return ofNamespace("", func(ns *kernel.NS, w io.Writer) error { return packetfilter.DumpNFT(ns, w, 500) })
 	})
 	c.part("host/iptables-legacy.txt", "the rules of legacy iptables, as doctor reads them", func() ([]byte, error) {
@@ -121,8 +122,9 @@ func networkText(ns *kernel.NS, w io.Writer) error {
 		rules, lerr := ns.Rules(family)
 		fmt.Fprintln(w, "\nRULES")
 		for _, r := range rules {
-			fmt.Fprintf(w, "%d: from %v to %v%s%s mark 0x%x/0x%x table %d action %d proto %d\n", r.Priority, anyOr(r.From), anyOr(r.To),
-				flag(r.IIF != "", "iif "+r.IIF), flag(r.OIF != "", "oif "+r.OIF), r.Mark, r.Mask, r.Table, r.Action, r.Protocol)
+			fmt.Fprintf(w, "%d: from %s to %s%s%s mark 0x%x/0x%x table %d action %d proto %d\n", r.Priority, anyOr(r.From),
+				anyOr(r.To), flag(r.IIF != "", "iif "+r.IIF), flag(r.OIF != "", "oif "+r.OIF), r.Mark, r.Mask, r.Table,
+				r.Action, r.Protocol)
 		}
 		fmt.Fprintln(w, "\nNEIGHBOURS")
 		var nerr error

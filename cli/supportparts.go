@@ -63,6 +63,7 @@ func (c *collector) all() {
 		{"ranges.json", "the ranges of host-local", "ipam stats -o json"},
 		{"dhcp.json", "the leases that the DHCP daemon tells of", "dhcp ls -o json"},
 		{"graph.txt", "the host and its containers", "graph --all"},
+		{"metrics.txt", "numbers of attachments, addresses, calls and repairs", "metrics"},
 		{"log.txt", "the calls of plugins of the last day, the newest ones", "log --since 24h"},
 	} {
 		if _, err := os.Stat(rpc.DefaultSocket); err == nil || run.name != "dhcp.json" {
@@ -181,7 +182,7 @@ func listFiles(w io.Writer, dir string) {
 		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil {
 			line += " -> " + to
 		}
-		fmt.Fprintf(w, "  %s\n", line)
+		fmt.Fprintln(w, "  "+printable(line))
 	}
 	if more {
 		fmt.Fprintf(w, "  and more than these %d\n", mostFiles)

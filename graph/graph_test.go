@@ -29,8 +29,9 @@ func small() *Graph {
 						Marks: []string{"masquerade", "isolated"}},
 					{Container: "db", Whole: "db", Alive: "alive", Network: "lan", Name: "eth0", Host: "vethq2m4xk3w5ta", Wire: Up,
 						Addresses: []string{"10.80.0.3/24"}, Marks: []string{"masquerade", "isolated"}},
-					{Container: "old", Whole: "old", Alive: "gone", Network: "lan", Name: "eth0", Host: "veth7p3ksm2eq4c", Wire: Broken,
-						Addresses: []string{"10.80.20.4/24"}, Marks: []string{"VLAN 20", "strict"}},
+					{Container: "old", Whole: "old", Alive: "gone", Network: "lan", Name: "eth0",
+						Host: "veth7p3ksm2eq4c", Wire: Broken, Addresses: []string{"10.80.20.4/24"},
+						Marks: []string{"VLAN 20", "strict"}},
 				}},
 			{Name: "eth1", Kind: "master", Up: Up, Facts: []string{"192.168.7.10/24"}, Ends: []End{
 				{Container: "default/web-0", ID: "0123456789ab", Whole: "0123", Alive: "alive", Network: "office",
@@ -68,7 +69,8 @@ func large() *Graph {
 	m := Segment{Name: "eth1", Kind: "master", Up: Up}
 	for i := range 6 {
 		m.Ends = append(m.Ends, End{Container: fmt.Sprintf("team-a/camera-%d", i), Whole: fmt.Sprintf("camera-%d", i),
-			Alive: "alive", Network: "cameras", Name: "net1", Kind: "macvlan", Wire: Up, Addresses: []string{fmt.Sprintf("192.168.7.%d/24", 40+i)}})
+			Alive: "alive", Network: "cameras", Name: "net1", Kind: "macvlan", Wire: Up,
+			Addresses: []string{fmt.Sprintf("192.168.7.%d/24", 40+i)}})
 	}
 	g.Segments = append(g.Segments, m)
 	return g

@@ -31,7 +31,7 @@ type Mask struct {
 func NewMask(key []byte, names []string) *Mask {
 	const short = 4 // such a name may be a part of any word
 	m := &Mask{key: key, words: map[string]string{}, known: map[netip.Addr]netip.Addr{}, token: regexp.MustCompile(
-		`(?i)enx[0-9a-f]{12}|0x[0-9a-f]{8,}|[0-9a-f]{0,4}(_[0-9a-f]{0,4}){2,7}@|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5}\b|` +
+		`(?i)enx[0-9a-f]{12}|0x[0-9a-f]{8,}|[0-9a-f]{0,4}(_[0-9a-f]{0,4}){2,7}@|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5,}\b|` +
 			`[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8}(\.[0-9]{1,3}){0,3}|[0-9]{1,3}(\.[0-9]{1,3}){3}`)}
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" })
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
@@ -104,6 +104,9 @@ func (m *Mask) one(text string) string {
 	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
 		masked := net.HardwareAddr(m.mac(mac)).String()
 		return strings.ReplaceAll(masked, ":", text[2:3])
+	}
+	if strings.Count(text, ":") > 7 || strings.Count(text, "-") > 5 { // an identifier of DHCP, with a MAC in it
+		return "(bytes masked)"
 	}
 	// A colon or a dot behind it may be one of the sentence, and one before it, too.
 	for from := 0; from <= 1 && from < len(text); from++ {

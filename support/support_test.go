@@ -85,18 +85,24 @@ func TestSecrets(t *testing.T) {
 
 // TestMask holds that no address and no name is left, and that what belonged together still does.
 func TestMask(t *testing.T) {
-	original := []string{"10.80.0.2", "10.80.0.3", "192.0.2.7", "198.51.100.9", "172.20.3.4", "fd00:80::2", "2001:db8:1:2::3",
+	original := []string{"10.80.0.2", "10.80.0.3", "192.0.2.7", "198.51.100.9", "172.20.3.4",
+		"fd00:80::2", "2001:db8:1:2::3",
 		"2001:db8:1:2:3:4:5:6", "fe80::42:acff:fe11:2", "02:42:ac:11:00:02", "default/web-0", "web-0", "shop", "db-primary"}
-	text := strings.Join(original, " ") + ` {"10.80.0.2/24":"[fd00:80::2]:80"} 10.80.0.2:8080:80/tcp addr fd00:80::2: is missing.
-		via 192.0.2.7. mac=02:42:AC:11:00:02, enx0242ac110002 ::ffff:10.80.0.2 x-web-0-y shop/web-0 0x0a500002 fe80::42:acff:fe11:2%eth0
-		10.80.0.1-10.80.0.254 ff02::1:ff11:2 10.1.2.5@cni0 fd00_80__2@cni0 02-42-ac-11-00-02 fd00:80::2/64, "MkKsEQAC" 127.0.0.1 ::1 0.0.0.0/0 ::/0
-		fd00:80::beef:1 ip-10.80.0.9.example "hostPort": 1`
-	b := &Bundle{Mask: true, Key: []byte("key"), Names: []string{"default/web-0", "web-0", "shop", "db-primary", "c1", "02", "beef", "ip-10.80.0.9.example"},
+	text := strings.Join(original, " ") + ` {"10.80.0.2/24":"[fd00:80::2]:80"} 10.80.0.2:8080:80/tcp addr fd00:80::2: is
+		missing.
+		via 192.0.2.7. mac=02:42:AC:11:00:02, enx0242ac110002
+		::ffff:10.80.0.2 x-web-0-y shop/web-0 0x0a500002 fe80::42:acff:fe11:2%eth0
+		10.80.0.1-10.80.0.254 ff02::1:ff11:2 10.1.2.5@cni0
+		fd00_80__2@cni0 02-42-ac-11-00-02 fd00:80::2/64, "MkKsEQAC" 127.0.0.1 ::1 0.0.0.0/0 ::/0
+		00:01:00:01:2a:2b:2c:2d:02:42:ac:11:00:02 fd00:80::beef:1 ip-10.80.0.9.example "hostPort": 1`
+	b := &Bundle{Mask: true, Key: []byte("key"), Names: []string{"default/web-0", "web-0", "shop", "db-primary", "c1",
+		"02", "beef", "ip-10.80.0.9.example"},
 		When: time.Unix(0, 0)}
 	b.Add(Part{Name: "networks/10.80.0.2", Content: []byte(text), About: "the lease of 10.80.0.2"})
 	b.Add(Part{Name: "web-0", Err: errors.New("open /run/10.80.0.3: shop c1")})
 	all := unpack(t, b)
-	gone := append(slices.Clone(original), "0a500002", "0242ac110002", "02:42:AC", "02-42-ac", "ff11:2", "MkKsEQAC", " c1", "10.80.0", "fd00_80", "beef", "example")
+	gone := append(slices.Clone(original), "0a500002", "0242ac110002", "02:42:AC", "02-42-ac",
+		"ff11:2", "MkKsEQAC", " c1", "10.80.0", "fd00_80", "2a:2b:2c", "11:00:02", "beef", "example")
 	for name, body := range all {
 		for _, o := range gone {
 			if strings.Contains(name+" "+body, o) {
@@ -143,8 +149,8 @@ func common(a, b netip.Addr) (n int) {
 // TestHostileParts holds that a bundle can be unpacked, whatever parts are called and however large they are.
 func TestHostileParts(t *testing.T) {
 	b := &Bundle{When: time.Unix(0, 0)}
-	for _, name := range []string{"../../etc/passwd", "/abs", "a/../../b", "", "x\x1b[31m\ny", strings.Repeat("n", 5000), "README", "same",
-		"same", "dir/README", `c:\x`} {
+	for _, name := range []string{"../../etc/passwd", "/abs", "a/../../b", "", "x\x1b[31m\ny", strings.Repeat("n", 5000),
+		"README", "same", "same", "dir/README", `c:\x`} {
 		b.Add(Part{Name: name, Content: []byte(name)})
 	}
 	b.Add(Part{Name: "large", Content: make([]byte, MostPart+1)})
