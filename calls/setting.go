@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -137,16 +135,23 @@ func readSettings(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxSettings+1))
-	switch {
-	case err != nil:
-		return nil, errors.Unwrap(err) // which names the path again
-	case len(b) > maxSettings:
-		return nil, fmt.Errorf("more than %d bytes", maxSettings)
+	defer syscall.Close(fd)
+	b := make([]byte, 0, 4<<10)
+	for { // package os would set the runtime's poller up for it
+		n, err := syscall.Read(fd, b[len(b):cap(b)])
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return b, nil
+		}
+		if b = b[:len(b)+n]; len(b) > maxSettings {
+			return nil, fmt.Errorf("more than %d bytes", maxSettings)
+		}
+		b = slices.Grow(b, 1)
 	}
-	return append(b, ' '), nil // one that is empty is there
 }
 
 // decode reads the document of the settings.
