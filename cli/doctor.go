@@ -113,6 +113,7 @@ func (d *doctor) diagnose(names []string) (err error) {
 	d.ofNetworks()
 	d.ofPorts()
 	d.ofContainers()
+	d.ofPaths()
 	if d.named || d.probe {
 		d.ofProbes()
 	}

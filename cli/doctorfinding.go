@@ -150,7 +150,8 @@ func (d *diagnosis) settle() {
 		"address-unreachable")
 	d.cut([]string{"container-route-missing", "gateway-unreachable"}, "dns-unreachable", "address-unreachable")
 	d.cut([]string{"bridge-missing", "bridge-down", "bridge-address-missing", "host-interface-down",
-		"host-interface-missing", "host-interface-detached"}, "gateway-unreachable", "dns-unreachable", "address-unreachable")
+		"host-interface-missing", "host-interface-detached", "foreign-filter-drops", "host-path-blocked",
+		"container-path-blocked", "subnet-overlap"}, "gateway-unreachable", "dns-unreachable", "address-unreachable")
 	for _, f := range d.Findings {
 		slices.SortFunc(f.Containers, func(a, b affected) int { return cmp.Compare(a.Container, b.Container) })
 		if f.Where == "container" && len(f.Containers) == 1 {

@@ -71,7 +71,7 @@ func (d *doctor) route(routed []attach.Cached, family uint8) {
 		}
 	}
 	if family == kernel.IPv4 {
-		d.add("host-route-missing", "host", "the host has no default route of IPv4", whom(routed))
+		d.add("host-route-missing", "host", "the host has no default route of IPv4"+d.linksDown(), whom(routed))
 		return
 	}
 	for _, c := range routed {
@@ -81,6 +81,21 @@ func (d *doctor) route(routed []attach.Cached, family uint8) {
 			d.add("host-route-missing", "host", "the host has no default route of IPv6", who(c), "ip route", "ip -6 route")
 		}
 	}
+}
+
+// linksDown says which links of the host are down that its default route may have been on.
+func (d *doctor) linksDown() string {
+	links, _ := d.host.Links()
+	var down []string
+	for _, l := range links {
+		if l.Ethernet && !l.Up && l.Master == 0 && l.Kind != "bridge" && !kernel.OfGroup(l.Group) {
+			down = append(down, l.Name)
+		}
+	}
+	if len(down) == 0 {
+		return ""
+	}
+	return ", and down is link " + strings.Join(down, ", ")
 }
 
 // forwarding looks at the links that packets of containers come in by. What is off for the whole host, repair finds.

@@ -108,6 +108,9 @@ func hostKinds() []findingKind {
 		{"cache-missing", onHost, true, "no entry of the attachments' cache remembers an attachment",
 			"Somebody removed files of /var/lib/cni/results, or the runtime keeps its own elsewhere, as Multus does in " +
 				"/var/lib/cni/multus. Fairlead neither checks nor repairs what nobody remembers.", remakes},
+		{"host-path-blocked", onHost, false, "packets of containers are stopped on the host",
+			"Routes, rules, neighbours, links and bridges were asked what becomes of a packet, and none was sent. Somebody has " +
+				"changed one of them.", "fairlead trace CONTAINER to ADDRESS"},
 		{"cache-unreadable", onHost, true, "an entry of the attachments' cache cannot be read",
 			"Nobody knows what that attachment is, so it is neither checked, nor repaired, nor removed.", "fairlead ls"},
 	}
@@ -197,6 +200,9 @@ func containerKinds() []findingKind {
 		{"port-loopback-only", onContainer, false, "the server of a published port listens on another address only",
 			"What comes from outside is sent to the container's own address, where nobody listens. Have the server listen " +
 				"on 0.0.0.0 or [::].", "nsenter --net=NETNS ss -lntu"},
+		{"container-path-blocked", onContainer, false, "packets are stopped in the container",
+			"Its own packet filter, a route, a rule or a neighbour's entry does it. Whoever may change these in the container, " +
+				"such as the proxy of a service mesh, has done so.", "fairlead trace CONTAINER to ADDRESS"},
 		{"gateway-unreachable", onContainer, false, "the container does not reach its gateway",
 			"The probe got no answer. Where the host has no finding, a filter at its input hook may drop what containers send " +
 				"to it.", "nft list ruleset"},

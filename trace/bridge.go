@@ -16,7 +16,8 @@ func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
 		return
 	}
 	if !port.Port.Forwarding {
-		w.stop(p, "bridge", "", "port %s of bridge %s does not forward", port.Name, br.Name)
+		w.stop(p, "bridge", p.run("bridge link set dev "+port.Name+" state 3"), "port %s of bridge %s does not forward",
+			port.Name, br.Name)
 		return
 	}
 	vlan := w.vlanOf(p, port, br)

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/trace"
+)
+
+// ofPaths follows packets between containers and the host, and by published ports, without sending them. Of a container
+// that has a fault already nothing more is said: what stops its packets may follow from that.
+func (d *doctor) ofPaths() {
+	end, onward := time.Now().Add(evaluation), map[string]bool{}
+	for i, c := range d.mine {
+		if time.Now().After(end) {
+			d.blind("the ways of packets of %d containers: no time was left", len(d.mine)-i)
+			return
+		}
+		if isGone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
+			continue
+		}
+		t := &trace.Tracer{Host: d.host, Holder: holder, Containers: []trace.Container{traced(c)}}
+		for _, q := range d.questions(c, onward) {
+			answer, err := t.Trace(q)
+			if err != nil {
+				d.blind("the ways of packets of container %s: %v", c.Owner(), err)
+				break
+			}
+			if d.blocked(c, q, answer) {
+				break
+			}
+		}
+	}
+}
+
+// faulted reports whether a finding says why an attachment's packets do not arrive.
+func (d *doctor) faulted(c attach.Cached) bool {
+	return slices.ContainsFunc(d.Findings, func(f *diagnosed) bool {
+		return f.Severity == fault && !strings.HasPrefix(f.ID, "port-") && !strings.HasPrefix(f.ID, "range-") &&
+			slices.ContainsFunc(f.Containers, func(a affected) bool { return a.Container == c.Owner().String() })
+	})
+}
+
+// questions are packets that have to arrive where the host is the container's router: to it and back, on to the host's
+// own router, once for each link, and to each published port.
+func (d *doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
+	from := traced(c)
+	_, link := d.wayIn(c)
+	uplink, none := d.host.Egress()
+	for _, ip := range c.Result.IPs {
+		family, icmp := uint8(kernel.IPv4), byte(kernel.ICMP)
+		if ip.Address.Addr().Is6() {
+			family, icmp = kernel.IPv6, kernel.ICMPv6
+		}
+		if !own(c, ip) || link == "" || !ip.Gateway.IsValid() || !d.routes(c, family) {
+			continue
+		}
+		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},
+			trace.Question{Dst: ip.Address.Addr(), Proto: icmp})
+		if to := d.router(); family == kernel.IPv4 && to.IsValid() && !onward[link] {
+			onward[link] = true
+			all = append(all, trace.Question{From: &from, Dst: to, Proto: icmp})
+		}
+	}
+	for _, m := range mappings(c.Capabilities) {
+		to, err := netip.ParseAddr(m.HostIP)
+		if none != nil || to.IsLoopback() {
+			continue
+		}
+		if err != nil || to.IsUnspecified() {
+			to = d.addrOf(uplink, err == nil && to.Is6())
+		}
+		if to.IsValid() {
+			all = append(all, trace.Question{In: uplink.Name, Dst: to, Proto: m.number(), DstPort: uint16(m.HostPort)})
+		}
+	}
+	return all
+}
+
+// blocked takes down what stops a packet on this host. Whoever listens is another finding, and what Fairlead's own
+// table drops is a policy.
+func (d *doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
+	if answer.Verdict != trace.Stops || len(answer.Hops) == 0 {
+		return false
+	}
+	h := answer.Hops[len(answer.Hops)-1]
+	if h.Kind == "socket" || d.left(answer) || h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
+		return false
+	}
+	(&tracing{app: d.app}).mend(q, answer)
+	if h.Kind == "neighbour" && strings.Contains(h.Text, " for good at ") { // the entry is the sender's
+		h.Place, answer.Mend = "host", fmt.Sprintf("ip neigh flush to %v nud permanent", q.Dst)
+		if q.From != nil {
+			h.Place = q.From.Name
+		}
+	}
+	if h.Place != "host" && answer.Mend != "" && !strings.HasPrefix(answer.Mend, "nsenter ") {
+		answer.Mend = "nsenter --net=" + c.Netns + " " + answer.Mend
+	}
+	to := fmt.Sprintf("fairlead trace to %v", q.Dst)
+	if q.From != nil {
+		to = fmt.Sprintf("fairlead trace %s to %v", c.ContainerID, q.Dst)
+	}
+	mend := []string{"", cmp.Or(answer.Mend, to)}
+	switch {
+	case h.Place == "host" && h.Verdict != nil:
+		_, link := d.wayIn(c)
+		where, rule := decider(*h.Verdict)
+		d.add("foreign-filter-drops", where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict), link,
+			rule), who(c, h.Hook+", "+answer.Packet), mend...)
+	case h.Place == "host":
+		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), mend...)
+	default:
+		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), mend...)
+	}
+	return true
+}
+
+// left reports whether the packet has left by the host's uplink: who is behind it is not the host's to mend.
+func (d *doctor) left(answer *trace.Answer) bool {
+	uplink, err := d.host.Egress()
+	return err == nil && slices.ContainsFunc(answer.Hops, func(h trace.Hop) bool {
+		return strings.HasPrefix(h.Text, "leaves by "+uplink.Name+",") ||
+			strings.HasSuffix(h.Text, "does not answer on "+uplink.Name+" (neighbour FAILED)")
+	})
+}
