@@ -8,10 +8,6 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Outlives reports whether what a record tells of may still be there after GC has removed what it could: a device that
-// is nowhere yet.
-func Outlives(record string) bool { return record == deviceMemory }
-
 // DeviceKind is the Kind of HostDevice and UserspaceDevice: devices of the host, which go back to it. Ways are those by
 // which the configuration says which device: what the reference's plugin moved is found by them. What is nowhere yet
 // stays recorded.
