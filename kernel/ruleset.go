@@ -18,6 +18,7 @@ type BaseChain struct {
 	Priority int32
 	Drops    bool // what no rule decides about is dropped
 	Rules    int
+	Device   string // of a chain at a device: the links, with spaces between
 }
 
 // String is "inet firewalld filter_FORWARD", as nft(8) names it.
@@ -48,6 +49,7 @@ func (n *NFT) BaseChains() (all []BaseChain, err error) {
 			Table:    text(attr(body, unix.NFTA_CHAIN_TABLE)),
 			Name:     text(attr(body, unix.NFTA_CHAIN_NAME)),
 			Type:     text(attr(body, unix.NFTA_CHAIN_TYPE)),
+			Device:   hookDevices(hook),
 			Hook:     attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
 			Priority: int32(attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
 			Drops:    dropPolicy(body),
@@ -78,6 +80,18 @@ func (n *NFT) Elements() (count int, err error) {
 		}
 	}
 	return count, err
+}
+
+// hookDevices are the links that a chain is at.
+func hookDevices(hook []byte) string {
+	const devices = 4 // NFTA_HOOK_DEVS
+	names := []string{}
+	if one := text(attr(hook, unix.NFTA_HOOK_DEV)); one != "" {
+		names = append(names, one)
+	} else {
+		attrs(attr(hook, devices), func(_ uint16, name []byte) { names = append(names, text(name)) })
+	}
+	return strings.Join(names, " ")
 }
 
 // ofNetwork reports whether a comment has the tag of an owner without a container: a network itself.

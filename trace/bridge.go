@@ -224,7 +224,8 @@ func (w *walk) behind(p *place, br *kernel.Link, next netip.Addr, vlan uint16) (
 			continue
 		}
 		at, end := w.peer(q, l)
-		if end == nil || at.ns != p.ns && at.netns != p.netns || end.Master != br.Index || w.vlanOf(p, end, br) != vlan {
+		if end == nil || at.ns != p.ns && at.netns != p.netns || end.Master != br.Index || w.vlanOf(p, end,
+			br) != vlan {
 			continue
 		}
 		return end, q, l
@@ -247,15 +248,18 @@ func (w *walk) behind(p *place, br *kernel.Link, next netip.Addr, vlan uint16) (
 func (w *walk) lost(p *place, br, port *kernel.Link, next netip.Addr) {
 	none := [6]byte{}
 	if k := w.known; k != nil && k.State&kernel.Failed != 0 {
-		w.stop(p, "neighbour", "", "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)", next, br.Name)
+		w.stop(p, "neighbour", "", "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)",
+			next, br.Name)
 		return
 	}
 	if w.p.DstMAC != none {
-		w.wonder(p, "bridge", "", "bridge %s has not learnt where %v is: it sends the packet out of all ports but %s", br.Name,
+		w.wonder(p, "bridge", "",
+			"bridge %s has not learnt where %v is: it sends the packet out of all ports but %s", br.Name,
 			next, port.Name)
 		return
 	}
-	w.wonder(p, "bridge", "", "nobody is known on bridge %s who has %v: whether somebody answers is not known", br.Name, next)
+	w.wonder(p, "bridge", "", "nobody is known on bridge %s who has %v: whether somebody answers is not known",
+		br.Name, next)
 }
 
 // vlanOf is the VLAN that untagged frames of a port are in; zero where the bridge keeps none apart.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
@@ -12,6 +13,7 @@ import (
 // transmit sends the packet out by a link of a place, to the next hop.
 func (w *walk) transmit(p *place, l *kernel.Link, next netip.Addr) {
 	w.leaveUntranslated(p, l)
+	w.atDevice(p, l)
 	if !l.Up {
 		w.stop(p, "link", p.run("ip link set "+l.Name+" up"), "link %s is down", l.Name)
 		return
@@ -66,7 +68,8 @@ func (w *walk) leave(p *place, l *kernel.Link, next netip.Addr) {
 func (w *walk) leaveUntranslated(p *place, l *kernel.Link) {
 	outside := l.Kind != "bridge" && l.Kind != "veth" && p.netns == ""
 	if outside && !w.p.Local && w.p.Src.IsValid() && w.p.Src.IsPrivate() && !w.p.Dst.IsPrivate() {
-		w.pass(p, "note", "nobody translates its source %v: an answer comes only if the network routes that to this host",
+		w.pass(p, "note",
+			"nobody translates its source %v: an answer comes only if the network routes that to this host",
 			w.p.Src)
 	}
 }
@@ -92,13 +95,15 @@ func (w *walk) reachable(p *place, l *kernel.Link, next netip.Addr) bool {
 	ask := p.run(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next))
 	switch {
 	case entry == nil || entry.State == 0:
-		w.wonder(p, "neighbour", ask, "%v on %s was not asked for its MAC address yet: whether it answers is not known", next,
+		w.wonder(p, "neighbour", ask,
+			"%v on %s was not asked for its MAC address yet: whether it answers is not known", next,
 			l.Name)
 	case entry.State&kernel.Failed != 0:
 		w.stop(p, "neighbour", ask, "%v does not answer on %s (neighbour FAILED)", next, l.Name)
 		return false
 	case len(entry.MAC) == 0:
-		w.wonder(p, "neighbour", ask, "%v on %s is being asked for its MAC address and has not answered (neighbour INCOMPLETE)",
+		w.wonder(p, "neighbour", ask,
+			"%v on %s is being asked for its MAC address and has not answered (neighbour INCOMPLETE)",
 			next, l.Name)
 	default:
 		w.pass(p, "neighbour", "%v on %s is at %v", next, l.Name, entry.MAC)
@@ -136,6 +141,7 @@ func (w *walk) enter(p *place, l *kernel.Link, next netip.Addr) {
 		w.stop(p, "link", p.run("ip link set "+l.Name+" up"), "link %s is down", l.Name)
 		return
 	}
+	w.atDevice(p, l)
 	if l.Master != 0 {
 		m, err := p.ns.LinkAt(l.Master)
 		switch {
@@ -158,6 +164,20 @@ func (w *walk) enter(p *place, l *kernel.Link, next netip.Addr) {
 		return
 	}
 	w.stop(p, "neighbour", "", "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
+}
+
+// atDevice wonders about chains at a link itself, which are not followed.
+func (w *walk) atDevice(p *place, l *kernel.Link) {
+	nft, err := p.ns.NFT()
+	if err != nil {
+		return
+	}
+	chains, _ := nft.BaseChains()
+	for _, c := range chains {
+		if c.Rules > 0 && slices.Contains(strings.Fields(c.Device), l.Name) {
+			w.wonder(p, "filter", "", "table %s chain %s at device %s is not followed", c.TableName(), c.Name, l.Name)
+		}
+	}
 }
 
 // taken reports whether a place answers for an address on a link, and takes what is for the MAC address that the
@@ -188,12 +208,14 @@ func (w *walk) above(p *place, l *kernel.Link, next netip.Addr) {
 		w.wonder(p, "link", "", "the link that %s stands on is in a network namespace that is not known here", l.Name)
 		return
 	}
-	w.pass(p, "link", "leaves by %s, a %s on %s of %s, past the routes and filters there", l.Name, l.Kind, below.Name, base.name)
+	w.pass(p, "link", "leaves by %s, a %s on %s of %s, past the routes and filters there", l.Name, l.Kind,
+		below.Name, base.name)
 	addrs, _ := base.ns.Addrs(below.Index)
 	own := func(a kernel.Addr) bool { return a.Prefix.Addr() == next }
 	switch {
 	case slices.ContainsFunc(addrs, own):
-		w.stop(base, "link", "", "%v is %s's own address on %s, which a %s does not reach", next, base.name, below.Name, l.Kind)
+		w.stop(base, "link", "", "%v is %s's own address on %s, which a %s does not reach", next, base.name,
+			below.Name, l.Kind)
 	case !below.Up || !below.Operational:
 		w.stop(base, "link", "ip link set "+below.Name+" up", "link %s is down or has no carrier", below.Name)
 	default:
@@ -229,10 +251,12 @@ func (w *walk) misled(p *place, l *kernel.Link, next netip.Addr) bool {
 	switch {
 	case !l.Ethernet || sent == none || w.known == nil || bytes.Equal(sent[:], l.MAC):
 	case w.known.State&(kernel.Permanent|kernel.NoARP) != 0:
-		w.stop(p, "neighbour", "", "the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name, l.MAC)
+		w.stop(p, "neighbour", "", "the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name,
+			l.MAC)
 		return true
 	default:
-		w.pass(p, "neighbour", "the sender believes %v at %v, and %s is at %v: packets are lost until it asks again", next,
+		w.pass(p, "neighbour",
+			"the sender believes %v at %v, and %s is at %v: packets are lost until it asks again", next,
 			w.known.MAC, l.Name, l.MAC)
 	}
 	return false

@@ -234,8 +234,9 @@ func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
 	}
 	for _, k := range w.asked {
 		if n := w.neighbour(k.at, k.link, k.next); w.Seen == Unknown && (n == nil || len(n.MAC) == 0) {
-			w.Seen, w.Result = Stops, fmt.Sprintf("%s; %v does not answer on %s of %s: its MAC address is not known", said, k.next,
-				k.link.Name, k.at.name)
+			w.Seen, w.Result = Stops,
+				fmt.Sprintf("%s; %v does not answer on %s of %s: its MAC address is not known", said, k.next,
+					k.link.Name, k.at.name)
 		}
 	}
 	last := len(w.passages) - 1

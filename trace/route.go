@@ -64,21 +64,26 @@ func (w *walk) noRoute(p *place, in *kernel.Link, err error) {
 		w.stop(p, "route", fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", in.Name),
 			"rp_filter drops it: the way back to %v is not by %s", w.p.Src, in.Name)
 	case number == syscall.EHOSTUNREACH && in != nil && !w.forwards(p, in):
-		w.stop(p, "route", p.run("sysctl -w net.ipv4.ip_forward=1"), "forwarding is off on %s: the packet is for others", in.Name)
+		w.stop(p, "route", p.run("sysctl -w net.ipv4.ip_forward=1"),
+			"forwarding is off on %s: the packet is for others", in.Name)
 	case number == syscall.EACCES:
-		w.stop(p, "route", p.run("ip rule; ip route show table all type prohibit"), "a route or a rule prohibits the way to %v",
+		w.stop(p, "route", p.run("ip rule; ip route show table all type prohibit"),
+			"a route or a rule prohibits the way to %v",
 			w.p.Dst)
 	case number == syscall.EINVAL && in != nil:
-		w.stop(p, "route", "", "the kernel takes %v for a martian address here: that of a source that cannot come in by %s, or "+
-			"a route of type blackhole", w.p.Src, in.Name)
+		w.stop(p, "route", "",
+			"the kernel takes %v for a martian address here: that of a source that cannot come in by %s, or "+
+				"a route of type blackhole", w.p.Src, in.Name)
 	case number == syscall.EINVAL && w.p.Src.IsLoopback():
 		w.stop(p, "route", p.run("sysctl -w net.ipv4.conf.all.route_localnet=1"),
 			"a packet from %v may not leave the host: route_localnet is off", w.p.Src)
 	case number == syscall.EINVAL:
-		w.stop(p, "route", p.run("ip route show table all type blackhole"), "a route of type blackhole takes what is for %v",
+		w.stop(p, "route", p.run("ip route show table all type blackhole"),
+			"a route of type blackhole takes what is for %v",
 			w.p.Dst)
 	case number == syscall.EHOSTUNREACH:
-		w.stop(p, "route", p.run("ip route show table all type unreachable"), "a route of type unreachable takes what is for %v",
+		w.stop(p, "route", p.run("ip route show table all type unreachable"),
+			"a route of type unreachable takes what is for %v",
 			w.p.Dst)
 	default:
 		w.stop(p, "route", add, "there is no route to %v", w.p.Dst)
@@ -183,7 +188,8 @@ func (w *walk) standIn(p *place, l *kernel.Link) error {
 			return nil
 		}
 	}
-	return errors.Join(err, fmt.Errorf("no address of a client is known that comes in by link %s: name one with --from", l.Name))
+	return errors.Join(err,
+		fmt.Errorf("no address of a client is known that comes in by link %s: name one with --from", l.Name))
 }
 
 // receive has a place take a packet that comes in by a link.
@@ -218,7 +224,8 @@ func (w *walk) onward(p *place, in *kernel.Link) {
 		w.stop(p, "route", "", "%v is an address of broadcast or multicast", w.p.Dst)
 		return
 	case w.p.Dst.Is6() && !w.forwards(p, in):
-		w.stop(p, "route", p.run("sysctl -w net.ipv6.conf.all.forwarding=1"), "forwarding of IPv6 is off: the packet is for others")
+		w.stop(p, "route", p.run("sysctl -w net.ipv6.conf.all.forwarding=1"),
+			"forwarding of IPv6 is off: the packet is for others")
 		return
 	}
 	w.p.Out = out.Name
@@ -287,7 +294,8 @@ func (w *walk) deliver(p *place) {
 		at = append(at, l.At.String())
 	}
 	if len(at) > 0 {
-		w.stop(p, "socket", p.run("ss -lnp"), "nobody listens on %s of %v, but on %s: have the server listen on 0.0.0.0 or [::]",
+		w.stop(p, "socket", p.run("ss -lnp"),
+			"nobody listens on %s of %v, but on %s: have the server listen on 0.0.0.0 or [::]",
 			port, w.p.Dst, strings.Join(at, ", "))
 		return
 	}

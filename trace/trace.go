@@ -305,6 +305,7 @@ func decision(v packetfilter.Verdict) string {
 }
 
 func hookName(hook int) string {
-	return [...]string{packetfilter.Prerouting: "prerouting", packetfilter.Input: "input", packetfilter.Forward: "forward",
-		packetfilter.Output: "output", packetfilter.Postrouting: "postrouting"}[hook]
+	return [...]string{packetfilter.Prerouting: "prerouting", packetfilter.Input: "input",
+		packetfilter.Forward: "forward",
+		packetfilter.Output:  "output", packetfilter.Postrouting: "postrouting"}[hook]
 }
