@@ -16,7 +16,7 @@ import (
 
 // podman 4 is of before CNI 1.1.0, as containerd 1.6 is: it fails where a plugin answers in that version. Every list in
 // docs/examples is one that it takes, loads, and puts a container on. Where this kernel has no links of the kind, it
-// comes as far as the kernel's own words.
+// comes as far as the kernel's own words. The list of one chain publishes a port as well.
 //
 // The script is a host of its own: the uplinks that the examples name, a DHCP server on one of them, and nothing of the
 // machine's podman. The container has a root directory instead of an image, so there is no registry, and no cgroup.
@@ -24,7 +24,7 @@ import (
 // clause: K9 V10
 func TestPodmanExamples(t *testing.T) {
 	nstest.NeedRoot(t, "podman with CNI plugins")
-	nstest.NeedProgram(t, "podman", "crun", "dnsmasq", "busybox", "unshare")
+	nstest.NeedProgram(t, "podman", "crun", "dnsmasq", "busybox", "nft", "unshare")
 	bin, dir := program(t), t.TempDir()
 	if err := os.CopyFS(filepath.Join(dir, "net.d"), os.DirFS("../docs/examples")); err != nil {
 		t.Fatal(err)
@@ -78,6 +78,9 @@ network_config_dir = "`+dir+`/net.d"
 	}
 	if got := said("left"); got != "" {
 		t.Errorf("left of containers that are gone: %s", got)
+	}
+	if got := said("published"); got != "answered\n" {
+		t.Errorf("a port that a chain publishes: %s\n%s", got, said("publishing"))
 	}
 	for _, name := range []string{"pod-web.apps.internal", "www.apps.internal"} {
 		if got := said("resolving"); !regexp.MustCompile("Name:\\s+" + name + "\nAddress: 10\\.95\\.0\\.").MatchString(got) {
@@ -154,6 +157,14 @@ podman network ls >/dev/null # it makes its state once
 sed -n 's/^ *"name": "\(.*\)",$/\1/p' net.d/*.conflist | grep -vx card | xargs -P 4 -n 1 sh one
 sh one newest
 sh one card
+published() {
+	timeout -k 1 90 podman run --rm --cgroups=disabled --network chained -p 8085:80 --rootfs $PWD/root \
+		/bin/busybox nc -l -p 80 -e /bin/busybox echo answered
+}
+published >out/publishing 2>&1 &
+chained=$!
+timeout 60 sh -c 'until timeout 2 busybox nc 127.0.0.1 8085 </dev/null | grep answered; do :; done' >out/published || true
+wait $chained || true
 resolving() {
 	timeout -k 1 90 podman run --rm --cgroups=disabled --network apps "$@"
 }
@@ -166,4 +177,5 @@ $FAIRLEAD inspect pod-web >out/inspected 2>&1 || true
 touch root/tmp/stop
 wait $web || true
 ls /var/lib/cni/results > out/left
+nft list table inet fairlead | grep 8085 >> out/left || true
 `
