@@ -8,15 +8,17 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/godbus/dbus/v5"
-	"golang.org/x/sys/unix"
 )
 
 const firewalldName = "org.fedoraproject.FirewallD1"
@@ -51,8 +53,21 @@ type zones struct {
 	dbus.BusObject
 }
 
+// systemBus reports whether there may be a bus of the system: the library says that there is none by an error that is like
+// any other.
+func systemBus() bool {
+	if os.Getenv("DBUS_SYSTEM_BUS_ADDRESS") != "" {
+		return true
+	}
+	return slices.ContainsFunc([]string{"/run/dbus/system_bus_socket", "/var/run/dbus/system_bus_socket"},
+		func(path string) bool { _, err := os.Stat(path); return !errors.Is(err, fs.ErrNotExist) })
+}
+
 // withFirewalld calls fn with a connection to the firewalld on the system's bus (DBUS_SYSTEM_BUS_ADDRESS).
 func withFirewalld(ctx context.Context, fn func(zones) error) error {
+	if !systemBus() {
+		return fmt.Errorf("%w: no D-Bus", errNoFirewalld)
+	}
 	ctx, cancel := context.WithTimeout(ctx, firewalldTimeout)
 	defer cancel()
 	// EXTERNAL alone: other methods read a cookie in the home directory.
