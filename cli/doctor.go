@@ -34,6 +34,7 @@ type doctor struct {
 
 	found    []repair.Finding // of all attachments
 	verdicts []judged
+	astray   []strayed
 }
 
 func (a *app) doctorCommand() *cobra.Command {

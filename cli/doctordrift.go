@@ -109,6 +109,8 @@ func (d *doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 		d.add("packet-filter-missing", "host", strings.TrimPrefix(line, "nft "), who(c))
 	case w.Kind == "Forward":
 		d.add("accepts-missing", "packet filter", "", who(c, line), remade(w, c)...)
+	case w.Rule && strings.HasPrefix(line, "route to "): // ofPaths says what the route is, if it follows one there
+		d.astray = append(d.astray, strayed{line, c})
 	case w.Rule:
 		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":

@@ -16,6 +16,7 @@ import (
 // ofPaths follows packets between containers and the host, and by published ports, without sending them. Of a container
 // that has a fault already nothing more is said: what stops its packets may follow from that.
 func (d *doctor) ofPaths() {
+	defer d.ofStrayed()
 	end, onward := time.Now().Add(evaluation), map[string]bool{}
 	for i, c := range d.mine {
 		if time.Now().After(end) {
@@ -35,6 +36,21 @@ func (d *doctor) ofPaths() {
 			if d.blocked(c, q, answer) {
 				break
 			}
+		}
+	}
+}
+
+// A strayed attachment publishes a port, and the host's route to it leads elsewhere, as line says.
+type strayed struct {
+	line string
+	c    attach.Cached
+}
+
+// ofStrayed takes down routes that repair has found, of containers of which no packet was seen to stop.
+func (d *doctor) ofStrayed() {
+	for _, s := range d.astray {
+		if !d.faulted(s.c) {
+			d.add("host-path-blocked", "route", "", who(s.c, s.line), "", "ip route get "+strings.Fields(s.line)[2])
 		}
 	}
 }

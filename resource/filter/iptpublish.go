@@ -215,6 +215,9 @@ func (p PublishIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 	if changed {
 		FlushFlows(w, p.flows())
 	}
+	if err == nil {
+		return changed, p.ensured(ctx, w, p.published())
+	}
 	var failed *kernel.IPTError
 	if errors.As(err, &failed) && failed.Misuse() {
 		v6 := strings.HasPrefix(failed.Program, "ip6")
@@ -394,6 +397,7 @@ func (p PublishIPTables) Verify(ctx context.Context, w *kernel.World) error {
 		for _, path := range p.paths(w, p.published()) {
 			d.Add(path.err)
 		}
+		d.Add(p.strayed(w, p.published()))
 	}
 	return d.Err()
 }

@@ -1,8 +1,12 @@
 package filter
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -42,19 +46,22 @@ func (p Publish) paths(w *kernel.World, pub *published) (closed []closedPath) {
 	return closed
 }
 
-// localnet lets packets from 127.0.0.1 out by the link that leads to the container, and their answers in.
+// localnet lets packets from 127.0.0.1 out by the attachment's own link on the host, and their answers in. A route may
+// lead to the container by another link, such as the uplink. That one gets no route_localnet: its neighbours are not
+// containers of this host (CVE-2020-8558).
 func (p Publish) localnet(w *kernel.World, pub *published) (c closedPath) {
 	if !pub.local {
 		return c
 	}
-	r, err := w.Host.RouteTo(p.To4.Addr())
-	if err != nil || r.Via.IsValid() || r.Type != kernel.Unicast {
-		return c // not behind a link of this host
-	}
-	l, err := w.Host.LinkAt(r.Link)
-	if err != nil {
+	l, astray, err := pub.ownLink(w, p)
+	if l == nil || err != nil {
 		c.err = err
 		return c
+	}
+	if astray != nil {
+		if gateway, err := p.gatewayAt(w, l); err != nil || !gateway {
+			return c // the host is not to reach the container by this link
+		}
 	}
 	key := "net/ipv4/conf/" + l.Name + "/route_localnet"
 	v, err := w.Host.Sysctl(key)
@@ -69,6 +76,99 @@ func (p Publish) localnet(w *kernel.World, pub *published) (c closedPath) {
 		}
 	}
 	return c
+}
+
+// strayed says that the host's route to the container does not lead to the attachment's own link, where the host has
+// an address for it. Nobody but the administrator mends that.
+func (p Publish) strayed(w *kernel.World, pub *published) error {
+	if !pub.local {
+		return nil
+	}
+	l, astray, err := pub.ownLink(w, p)
+	if astray == nil || l == nil || err != nil {
+		return err
+	}
+	if gateway, err := p.gatewayAt(w, l); err != nil || !gateway {
+		return err
+	}
+	return resource.Beyond{Err: astray}
+}
+
+// ensured is how Ensure ends. A route that leads elsewhere is an error in a repair, and ADD only warns of it.
+func (p Publish) ensured(ctx context.Context, w *kernel.World, pub *published) error {
+	err := p.strayed(w, pub)
+	if err != nil && knownOf(ctx) == nil {
+		slog.Warn("the host does not reach the container of a published port", "reason", err, "attachment",
+			p.Owner.String())
+		return nil
+	}
+	return err
+}
+
+// ownLink is the link by which the host is to reach the container: the host end of its veth pair, or that end's
+// bridge, or the link by which the host is on this bridge. It is nil where the attachment has none, as macvlan has.
+// Astray says where the host's route leads if that is not to this link.
+func (p Publish) ownLink(w *kernel.World) (l *kernel.Link, astray, err error) {
+	to := p.To4.Addr()
+	if l, err = resource.HostEnd(w, p.Owner.IfName); err != nil || l == nil {
+		return nil, nil, err
+	}
+	r, rerr := w.Host.RouteTo(to)
+	var by *kernel.Link
+	if rerr == nil && r.Type == kernel.Unicast {
+		if by, err = w.Host.LinkAt(r.Link); err != nil {
+			return nil, nil, resource.ExceptNoLink(err)
+		}
+	}
+	switch {
+	case l.Master == 0:
+	case by != nil && by.Index == l.Master && by.Kind == "bridge": // as most are
+		l = by
+	default:
+		if l, err = hostOn(w, l, by, to); l == nil || err != nil {
+			return nil, nil, err
+		}
+	}
+	switch {
+	case by == nil:
+		astray = fmt.Errorf("route to %v leads nowhere, want host/%s", to, l.Name)
+	case by.Index != l.Index || r.Via.IsValid():
+		astray = fmt.Errorf("route to %v leads elsewhere: %s, want host/%s", to,
+			resource.Line("host/"+by.Name, resource.Opt("via", r.Via)), l.Name)
+	}
+	return l, astray, nil
+}
+
+// ownLink asks once.
+func (pub *published) ownLink(w *kernel.World, p Publish) (l *kernel.Link, astray, err error) {
+	if !pub.asked {
+		pub.own, pub.astray, err = p.ownLink(w)
+		pub.asked = err == nil
+	}
+	return pub.own, pub.astray, err
+}
+
+// hostOn is the link by which the host is on the bridge or the switch that a port is of, or else the port. By is the
+// link that the host's route leads to. It is nil where the host is not on the switch.
+func hostOn(w *kernel.World, port, by *kernel.Link, to netip.Addr) (*kernel.Link, error) {
+	master, err := w.Host.LinkAt(port.Master)
+	switch {
+	case err != nil:
+		return nil, resource.ExceptNoLink(err)
+	case master.Kind == "bridge":
+		return routedBy(w, master, []netip.Addr{to})
+	case master.Kind != "openvswitch": // a VRF
+		return port, nil
+	case by != nil && by.Kind == "openvswitch": // an internal port
+		return by, nil
+	}
+	return nil, nil
+}
+
+// gatewayAt reports whether the host has an address of the container's subnet at l.
+func (p Publish) gatewayAt(w *kernel.World, l *kernel.Link) (bool, error) {
+	addrs, err := w.Host.Addrs(l.Index)
+	return slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Overlaps(p.To4.Masked()) }), err
 }
 
 // hairpinPort lets the container's own packets back in by the port that they came from. Where frames on a

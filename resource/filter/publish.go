@@ -52,6 +52,10 @@ type published struct {
 	plain    []kernel.NFTElem // what is masqueraded on its way to the container
 	back     bool             // there are such
 	local    bool             // 127.0.0.1 is to work
+
+	asked  bool // for the next two, see ownLink
+	own    *kernel.Link
+	astray error
 }
 
 // places are what owners has to name.
@@ -143,12 +147,12 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	}
 	var flows []kernel.UDPFlow
 	var fresh []wanted
+	var pub *published
 	if err := p.heldByOthers(ctx, w); err != nil { // with its own lock, which is never waited for under that of nft
 		return false, err
 	}
-	err = withFilter(ctx, w, inetTable(), func(f filter) error {
-		pub, err := p.want(f.t)
-		if err != nil {
+	err = withFilter(ctx, w, inetTable(), func(f filter) (err error) {
+		if pub, err = p.want(f.t); err != nil {
 			return err
 		}
 		var b kernel.NFTBatch // before anything is made: a conflict leaves nothing
@@ -180,7 +184,7 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 				"port", port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
 		}
 	}
-	return changed, nil
+	return changed, p.ensured(ctx, w, pub)
 }
 
 // Verify implements plan.Resource.
@@ -205,6 +209,7 @@ func (p Publish) Verify(ctx context.Context, w *kernel.World) error {
 		for _, path := range p.paths(w, pub) {
 			d.Add(path.err)
 		}
+		d.Add(p.strayed(w, pub))
 		return d.Err()
 	})
 }
