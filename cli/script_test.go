@@ -9,14 +9,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -32,10 +34,30 @@ func (o oneByOne) Run(name string, fn func(testscript.T)) {
 }
 
 // TestScript runs the real program in a throw-away host, with ip(8) and nft(8) as witnesses. The scripts
-// share the host and run one after the other; each has to leave it as it was.
+// share the host and run one after the other; each has to leave it as it was. Those of the other two tests are in hosts
+// of their own, beside it.
 //
 // clause: C10 K1 P22 R6 R10
-func TestScript(t *testing.T) {
+func TestScript(t *testing.T) { scripts(t, 0) }
+
+// TestScriptDoctor runs the drills of doctor.
+func TestScriptDoctor(t *testing.T) { scripts(t, 1) }
+
+// TestScriptPictures runs the scripts of what looks at a whole host, or builds programs.
+func TestScriptPictures(t *testing.T) { scripts(t, 2) }
+
+// part is the test that a script is of.
+func part(name string) int {
+	switch {
+	case strings.HasPrefix(name, "doctor"):
+		return 1
+	case slices.Contains([]string{"bundle", "external", "graph", "inspect", "log", "metrics", "predict", "trace"}, name):
+		return 2
+	}
+	return 0
+}
+
+func scripts(t *testing.T, of int) {
 	bin := filepath.Dir(program(t))
 	// An ordinary user's PATH often lacks the directories where ip and nft live.
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
@@ -73,6 +95,9 @@ func TestScript(t *testing.T) {
 		t.Fatalf("no scripts: %v", err)
 	}
 	for _, file := range scripts {
+		if part(strings.TrimSuffix(filepath.Base(file), ".txtar")) != of {
+			continue
+		}
 		params.Files, params.Deadline = []string{file}, time.Now().Add(2*time.Minute)
 		testscript.RunT(oneByOne{t}, params)
 	}

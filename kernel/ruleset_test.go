@@ -38,12 +38,12 @@ func TestBaseChains(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []BaseChain{
-		{Family: 1, Table: "foreign", Name: "forward", Hook: 2, Drops: true, Rules: 2},
-		{Family: 10, Table: "foreign", Name: "FORWARD", Hook: 2, Priority: -5},
+		{Family: 1, Table: "foreign", Name: "forward", Type: "filter", Hook: 2, Drops: true, Rules: 2},
+		{Family: 10, Table: "foreign", Name: "FORWARD", Type: "filter", Hook: 2, Priority: -5},
 	}
 	slices.SortFunc(got, func(a, b BaseChain) int { return int(a.Family) - int(b.Family) })
 	if !slices.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("%#v, want %#v", got, want)
 	}
 	if s := got[0].String(); s != "inet foreign forward" {
 		t.Errorf("nft(8) would not say %q", s)
