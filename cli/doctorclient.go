@@ -109,9 +109,9 @@ func podmanByCNI() bool {
 	return false
 }
 
-// understood says which of the clients refuse the file of a network.
+// understood says which of the clients refuse the file of a network. No client reads the built-in network, which has none.
 func (d *doctor) understood(l *spec.List, all []client) {
-	if !newer(l) {
+	if l.File == "" || !newer(l) {
 		return
 	}
 	for _, c := range all {
