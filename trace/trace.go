@@ -1,6 +1,7 @@
 // Package trace says what becomes of one packet, hop by hop, without sending it: which routes it takes in a container
 // and on the host, which links and bridges it passes, what the packet filter does with it and how it is translated,
-// and where it ends. Live also sends it, and has nf_tables say what happened. It is for `fairlead trace` alone.
+// and where it ends. Live also sends it, and has nf_tables say what happened. `fairlead trace`
+// prints the answer, and `fairlead doctor` makes findings of it.
 //
 // Each question is put to the kernel, or answered from what the kernel says that there is. What is not known (a
 // neighbour that was never asked, a rule that throws dice) stays so: the packet is followed as if it went on, and the
