@@ -32,6 +32,9 @@ func (a *app) ipamShowCommand() *cobra.Command {
 				found = append(found, lookUp(p.network, addr, b)...)
 			}
 			a.wrong(problems)
+			if len(found) == 0 && len(problems) > 0 {
+				return fail(exitFailure, "", "cannot see who has %s: a network could not be read", addr)
+			}
 			if len(found) == 0 {
 				return fail(exitNotFound, "`fairlead ipam stats` lists the ranges of all networks.",
 					"%s is of no range, and nobody has it", addr)
