@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -40,18 +41,19 @@ type explained struct {
 
 func (a *app) explainCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "explain PLUGIN|PLUGIN.KEY|FINDING|code [CODE]", GroupID: "look",
+		Use: "explain PLUGIN|PLUGIN.KEY|FINDING|SETTING|code [CODE]", GroupID: "look",
 		Short: "Explain a plugin, a key of its configuration, an error code, or a finding of doctor",
 		Long: `Explain a plugin, a key of its configuration, an error code of the protocol, or a finding of "fairlead doctor".
 The text is that of the reference pages. KEY may be a path, as errors print it. KEY without a PLUGIN is explained for
 each plugin that has it. "list" stands for the keys of a network configuration list, such as cniVersions, and for those
-that every plugin in it may have, such as capabilities.`,
+that every plugin in it may have, such as capabilities. "fairlead.json" and "FAIRLEAD_LOG" are the settings of a node.`,
 		Example: `  fairlead explain bridge                 what the plugin does, and its keys
   fairlead explain bridge.vlanTrunk       a key, and those inside of it
   fairlead explain mtu                    a key, for each plugin that has it
   fairlead explain list                   the keys of a list itself
   fairlead explain code 11                an error code
-  fairlead explain bridge-missing         a finding`,
+  fairlead explain bridge-missing         a finding
+  fairlead explain fairlead.json          the settings of this node`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 2 && args[0] == "code" {
 				return nil
@@ -100,6 +102,18 @@ func explanations(args []string) (all []explained, err error) {
 			}
 			text := severity + " that doctor finds: " + k.what + "."
 			return []explained{{Name: k.id, Text: text, More: k.why, Mend: k.mend}}, nil
+		}
+	}
+	for _, e := range explainedSettings() {
+		base := filepath.Base(e.Name)
+		names = append(names, base)
+		if strings.EqualFold(e.Name, args[0]) || strings.EqualFold(base, args[0]) {
+			return []explained{e}, nil
+		}
+		for _, k := range e.Keys {
+			if strings.EqualFold(k.Path, name) || strings.EqualFold(base+"."+k.Path, name) {
+				all = append(all, explained{Name: e.Name + ": " + k.Path, Text: k.Doc, Value: k.Value})
+			}
 		}
 	}
 	for _, r := range allReferences() {
@@ -311,6 +325,9 @@ func completeExplain(_ *cobra.Command, args []string, word string) (names []stri
 	}
 	for _, k := range findingKinds() {
 		names = append(names, k.id+"\t"+k.what)
+	}
+	for _, e := range explainedSettings() {
+		names = append(names, filepath.Base(e.Name)+"\t"+e.Text)
 	}
 	return append(names, "code\tan error code of the protocol"), directive
 }
