@@ -35,6 +35,7 @@ type doctor struct {
 	found    []repair.Finding // of all attachments
 	verdicts []judged
 	astray   []strayed
+	holders  func(inode uint32) string
 }
 
 func (a *app) doctorCommand() *cobra.Command {

@@ -26,7 +26,7 @@ func (d *doctor) ofPaths() {
 		if isGone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
 			continue
 		}
-		t := &trace.Tracer{Host: d.host, Holder: holder, Containers: []trace.Container{traced(c)}}
+		t := &trace.Tracer{Host: d.host, Holder: d.holder, Containers: []trace.Container{traced(c)}}
 		for _, q := range d.questions(c, onward) {
 			answer, err := t.Trace(q)
 			if err != nil {

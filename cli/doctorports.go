@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -67,7 +68,7 @@ func (d *doctor) taken(c attach.Cached, m portMapping) {
 		if given != nil || host.IsUnspecified() || l.Takes(host) {
 			port := strconv.Itoa(m.HostPort)
 			d.add("published-port-taken", "port "+port+"/"+m.Protocol,
-				fmt.Sprintf("%s listens on %v", holder(l.Inode), l.At), who(c, m.String()), "PORT", port)
+				fmt.Sprintf("%s listens on %v", d.holder(l.Inode), l.At), who(c, m.String()), "PORT", port)
 		}
 	}
 }
@@ -173,15 +174,35 @@ func (d *doctor) served(ns *kernel.NS, c attach.Cached, m portMapping) {
 }
 
 // holder is the program that has a socket, and its PID; whoever may not see that is told so.
-func holder(inode uint32) string {
-	want := fmt.Sprintf("socket:[%d]", inode)
-	fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
-	for _, fd := range fds {
-		if to, err := os.Readlink(fd); err == nil && to == want {
-			pid := strings.Split(fd, "/")[2]
-			name, _ := os.ReadFile("/proc/" + pid + "/comm")
-			return fmt.Sprintf("process %s (PID %s)", strings.TrimSpace(string(name)), pid)
-		}
+func holder(inode uint32) string { return holders()(inode) }
+
+// holder is that of holders, with one look at /proc for all that doctor asks.
+func (d *doctor) holder(inode uint32) string {
+	if d.holders == nil {
+		d.holders = holders()
 	}
-	return "a process that cannot be seen"
+	return d.holders(inode)
+}
+
+// holders answers as holder does, about many sockets. It reads all of /proc once, when it is asked first.
+func holders() func(inode uint32) string {
+	pids := sync.OnceValue(func() map[string]string { // by what the link of a descriptor says
+		pids := map[string]string{}
+		fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
+		for _, fd := range fds {
+			to, err := os.Readlink(fd)
+			if err == nil && strings.HasPrefix(to, "socket:") && pids[to] == "" {
+				pids[to] = strings.Split(fd, "/")[2]
+			}
+		}
+		return pids
+	})
+	return func(inode uint32) string {
+		pid, ok := pids()[fmt.Sprintf("socket:[%d]", inode)]
+		if !ok {
+			return "a process that cannot be seen"
+		}
+		name, _ := os.ReadFile("/proc/" + pid + "/comm")
+		return fmt.Sprintf("process %s (PID %s)", strings.TrimSpace(string(name)), pid)
+	}
 }

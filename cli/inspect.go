@@ -193,10 +193,10 @@ func (d *doctor) attachmentSeen(c attach.Cached, doc *inspection) *inspected {
 	var inner *kernel.Link
 	if !isGone(c) && c.Netns != "" {
 		d.inside(c, func(ns *kernel.NS) {
-			i.portsSeen(ns, c)
+			i.portsSeen(ns, c, d.holder)
 			inner = d.linkSeen(ns, c, i)
 			if doc.Listeners == nil {
-				doc.Listeners = listening(ns)
+				doc.Listeners = listening(ns, d.holder)
 			}
 			if servers := containerServers(ns, c); doc.DNS == nil && len(servers) > 0 {
 				doc.DNS = &dnsSeen{Nameservers: servers}

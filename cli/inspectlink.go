@@ -14,7 +14,7 @@ func endOf(l *kernel.Link, where string) linkEnd {
 }
 
 // portsSeen takes down the published ports of an attachment and who listens in its container.
-func (i *inspected) portsSeen(ns *kernel.NS, c attach.Cached) {
+func (i *inspected) portsSeen(ns *kernel.NS, c attach.Cached, holder func(inode uint32) string) {
 	for _, m := range mappings(c.Capabilities) {
 		p := inspectedPort{Port: m.String(), Listeners: []string{}}
 		if listeners, err := ns.Listeners(m.number(), uint16(m.ContainerPort)); err == nil {
@@ -113,7 +113,7 @@ func (d *doctor) hostEnds(c attach.Cached, inner *kernel.Link) (ends []linkEnd) 
 }
 
 // listening says who listens in a namespace, and where.
-func listening(ns *kernel.NS) (lines []string) {
+func listening(ns *kernel.NS, holder func(inode uint32) string) (lines []string) {
 	for _, proto := range []byte{kernel.TCP, kernel.UDP} {
 		all, err := ns.AllListeners(proto)
 		if err != nil {

@@ -49,6 +49,7 @@ func (t *target) lacks(ctx context.Context) (warnings []string) {
 // taken is who has the ports that t would publish.
 func (t *target) taken(host *kernel.NS) (warnings []string) {
 	attached, _ := (&attach.Runtime{}).List("")
+	holder := holders()
 	for _, m := range mappings(t.Capabilities) {
 		for _, c := range attached {
 			same := func(o portMapping) bool {

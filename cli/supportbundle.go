@@ -60,7 +60,8 @@ func (a *app) supportBundle(file string, mask bool) error {
 	ctx, cancel := context.WithTimeout(a.interruptible(), bundleTime)
 	defer cancel()
 	now := time.Now().UTC()
-	c := &collector{app: a, ctx: ctx, bundle: &support.Bundle{Mask: mask, When: now, Key: make([]byte, 32)}}
+	c := &collector{app: a, ctx: ctx, holder: holders(),
+		bundle: &support.Bundle{Mask: mask, When: now, Key: make([]byte, 32)}}
 	rand.Read(c.bundle.Key) // never fails
 	c.bundle.About = fmt.Sprintf("Support bundle of fairlead %s, %s.\n%s\n", a.version, now.Format(time.RFC3339),
 		built(a.version).program())
@@ -122,6 +123,7 @@ type collector struct {
 	*app
 	ctx    context.Context
 	bundle *support.Bundle
+	holder func(inode uint32) string // names the process that has a socket
 }
 
 // part adds what collect says, if it says so in time.

@@ -87,7 +87,7 @@ func (c *collector) network(top, whose, path string) {
 	})
 	c.part(top+"/listeners.txt", "who listens in "+whose, func() ([]byte, error) {
 		return ofNamespace(path, func(ns *kernel.NS, w io.Writer) error {
-			_, err := fmt.Fprintln(w, strings.Join(listening(ns), "\n"))
+			_, err := fmt.Fprintln(w, strings.Join(listening(ns, c.holder), "\n"))
 			return err
 		})
 	})
