@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -59,17 +61,19 @@ func TestTerminal(t *testing.T) {
 // On a terminal a new network is asked about, but for what flags say.
 func TestNewAsks(t *testing.T) {
 	master, tty := openTerminal(t)
-	if _, err := master.WriteString("none\nbr9\n10.5.0.0/24\ny\n"); err != nil {
+	if _, err := master.WriteString("none\nbr9\n10.5.0.0/24\ny\ny\n"); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program(t), "net", "new", "lan", "-", "--isolated=false")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a question more would wait for ever
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program(t), "net", "new", "lan", "-", "--isolated=false")
 	cmd.Env = append(os.Environ(), "NETCONFPATH="+t.TempDir())
 	cmd.Stdin, cmd.Stderr = tty, tty
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"bridge": "br9"`, `"subnet": "10.5.0.0/24"`, `"subnet": "fd`, `{"type": "firewall"}`} {
+	for _, want := range []string{`"bridge": "br9"`, `"subnet": "10.5.0.0/24"`, `"subnet": "fd`, `{"type": "firewall"}`, `"type": "alias"`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("lacks %s:\n%s", want, out)
 		}
