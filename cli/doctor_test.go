@@ -158,7 +158,7 @@ func TestLeases(t *testing.T) {
 		"bound":     "",
 		"renewing":  "",
 		"rebinding": "warning dhcp-server-silent : the DHCP server 10.9.0.1 does not answer, 10.9.0.10/24 ends in 3m0s: fairlead dhcp ls lan",
-		"lost":      "fault dhcp-lease-lost : leases of DHCP are over, 10.9.0.10/24 is over since 1m0s: fairlead dhcp ls lan",
+		"lost":      "fault dhcp-lease-lost : DHCP leases have expired, 10.9.0.10/24 is over since 1m0s: fairlead dhcp ls lan",
 	} {
 		d := doctor{diagnosis: &diagnosis{}, mine: []attach.Cached{web}}
 		ends := soon

@@ -71,14 +71,14 @@ func (d *doctor) route(routed []attach.Cached, family uint8) {
 		}
 	}
 	if family == kernel.IPv4 {
-		d.add("host-route-missing", "host", "the host has no default route of IPv4"+d.linksDown(), whom(routed))
+		d.add("host-route-missing", "host", "the host has no IPv4 default route"+d.linksDown(), whom(routed))
 		return
 	}
 	for _, c := range routed {
 		if hasDefaultRoute(c, kernel.IPv4) {
 			d.add("host-route6-missing", "host", "", who(c))
 		} else {
-			d.add("host-route-missing", "host", "the host has no default route of IPv6", who(c), "ip route", "ip -6 route")
+			d.add("host-route-missing", "host", "the host has no IPv6 default route", who(c), "ip route", "ip -6 route")
 		}
 	}
 }

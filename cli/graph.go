@@ -22,12 +22,12 @@ func (a *app) graphCommand() *cobra.Command {
 		Short: "Draw the host, its bridges and masters, and the containers on them",
 		Long: `Draw what containers are connected to: the host with its uplinks, bridges, masters and networks that the
 host routes, and each container with both ends of its interface, addresses, published ports, VLANs and policies. The
-links are looked up in the kernel; what is missing, down or not joined is drawn so. Nothing is changed, and no packet is
-sent.
+command asks the kernel for the links, and marks those that are missing, down or not connected. Nothing is changed, and
+no packet is sent.
 
-NET and the filters are those of ls. svg is a picture for any browser, dot is for Graphviz, and mermaid is shown by
-GitHub and GitLab within Markdown. An ordinary user gets what ADD answered in the place of what cannot be seen, and is
-told.`,
+NET and the filters are those of ls. svg is a picture for any browser, dot is for Graphviz, and GitHub and GitLab show
+mermaid within Markdown. For an ordinary user, the command draws what ADD answered instead of what it cannot see, and
+says so.`,
 		Example: `  fairlead graph
   fairlead graph -o svg > host.svg
   fairlead graph lan --fold 20 -o svg > lan.svg     20 interfaces of each bridge, the others counted

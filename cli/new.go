@@ -32,7 +32,7 @@ type newPlugin struct {
 }
 
 func (a *app) newGroup() *cobra.Command {
-	c := &cobra.Command{Use: "new", GroupID: "look", Short: "Write the beginnings of a plugin"}
+	c := &cobra.Command{Use: "new", GroupID: "look", Short: "Write the source of a new plugin"}
 	c.AddCommand(a.newPluginCommand())
 	return c
 }

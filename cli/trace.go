@@ -31,21 +31,22 @@ func (a *app) traceCommand() *cobra.Command {
 		Use: "trace [CONTAINER] to [ADDRESS][:PORT][/PROTOCOL]", GroupID: "look",
 		Short: "Say what becomes of a packet hop by hop, where it ends, and why",
 		Long: `Follow one packet from a container, or from outside to an address of the host, without sending it: routes,
-links and bridges, neighbours, all rules of the packet filter, translation, and who listens at the end. The last lines
-say whether it arrives, and if not, what stops it and the command that mends it. Nothing is changed.
+links and bridges, neighbours, all rules of the packet filter, translation, and the process that listens at the end. The
+last lines say whether the packet arrives, and if not, what stops it and the command that corrects it. Nothing is
+changed.
 
-CONTAINER is named as for inspect. Without one the packet comes from outside by the link of the default route, or by
---in LINK; with --in lo the host sends it itself. PROTOCOL is tcp, udp, sctp or icmp: with a port tcp if nothing else
-is said, without one icmp. An address without a CONTAINER may be left out (:8080): then it is that of the link.
-The word "to" may be written as an arrow in quotes: fairlead trace 'web -> 192.0.2.1:443'.
+CONTAINER is named as for inspect. Without a CONTAINER, the packet comes from outside through the link of the default
+route, or through --in LINK; with --in lo the host sends it itself. PROTOCOL is tcp, udp, sctp or icmp; default: tcp with
+a port, icmp without. Without a CONTAINER, ADDRESS may be omitted (:8080): it is then the address of that link. The word
+"to" may be an arrow in quotes: fairlead trace 'web -> 192.0.2.1:443'.
 
-With --live the packet is sent, from inside the container or, without one, by the host itself, and followed with the trace of
-nf_tables: what was seen stands beside what was predicted, and differences are marked. For that, tables named
-fairlead_trace stand for some seconds; the kernel removes them when the command ends, however it ends.
+With --live, the container sends the packet, or without a CONTAINER the host, and the trace of nf_tables follows it. The
+answer shows the observation beside the prediction, and marks differences. For some seconds, tables named fairlead_trace
+exist; the kernel removes them when the command ends, even if it is killed.
 
-What a filter of the network outside does, programs of BPF, and legacy iptables with --live are out of sight. The exit
-status is 0 if the packet arrives or leaves the host, 3 if it does not, or if --live saw something else than was predicted,
-and 1 if that cannot be told.`,
+The command does not see filters of the network outside, programs of BPF and, with --live, legacy iptables. The exit
+status is 0 if the packet arrives or leaves the host, 3 if it does not, or if --live observed something else than was
+predicted, and 1 if that is unknown.`,
 		Example: `  fairlead trace web to 192.0.2.1:443
   fairlead trace default/web-0 to 10.88.0.7:53/udp --live
   fairlead trace to :8080 --from 198.51.100.7     a client outside, and a published port`,
@@ -63,9 +64,10 @@ and 1 if that cannot be told.`,
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	c.Flags().StringVar(&t.from, "from", "", "`ADDRESS` of the client outside; else one stands for it that no rule is likely to name")
-	c.Flags().StringVar(&t.in, "in", "", "`LINK` of the host that the packet comes in by; lo: the host sends it")
-	c.Flags().BoolVar(&t.live, "live", false, "send the packet, and show what was seen beside what was predicted")
+	c.Flags().StringVar(&t.from, "from", "",
+		"`ADDRESS` of the client outside; default: one that no rule is likely to name")
+	c.Flags().StringVar(&t.in, "in", "", "`LINK` of the host through which the packet comes in; lo: the host sends it")
+	c.Flags().BoolVar(&t.live, "live", false, "send the packet, and show the observation beside the prediction")
 	return c
 }
 
