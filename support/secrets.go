@@ -16,23 +16,26 @@ const removed = "(secret removed)"
 // secrets finds what is secret in documents and text by the names of keys, and by the form of keys and of addresses with
 // a password. It remembers the values, for a message may quote one without its key.
 type secrets struct {
-	key, form, packed *regexp.Regexp
-	text              []*regexp.Regexp
-	hints             []string // without one of which in lower-case letters no text expression matches
-	known             []string
+	key, form, packed, argument *regexp.Regexp
+	text                        []*regexp.Regexp
+	hints                       []string // without one of which in lower-case letters no text expression matches
+	known                       []string
 }
 
 func newSecrets() *secrets {
 	const words = `(?:pass(?:word|wd|_?phrase)|token|secret|credential|private[_-]?key|api[_-]?key|access[_-]?key|` +
 		`authorization|bearer)`
 	return &secrets{
-		key: regexp.MustCompile(`(?i)` + words),
+		key:      regexp.MustCompile(`(?i)` + words),
+		argument: regexp.MustCompile(`(?is)^(-*[\w.-]*` + words + `[\w.-]*)(?:[=:](.+))?$`),
 		text: []*regexp.Regexp{
 			regexp.MustCompile(`(?i)([\w.-]*` + words + `[\w.-]*[\\"']*\s*(?::\s*|=\s*))(\\*"(?:\\.|[^"\\])*\\*"|'[^'\n]*'|` +
 				`\[[^\]]*|\{[^}]*)`),
 			regexp.MustCompile(`(?i)([\w.-]*` + words + `[\w.-]*\s*=\s*)([^\s"';\\]+)`),
 			regexp.MustCompile(`(?i)([\w.-]*` + words + `[\w.-]*[\\"']*\s*:[ \t]*)([^\s"'\\][^\n"'\\]*)`),
-			regexp.MustCompile(`(?i)(\s--?[\w-]*` + words + `[\w-]*\s+)([^\s-]\S*)`), // an argument
+			// An argument: of a line, and of a list.
+			regexp.MustCompile(`(?i)((?:^|[\s\[("'])--?[\w.-]*` + words + `[\w.-]*\s+(?:-\s+)?)([^\s-][^\s"'\\\])]*)`),
+			regexp.MustCompile(`(?i)(["']--?[\w.-]*` + words + `[\w.-]*\\*["']\s*,\s*)(\\*"(?:\\.|[^"\\])*\\*"|'[^'\n]*')`),
 		},
 		form: regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)|` +
 			`(://)[^/\s:@"']*:[^/\s@"']+@|` + // user:password@
@@ -95,9 +98,11 @@ func (s *secrets) value(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, inner := range v {
-			if v[key] = s.value(inner); s.key.MatchString(key) {
+			if s.key.MatchString(key) {
 				s.hold(inner)
 				v[key] = removed
+			} else {
+				v[key] = s.value(inner)
 			}
 		}
 		if name, ok := first(v, "name", "key", "Name", "Key").(string); ok && s.key.MatchString(name) { // of an environment
@@ -109,12 +114,9 @@ func (s *secrets) value(v any) any {
 			}
 		}
 	case []any:
+		s.arguments(v)
 		for i, inner := range v {
 			v[i] = s.value(inner)
-		}
-		if name, ok := firstOf(v).(string); ok && len(v) == 2 && s.key.MatchString(name) { // of CNI_ARGS
-			s.hold(v[1])
-			v[1] = removed
 		}
 	case string:
 		return s.inner(v)
@@ -131,11 +133,24 @@ func first(doc map[string]any, keys ...string) any {
 	return nil
 }
 
-func firstOf(list []any) any {
-	if len(list) == 0 {
-		return nil
+// arguments removes what stands behind the name of a secret in a list: the next one behind a flag, the second of a pair
+// as those of CNI_ARGS are, and the value of NAME=VALUE.
+func (s *secrets) arguments(list []any) {
+	for i := range list {
+		text, _ := list[i].(string)
+		parts := s.argument.FindStringSubmatchIndex(text)
+		switch {
+		case parts == nil:
+		case parts[4] >= 0:
+			s.hold(text[parts[4]:])
+			list[i] = text[:parts[4]] + removed
+		case i+1 < len(list) && (strings.HasPrefix(text, "-") || len(list) == 2 && i == 0):
+			if next, _ := list[i+1].(string); !strings.HasPrefix(next, "--") { // another flag
+				s.hold(list[i+1])
+				list[i+1] = removed
+			}
+		}
 	}
-	return list[0]
 }
 
 // inner is a text in a document, which may be a document itself, also as bytes are written in one: the cache of results

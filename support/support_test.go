@@ -64,6 +64,12 @@ func TestSecrets(t *testing.T) {
 		"-----BEGIN EC PRIVATE KEY-----\nhunter2pem\n-----END EC PRIVATE KEY-----\n-----BEGIN PRIVATE KEY-----\nhunter2cut",
 		`cut "` + base64.StdEncoding.EncodeToString([]byte(list))[:70],
 		"an error that quotes hunter2-json without its key",
+		`{"args":["run","--token","hunter2-long","--api-key","hunter2-key","-token","hunter2-x","--verbose","plain-arg"]}`,
+		`{"args":["--secret=hunter2 with words","token=hunter2-equals","-H","Authorization: Bearer hunter2-head","--token"]}`,
+		`{"args":["--password","-hunter2-dash","--token --password hunter2-shell"],"pair":["API_TOKEN","hunter2-pair"]}`,
+		`torn {"args":["run","--token", "hunter2-torn","--api-key",\"hunter2-escaped\"`,
+		"[--token hunter2-go] says: hunter2-long, hunter2-key and hunter2 with words",
+		"args:\n  - --token\n  - hunter2-yaml\n",
 	} {
 		b.Add(Part{Name: "part", About: "hunter2-json", Content: []byte(content)})
 	}
@@ -77,6 +83,9 @@ func TestSecrets(t *testing.T) {
 	}
 	if !strings.Contains(all["part-5"], "stays-here") || !strings.Contains(all["part-4"], "K8S_POD_NAME=x") {
 		t.Errorf("too much is removed: %s %s", all["part-5"], all["part-4"])
+	}
+	if !strings.Contains(all["part-13"], "plain-arg") || !strings.Contains(all["part-13"], "--verbose") {
+		t.Errorf("too much is removed of arguments: %s", all["part-13"])
 	}
 	if !strings.Contains(all["part-2"], `"name": "lan"`) {
 		t.Errorf("the configuration in the cache cannot be read: %s", all["part-2"])
