@@ -7,10 +7,11 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/spf13/cobra"
+
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/spf13/cobra"
 )
 
 func (a *app) chainCommand() *cobra.Command {
@@ -98,8 +99,11 @@ func (n *network) replace(doc []byte) error {
 	return replaceFile(file, doc, st.Mode().Perm())
 }
 
-// replaceFile puts a file with this content in the place of the one at path, in one step.
+// replaceFile puts a file with this content in the place of the one at path, in one step. A device or a pipe is none.
 func replaceFile(path string, content []byte, mode fs.FileMode) error {
+	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
+		return fmt.Errorf("%s: is no regular file, and is not replaced", path)
+	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".fairlead-*")
 	if err != nil {
 		return err

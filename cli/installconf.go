@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A netFile is the configuration of a network that is installed with the plugins.
@@ -16,7 +18,7 @@ type netFile struct {
 
 // readNetFile reads a configuration, and refuses one by which no ADD succeeds: a runtime would take it nevertheless.
 func readNetFile(file string) (*netFile, error) {
-	doc, err := os.ReadFile(file)
+	doc, err := spec.ReadLinked(file, spec.MaxFile)
 	if err != nil {
 		return nil, err
 	}
@@ -33,8 +35,11 @@ func readNetFile(file string) (*netFile, error) {
 		return nil, fail(exitUsage, "`fairlead validate "+file+"` says where.", "--conf %s: %w", file, errors.Join(wrong...))
 	}
 	n := &netFile{doc: doc, to: filepath.Join(confDir(), filepath.Base(file))}
-	now, err := os.ReadFile(n.to)
+	now, err := spec.ReadLinked(n.to, spec.MaxFile)
 	n.same = err == nil && bytes.Equal(now, doc)
+	if errors.Is(err, spec.ErrNotPlain) {
+		return nil, err
+	}
 	return n, nil
 }
 

@@ -15,10 +15,11 @@ import (
 	"strings"
 	"text/template"
 
+	"github.com/spf13/cobra"
+
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/spf13/cobra"
 )
 
 const modulePath = "github.com/fairlead-cni/fairlead"
@@ -98,6 +99,10 @@ func validPluginName(name string) error {
 	}
 	if err := spec.ValidName(name); err != nil {
 		return err
+	}
+	if strings.HasSuffix(name, ".") || slices.Contains([]string{"con", "nul", "prn", "aux"}, strings.ToLower(name)) ||
+		regexp.MustCompile(`(?i)^(com|lpt)[0-9]$`).MatchString(name) {
+		return errors.New("no Go module can be called that")
 	}
 	if slices.ContainsFunc(plugin.All(), func(p sdk.Plugin) bool { return p.Name == name }) || name == "fairlead" {
 		return errors.New("is Fairlead's own: choose another name")

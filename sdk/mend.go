@@ -118,16 +118,20 @@ func Lines(err error) (lines []string) {
 	return lines
 }
 
-// parts are the errors that err joins.
+// parts are the errors that err joins, as errors.Join does. One that says more than its causes is one.
 func parts(err error) (all []error) {
 	if err == nil {
 		return nil
 	}
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range many.Unwrap() {
-			all = append(all, parts(e)...)
-		}
-		return all
+	many, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
 	}
-	return []error{err}
+	if joined := errors.Join(many.Unwrap()...); joined == nil || joined.Error() != err.Error() {
+		return []error{err}
+	}
+	for _, e := range many.Unwrap() {
+		all = append(all, parts(e)...)
+	}
+	return all
 }
