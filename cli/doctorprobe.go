@@ -27,6 +27,11 @@ func splitTarget(text string) (netip.Addr, uint16, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return a, 0, nil
 	}
+	if inner, ok := strings.CutSuffix(text, "]"); ok && strings.HasPrefix(inner, "[") {
+		if a, err := netip.ParseAddr(inner[1:]); err == nil && a.Is6() {
+			return a, 0, nil
+		}
+	}
 	at, err := netip.ParseAddrPort(text)
 	if err != nil {
 		return netip.Addr{}, 0, errors.New("want an address, such as 192.0.2.1, 192.0.2.1:443 or [2001:db8::1]:443")

@@ -119,14 +119,10 @@ func (t *tracing) run(args []string) (err error) {
 		return err
 	}
 	t.mend(q, answer)
-	end := answer.Verdict
-	if answer.Seen == trace.Passes || answer.Seen == trace.Stops {
-		end = answer.Seen
-	}
 	switch {
-	case end == trace.Stops || answer.Differs:
+	case answer.Verdict == trace.Stops || answer.Differs:
 		t.status = exitDrift
-	case end == trace.Unknown:
+	case answer.Verdict == trace.Unknown:
 		t.status = exitFailure
 	}
 	if t.json() {
@@ -204,7 +200,7 @@ func (t *tracing) outside(d *doctor, q *trace.Question) (err error) {
 	q.In = t.in
 	if t.live { // which is sent from here
 		if q.In = ""; t.in != "" && t.in != "lo" || t.from != "" {
-			return usage("--live sends from a CONTAINER or from the host itself, and not by --in %s or --from", t.in)
+			return usage("--live sends from a CONTAINER or from the host itself: leave out --in and --from")
 		}
 	}
 	l := &kernel.Link{}
@@ -328,6 +324,9 @@ func (t *tracing) print(answer *trace.Answer) {
 	}
 	word := map[trace.State]shown{trace.Passes: s.good("arrives"), trace.Stops: s.bad("does not arrive"),
 		trace.Unknown: s.doubt("cannot tell")}[answer.Verdict]
+	if answer.Differs {
+		word = s.bad("not as predicted")
+	}
 	fmt.Fprintln(t.stdout, sprintf("%s: %s", word, answer.Why))
 	if answer.Mend != "" {
 		fmt.Fprintln(t.stdout, sprintf("  mend: %s", answer.Mend))

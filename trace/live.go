@@ -77,6 +77,7 @@ func (w *walk) live(ctx context.Context, q Question) (err error) {
 	}
 	w.compare(seen)
 	w.conclude(seen, s.answer, s.said)
+	w.judge()
 	return ctx.Err()
 }
 
@@ -248,6 +249,23 @@ func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
 	}
 	sight := len(w.Hops) > 0 && w.Hops[len(w.Hops)-1].Kind == "socket" // the end could be looked at
 	w.Differs = w.Differs || sight && w.Verdict == Passes && w.Seen == Stops || w.Verdict == Stops && w.Seen == Passes
+}
+
+// judge has the verdict rest on what was seen, where that is more than was predicted, or something else.
+func (w *walk) judge() {
+	switch predicted := w.Result + "; predicted: " + w.Why; {
+	case w.Seen == w.Verdict || w.Seen == Unknown && w.Verdict == Stops:
+		return
+	case w.Seen == Unknown && w.p.Proto == kernel.UDP: // which nobody has to answer
+		w.Verdict, w.Why = Unknown, predicted
+	case w.Seen == Unknown:
+		w.Verdict, w.Why = Stops, predicted
+	case w.Verdict == Unknown:
+		w.Verdict, w.Why = w.Seen, w.Result
+	default:
+		w.Verdict, w.Why = w.Seen, predicted
+	}
+	w.Mend = ""
 }
 
 // A shot is a packet to be sent from the thread's namespace.

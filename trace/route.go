@@ -138,6 +138,11 @@ func (w *walk) send(p *place) {
 		}
 		w.p.Out = out.Name
 	}
+	if r.Type != kernel.Local && w.p.Src.Is6() && w.p.Src.IsLoopback() {
+		w.stop(p, "route", "", "the kernel does not route from ::1 to another interface, so a port that is published "+
+			"does not answer at ::1: use 127.0.0.1 or another address of the host")
+		return
+	}
 	if !w.filter(p, packetfilter.Postrouting, false) {
 		return
 	}

@@ -73,7 +73,7 @@ type Hop struct {
 type Answer struct {
 	Packet  string `json:"packet"`
 	Hops    []Hop  `json:"hops"`
-	Verdict State  `json:"verdict"` // Passes: it arrives
+	Verdict State  `json:"verdict"` // Passes: it arrives; of Live, what was seen
 	Why     string `json:"why"`
 	Mend    string `json:"mend,omitempty"` // a command, mostly
 
