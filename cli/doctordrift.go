@@ -124,7 +124,7 @@ func (d *doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 	case inside && w.Kind == "Addr":
 		d.add("container-address-missing", "container", "", who(c, text), "", remakeCommand(c))
 	case inside && w.Kind == "Route":
-		d.add("container-route-missing", "container", "", who(c, text), "", remakeCommand(c))
+		d.add("container-route-missing", "container", "", who(c, text), "", routeCommand(c, routeSaid(w.Resource, c)))
 	case inside || strings.HasPrefix(w.Resource, "sysctl "):
 		d.add("container-state-differs", "container", "", who(c, text), "", remakeCommand(c))
 	default:
@@ -183,16 +183,4 @@ func remade(w sdk.Wrong, c attach.Cached) []string {
 		return nil
 	}
 	return []string{"", remakeCommand(c)}
-}
-
-// remakeCommand attaches a container anew.
-func remakeCommand(c attach.Cached) string {
-	where := place(c.Network, strings.TrimPrefix(strings.TrimPrefix(c.Netns, "/var"), netnsDir+"/"), c.IfName)
-	switch {
-	case strings.HasPrefix(c.ContainerID, "cnitool-"):
-		return fmt.Sprintf("fairlead del %[1]s && fairlead add %[1]s", where)
-	case mine(c.ContainerID):
-		return "end that `fairlead run`, and run it again"
-	}
-	return remakes
 }

@@ -103,7 +103,8 @@ func (d *doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 		has := func(have kernel.Route) bool { return have.Dst == r.Dst.Masked() }
 		if err == nil && r.Table == nil && !slices.ContainsFunc(routes, has) {
 			text := strings.Replace(r.Dst.String(), "0.0.0.0/0", "default", 1)
-			d.add("container-route-missing", "container", "", who(c, "route "+text+" is missing"), "", remakeCommand(c))
+			d.add("container-route-missing", "container", "", who(c, "route "+text+" is missing"),
+				"", routeCommand(c, r.Dst))
 		}
 	}
 }

@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -17,7 +19,11 @@ func (t *target) mending(args []string) string {
 	if was != nil && len(was.Left) > 0 {
 		return fmt.Sprintf("`fairlead del %s` finishes the del that was begun.", t.typed(args))
 	}
-	again := remake(args[0], args[1], t.IfName, t.ContainerID)
+	c := attach.Cached{Network: t.Name, Netns: t.Netns, ContainerID: t.ContainerID, IfName: t.IfName}
+	if was != nil {
+		c = *was
+	}
+	again := remake(c, args[0], args[1])
 	if was != nil {
 		switch t.whose(was) {
 		case repair.Foreign:
@@ -62,14 +68,97 @@ func mine(containerID string) bool {
 }
 
 // remake says how an attachment is made anew.
-func remake(network, netns, ifname, containerID string) string {
+func remake(c attach.Cached, network, netns string) string {
 	switch {
-	case strings.HasPrefix(containerID, "cnitool-"):
-		return fmt.Sprintf("`fairlead del %[1]s` and `fairlead add %[1]s` make it anew.", place(network, netns, ifname))
-	case mine(containerID):
+	case strings.HasPrefix(c.ContainerID, "cnitool-"):
+		del, add := again(c, network, netns)
+		return fmt.Sprintf("`%s` and `%s` make it anew.", del, add)
+	case mine(c.ContainerID):
 		return "end that `fairlead run`, and run it again."
 	}
 	return "have the runtime that attached the container recreate it (podman network reload, say)."
+}
+
+// remakeCommand attaches a container anew.
+func remakeCommand(c attach.Cached) string {
+	switch {
+	case strings.HasPrefix(c.ContainerID, "cnitool-"):
+		del, add := again(c, c.Network, shortNetns(c.Netns))
+		return del + " && " + add
+	case mine(c.ContainerID):
+		return "end that `fairlead run`, and run it again"
+	}
+	return remakes
+}
+
+// shortNetns is a namespace as the commands are told it: by its name, where it has one.
+func shortNetns(path string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path, "/var"), netnsDir+"/")
+}
+
+// again are the commands that attach what c remembers anew, with its published ports, its arguments and, where
+// host-local gave them, its addresses: a plain add would lose them.
+func again(c attach.Cached, network, netns string) (del, add string) {
+	where, env := place(network, netns, c.IfName), ""
+	if path, err := netnsPath(netns); err == nil && containerID(path) != c.ContainerID {
+		where += " --container-id " + c.ContainerID
+	}
+	if len(c.Capabilities) > 0 {
+		if doc, err := json.Marshal(c.Capabilities); err == nil {
+			env += "CAP_ARGS=" + inQuotes(string(doc)) + " "
+		}
+	}
+	if args := argsAgain(c); args != "" {
+		env += "CNI_ARGS=" + inQuotes(args) + " "
+	}
+	return "fairlead del " + where, env + "fairlead add " + where
+}
+
+// argsAgain are the CNI_ARGS of c, which ask for its addresses where nothing of c did and host-local gives them.
+func argsAgain(c attach.Cached) string {
+	var words []string
+	given := map[string]bool{}
+	for _, kv := range c.Args {
+		words = append(words, kv[0]+"="+kv[1])
+		given[kv[0]] = true
+	}
+	l := c.AttachedBy(nil)
+	if l == nil || c.Result == nil || given["IP"] || c.Capabilities["ips"] != nil {
+		return strings.Join(words, ";")
+	}
+	if ips := sameAddresses(l, c)["ips"]; ips != nil && len(ips.([]string)) > 0 {
+		if !given["IgnoreUnknown"] { // plugins that know no IP refuse it else
+			words = append(words, "IgnoreUnknown=1")
+		}
+		words = append(words, "IP="+strings.Join(ips.([]string), ","))
+	}
+	return strings.Join(words, ";")
+}
+
+// inQuotes is a word of a shell.
+func inQuotes(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
+
+// routeCommand adds what is missing of the routes that ADD answered with, as far as Fairlead can tell how; else the
+// container is attached anew.
+func routeCommand(c attach.Cached, dst netip.Prefix) string {
+	if !dst.IsValid() || c.Result == nil || c.Netns == "" {
+		return remakeCommand(c)
+	}
+	for _, r := range c.Result.Routes {
+		if r.Dst.Masked() != dst.Masked() {
+			continue
+		}
+		gw := r.GW
+		for _, ip := range c.Result.IPs {
+			if !gw.IsValid() && own(c, ip) && ip.Address.Addr().Is4() == dst.Addr().Is4() {
+				gw = ip.Gateway
+			}
+		}
+		if gw.IsValid() && r.Table == nil && r.MTU == 0 && r.AdvMSS == 0 && r.Priority == 0 && r.Scope == nil {
+			return fmt.Sprintf("nsenter --net=%s ip route add %v via %v dev %s", c.Netns, dst.Masked(), gw, c.IfName)
+		}
+	}
+	return remakeCommand(c)
 }
 
 // place is an attachment as the commands are told it.
@@ -82,6 +171,7 @@ func place(network, netns, ifname string) string {
 
 // beyondRepair says what to do about what repair has found and cannot mend, once each.
 func beyondRepair(findings []repair.Finding) (notes []string) {
+	list, _ := (&attach.Runtime{}).List("")
 	say := func(note string) {
 		if !slices.Contains(notes, note) {
 			notes = append(notes, note)
@@ -99,12 +189,36 @@ func beyondRepair(findings []repair.Finding) (notes []string) {
 		switch {
 		case len(hopeless) == 0:
 		case mine(f.Owner.ContainerID):
-			netns := strings.TrimPrefix(strings.TrimPrefix(f.Netns, "/var"), "/run/netns/")
 			o := f.Owner
-			say(o.String() + ": what cannot be mended: " + remake(o.Network, netns, o.IfName, o.ContainerID))
+			c := attach.Cached{Network: o.Network, Netns: f.Netns, ContainerID: o.ContainerID, IfName: o.IfName}
+			if i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == o }); i >= 0 {
+				c = list[i]
+			}
+			say(o.String() + ": what cannot be mended: " + remake(c, o.Network, shortNetns(f.Netns)))
 		default:
 			say("what cannot be mended is made anew with the container, by the runtime that attached it")
 		}
 	}
 	return notes
+}
+
+// routeSaid is the destination of the route that a resource says, as one of what ADD answered c with.
+func routeSaid(resource string, c attach.Cached) (dst netip.Prefix) {
+	if c.Result == nil {
+		return dst
+	}
+	words := strings.Fields(resource)
+	for _, r := range c.Result.Routes {
+		via := r.GW
+		for _, ip := range c.Result.IPs {
+			if !via.IsValid() && ip.Address.Addr().Is4() == r.Dst.Addr().Is4() {
+				via = ip.Gateway
+			}
+		}
+		named := slices.Contains(words, r.Dst.Masked().String())
+		if named || r.Dst.Bits() == 0 && slices.Contains(words, "default") && slices.Contains(words, via.String()) {
+			return r.Dst
+		}
+	}
+	return dst
 }
