@@ -3,7 +3,6 @@ package packetfilter
 import (
 	"encoding/binary"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -226,6 +225,7 @@ func (r *legacyRule) do(w *walk, sure tri) branch {
 	case code == -5: // NF_REPEAT stands for RETURN
 		return branch{do: toReturn}
 	case code < 0:
+		w.alter()
 		return branch{do: toOthers, why: "a program in user space"}
 	case code == r.at+len(r.b): // on to the next
 		return branch{}
@@ -250,16 +250,4 @@ func (r *legacyRule) text() string {
 	}
 	b := r.do(&walk{}, yes)
 	return strings.Join(append(words, verdictText(b.do, b.chain)), " ")
-}
-
-// addrText is an address, or a prefix of its first bits.
-func addrText(v []byte, ones int) string {
-	a, ok := netip.AddrFromSlice(v)
-	switch {
-	case !ok:
-		return fmt.Sprintf("0x%x", v)
-	case ones == 8*len(v):
-		return a.String()
-	}
-	return netip.PrefixFrom(a, ones).String()
 }

@@ -144,8 +144,11 @@ func (m *machine) payload(d []byte) bool {
 	base := attr32(d, unix.NFTA_PAYLOAD_BASE)
 	at, size := int(min(attr32(d, unix.NFTA_PAYLOAD_OFFSET), 1<<16)), int(min(attr32(d, unix.NFTA_PAYLOAD_LEN), 64))
 	if attr(d, unix.NFTA_PAYLOAD_SREG) != nil {
-		// A header is written. What stands before the protocol nobody asks for; of the rest all that follows may.
-		if base == unix.NFT_PAYLOAD_NETWORK_HEADER && (at+size <= 6 || at+size <= 9 && !m.w.p.is6()) {
+		// A header is written: all that follows may ask for it, but for the kind of service, which is never known.
+		// Of IPv4 the second byte, of IPv6 the end of the first one and the two that follow.
+		b, _ := m.get(attr32(d, unix.NFTA_PAYLOAD_SREG), size)
+		if base == unix.NFT_PAYLOAD_NETWORK_HEADER && !m.w.p.ARP && (at+size <= 2 || at+size <= 4 && m.w.p.is6()) &&
+			(at > 0 || b.under(m.w.ip.known[:size]).is(m.w.ip.v[:size]) == yes) {
 			return true
 		}
 		return m.end(toOthers, "", "a header that is rewritten")
@@ -173,9 +176,13 @@ func (m *machine) payload(d []byte) bool {
 func (m *machine) meta(d []byte) bool {
 	w, key := m.w, attr32(d, unix.NFTA_META_KEY)
 	if attr(d, unix.NFTA_META_SREG) != nil {
-		if key == unix.NFT_META_MARK {
+		switch key {
+		case unix.NFT_META_MARK:
 			mark, _ := m.get(attr32(d, unix.NFTA_META_SREG), 4)
 			w.setMark(mark, m.sure)
+		case unix.NFT_META_PRIORITY, unix.NFT_META_NFTRACE, unix.NFT_META_SECMARK: // which are never known
+		default: // the kernel forwards a packet by its type, and what is to be routed leaves the bridge
+			return m.end(toOthers, "", metaText(key)+", which is rewritten")
 		}
 		return true
 	}
@@ -285,7 +292,9 @@ func (w *walk) ctStatus() bits {
 func (m *machine) ct(d []byte) bool {
 	w, key, direction := m.w, attr32(d, unix.NFTA_CT_KEY), attr(d, unix.NFTA_CT_DIRECTION)
 	if attr(d, unix.NFTA_CT_SREG) != nil {
-		w.ctWritten = true
+		if w.ctWritten = true; key == unix.NFT_CT_ZONE { // in another one, it may be a flow that is known, or not
+			w.untracked = max(w.untracked, maybe)
+		}
 		return true
 	}
 	b := unknown(16)
@@ -316,9 +325,10 @@ func (w *walk) flow(key uint32, reply bool) bits {
 	case unix.NFT_CT_PROTOCOL:
 		return w.proto()
 	case unix.NFT_CT_DIRECTION:
-		if !w.p.Reply {
-			return exactly(0)
+		if w.p.Reply {
+			return exactly(1)
 		}
+		return exactly(0)
 	case unix.NFT_CT_MARK, unix.NFT_CT_LABELS:
 		if w.p.Fresh && !w.ctWritten {
 			return exactly(make([]byte, 16)...)

@@ -155,6 +155,7 @@ func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decisi
 		w.setMark(w.mark.masked(keep, info[:4]), sure)
 		return 0, ""
 	case name == "MARK" || name == "CONNMARK": // which may restore it
+		w.ctWritten = w.ctWritten || name == "CONNMARK"
 		w.setMark(unknown(4), sure)
 		return 0, ""
 	case name == "REJECT" || name == "DROP":
@@ -163,16 +164,17 @@ func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decisi
 		w.through && slices.Contains([]string{"SNAT", "MASQUERADE"}, name):
 		return toTranslate, ""
 	case name == "CT" || name == "NOTRACK":
-		w.untracked = maybe // of CT it is one of its options
+		w.untracked = max(w.untracked, maybe) // of CT it is one of its options
 		return 0, ""
 	case name == "ACCEPT":
 		return toAccept, ""
 	case name == "RETURN":
 		return toReturn, ""
-	case slices.Contains([]string{"LOG", "NFLOG", "ULOG", "TRACE", "TCPMSS", "CLASSIFY", "CHECKSUM", "DSCP", "TOS", "TTL",
-		"HL", "SET", "TEE", "AUDIT", "SECMARK", "CONNSECMARK", "RATEEST", "LED", "IDLETIMER", "TCPOPTSTRIP",
+	case slices.Contains([]string{"LOG", "NFLOG", "ULOG", "TRACE", "TCPMSS", "CLASSIFY", "CHECKSUM", "DSCP", "TOS",
+		"SET", "TEE", "AUDIT", "SECMARK", "CONNSECMARK", "RATEEST", "LED", "IDLETIMER", "TCPOPTSTRIP",
 		"ECN"}, name):
 		return 0, ""
 	}
+	w.alter()
 	return toOthers, "-j " + name // NFQUEUE and SYNPROXY, and what is not known here
 }

@@ -152,6 +152,9 @@ func (m *machine) on(t tri, why string) bool {
 
 // end takes a verdict.
 func (m *machine) end(do decision, chain, why string) bool {
+	if do == toOthers {
+		m.w.alter()
+	}
 	m.branches = append(m.branches, branch{sure: yes, do: do, chain: chain, why: why})
 	return false
 }
@@ -195,7 +198,7 @@ func (m *machine) step(name string, d []byte) bool {
 			return false
 		}
 	case "notrack":
-		m.w.untracked = max(m.w.untracked, m.sure)
+		m.notrack()
 	case "counter", "log", "last", "dup":
 	case "immediate":
 		if v := attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT); v != nil {
@@ -242,17 +245,17 @@ func (m *machine) step(name string, d []byte) bool {
 	case "objref":
 		return m.object(d)
 	case "dynset":
-		state := attr(d, unix.NFTA_DYNSET_EXPR) != nil || attr(d, dynsetExpressions) != nil
-		if state || attr32(d, unix.NFTA_DYNSET_FLAGS) != 0 {
-			return m.on(maybe, "what the set "+text(attr(d, unix.NFTA_DYNSET_SET_NAME))+" has counted")
-		}
-	default:
-		// Whatever it loads, or matches: a limit, a quota, a flowtable, the time.
+		return m.dynset(d)
+	case "limit", "quota", "connlimit", "numgen", "hash", "rt", "socket", "osf", "xfrm", "tunnel", "exthdr", "inner",
+		"flow_offload":
+		// Whatever it loads, or matches.
 		m.value, m.known = [64]byte{}, [64]byte{}
 		for i := range m.from {
 			m.from[i] = name
 		}
 		return m.on(maybe, "a "+name)
+	default: // synproxy takes the packet, tproxy gives it a socket
+		return m.end(toOthers, "", "a "+name)
 	}
 	return true
 }
@@ -263,8 +266,10 @@ func (m *machine) object(d []byte) bool {
 	case unix.NFT_OBJECT_COUNTER, unix.NFT_OBJECT_CT_HELPER, unix.NFT_OBJECT_CT_TIMEOUT, unix.NFT_OBJECT_CT_EXPECT,
 		unix.NFT_OBJECT_SECMARK:
 		return true
+	case unix.NFT_OBJECT_LIMIT, unix.NFT_OBJECT_QUOTA, unix.NFT_OBJECT_CONNLIMIT:
+		return m.on(maybe, "the object "+text(attr(d, unix.NFTA_OBJREF_IMM_NAME)))
 	}
-	return m.on(maybe, "the object "+text(attr(d, unix.NFTA_OBJREF_IMM_NAME)))
+	return m.end(toOthers, "", "an object") // a synproxy, or whatever a map names
 }
 
 func (m *machine) cmp(d []byte) bool {

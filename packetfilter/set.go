@@ -23,6 +23,7 @@ type nftSet struct {
 	keyLen, length int   // of the data, 0 for verdicts
 	fields         []int // lengths of the parts of a concatenation with intervals
 	list           []nftElem
+	size           int // how many elements it has room for, 0 if that is not said
 }
 
 // An nftElem is an element, or one end of an interval.
@@ -48,6 +49,7 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 	if attr32(b, unix.NFTA_SET_DATA_TYPE) != unix.NFT_DATA_VERDICT&0xffffffff {
 		s.length = int(min(attr32(b, unix.NFTA_SET_DATA_LEN), 64))
 	}
+	s.size = int(attr32(b, unix.NFTA_SET_DESC, unix.NFTA_SET_DESC_SIZE))
 	kernel.EachAttr(attr(b, unix.NFTA_SET_DESC, setDescConcat), func(_ uint16, v []byte) {
 		s.fields = append(s.fields, int(attr32(v, setFieldLen)))
 	})
@@ -125,11 +127,13 @@ func (m *machine) lookup(d []byte) bool {
 	}
 	key, of := m.get(attr32(d, unix.NFTA_LOOKUP_SREG), s.keyLen)
 	maps, dreg := attr(d, unix.NFTA_LOOKUP_DREG) != nil, attr32(d, unix.NFTA_LOOKUP_DREG)
-	if !key.all() {
+	if !key.all() || m.touched(name) {
 		why := of + " in " + setText(name)
 		switch {
 		case maps && dreg == unix.NFT_REG_VERDICT:
-			return m.end(toOthers, "", why)
+			m.w.lose()
+			m.branches = append(m.branches, branch{sure: yes, do: toOthers, why: why})
+			return false
 		case maps:
 			m.put(dreg, unknown(s.length), why)
 		}

@@ -36,7 +36,7 @@ type Packet struct {
 	Src, Dst         netip.Addr // one of them is needed, for the family
 	Proto            byte       // TCP, UDP, …
 	SrcPort, DstPort uint16
-	Reply            bool   // conntrack state established; else new, of TCP the first packet
+	Reply            bool   // an answer, of conntrack state established; else new, of TCP the first packet
 	DNAT             bool   // translated by a published port or a Service; false is: it is not
 	Mark             uint32 // 0 is no mark
 
@@ -45,7 +45,10 @@ type Packet struct {
 	SrcMAC, DstMAC [6]byte // of the frame
 	ARP            bool    // it is no packet of IP, but the question of Src who has Dst
 
-	anyMark   bool // the mark is not known
+	anyMark   bool   // the mark is not known
+	touched   string // sets that rules have changed on its way, by nftTable.key
+	lost      bool   // rules that were not followed may have changed sets, marks and what conntrack knows
+	altered   bool   // a rule or a program may have written into the packet
 	untracked tri
 	asked     original // where it went before it was translated
 }
@@ -244,11 +247,15 @@ func decide(ns *kernel.NS, nft *kernel.NFT, hook int, p Packet, chains []kernel.
 func (w *walk) ask(h hook) (Verdict, error) {
 	w.chains = h.table.chain
 	w.early = int(h.Priority) < conntrack && (w.hook == unix.NF_INET_PRE_ROUTING || w.hook == unix.NF_INET_LOCAL_OUT)
+	altered := w.p.altered
 	v := w.base(h.BaseChain)
 	if w.err != nil {
 		return v, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
 	}
 	_, v.Legacy = h.table.(*legacyTable)
+	if altered && v.Outcome != Undecided {
+		v = Verdict{Chain: h.BaseChain, Legacy: v.Legacy, Packet: w.p, Why: "a rule before it may have changed the packet"}
+	}
 	if v.Owner = h.owner(v); v.Outcome == Accepted && !w.through {
 		v = Verdict{Outcome: Accepted, Packet: w.p}
 	}

@@ -133,6 +133,7 @@ func (e *exits) add(mark bits) {
 func (w *walk) follow(name string, depth int) (through bool) {
 	if depth > mostJumps {
 		w.others = &end{chain: name, why: "more than 16 jumps"}
+		w.alter()
 		return false
 	}
 	rules, err := w.chains(name)
@@ -144,6 +145,7 @@ func (w *walk) follow(name string, depth int) (through bool) {
 	for _, r := range rules {
 		if w.left--; w.left < 0 {
 			w.others = &end{chain: name, why: "there are too many rules to follow"}
+			w.alter()
 			return false
 		}
 		for _, b := range r.run(w) {

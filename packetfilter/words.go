@@ -1,10 +1,12 @@
 package packetfilter
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	mathbits "math/bits"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -197,14 +199,15 @@ func valueText(name string, v, mask []byte) string {
 	case strings.HasPrefix(name, "ether ") && len(v) == 6:
 		return net.HardwareAddr(v).String()
 	case strings.HasSuffix(name, "addr"):
-		size, ones := 4, 8*len(v)
+		size := 4
 		if strings.HasPrefix(name, "ip6") {
 			size = 16
 		}
-		if mask != nil {
-			ones = onesIn(mask)
+		if mask == nil {
+			mask = bytes.Repeat([]byte{0xff}, len(v))
 		}
-		return addrText(append(slices.Clone(v), make([]byte, max(size-len(v), 0))...), ones)
+		rest := make([]byte, max(size-len(v), 0))
+		return addrText(append(slices.Clone(v), rest...), append(slices.Clone(mask), rest...))
 	case name == "iifname" || name == "oifname":
 		if s := text(v); len(s) < len(v) {
 			return strconv.Quote(s)
@@ -239,6 +242,21 @@ func bitNames(v []byte, names ...string) string {
 		}
 	}
 	return strings.Join(words, ",")
+}
+
+// addrText is an address, a prefix of its first bits, or both with a mask that is none.
+func addrText(v, mask []byte) string {
+	a, ok := netip.AddrFromSlice(v)
+	m, _ := netip.AddrFromSlice(mask)
+	switch ones := onesIn(mask); {
+	case !ok:
+		return fmt.Sprintf("0x%x", v)
+	case ones == 8*len(v):
+		return a.String()
+	case bytes.Equal(mask, net.CIDRMask(ones, 8*len(v))):
+		return netip.PrefixFrom(a, ones).String()
+	}
+	return a.String() + "/" + m.String()
 }
 
 func onesIn(mask []byte) (n int) {
