@@ -108,7 +108,7 @@ func (t *tracing) run(args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	tracer := &trace.Tracer{Host: d.host, Holder: holder, Containers: traceable(list)}
+	tracer := &trace.Tracer{Host: d.host, Holder: holder, Containers: traceable(list), Wanted: wantedOf(list)}
 	var answer *trace.Answer
 	if t.live {
 		answer, err = tracer.Live(d.ctx, q)

@@ -58,6 +58,13 @@ func (w *walk) transmit(p *place, l *kernel.Link, next netip.Addr) {
 
 // leave is the end of what can be seen: the packet leaves the host.
 func (w *walk) leave(p *place, l *kernel.Link, next netip.Addr) {
+	unmasqueraded := w.doubt == nil && p.netns == "" && !w.p.Local && w.Wanted != nil &&
+		w.Wanted.Masquerades(w.p.Src, w.p.Dst)
+	if unmasqueraded {
+		w.stop(p, "link", "fairlead repair --firewall",
+			"leaves by %s with the source %v, which the network masquerades, and the rule is missing", l.Name, w.p.Src)
+		return
+	}
 	if l.Ethernet && !next.IsMulticast() && !w.reachable(p, l, next) {
 		return
 	}
@@ -163,7 +170,11 @@ func (w *walk) enter(p *place, l *kernel.Link, next netip.Addr) {
 		}
 		return
 	}
-	w.stop(p, "neighbour", "", "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
+	mend := ""
+	if p.netns == "" && l.Kind == "veth" && l.Master == 0 { // its bridge is gone
+		mend = "fairlead repair"
+	}
+	w.stop(p, "neighbour", mend, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
 }
 
 // atDevice wonders about chains at a link itself, which are not followed.

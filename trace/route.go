@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -86,8 +87,36 @@ func (w *walk) noRoute(p *place, in *kernel.Link, err error) {
 			"a route of type unreachable takes what is for %v",
 			w.p.Dst)
 	default:
+		if gateway := w.gateway(p); gateway.IsValid() {
+			add = p.run(fmt.Sprintf("ip route add default via %v", gateway))
+		}
+		if l := w.downIn(p); l != nil {
+			w.stop(p, "link", p.run("ip link set "+l.Name+" up")+" && "+add, "link %s is down", l.Name)
+			return
+		}
 		w.stop(p, "route", add, "there is no route to %v", w.p.Dst)
 	}
+}
+
+// gateway is that of the default route that a container's network wants it to have.
+func (w *walk) gateway(p *place) (none netip.Addr) {
+	if p.netns == "" || w.Wanted == nil {
+		return none
+	}
+	return w.Wanted.Gateway(p.netns, w.p.Dst.Is6())
+}
+
+// downIn is the first link of a container that is down, which takes routes with it.
+func (w *walk) downIn(p *place) *kernel.Link {
+	if p.netns == "" {
+		return nil
+	}
+	links, _ := p.ns.Links()
+	i := slices.IndexFunc(links, func(l *kernel.Link) bool { return l.Ethernet && !l.Up })
+	if i < 0 {
+		return nil
+	}
+	return links[i]
 }
 
 // strays reports whether rp_filter drops the packet: what goes back to its source leaves by another link.
@@ -297,6 +326,12 @@ func (w *walk) deliver(p *place) {
 			return
 		}
 		at = append(at, l.At.String())
+	}
+	if p.netns == "" && w.Wanted != nil && !w.p.DNAT {
+		if c := w.Wanted.Publisher(w.p.Dst, w.p.Proto, w.p.DstPort); c != "" {
+			w.stop(p, "socket", "fairlead repair --firewall", "%s publishes %s, and its rule is missing", c, port)
+			return
+		}
 	}
 	if len(at) > 0 {
 		w.stop(p, "socket", p.run("ss -lnp"),

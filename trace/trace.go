@@ -40,6 +40,16 @@ type Tracer struct {
 	Host       *kernel.NS
 	Containers []Container
 	Holder     func(inode uint32) string // names the process that has a socket
+
+	// Wanted is what the containers' networks want of the host and of them; nil where it is not known.
+	Wanted Wanted
+}
+
+// Wanted says what networks want, for packets that meet something else.
+type Wanted interface {
+	Masquerades(src, dst netip.Addr) bool                     // a network translates the source
+	Gateway(container string, six bool) netip.Addr            // of the default route in the namespace that has this path
+	Publisher(dst netip.Addr, proto byte, port uint16) string // names the container that publishes a port of the host
 }
 
 // A State says what becomes of the packet at a hop, or at the end.
