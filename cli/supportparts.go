@@ -40,7 +40,11 @@ const (
 func (c *collector) all() {
 	list, problems := (&attach.Runtime{}).List("")
 	if c.bundle.Mask {
-		c.bundle.Names = hiddenNames(list)
+		lines, err := c.calls()
+		c.bundle.Names = hiddenNames(list, lines)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("read the log for the names of containers that are gone: %w", err))
+		}
 	}
 	c.dir("net.d", confDir(), "a network's file", true)
 	c.dir("cache", cacheDir, "what an attachment is remembered by", false)
@@ -107,7 +111,10 @@ func (c *collector) command(name, about string, args ...string) {
 			err = nil // that is an answer
 		case err != nil:
 			const most = 400 // the bundle has it all
-			err = fmt.Errorf("fairlead %s: %w%s", strings.Join(args, " "), err, prefixed(": ", said[:min(len(said), most)]))
+			if len(said) > most {
+				said = said[:most] + "…"
+			}
+			err = fmt.Errorf("fairlead %s: %w%s", strings.Join(args, " "), err, prefixed(": ", said))
 		case said != "" && !strings.HasSuffix(name, ".json"):
 			out.Write([]byte("\n" + said + "\n"))
 		}
@@ -122,6 +129,7 @@ type tail struct{ b []byte }
 func (t *tail) Write(b []byte) (int, error) {
 	t.b = append(t.b, b...)
 	if over := len(t.b) - support.MostPart; over > support.MostPart/2 {
+		over += bytes.IndexByte(t.b[over:], '\n') + 1 // half an address could not be known for one
 		t.b = slices.Clone(t.b[over:])
 	}
 	return len(b), nil
@@ -244,55 +252,6 @@ func linkedNetwork(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s is a symbolic link, and leads to no file of a network", path)
 	}
 	return b, nil
-}
-
-// hiddenNames are the names of containers, pods and the host, as they stand in text.
-func hiddenNames(list []attach.Cached) (names []string) {
-	add := func(all ...string) {
-		for _, n := range all {
-			quoted, _ := json.Marshal(n)
-			for _, form := range []string{n, strings.Trim(string(quoted), `"`), string(printable(n))} {
-				if form != "" && form != "default" && form != "localhost" && !strings.HasPrefix(form, "kube-") &&
-					!slices.Contains(names, form) {
-					names = append(names, form)
-				}
-			}
-		}
-	}
-	id := func(id string) {
-		if shortID(id) == id && !strings.HasPrefix(id, "cnitool-") {
-			add(id)
-		}
-	}
-	for _, c := range list {
-		id(c.ContainerID)
-		add(strings.Split(nameOf(c), "/")...)
-		for _, kv := range c.Args {
-			if strings.Contains(kv[0], "POD") || strings.Contains(kv[0], "NAME") {
-				add(kv[1])
-			}
-		}
-		if strings.HasPrefix(c.Netns, netnsDir+"/") || strings.HasPrefix(c.Netns, "/var"+netnsDir+"/") {
-			add(filepath.Base(c.Netns))
-		}
-		add(texts(c.Capabilities["aliases"])...)
-		if c.Result != nil {
-			add(append(c.Result.DNS.Search, c.Result.DNS.Domain)...)
-		}
-	}
-	leases, _ := filepath.Glob(leaseDir + "/*/*")
-	for _, path := range leases[:min(len(leases), mostFiles*mostFiles)] {
-		if b, err := spec.ReadPlain(path, 4096); err == nil && strings.Count(filepath.Base(path), ".")+
-			strings.Count(filepath.Base(path), ":") > 1 {
-			first, _, _ := strings.Cut(string(b), "\n")
-			id(strings.TrimSpace(first))
-		}
-	}
-	if host, err := os.Hostname(); err == nil {
-		short, _, _ := strings.Cut(host, ".")
-		add(host, short)
-	}
-	return names
 }
 
 // texts are all texts in a document.

@@ -54,6 +54,9 @@ func (b *Bundle) Add(p Part) {
 	if len(p.Content) > MostPart {
 		p.Err = errors.Join(p.Err, fmt.Errorf("cut: the first %d of %d bytes", MostPart, len(p.Content)))
 		p.Content = p.Content[:MostPart]
+		if i := bytes.LastIndexAny(p.Content, " \n\t\","); i > 0 { // half an address could not be known for one
+			p.Content = p.Content[:i+1]
+		}
 	}
 	if b.size+len(p.Content) > MostAll || len(b.parts) >= MostFile {
 		b.dropped++

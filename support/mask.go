@@ -21,33 +21,60 @@ import (
 // what an address was. It is not kept.
 type Mask struct {
 	key   []byte
-	names *strings.Replacer // that are replaced wherever they stand
+	names map[string][]pair // that are replaced wherever they stand, the longest first, by how they begin
 	words map[string]string // that are so short that they are replaced as words only
+	begun *regexp.Regexp    // a text that is cut
 	token *regexp.Regexp
 	known map[netip.Addr]netip.Addr
 }
 
+// A pair is a name in lower-case letters, and what stands in its place.
+type pair struct{ name, to string }
+
+// beginning is so much of a name as names are found by.
+const beginning = 4
+
 // NewMask makes a mask by a random key that hides these names.
 func NewMask(key []byte, names []string) *Mask {
 	const short = 4 // such a name may be a part of any word
-	m := &Mask{key: key, words: map[string]string{}, known: map[netip.Addr]netip.Addr{}, token: regexp.MustCompile(
-		`(?i)enx[0-9a-f]{12}|0x[0-9a-f]{8,}|[0-9a-f]{0,4}(_[0-9a-f]{0,4}){2,7}@|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5,}\b|` +
-			`[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8}(\.[0-9]{1,3}){0,3}|[0-9]{1,3}(\.[0-9]{1,3}){3}`)}
-	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == "" })
-	slices.SortFunc(names, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
-	var pairs []string
-	for _, n := range slices.Compact(names) {
-		to := "name-" + hex.EncodeToString(m.sum("name", []byte(n))[:5])
+	m := &Mask{key: key, words: map[string]string{}, known: map[netip.Addr]netip.Addr{}, names: map[string][]pair{},
+		begun: regexp.MustCompile(`[^\s/:"'()\[\]{},=…]{4,}…`),
+		token: regexp.MustCompile(`(?i)enx[0-9a-f]{12}|0x[0-9a-f]{8,}|0x[0-9a-f]*…|` +
+			`[0-9a-f]{0,4}(:[0-9a-f]{0,4})+(\.[0-9]{0,3}){0,3}…|\b[0-9a-f]{2}(-[0-9a-f]{0,2})+…|[0-9]{1,3}(\.[0-9]{0,3}){1,3}…|` +
+			`[0-9a-f]{0,4}(_[0-9a-f]{0,4}){2,7}@|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5,}\b|` +
+			`[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8}(\.[0-9]{1,3}){0,3}|[0-9]{1,3}(\.[0-9]{1,3}){3}|` +
+			`\b[0-9]{1,3}(-[0-9]{1,3}){3}\b`)}
+	for _, n := range names {
+		to := "name-" + hex.EncodeToString(m.sum("name", []byte(lower(n)))[:5])
 		if utf8.RuneCountInString(n) < short && strings.IndexFunc(n, func(r rune) bool { return !inWord(r) }) < 0 {
-			m.words[n] = to
+			m.words[lower(n)] = to
 			continue
 		}
-		if pairs = append(pairs, n, to); m.addresses(n) != n { // it has one in it
-			pairs = append(pairs, m.addresses(n), to)
+		m.name(n, to)
+		m.name(m.addresses(n), to) // it may have one in it
+	}
+	for _, all := range m.names {
+		slices.SortFunc(all, func(a, b pair) int { return cmp.Or(len(b.name)-len(a.name), strings.Compare(a.name, b.name)) })
+	}
+	return m
+}
+
+func (m *Mask) name(n, to string) {
+	n = lower(n)
+	if key := n[:min(len(n), beginning)]; n != "" && !slices.Contains(m.names[key], pair{n, to}) {
+		m.names[key] = append(m.names[key], pair{n, to})
+	}
+}
+
+// lower is a text of the same length with small letters, for a name may be written otherwise in an alias.
+func lower(text string) string {
+	b := []byte(text)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
 		}
 	}
-	m.names = strings.NewReplacer(pairs...)
-	return m
+	return string(b)
 }
 
 func (m *Mask) sum(kind string, b []byte) []byte {
@@ -59,7 +86,7 @@ func (m *Mask) sum(kind string, b []byte) []byte {
 
 // Text masks all in a text: first the addresses, for a short name may be a part of one.
 func (m *Mask) Text(text string) string {
-	text = m.names.Replace(m.addresses(text))
+	text = m.byName(m.addresses(text))
 	if len(m.words) > 0 {
 		text = m.byWord(text)
 	}
@@ -67,6 +94,42 @@ func (m *Mask) Text(text string) string {
 }
 
 func (m *Mask) addresses(text string) string { return m.token.ReplaceAllStringFunc(text, m.one) }
+
+// byName replaces names wherever they stand, and what a name begins with before the mark of a cut.
+func (m *Mask) byName(text string) string {
+	var b strings.Builder
+	done, small := 0, lower(text)
+	for i := 0; i < len(small); {
+		n, to := m.at(small[i:])
+		if i += max(n, 1); n > 0 {
+			b.WriteString(text[done : i-n])
+			b.WriteString(to)
+			done = i
+		}
+	}
+	b.WriteString(text[done:])
+	return m.begun.ReplaceAllStringFunc(b.String(), func(cut string) string {
+		start := lower(strings.TrimSuffix(cut, "…"))
+		for _, p := range m.names[start[:beginning]] {
+			if strings.HasPrefix(p.name, start) {
+				return "(masked)…"
+			}
+		}
+		return cut
+	})
+}
+
+// at is the length of the longest name that a text in small letters begins with.
+func (m *Mask) at(text string) (length int, to string) {
+	for n := min(beginning, len(text)); n > 0; n-- {
+		for _, p := range m.names[text[:n]] {
+			if strings.HasPrefix(text, p.name) {
+				return len(p.name), p.to
+			}
+		}
+	}
+	return 0, ""
+}
 
 // byWord replaces short names where they stand alone.
 func (m *Mask) byWord(text string) string {
@@ -82,7 +145,7 @@ func (m *Mask) byWord(text string) string {
 		if end < 0 {
 			end = len(text)
 		}
-		b.WriteString(cmp.Or(m.words[text[:end]], text[:end]))
+		b.WriteString(cmp.Or(m.words[lower(text[:end])], text[:end]))
 		text = text[end:]
 	}
 	return b.String()
@@ -92,9 +155,11 @@ func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r
 
 // one masks what may be an address.
 func (m *Mask) one(text string) string {
-	if lower := strings.ToLower(text); strings.HasPrefix(lower, "0x") {
-		return "0x(masked)"
-	} else if rest, ok := strings.CutPrefix(lower, "enx"); ok {
+	if rest, ok := strings.CutPrefix(lower(text), "0x"); ok {
+		return "0x(masked)" + strings.Repeat("…", strings.Count(rest, "…"))
+	} else if strings.HasSuffix(text, "…") {
+		return "(masked)…"
+	} else if rest, ok := strings.CutPrefix(lower(text), "enx"); ok {
 		mac, _ := hex.DecodeString(rest)
 		return "enx" + hex.EncodeToString(m.mac(mac))
 	}
@@ -104,6 +169,9 @@ func (m *Mask) one(text string) string {
 	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
 		masked := net.HardwareAddr(m.mac(mac)).String()
 		return strings.ReplaceAll(masked, ":", text[2:3])
+	}
+	if a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", ".")); err == nil && a.Is4() && strings.Contains(text, "-") {
+		return strings.ReplaceAll(m.Addr(a).String(), ".", "-")
 	}
 	if strings.Count(text, ":") > 7 || strings.Count(text, "-") > 5 { // an identifier of DHCP, with a MAC in it
 		return "(bytes masked)"

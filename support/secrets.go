@@ -202,8 +202,13 @@ func (s *secrets) forget(text string) string {
 	slices.SortFunc(s.known, func(a, b string) int { return len(b) - len(a) })
 	for _, v := range s.known {
 		text = strings.ReplaceAll(text, v, removed)
-		if q, err := json.Marshal(v); err == nil {
-			text = strings.ReplaceAll(text, string(q[1:len(q)-1]), removed)
+		for _, html := range []bool{true, false} {
+			var quoted bytes.Buffer
+			e := json.NewEncoder(&quoted)
+			e.SetEscapeHTML(html)
+			if e.Encode(v) == nil {
+				text = strings.ReplaceAll(text, string(quoted.Bytes()[1:quoted.Len()-2]), removed)
+			}
 		}
 	}
 	return text
