@@ -26,7 +26,7 @@ func (l nameList) add(all ...string) {
 		e := json.NewEncoder(&plain)
 		e.SetEscapeHTML(false)
 		e.Encode(n) // text has no reason to fail
-		for _, form := range []string{n, inQuotes(escaped), inQuotes(plain.Bytes()), string(printable(n))} {
+		for _, form := range []string{n, withoutQuotes(escaped), withoutQuotes(plain.Bytes()), string(printable(n))} {
 			if form != "" && form != "default" && form != "localhost" && !strings.HasPrefix(form, "kube-") {
 				l[form] = true
 			}
@@ -34,7 +34,7 @@ func (l nameList) add(all ...string) {
 	}
 }
 
-func inQuotes(text []byte) string {
+func withoutQuotes(text []byte) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(text)), `"`), `"`)
 }
 
