@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -161,7 +162,13 @@ func (t *tracing) question(d *doctor, args []string) (q trace.Question, err erro
 	if at > 1 || len(args) != at+2 {
 		return q, usage("want one CONTAINER at most, and one ADDRESS[:PORT][/PROTOCOL] behind \"to\"")
 	}
-	to, err := parseTarget(args[at+1])
+	text := args[at+1]
+	if at > 0 {
+		if text, err = d.inTarget(args[0], text); err != nil {
+			return q, err
+		}
+	}
+	to, err := parseTarget(text)
 	if err != nil {
 		return q, usage("%q: %w", args[at+1], err)
 	}
@@ -232,6 +239,41 @@ func (t *tracing) outside(d *doctor, q *trace.Question) (err error) {
 		q.In = ""
 	}
 	return nil
+}
+
+// inTarget writes a container's address for its name in a target: the first one of a network that the sender has, too.
+func (d *doctor) inTarget(sender, target string) (string, error) {
+	name, proto := target, ""
+	if i := strings.LastIndex(target, "/"); i >= 0 {
+		if _, known := kernel.ParseProto(target[i+1:]); known || target[i+1:] == "icmp" {
+			name, proto = target[:i], target[i:]
+		}
+	}
+	name, port, _ := strings.Cut(name, ":")
+	to := find(name, d.all)
+	if _, _, err := splitTarget(name); err == nil || len(to) == 0 || strings.Contains(port, ":") { // of IPv6
+		return target, nil
+	}
+	from, err := d.seek(sender)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range to {
+		same := func(o attach.Cached) bool { return o.Network == c.Network && samePath(o.Netns, from[0].Netns) }
+		if isGone(c) || c.Result == nil || c.Network == loopbackNetwork || !slices.ContainsFunc(d.all, same) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			switch text := ip.Address.Addr().String(); {
+			case !own(c, ip):
+			case port != "":
+				return net.JoinHostPort(text, port) + proto, nil
+			default:
+				return text + proto, nil
+			}
+		}
+	}
+	return "", fail(exitNotFound, "Name an address.", "container %s has no address of a network of %s", name, sender)
 }
 
 // A packetTarget is where a packet goes.
