@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -42,7 +43,8 @@ command says so.`,
 			return a.supportBundle(file, mask)
 		},
 	}
-	c.Flags().StringVarP(&file, "output", "o", "", "write `FILE`; default: fairlead-support-TIME.tar.gz in this directory")
+	c.Flags().StringVarP(&file, "output", "o", "",
+		"write `FILE`, - is standard output; default: fairlead-support-TIME.tar.gz in this directory")
 	c.Flags().BoolVar(&mask, "mask", false, "replace addresses, MACs and the names of pods, containers and the host")
 	return c
 }
@@ -54,7 +56,7 @@ const (
 )
 
 func (a *app) supportBundle(file string, mask bool) error {
-	if _, err := os.Lstat(file); err == nil {
+	if _, err := os.Lstat(file); err == nil && file != "-" {
 		return exists(file)
 	}
 	ctx, cancel := context.WithTimeout(a.interruptible(), bundleTime)
@@ -65,14 +67,40 @@ func (a *app) supportBundle(file string, mask bool) error {
 	rand.Read(c.bundle.Key) // never fails
 	c.bundle.About = fmt.Sprintf("Support bundle of fairlead %s, %s.\n%s\n", a.version, now.Format(time.RFC3339),
 		built(a.version).program())
-	f, err := os.CreateTemp(filepath.Dir(file), ".fairlead-support-*") // mode 0600
+	if err := c.write(file); err != nil {
+		return err
+	}
+	if mask {
+		a.note("masked: addresses, MACs, names of pods, containers and the host; values of secret keys are removed")
+	} else {
+		a.note("values of secret keys are removed; addresses and names are as they are, --mask replaces them")
+	}
+	for _, line := range c.bundle.Failed() {
+		a.note("not collected, or not complete: %s", line)
+	}
+	a.note("look through it before you pass it on: tar -xzOf %s | less", file)
+	return nil
+}
+
+// write collects all, and writes it to a file that is there when it is complete, or to standard output.
+func (c *collector) write(file string) error {
+	if file == "-" {
+		c.all()
+		if err := c.app.ctx.Err(); err != nil {
+			return err
+		}
+		_, err := c.bundle.Write(c.stdout)
+		return err
+	}
+	removeLeft(filepath.Dir(file))
+	f, err := os.CreateTemp(filepath.Dir(file), unfinished) // mode 0600
 	if err != nil {
 		return err
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
 	c.all()
-	if err := a.ctx.Err(); err != nil {
+	if err := c.app.ctx.Err(); err != nil {
 		return err
 	}
 	files, err := c.bundle.Write(f)
@@ -86,17 +114,25 @@ func (a *app) supportBundle(file string, mask bool) error {
 	if st, err := os.Stat(file); err == nil {
 		size = st.Size()
 	}
-	a.print("wrote %s (%d kB, %d files)\n", file, (size+1023)/1024, files)
-	if mask {
-		a.note("masked: addresses, MACs, names of pods, containers and the host; values of secret keys are removed")
-	} else {
-		a.note("values of secret keys are removed; addresses and names are as they are, --mask replaces them")
-	}
-	for _, line := range c.bundle.Failed() {
-		a.note("not collected, or not complete: %s", line)
-	}
-	a.note("look through it before you pass it on: tar -xOf %s | less", file)
+	c.print("wrote %s (%d kB, %d files)\n", file, (size+1023)/1024, files)
 	return nil
+}
+
+// unfinished is what a file is called while it is written.
+const unfinished = ".fairlead-support-*"
+
+// removeLeft removes from a directory what runs of this user left that were killed.
+func removeLeft(dir string) {
+	all, _ := filepath.Glob(filepath.Join(dir, unfinished))
+	for _, path := range all {
+		st, err := os.Lstat(path)
+		if err != nil || !st.Mode().IsRegular() || time.Since(st.ModTime()) < time.Hour {
+			continue
+		}
+		if s, ok := st.Sys().(*syscall.Stat_t); ok && int(s.Uid) == os.Geteuid() {
+			os.Remove(path)
+		}
+	}
 }
 
 // renameNew gives a file its name, which no other one may have.

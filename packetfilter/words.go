@@ -225,10 +225,16 @@ func valueText(name string, v, mask []byte) string {
 		return bitNames(v, "invalid", "established", "related", "new", "", "", "untracked")
 	case name == "ct status" && len(v) == 4:
 		return bitNames(v, "expected", "seen-reply", "assured", "confirmed", "snat", "dnat")
-	case len(v) == 4 && len(mask) == 4:
-		return fmt.Sprintf("0x%x/0x%x", binary.NativeEndian.Uint32(v), binary.NativeEndian.Uint32(mask))
 	case len(v) == 4:
-		return fmt.Sprintf("0x%x", binary.NativeEndian.Uint32(v))
+		form := "0x%08x" // it may be an address, and shall be seen to have so many bits
+		if strings.HasSuffix(name, "mark") {
+			form = "0x%x"
+		}
+		text := fmt.Sprintf(form, binary.NativeEndian.Uint32(v))
+		if len(mask) == 4 {
+			text += fmt.Sprintf("/"+form, binary.NativeEndian.Uint32(mask))
+		}
+		return text
 	}
 	return fmt.Sprintf("0x%x", v)
 }
