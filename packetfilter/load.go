@@ -94,7 +94,17 @@ func (w *walk) etherType() bits {
 // network is the packet's IP header: without options, and not a fragment.
 func (w *walk) network() bits {
 	if w.p.ARP {
-		return unknown(28)
+		h, op := unknown(28), byte(1)
+		if w.p.Reply {
+			op = 2
+		}
+		h.write(0, exactly(0, 1, 8, 0, 6, 4, 0, op))
+		if w.p.SrcMAC != [6]byte{} {
+			h.write(8, exactly(w.p.SrcMAC[:]...))
+		}
+		h.write(14, w.addr(w.p.Src))
+		h.write(24, w.addr(w.p.Dst))
+		return h
 	}
 	if w.p.is6() {
 		h := unknown(40)
@@ -121,6 +131,8 @@ func (w *walk) transport() bits {
 		h.write(2, port(w.p.DstPort))
 	}
 	switch {
+	case w.p.ICMP != 0:
+		h.write(0, exactly(w.p.ICMP, 0))
 	case w.p.Proto == kernel.TCP:
 		h.write(13, w.tcpFlags())
 	case w.p.Proto == kernel.ICMP && w.p.Fresh:

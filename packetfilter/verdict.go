@@ -43,7 +43,8 @@ type Packet struct {
 	Local          bool    // the host sends it itself: it has a socket, and comes in by no link
 	Fresh          bool    // conntrack's entry is new, and all that wrote to it was followed; of ICMP an echo request
 	SrcMAC, DstMAC [6]byte // of the frame
-	ARP            bool    // it is no packet of IP, but the question of Src who has Dst
+	ARP            bool    // it is no packet of IP, but the question of Src who has Dst; as a Reply, Src's answer to Dst
+	ICMP           byte    // the type of ICMP; 0 is not known, if the packet is not Fresh
 
 	anyMark   bool   // the mark is not known
 	touched   string // sets that rules have changed on its way, by nftTable.key

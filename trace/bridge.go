@@ -78,35 +78,58 @@ func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
 }
 
 // resolves reports whether the filters of a bridge let the sender ask for the MAC address of the next hop, where it has
-// to: on the way from one port to another one, or in.
+// to, and let the answer pass: on the way from one port to another one, in, or out. A link that is nil is the host.
 func (w *walk) resolves(p *place, from, to *kernel.Link, next netip.Addr) bool {
 	if !next.IsValid() || w.known != nil && len(w.known.MAC) > 0 {
 		return true
 	}
-	ask := packetfilter.Packet{In: from.Name, Src: w.p.Src, Dst: next, SrcMAC: w.p.SrcMAC, ARP: true}
+	ask := packetfilter.Packet{Src: w.p.Src, Dst: next, SrcMAC: w.p.SrcMAC, ARP: true}
+	if from == nil && !w.p.Local {
+		ask.Src = netip.Addr{} // one of the bridge's own
+	}
+	answer := packetfilter.Packet{Src: next, Dst: ask.Src, DstMAC: ask.SrcMAC, ARP: true, Reply: true}
 	if next.Is6() {
 		group := next.As16()
 		copy(group[:], []byte{0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff}) // its solicited-node address, RFC 4861
-		ask.ARP, ask.Dst, ask.Proto = false, netip.AddrFrom16(group), kernel.ICMPv6
+		ask.ARP, ask.Dst, ask.Proto, ask.ICMP = false, netip.AddrFrom16(group), kernel.ICMPv6, 135
+		answer.ARP, answer.Reply, answer.Proto, answer.ICMP = false, false, kernel.ICMPv6, 136
 	}
-	hooks := []int{packetfilter.Prerouting, packetfilter.Input}
-	if to != nil {
-		hooks = []int{packetfilter.Prerouting, packetfilter.Forward, packetfilter.Postrouting}
+	return w.crosses(p, from, to, ask, fmt.Sprintf("the question for the MAC address of %v", next)) &&
+		w.crosses(p, to, from, answer, fmt.Sprintf("the answer with the MAC address of %v", next))
+}
+
+// crosses reports whether the filters of a bridge let a frame pass that the packet waits for.
+func (w *walk) crosses(p *place, from, to *kernel.Link, frame packetfilter.Packet, what string) bool {
+	hooks := []int{packetfilter.Prerouting, packetfilter.Forward, packetfilter.Postrouting}
+	switch {
+	case to == nil:
+		hooks = []int{packetfilter.Prerouting, packetfilter.Input}
+	case from == nil:
+		hooks, frame.Local = []int{packetfilter.Output, packetfilter.Postrouting}, true
+	}
+	if from != nil {
+		frame.In = from.Name
 	}
 	for _, hook := range hooks {
 		if to != nil && hook != packetfilter.Prerouting {
-			ask.Out = to.Name
+			frame.Out = to.Name
 		}
-		verdicts, after, err := packetfilter.ThroughBridge(p.ns, hook, ask)
-		if ask = after; err != nil {
+		verdicts, after, err := packetfilter.ThroughBridge(p.ns, hook, frame)
+		if err != nil {
+			w.wonder(p, "filter", "", "bridge %s: the packet filter could not be read: %v", hookName(hook), err)
 			return true
 		}
-		if n := len(verdicts) - 1; n >= 0 && verdicts[n].Outcome == packetfilter.Dropped {
-			v := verdicts[n]
-			text := fmt.Sprintf("bridge %s: the question for the MAC address of %v is %v", hookName(hook), next, v)
-			w.Hops = append(w.Hops, Hop{Place: p.name, Kind: "neighbour", Text: text, State: Stops, Verdict: &v})
-			w.Verdict, w.Why = Stops, p.name+": "+text
-			return false
+		frame = after
+		for _, v := range verdicts {
+			text := fmt.Sprintf("bridge %s: %s is %v", hookName(hook), what, v)
+			switch v.Outcome {
+			case packetfilter.Dropped:
+				w.Hops = append(w.Hops, Hop{Place: p.name, Kind: "neighbour", Text: text, State: Stops, Verdict: &v})
+				w.Verdict, w.Why = Stops, p.name+": "+text
+				return false
+			case packetfilter.Undecided:
+				w.wonder(p, "neighbour", "", "%s", text)
+			}
 		}
 	}
 	return true
@@ -140,6 +163,9 @@ func (w *walk) fromBridge(p *place, br *kernel.Link, next netip.Addr) {
 		if w.reachable(p, br, next) {
 			w.arrive(p, "bridge", "leaves by a port of bridge %s to %v, out of sight", br.Name, next)
 		}
+		return
+	}
+	if !w.resolves(p, nil, to, next) {
 		return
 	}
 	w.p.In, w.p.Out = "", to.Name

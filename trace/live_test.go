@@ -138,7 +138,7 @@ func (m ruleMaker) condition(hook string) string {
 	case 13:
 		return "ct mark " + m.one("0", "5")
 	case 14:
-		return m.one("meta nfproto ipv4", "meta nfproto ipv6", "meta skuid 0", "ct direction original")
+		return m.one("meta nfproto ipv4", "meta nfproto ipv6", "meta skuid 0", "ct direction original", "ct direction reply")
 	}
 	return "ip daddr . th dport " + m.one("{ 10.2.0.2 . 7000, 10.1.0.3 . 7001 }", "!= { 10.2.0.2 . 7001 }")
 }
@@ -147,7 +147,8 @@ func (m ruleMaker) verdict(chains ...string) string {
 	if len(chains) > 0 && m.IntN(4) == 0 {
 		return m.one("jump ", "goto ") + m.one(chains...)
 	}
-	return m.one("accept", "accept", "drop", "reject", "return", "counter", "meta mark set 1", "meta mark set mark or 2", "ct mark set 5")
+	return m.one("accept", "accept", "drop", "reject", "return", "counter", "meta mark set 1", "meta mark set mark or 2", "ct mark set 5",
+		"notrack", "ip dscp set cs1")
 }
 
 func (m ruleMaker) table(family, name string) string {
