@@ -38,7 +38,8 @@ changed.
 
 CONTAINER is named as for inspect. Without a CONTAINER, the packet comes from outside through the link of the default
 route, or through --in LINK; with --in lo the host sends it itself. PROTOCOL is tcp, udp, sctp or icmp; default: tcp with
-a port, icmp without. Without a CONTAINER, ADDRESS may be omitted (:8080): it is then the address of that link. The word
+a port, icmp without. Without a CONTAINER, ADDRESS may be omitted (:8080): it is then the address of that link. With a
+CONTAINER, ADDRESS may be the name of another container (db:80): it is then its address on a network of both. The word
 "to" may be an arrow in quotes: fairlead trace 'web -> 192.0.2.1:443'.
 
 With --live, the container sends the packet, or without a CONTAINER the host, and the trace of nf_tables follows it. The
@@ -46,8 +47,8 @@ answer shows the observation beside the prediction, and marks differences. For s
 exist; the kernel removes them when the command ends, even if it is killed.
 
 The command does not see filters of the network outside, programs of BPF and, with --live, legacy iptables. The exit
-status is 0 if the packet arrives or leaves the host, 3 if it does not, or if --live observed something else than was
-predicted, and 1 if that is unknown.`,
+status is 0 if the packet arrives or leaves the host, 3 if it does not, or if --live observed no answer or something else
+than was predicted, and 1 if that is unknown, as of UDP without an answer.`,
 		Example: `  fairlead trace web to 192.0.2.1:443
   fairlead trace default/web-0 to 10.88.0.7:53/udp --live
   fairlead trace to :8080 --from 198.51.100.7     a client outside, and a published port`,
