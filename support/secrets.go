@@ -16,16 +16,18 @@ const removed = "(secret removed)"
 // secrets finds what is secret in documents and text by the names of keys, and by the form of keys and of addresses with
 // a password. It remembers the values, for a message may quote one without its key.
 type secrets struct {
-	key, form, packed, argument *regexp.Regexp
-	text                        []*regexp.Regexp
-	hints                       []string // without one of which in lower-case letters no text expression matches
-	known                       []string
+	key, form, packed, argument, begun *regexp.Regexp
+
+	text  []*regexp.Regexp
+	hints []string // without one of which in lower-case letters no text expression matches
+	known []string
 }
 
 func newSecrets() *secrets {
 	const words = `(?:pass(?:word|wd|_?phrase)|token|secret|credential|private[_-]?key|api[_-]?key|access[_-]?key|` +
 		`authorization|bearer)`
 	return &secrets{
+		begun:    regexp.MustCompile(`[^\s"'=:,\[\](){}…]{4,}…`), // a text that is cut
 		key:      regexp.MustCompile(`(?i)` + words),
 		argument: regexp.MustCompile(`(?is)^(-*[\w.-]*` + words + `[\w.-]*)(?:[=:](.+))?$`),
 		text: []*regexp.Regexp{
@@ -211,5 +213,11 @@ func (s *secrets) forget(text string) string {
 			}
 		}
 	}
-	return text
+	return s.begun.ReplaceAllStringFunc(text, func(cut string) string {
+		start := strings.TrimSuffix(cut, "…")
+		if slices.ContainsFunc(s.known, func(v string) bool { return strings.HasPrefix(v, start) }) {
+			return removed + "…"
+		}
+		return cut
+	})
 }

@@ -69,7 +69,7 @@ func TestSecrets(t *testing.T) {
 		`{"args":["--secret=hunter2 with words","token=hunter2-equals","-H","Authorization: Bearer hunter2-head","--token"]}`,
 		`{"args":["--password","-hunter2-dash","--token --password hunter2-shell"],"pair":["API_TOKEN","hunter2-pair"]}`,
 		`torn {"args":["run","--token", "hunter2-torn","--api-key",\"hunter2-escaped\"`,
-		"[--token hunter2-go] says: hunter2-long, hunter2-key and hunter2 with words",
+		"[--token hunter2-go] says: hunter2-long, hunter2-key, hunter2-lo… and hunter2 with words",
 		"args:\n  - --token\n  - hunter2-yaml\n",
 	} {
 		b.Add(Part{Name: "part", About: "hunter2-json", Content: []byte(content)})
