@@ -40,7 +40,7 @@ func withoutQuotes(text []byte) string {
 
 // id adds a container's ID where a person chose it.
 func (l nameList) id(id string) {
-	if shortID(id) == id && !strings.HasPrefix(id, "cnitool-") {
+	if shortID(id) == id { // cnitool's is made from a path, which can be guessed
 		l.add(id)
 	}
 }

@@ -41,7 +41,7 @@ func NewMask(key []byte, names []string) *Mask {
 		begun: regexp.MustCompile(`[^\s/:"'()\[\]{},=…]{4,}…`),
 		token: regexp.MustCompile(`(?i)enx[0-9a-f]{12}|0x[0-9a-f]{8,}|0x[0-9a-f]*…|` +
 			`[0-9a-f]{0,4}(:[0-9a-f]{0,4})+(\.[0-9]{0,3}){0,3}…|\b[0-9a-f]{2}(-[0-9a-f]{0,2})+…|[0-9]{1,3}(\.[0-9]{0,3}){1,3}…|` +
-			`[0-9a-f]{0,4}(_[0-9a-f]{0,4}){2,7}@|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5,}\b|` +
+			`[0-9a-f]{0,4}(_[0-9a-f]{0,4}){2,7}@|\b[0-9a-f]{1,4}(_[0-9a-f]{0,4}){2,7}\b|\b[0-9a-f]{2}([:-][0-9a-f]{2}){5,}\b|` +
 			`[0-9a-f]{0,4}(:[0-9a-f]{0,4}){2,8}(\.[0-9]{1,3}){0,3}|[0-9]{1,3}(\.[0-9]{1,3}){3}|` +
 			`\b[0-9]{1,3}(-[0-9]{1,3}){3}\b`)}
 	for _, n := range names {
@@ -165,6 +165,9 @@ func (m *Mask) one(text string) string {
 	}
 	if in, ok := strings.CutSuffix(text, "@"); ok { // in the other name of a link
 		return strings.ReplaceAll(m.addresses(strings.ReplaceAll(in, "_", ":")), ":", "_") + "@"
+	}
+	if strings.Contains(text, "_") { // in the name of a file
+		return strings.ReplaceAll(m.addresses(strings.ReplaceAll(text, "_", ":")), ":", "_")
 	}
 	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
 		masked := net.HardwareAddr(m.mac(mac)).String()

@@ -129,6 +129,16 @@ func TestMask(t *testing.T) {
 		}
 	}
 	m := NewMask([]byte("key"), nil)
+	for _, name := range []string{"history/lan/fd09_4a36_7b02__", "fd09_4a36_7b02__1", "fd09_4a36_7b02_0_1_2_3_4"} {
+		if to := m.Text(name); strings.Contains(to, "4a36") || !strings.Contains(to, "_") {
+			t.Errorf("%s becomes %s", name, to)
+		}
+	}
+	for _, word := range []string{"post_routing", "a_b_c", "add_dead_beef"} {
+		if to := m.Text(word); to != word {
+			t.Errorf("%s becomes %s", word, to)
+		}
+	}
 	for _, pair := range [][2]string{{"10.80.0.2", "10.80.0.200"}, {"10.80.0.2", "10.80.7.2"}, {"192.0.2.1", "192.0.3.1"},
 		{"fd00:80::1", "fd00:80::2"}, {"2001:db8::1", "2001:db8:0:1::1"}, {"172.16.0.1", "172.31.0.1"}} {
 		x, y := netip.MustParseAddr(pair[0]), netip.MustParseAddr(pair[1])
