@@ -27,7 +27,7 @@ func (a *app) hostCommand() *cobra.Command {
 		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",
 		Short: "Run a command, or a shell, in a throw-away host",
 		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of
-its own, with empty /run, /var/lib/cni, /etc/cni/net.d and /opt/cni. When COMMAND ends, everything that it made there
+its own, with empty /run, /var/lib/cni, /var/log, /etc/cni/net.d and /opt/cni. When COMMAND ends, everything that it made there
 is gone; your machine stays as it was.
 
 If CNI_PATH is not set, the plugins there are fairlead's own, unless you install others in /opt/cni/bin. Plugins that
@@ -140,7 +140,7 @@ func furnish() error {
 			return err
 		}
 	}
-	for _, dir := range []string{"/var/lib/cni", "/etc/cni", "/opt/cni"} {
+	for _, dir := range []string{"/var/lib/cni", "/var/log", "/etc/cni", "/opt/cni"} {
 		if err := hide.Dir(dir); err != nil {
 			return err
 		}
