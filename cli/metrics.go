@@ -50,6 +50,8 @@ The exit status is 1 if the command could not read something, which fairlead_pro
 func (a *app) metrics(f metricsFlags) error {
 	path, unix := strings.CutPrefix(f.listen, "unix:")
 	switch {
+	case a.json():
+		return usage("-o json: metrics have the text format of Prometheus, and no other")
 	case f.listen != "" && f.textfile != "":
 		return usage("--textfile, --listen: want one of them")
 	case f.listen != "" && (!unix || !strings.HasPrefix(path, "/")):

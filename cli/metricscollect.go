@@ -38,10 +38,11 @@ func (a *app) collectMetrics(ctx context.Context, drift bool) *samples {
 	}
 	attachments := byState{}
 	for _, c := range list {
+		attachments.none(c.Network)
 		attachments[[2]string{c.Network, describe(c).State}]++
 	}
+	quiet.collectPools(ctx, m, attachments)
 	attachments.add(m, "fairlead_attachments")
-	quiet.collectPools(ctx, m)
 	collectCalls(ctx, m)
 	collectRepair(m)
 	if drift {
@@ -50,8 +51,8 @@ func (a *app) collectMetrics(ctx context.Context, drift bool) *samples {
 	return m
 }
 
-// collectPools looks at the ranges and the leases of host-local.
-func (a *app) collectPools(ctx context.Context, m *samples) {
+// collectPools looks at the ranges and the leases of host-local. Of their networks there are attachments, if only none.
+func (a *app) collectPools(ctx context.Context, m *samples, attachments byState) {
 	pools, problems, err := a.pools(ctx, "")
 	if err != nil {
 		m.problem("%v", err)
@@ -73,9 +74,8 @@ func (a *app) collectPools(ctx context.Context, m *samples) {
 				m.add("fairlead_pool_"+name+"addresses", v, p.network, u.Range)
 			}
 		}
-		for _, state := range []string{ipam.Alive, ipam.Gone, ipam.Unknown} {
-			leases[[2]string{p.network, state}] += 0 // a leak that is mended is a 0
-		}
+		leases.none(p.network)
+		attachments.none(p.network)
 		for _, l := range b.Leases {
 			leases[[2]string{p.network, l.State}]++
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/ipam"
 )
 
 // A metricKind is a metric that fairlead has.
@@ -174,6 +176,13 @@ fairlead_last_repair_success == 0
 
 // byState counts what a list has in each state, for networks.
 type byState map[[2]string]int
+
+// none has every state of a network counted: a leak that is mended is a 0.
+func (c byState) none(network string) {
+	for _, state := range []string{ipam.Alive, ipam.Gone, ipam.Unknown} {
+		c[[2]string{network, state}] += 0
+	}
+}
 
 func (c byState) add(m *samples, name string) {
 	keys := make([][2]string, 0, len(c))

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
@@ -200,7 +201,7 @@ func (n *network) serves(ctx context.Context, rt *attach.Runtime) (left []room, 
 			notAsked = append(notAsked, p.Type)
 			continue
 		}
-		if err := rt.Status(ctx, &one); err != nil {
+		if err := rt.Status(invoke.WithEnv(ctx, calls.Variable+"=off"), &one); err != nil {
 			return nil, nil, err
 		}
 		if noVersion != nil {
