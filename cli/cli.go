@@ -240,5 +240,8 @@ func misused(c *cobra.Command, err error) error {
 	if name != "" {
 		name += ": "
 	}
+	if said, _, number := strings.Cut(err.Error(), ": strconv.Parse"); number {
+		err = fmt.Errorf("%s: want a number", said)
+	}
 	return fail(exitUsage, "Usage: "+c.UseLine(), "%s%w", name, err)
 }

@@ -142,7 +142,7 @@ func (a *app) draw(g *graph.Graph, format string) error {
 // faulty says that something is not as it should be.
 func faulty(s style, state graph.State) shown {
 	if state == graph.Down || state == graph.Broken {
-		return " " + s.bad(string(state))
+		return sprintf(" (%s)", s.bad(string(state)))
 	}
 	return ""
 }
@@ -194,6 +194,7 @@ func (p *painter) link(name string) *kernel.Link {
 // uplinks are the links of the host's default routes.
 func (p *painter) uplinks() {
 	p.Uplinks = []string{}
+	at := map[int]int{} // by the index of the link
 	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
 		routes, err := p.host.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
 		if err != nil {
@@ -205,6 +206,11 @@ func (p *painter) uplinks() {
 				continue
 			}
 			l := p.links[i]
+			if n, known := at[l.Index]; known {
+				p.Uplinks[n] += ", " + routeText(r)
+				continue
+			}
+			at[l.Index] = len(p.Uplinks)
 			words := slices.Concat([]string{l.Name, "(" + string(state(l.Up)) + ")"}, p.addressesOf(l))
 			p.Uplinks = append(p.Uplinks, strings.Join(words, " ")+", "+routeText(r))
 		}

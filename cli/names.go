@@ -55,7 +55,9 @@ func named(text string) string {
 		parts := strings.Split(text, long)
 		text = parts[0]
 		for _, rest := range parts[1:] {
-			if strings.IndexFunc(rest, inWord) == 0 { // of eth10, and not of eth1
+			extra, same := strings.CutPrefix(short, long)
+			if strings.IndexFunc(rest, inWord) == 0 || // of eth10, and not of eth1
+				same && strings.HasPrefix(rest, extra) { // it has its name already
 				text += long + rest
 			} else {
 				text += short + rest
