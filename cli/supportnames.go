@@ -38,7 +38,7 @@ func withoutQuotes(text []byte) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(text)), `"`), `"`)
 }
 
-// id adds a container's ID where a person chose it.
+// id adds a container's ID where a person chose it, or cnitool made it from a path.
 func (l nameList) id(id string) {
 	if shortID(id) == id { // cnitool's is made from a path, which can be guessed
 		l.add(id)
