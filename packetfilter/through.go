@@ -52,6 +52,13 @@ func (p Packet) Entering(link string, within bool) Packet {
 	return e
 }
 
+// Answer is what comes in answer to the packet, which rules have made after since. Conntrack knows nothing of the answer
+// to what it did not see.
+func (p Packet) Answer(after Packet) Packet {
+	return Packet{In: p.Out, Src: p.Dst, Dst: p.Src, Proto: p.Proto, SrcPort: p.DstPort, DstPort: p.SrcPort, Reply: true,
+		DNAT: p.DNAT, touched: after.touched, lost: after.lost, altered: after.altered, untracked: min(after.untracked, maybe)}
+}
+
 // Through follows a packet through all chains at a hook of IP, ours among them, and says what each of them does. After
 // is the packet as it is then, translated and marked. It goes on until a chain drops it.
 func Through(ns *kernel.NS, hook int, p Packet) (verdicts []Verdict, after Packet, err error) {

@@ -5,11 +5,48 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 )
+
+// What comes in answer is not foreseen from what the packet was, nor from what it has changed.
+func TestAnswersThroughRules(t *testing.T) {
+	nstest.NeedProgram(t, "ip", "nft")
+	f := newField(t)
+	file := filepath.Join(t.TempDir(), "rules")
+	const forward = "chain c { type filter hook forward priority 0; "
+	for _, tc := range []struct {
+		rules string
+		want  State
+	}{
+		{forward + "ct direction reply drop; }", Stops},
+		{forward + "ct direction original accept; drop; }", Stops},
+		{forward + "ct direction reply accept; ct direction original accept; drop; }", Passes},
+		{"set s { type ipv4_addr; flags dynamic; }; " + forward + "add @s { ip daddr }; ip saddr @s drop; }", Unknown},
+		{"chain p { type filter hook prerouting priority -300; iifname br0 notrack; }; " + forward +
+			"ct state { established, untracked } accept; drop; }", Unknown},
+	} {
+		rules := "flush ruleset\ntable ip t { " + tc.rules + "\n}\n"
+		if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Run(t, "nft", "-f", file)
+		q := Question{From: f.byName["a"], Dst: netip.MustParseAddr("10.2.0.2"), Proto: kernel.TCP, DstPort: 7000}
+		a, err := f.Trace(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Verdict != tc.want && !(tc.want == Stops && strings.Contains(a.Why, "answer")) {
+			t.Errorf("want %v: %s", tc.want, told(rules, a))
+		}
+		if a, err := f.Live(context.Background(), q); err != nil || (a.Seen == Passes) != (tc.want == Passes) {
+			t.Errorf("%v\n%s", err, told(rules, a))
+		}
+	}
+}
 
 // Who may not ask for the MAC address of the next hop, or does not hear the answer, sends nothing.
 func TestQuestionsOnBridge(t *testing.T) {

@@ -276,10 +276,8 @@ func (w *walk) onward(p *place, in *kernel.Link) {
 
 // answer says whether the rules of others let what comes in answer pass prerouting and forward. The packet goes on.
 func (w *walk) answer(p *place, sent packetfilter.Packet) {
-	back := packetfilter.Packet{In: sent.Out, Src: sent.Dst, Dst: sent.Src, Proto: sent.Proto, SrcPort: sent.DstPort,
-		DstPort: sent.SrcPort, Reply: true, DNAT: sent.DNAT}
 	hook := hookName(packetfilter.Prerouting)
-	verdicts, back, err := packetfilter.Through(p.ns, packetfilter.Prerouting, back)
+	verdicts, back, err := packetfilter.Through(p.ns, packetfilter.Prerouting, sent.Answer(w.p))
 	v := packetfilter.Verdict{Outcome: packetfilter.Accepted}
 	if n := len(verdicts) - 1; n >= 0 && verdicts[n].Outcome == packetfilter.Dropped {
 		v = verdicts[n]
@@ -294,7 +292,7 @@ func (w *walk) answer(p *place, sent packetfilter.Packet) {
 			Text: hook + ": what comes in answer is " + v.String()})
 		w.unanswered = p.name + ": " + w.Hops[len(w.Hops)-1].Text
 	default:
-		w.pass(p, "answer", "%s: of what comes in answer it is not known: %v", hook, v)
+		w.wonder(p, "answer", "", "%s: of what comes in answer it is not known: %v", hook, v)
 	}
 }
 
