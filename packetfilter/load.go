@@ -293,9 +293,13 @@ func (w *walk) ctStatus() bits {
 	if w.p.DNAT {
 		value |= ctStatusDNAT
 	}
-	if w.p.Reply {
+	switch {
+	case w.p.Reply:
 		value |= ctStatusSeenReply | ctStatusConfirmed
-	} else {
+	case w.p.Local && (w.hook == Prerouting || w.hook == Input): // postrouting has confirmed it
+		sure &^= ctStatusConfirmed
+		fallthrough
+	default:
 		sure |= ctStatusAssured | ctStatusExpected // what is expected is related, and not new
 	}
 	return bits{native(value).v, native(sure).v}

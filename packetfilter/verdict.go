@@ -247,7 +247,8 @@ func decide(ns *kernel.NS, nft *kernel.NFT, hook int, p Packet, chains []kernel.
 // ask walks through one base chain.
 func (w *walk) ask(h hook) (Verdict, error) {
 	w.chains = h.table.chain
-	w.early = int(h.Priority) < conntrack && (w.hook == unix.NF_INET_PRE_ROUTING || w.hook == unix.NF_INET_LOCAL_OUT)
+	w.early = int(h.Priority) < conntrack &&
+		(w.hook == Prerouting && !w.p.Local || w.hook == Output) // by lo it comes with what conntrack knew of it
 	altered := w.p.altered
 	v := w.base(h.BaseChain)
 	if w.err != nil {

@@ -48,6 +48,29 @@ func TestAnswersThroughRules(t *testing.T) {
 	}
 }
 
+// What the host sends to itself comes in by lo with what conntrack knew of it on its way out.
+func TestStateOnLoopback(t *testing.T) {
+	nstest.NeedProgram(t, "ip", "nft")
+	f := newField(t)
+	file := filepath.Join(t.TempDir(), "rules")
+	for _, rule := range []string{"ct state invalid drop", "ct state new drop", "notrack", "ct status confirmed drop"} {
+		rules := "flush ruleset\ntable ip t { chain p { type filter hook prerouting priority -300; " + rule +
+			"; }; chain i { type filter hook input priority 0; ct state untracked drop; ct status dnat drop; }; }\n"
+		if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		nstest.Run(t, "nft", "-f", file)
+		q := Question{Dst: netip.MustParseAddr("10.1.0.1"), Proto: kernel.TCP, DstPort: 7000}
+		a, err := f.Live(context.Background(), q)
+		if err != nil || a.Differs {
+			t.Errorf("%s: %v\n%s", rule, err, told(rules, a))
+		}
+		if foreseen, err := f.Trace(q); err != nil || foreseen.Verdict != Unknown && (a.Seen == Passes) != (foreseen.Verdict == Passes) {
+			t.Errorf("%s: %v\n%s", rule, err, told(rules, foreseen))
+		}
+	}
+}
+
 // Who may not ask for the MAC address of the next hop, or does not hear the answer, sends nothing.
 func TestQuestionsOnBridge(t *testing.T) {
 	nstest.NeedProgram(t, "ip", "nft")
