@@ -13,26 +13,20 @@ func (g *Graph) WriteDOT(out io.Writer) error {
 	fmt.Fprint(w, "graph fairlead {\n\trankdir=TB; nodesep=0.3; ranksep=0.9;\n"+
 		"\tnode [shape=box, style=\"rounded,filled\", fillcolor=white, fontname=\"sans-serif\", fontsize=11];\n"+
 		"\tedge [fontname=\"monospace\", fontsize=9];\n")
-	fmt.Fprintf(w, "\thost [label=%s, fillcolor=\"#dbe7f3\"];\n",
-		dotText(append([]string{"host " + g.Host}, g.Uplinks...)))
-	number := map[string]int{}
-	for i, e := range g.containers() {
-		number[e.Whole] = i
-		fmt.Fprintf(w, "\tc%d [label=%s];\n", i, dotText(e.title()))
-	}
-	for i, s := range g.Segments {
-		fmt.Fprintf(w, "\ts%d [label=%s, shape=box, fillcolor=\"#e4f0e6\"];\n\thost -- s%[1]d;\n", i, dotText(s.title()))
-		for _, e := range s.Ends {
-			style := ""
-			if e.Wire == Down || e.Wire == Broken {
-				style = ", style=dashed, color=red"
-			}
-			fmt.Fprintf(w, "\ts%d -- c%d [label=%s%s];\n", i, number[e.Whole], dotText(e.wire()), style)
+	styles := map[part]string{theHost: ", fillcolor=\"#dbe7f3\"", aSegment: ", shape=box, fillcolor=\"#e4f0e6\"",
+		theRest: ", style=dashed"}
+	g.walk(func(id string, of part, lines []string) {
+		fmt.Fprintf(w, "\t%s [label=%s%s];\n", id, dotText(lines), styles[of])
+	}, func(from, to string, of part, broken bool, lines []string) {
+		switch {
+		case of != aContainer:
+			fmt.Fprintf(w, "\t%s -- %s;\n", from, to)
+		case broken:
+			fmt.Fprintf(w, "\t%s -- %s [label=%s, style=dashed, color=red];\n", from, to, dotText(lines))
+		default:
+			fmt.Fprintf(w, "\t%s -- %s [label=%s];\n", from, to, dotText(lines))
 		}
-		if s.More > 0 {
-			fmt.Fprintf(w, "\tm%d [label=%s, style=dashed];\n\ts%[1]d -- m%[1]d;\n", i, dotText([]string{s.more()}))
-		}
-	}
+	})
 	fmt.Fprint(w, "}\n")
 	return w.Flush()
 }

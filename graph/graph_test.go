@@ -177,19 +177,3 @@ func TestFold(t *testing.T) {
 		t.Error("a fold of none folds")
 	}
 }
-
-// TestPictures writes pictures to look at into a directory.
-func TestPictures(t *testing.T) {
-	dir := os.Getenv("PICTURES")
-	if dir == "" {
-		t.Skip("PICTURES names no directory")
-	}
-	for name, g := range map[string]*Graph{"small": small(), "large": large(), "hostile": hostile(),
-		"empty": {Host: "x"}} {
-		for _, format := range []string{"svg", "dot", "mmd"} {
-			if err := os.WriteFile(dir+"/"+name+"."+format, []byte(write(t, g, format)), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-}

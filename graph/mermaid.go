@@ -13,25 +13,22 @@ import (
 func (g *Graph) WriteMermaid(out io.Writer) error {
 	w := bufio.NewWriter(out)
 	fmt.Fprint(w, "flowchart TB\n")
-	fmt.Fprintf(w, "\thost[%s]\n", mermaidText(append([]string{"host " + g.Host}, g.Uplinks...)))
-	number := map[string]int{}
-	for i, e := range g.containers() {
-		number[e.Whole] = i
-		fmt.Fprintf(w, "\tc%d(%s)\n", i, mermaidText(e.title()))
-	}
-	for i, s := range g.Segments {
-		fmt.Fprintf(w, "\ts%d[%s]\n\thost --- s%[1]d\n", i, mermaidText(s.title()))
-		for _, e := range s.Ends {
-			line := "---"
-			if e.Wire == Down || e.Wire == Broken {
-				line = "-.-"
-			}
-			fmt.Fprintf(w, "\ts%d %s|%s| c%d\n", i, line, mermaidText(e.wire()), number[e.Whole])
+	g.walk(func(id string, of part, lines []string) {
+		if of == aContainer {
+			fmt.Fprintf(w, "\t%s(%s)\n", id, mermaidText(lines))
+		} else {
+			fmt.Fprintf(w, "\t%s[%s]\n", id, mermaidText(lines))
 		}
-		if s.More > 0 {
-			fmt.Fprintf(w, "\tm%d[%s]\n\ts%[1]d -.- m%[1]d\n", i, mermaidText([]string{s.more()}))
+	}, func(from, to string, of part, broken bool, lines []string) {
+		line, text := "---", ""
+		if broken || of == theRest {
+			line = "-.-"
 		}
-	}
+		if of == aContainer {
+			text = "|" + mermaidText(lines) + "|"
+		}
+		fmt.Fprintf(w, "\t%s %s%s %s\n", from, line, text, to)
+	})
 	return w.Flush()
 }
 

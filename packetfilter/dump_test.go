@@ -52,13 +52,11 @@ table bridge other { set none { type ipv6_addr; }; }
 			t.Errorf("nothing of %q in\n%s", want, b.String())
 		}
 	}
-	if nstest.Missing("iptables-legacy") != "" {
-		return
-	}
+	nstest.NeedProgram(t, "iptables-legacy")
 	if out, err := nstest.Output(path, exec.Command("sh", "-ec", `iptables-legacy -N SIDE
 		iptables-legacy -P FORWARD DROP; iptables-legacy -A FORWARD -s 10.9.0.0/16 -j SIDE; iptables-legacy -A SIDE -j ACCEPT
 		iptables-legacy -A OUTPUT -d 10.8.0.1 -j DROP`)); err != nil {
-		t.Skipf("no legacy iptables: %s", out)
+		nstest.Skip(t, "no legacy iptables: ", string(out))
 	}
 	b.Reset()
 	if err := DumpLegacy(ns, &b); err != nil {

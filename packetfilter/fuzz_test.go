@@ -6,9 +6,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"golang.org/x/sys/unix"
 )
 
 // What the kernel says is decoded without a panic and without end, even if it were no rule at all.

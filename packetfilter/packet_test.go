@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"golang.org/x/sys/unix"
 )
 
 // A forwarder is a host between two others, which sends packets of every kind in at one side and sees which of them
