@@ -75,7 +75,7 @@ func (a *app) log(container string, f logFlags) error {
 		return !l.Time.Before(since) && (f.network == "" || l.Network == f.network) && (!f.errors || l.Failed())
 	}
 	ctx := a.interruptible()
-	log, wrong := openCalls()
+	log, wrong := openCalls(true)
 	if wrong != nil {
 		a.note("%v", wrong)
 	}

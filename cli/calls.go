@@ -30,15 +30,16 @@ type callLog struct {
 const journalHint = "calls may be in the journal, which journalctl reads, and that is not installed here; where it is: " +
 	"journalctl -t " + calls.Identifier
 
-// openCalls finds the log by the setting. The error says what is wrong with that, or missing, and the log is what is left.
-func openCalls() (l callLog, wrong error) {
+// openCalls finds the log by the setting. Where that is off, journalctl is run for who asks for the log itself alone: a
+// runtime may have another setting. The error says what is wrong with that, or missing, and the log is what is left.
+func openCalls(asked bool) (l callLog, wrong error) {
 	s, wrong := calls.Read(os.Environ())
 	l.off = !s.On
 	if s.To != calls.ToJournal {
 		l.file = s.Path()
 	}
 	_, err := os.Stat(calls.Socket)
-	if s.To == calls.ToJournal || s.To == "" && err == nil {
+	if (s.On || asked) && (s.To == calls.ToJournal || s.To == "" && err == nil) {
 		if l.journal, err = exec.LookPath("journalctl"); err != nil && s.On {
 			wrong = errors.New(journalHint)
 		}
@@ -184,10 +185,7 @@ func about(name string, attached []attach.Cached, lines []calls.Line) (is func(c
 func lastCalls(ctx context.Context, id string, most int) ([]calls.Line, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	log, wrong := openCalls()
-	if log.off { // then a program is not worth its time
-		log.journal = ""
-	}
+	log, wrong := openCalls(false)
 	all, err := log.read(ctx, "FAIRLEAD_CONTAINER="+id)
 	all = slices.DeleteFunc(all, func(l calls.Line) bool { return l.Container != id })
 	return all[max(0, len(all)-most):], errors.Join(wrong, err)

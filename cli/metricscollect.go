@@ -214,7 +214,7 @@ func (t *callCount) add(l calls.Line) {
 
 // collectCalls counts what is new in the log of calls.
 func collectCalls(ctx context.Context, m *samples) {
-	log, wrong := openCalls()
+	log, wrong := openCalls(false)
 	if wrong != nil {
 		m.problem("%v", wrong)
 	}
@@ -266,7 +266,7 @@ func count(ctx context.Context, log callLog) (t callCount, err error) {
 		t.At, err = calls.Since(log.file, t.At, add)
 		errs = append(errs, err)
 	}
-	if log.journal != "" && !log.off {
+	if log.journal != "" {
 		place := "--boot"
 		if t.Cursor != "" {
 			place = "--after-cursor=" + t.Cursor

@@ -132,6 +132,6 @@ func (l nameList) of(log []calls.Line) {
 func (c *collector) calls() ([]calls.Line, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, partTime)
 	defer cancel()
-	log, _ := openCalls() // what is wrong with it is in another part
+	log, _ := openCalls(true) // as log.txt does; what is wrong with it is in another part
 	return log.read(ctx)
 }
