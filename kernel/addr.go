@@ -51,7 +51,7 @@ func (ns *NS) AllAddrs() (list []LinkAddr, err error) {
 // addrs are the kernel's words for the addresses of a link; zero: of all.
 func (ns *NS) addrs(index int) (of [][]byte, err error) {
 	msgs, err := ns.dump(unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
 		msg.Index = uint32(index) // before Linux 4.20 the kernel does not look at it
 		req.AddData(msg)
@@ -73,7 +73,7 @@ func parseAddr(m []byte) Addr {
 	flags := uint32(m[2])
 	var local, address netip.Addr
 	broadcast := false
-	attrs(m[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
+	EachAttr(m[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(v)
@@ -137,7 +137,7 @@ func (ns *NS) DelAddr(index int, a Addr) error {
 }
 
 func (ns *NS) addrRequest(proto, flags, index int, a Addr) *nl.NetlinkRequest {
-	req := ns.Request(proto, flags|unix.NLM_F_ACK)
+	req := newRequest(proto, flags|unix.NLM_F_ACK)
 	ip := a.Prefix.Addr()
 	msg := nl.NewIfAddrmsg(int(family(ip)))
 	msg.Index, msg.Prefixlen, msg.Scope = uint32(index), uint8(a.Prefix.Bits()), a.Scope

@@ -52,7 +52,7 @@ func (ns *NS) PortIndexes(bridge string) (indexes []int32, err error) {
 // PortOf is the index of the port behind which a bridge knows a MAC address; zero where it knows none.
 func (ns *NS) PortOf(bridge int, mac net.HardwareAddr) (port int, err error) {
 	msgs, err := ns.dump(unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
 		head := make([]byte, sizeofNdMsg)
 		head[0] = unix.AF_BRIDGE
 		req.AddData(rawData(head))

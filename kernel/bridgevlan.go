@@ -40,7 +40,7 @@ func (m vlanMsg) Serialize() []byte {
 // would be answered with those of every port of every bridge.
 func (ns *NS) PortVLANs(index int) ([]PortVLAN, error) {
 	msgs, err := ns.dump(unix.RTM_NEWVLAN, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETVLAN, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP)
 		req.AddData(vlanMsg{uint32(index)})
 		return req
 	})
@@ -55,7 +55,7 @@ func (ns *NS) PortVLANs(index int) ([]PortVLAN, error) {
 		if len(m) < sizeofVLANMsg || u32(m[4:]) != uint32(index) {
 			continue
 		}
-		attrs(m[sizeofVLANMsg:], func(kind uint16, v []byte) {
+		EachAttr(m[sizeofVLANMsg:], func(kind uint16, v []byte) {
 			if kind == vlanEntry {
 				list = append(list, parsePortVLAN(v))
 			}
@@ -65,7 +65,7 @@ func (ns *NS) PortVLANs(index int) ([]PortVLAN, error) {
 }
 
 func parsePortVLAN(b []byte) (v PortVLAN) {
-	attrs(b, func(kind uint16, b []byte) {
+	EachAttr(b, func(kind uint16, b []byte) {
 		switch {
 		case kind == vlanEntryInfo && len(b) >= sizeofVLANInfo:
 			flags := u16(b)
@@ -105,7 +105,7 @@ func (ns *NS) portVLANs(typ int, what string, index int, list []PortVLAN) error 
 	if len(list) == 0 {
 		return nil
 	}
-	req := ns.Request(typ, unix.NLM_F_ACK)
+	req := newRequest(typ, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
 	msg.Index = int32(index)
 	req.AddData(msg)
@@ -142,7 +142,7 @@ func (ns *NS) portVLANs(typ int, what string, index int, list []PortVLAN) error 
 // SetBridgeVLANFiltering makes a bridge keep VLANs apart. Its ports are in its default one until they are told
 // otherwise.
 func (ns *NS) SetBridgeVLANFiltering(index int) error {
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)

@@ -63,7 +63,7 @@ func (b *buffer) tuple(typ uint16, t tuple) {
 			b.attr(ctaProtoNum, unix.IPPROTO_UDP)
 			for i, p := range []netip.AddrPort{t.src, t.dst} {
 				if p.Port() != 0 {
-					b.attr(uint16(ctaSrcPort+i), NFTKey(p.Port())...)
+					b.attr(uint16(ctaSrcPort+i), binary.BigEndian.AppendUint16(nil, p.Port())...)
 				}
 			}
 		})
@@ -72,11 +72,11 @@ func (b *buffer) tuple(typ uint16, t tuple) {
 
 // parseTuple reads a tuple of UDP; of another protocol it is empty.
 func parseTuple(b []byte) (t tuple) {
-	if !slices.Equal(attr(b, ctaProto, ctaProtoNum), []byte{unix.IPPROTO_UDP}) {
+	if !slices.Equal(Attr(b, ctaProto, ctaProtoNum), []byte{unix.IPPROTO_UDP}) {
 		return t
 	}
 	end := func(a netip.Addr, i uint16) netip.AddrPort {
-		port := attr(b, ctaProto, ctaSrcPort+i)
+		port := Attr(b, ctaProto, ctaSrcPort+i)
 		if len(port) != 2 {
 			return netip.AddrPort{}
 		}
@@ -266,8 +266,8 @@ func (ns *NS) ForgetSources(subnets []netip.Prefix) error {
 		}
 		var forged []flow
 		err := ns.flows(v6, tuple{}, tuple{}, func(b []byte) {
-			src, dst := ctAddrs(attr(b, ctaTupleOrig))
-			if from, to := ctAddrs(attr(b, ctaTupleReply)); in(src) && src == to && dst == from {
+			src, dst := ctAddrs(Attr(b, ctaTupleOrig))
+			if from, to := ctAddrs(Attr(b, ctaTupleReply)); in(src) && src == to && dst == from {
 				forged = append(forged, flowOf(b))
 			}
 		})
@@ -279,9 +279,9 @@ func (ns *NS) ForgetSources(subnets []netip.Prefix) error {
 // ctAddrs are the addresses of a tuple of any protocol.
 func ctAddrs(b []byte) (src, dst netip.Addr) {
 	end := func(i uint16) netip.Addr {
-		v := attr(b, ctaIP, 1+i)
+		v := Attr(b, ctaIP, 1+i)
 		if v == nil {
-			v = attr(b, ctaIP, 3+i)
+			v = Attr(b, ctaIP, 3+i)
 		}
 		a, _ := netip.AddrFromSlice(v)
 		return a
@@ -345,7 +345,7 @@ func (ns *NS) deleteFlows(filters [][2]tuple) error {
 type flow struct{ orig, id, zone []byte }
 
 func flowOf(b []byte) flow {
-	return flow{slices.Clone(attr(b, ctaTupleOrig)), slices.Clone(attr(b, ctaID)), slices.Clone(attr(b, ctaZone))}
+	return flow{slices.Clone(Attr(b, ctaTupleOrig)), slices.Clone(Attr(b, ctaID)), slices.Clone(Attr(b, ctaZone))}
 }
 
 // flows calls fn with the attributes of each flow that a filter lets through, which the kernel has picked from 5.8 on.
@@ -401,7 +401,7 @@ func (ns *NS) forget(v6 bool, orig, reply tuple, flows []UDPFlow) error {
 	}
 	var all []entry
 	err := ns.flows(v6, orig, reply, func(b []byte) {
-		e := entry{orig: parseTuple(attr(b, ctaTupleOrig)), reply: parseTuple(attr(b, ctaTupleReply))}
+		e := entry{orig: parseTuple(Attr(b, ctaTupleOrig)), reply: parseTuple(Attr(b, ctaTupleReply))}
 		if e.orig.dst.IsValid() && slices.ContainsFunc(flows, func(f UDPFlow) bool { return f.of(e.orig, e.reply) }) {
 			e.flow = flowOf(b)
 			all = append(all, e)

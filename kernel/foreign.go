@@ -61,26 +61,7 @@ func (ns *NS) ForeignFingerprint(skip ...string) (string, error) {
 	}
 	h := fnv.New64a()
 	fmt.Fprintln(h, legacy)
-	err = nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		t := BaseChain{Family: family, Table: text(attr(body, unix.NFTA_TABLE_NAME))}.TableName()
-		if slices.Contains(skip, t) {
-			return
-		}
-		fmt.Fprintln(h, t, attr(body, nftaTableHandle), attr32(body, unix.NFTA_TABLE_USE),
-			attr32(body, unix.NFTA_TABLE_FLAGS))
-	})
-	if err != nil && !unsupported(err) {
-		return "", err
-	}
-	var qs []*question
-	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: family,
-			fill: named(unix.NFTA_CHAIN_TABLE, &NFTTable{Name: "filter"}, unix.NFTA_CHAIN_NAME, "FORWARD"),
-			answer: func(body []byte) {
-				fmt.Fprintln(h, family, attr32(body[4:], unix.NFTA_CHAIN_POLICY), attr32(body[4:], unix.NFTA_CHAIN_USE))
-			}})
-	}
-	if err := nft.ask(qs); err != nil && !unsupported(err) {
+	if err := nft.fingerprint(h, skip); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%016x", h.Sum64()), nil

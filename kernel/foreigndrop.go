@@ -37,16 +37,15 @@ func (ns *NS) MayDrop(f Foreign, link string) (drops []ForwardDrop, err error) {
 	for _, c := range f.Chains {
 		t := &NFTTable{Family: c.Family, Name: c.Table}
 		var look forwardLook
-		q := t.chainQuestion(c.Name)
-		q.answer = func(body []byte) { look.policy = dropPolicy(body[4:]) }
-		if err := nft.ask([]*question{q}); err != nil {
+		there := false
+		if look.policy, there, err = nft.DropPolicy(t, c.Name); err != nil {
 			return nil, err
 		}
-		if !q.found {
+		if !there {
 			continue // gone meanwhile
 		}
 		err := nft.eachRule(t, c.Name, func(body []byte) {
-			expressions := attr(body, unix.NFTA_RULE_EXPRESSIONS)
+			expressions := Attr(body, unix.NFTA_RULE_EXPRESSIONS)
 			look.rule(expressions, dropsAll(expressions), link)
 		})
 		if err != nil {
@@ -94,25 +93,25 @@ func (l *forwardLook) why() string {
 
 // dropPolicy reports whether a chain has the policy NF_DROP. A chain that is no base chain has none.
 func dropPolicy(chain []byte) bool {
-	return attr(chain, unix.NFTA_CHAIN_POLICY) != nil && attr32(chain, unix.NFTA_CHAIN_POLICY) == 0
+	return Attr(chain, unix.NFTA_CHAIN_POLICY) != nil && Attr32(chain, unix.NFTA_CHAIN_POLICY) == 0
 }
 
 // dropsAll reports whether the expressions of a rule drop or reject every packet that comes to it.
 func dropsAll(expressions []byte) bool {
 	drops, all := false, true
-	attrs(expressions, func(_ uint16, e []byte) {
-		d := attr(e, unix.NFTA_EXPR_DATA)
-		switch name := text(attr(e, unix.NFTA_EXPR_NAME)); name {
+	EachAttr(expressions, func(_ uint16, e []byte) {
+		d := Attr(e, unix.NFTA_EXPR_DATA)
+		switch name := text(Attr(e, unix.NFTA_EXPR_NAME)); name {
 		case "counter", "log":
 		case "match": // of iptables
-			all = all && text(attr(d, unix.NFTA_MATCH_NAME)) == "comment"
+			all = all && text(Attr(d, unix.NFTA_MATCH_NAME)) == "comment"
 		case "reject":
 			drops = true
 		case "target":
-			drops = drops || text(attr(d, unix.NFTA_TARGET_NAME)) == "REJECT"
+			drops = drops || text(Attr(d, unix.NFTA_TARGET_NAME)) == "REJECT"
 		case "immediate":
-			verdict := attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
-			drops = drops || verdict != nil && attr32(verdict, unix.NFTA_VERDICT_CODE) == 0
+			verdict := Attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
+			drops = drops || verdict != nil && Attr32(verdict, unix.NFTA_VERDICT_CODE) == 0
 		default:
 			all = false
 		}

@@ -106,9 +106,8 @@ func (t *IPTables) exists() (bool, error) {
 	if err != nil {
 		return false, ignoreNoNFT(err)
 	}
-	q := t.nft().question()
-	err = n.ask([]*question{q})
-	return q.found, ignoreNoNFT(err)
+	_, there, err := n.Handle(t.nft())
+	return there, ignoreNoNFT(err)
 }
 
 func ignoreNoNFT(err error) error {
@@ -120,8 +119,8 @@ func ignoreNoNFT(err error) error {
 
 // Chains tells which of these chains exist, in their order.
 func (t *IPTables) Chains(names ...string) (there []bool, err error) {
-	there = make([]bool, len(names))
 	if t.Variant == IPTLegacy {
+		there = make([]bool, len(names))
 		chains, exists, err := t.ns.legacyChains(t.V6, t.Table)
 		for i, name := range names {
 			there[i] = slices.Contains(chains, name) || exists && builtinChain(name)
@@ -130,16 +129,9 @@ func (t *IPTables) Chains(names ...string) (there []bool, err error) {
 	}
 	n, err := t.ns.NFT()
 	if err != nil {
-		return there, ignoreNoNFT(err)
+		return make([]bool, len(names)), ignoreNoNFT(err)
 	}
-	var qs []*question
-	for _, name := range names {
-		qs = append(qs, t.nft().chainQuestion(name))
-	}
-	err = n.ask(qs)
-	for i, q := range qs {
-		there[i] = q.found
-	}
+	there, err = n.haveChains(t.nft(), names)
 	return there, ignoreNoNFT(err)
 }
 

@@ -195,9 +195,21 @@ func (n *NFT) HasChain(t *NFTTable, chain string) (bool, error) {
 	if len(chain) >= 256 { // NFT_CHAIN_MAXNAMELEN
 		return false, nil
 	}
-	q := t.chainQuestion(chain)
-	err := n.ask([]*question{q})
-	return q.found, err
+	there, err := n.haveChains(t, []string{chain})
+	return there[0], err
+}
+
+// haveChains tells which of these chains exist, in their order.
+func (n *NFT) haveChains(t *NFTTable, names []string) (there []bool, err error) {
+	var qs []*question
+	for _, name := range names {
+		qs = append(qs, t.chainQuestion(name))
+	}
+	err = n.ask(qs)
+	for _, q := range qs {
+		there = append(there, q.found)
+	}
+	return there, err
 }
 
 func builtinChain(name string) bool {
@@ -207,13 +219,13 @@ func builtinChain(name string) bool {
 // parseNFTRule reads what iptables-nft writes, and the reference by nft(8): addresses, protocol and port as native
 // comparisons, a comment as user data or as a match of xtables, a jump as a verdict.
 func parseNFTRule(chain string, body []byte, v6 bool) IPTRule {
-	r := nativeReader{rule: IPTRule{Chain: chain, Comment: comment(attr(body, unix.NFTA_RULE_USERDATA))}, v6: v6,
+	r := nativeReader{rule: IPTRule{Chain: chain, Comment: RuleComment(Attr(body, unix.NFTA_RULE_USERDATA))}, v6: v6,
 		bits: -1, loaded: map[uint32][]byte{}}
-	if h := attr(body, unix.NFTA_RULE_HANDLE); len(h) == 8 {
+	if h := Attr(body, unix.NFTA_RULE_HANDLE); len(h) == 8 {
 		r.rule.handle = binary.BigEndian.Uint64(h)
 	}
-	attrs(attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
-		r.read(text(attr(expr, unix.NFTA_EXPR_NAME)), attr(expr, unix.NFTA_EXPR_DATA))
+	EachAttr(Attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
+		r.read(text(Attr(expr, unix.NFTA_EXPR_NAME)), Attr(expr, unix.NFTA_EXPR_DATA))
 	})
 	return r.rule
 }
@@ -233,44 +245,44 @@ func (r *nativeReader) read(name string, data []byte) {
 	switch name {
 	case "meta":
 		r.compare = nil
-		if attr32(data, unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO {
+		if Attr32(data, unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO {
 			r.compare = func(v []byte) { r.rule.Proto = ProtoName(v[0]) }
 		}
 	case "payload":
 		r.payload(data)
 	case "bitwise":
 		r.bits = 0
-		for _, b := range attr(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE) {
+		for _, b := range Attr(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE) {
 			for ; b&0x80 != 0; b <<= 1 {
 				r.bits++
 			}
 		}
 	case "cmp":
-		v := attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+		v := Attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 		if _, size := address(r.v6, false); r.compare != nil && len(v) > 0 && len(v) <= int(size) &&
-			attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+			Attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
 			r.compare(v)
 		}
 		r.compare = nil
 	case "range":
-		from := attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
-		to := attr(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
-		if r.port && len(from) == 2 && len(to) == 2 && attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
+		from := Attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
+		to := Attr(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+		if r.port && len(from) == 2 && len(to) == 2 && Attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
 			r.rule.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
 		}
 	case "match":
-		r.rule.parseMatch(text(attr(data, unix.NFTA_MATCH_NAME)), attr(data, unix.NFTA_MATCH_INFO))
+		r.rule.parseMatch(text(Attr(data, unix.NFTA_MATCH_NAME)), Attr(data, unix.NFTA_MATCH_INFO))
 	case "target":
-		r.rule.Jump = text(attr(data, unix.NFTA_TARGET_NAME))
+		r.rule.Jump = text(Attr(data, unix.NFTA_TARGET_NAME))
 		if r.rule.Jump == "DNAT" {
-			r.rule.To = parseDNAT(attr(data, unix.NFTA_TARGET_INFO), attr32(data, unix.NFTA_TARGET_REV), r.v6)
+			r.rule.To = parseDNAT(Attr(data, unix.NFTA_TARGET_INFO), Attr32(data, unix.NFTA_TARGET_REV), r.v6)
 		}
 	case "nat":
-		if r.rule.Jump = "SNAT"; attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+		if r.rule.Jump = "SNAT"; Attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
 			r.rule.Jump = "DNAT"
-			a, _ := netip.AddrFromSlice(r.loaded[attr32(data, unix.NFTA_NAT_REG_ADDR_MIN)])
+			a, _ := netip.AddrFromSlice(r.loaded[Attr32(data, unix.NFTA_NAT_REG_ADDR_MIN)])
 			var n uint16
-			if p := r.loaded[attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)]; len(p) >= 2 {
+			if p := r.loaded[Attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)]; len(p) >= 2 {
 				n = binary.BigEndian.Uint16(p)
 			}
 			r.rule.To = netip.AddrPortFrom(a, n)
@@ -293,9 +305,9 @@ func (r *nativeReader) payload(data []byte) {
 			}
 		}
 	}
-	n, offset := attr32(data, unix.NFTA_PAYLOAD_LEN), attr32(data, unix.NFTA_PAYLOAD_OFFSET)
+	n, offset := Attr32(data, unix.NFTA_PAYLOAD_LEN), Attr32(data, unix.NFTA_PAYLOAD_OFFSET)
 	r.compare, r.bits, r.port = nil, int(8*n), false
-	switch base := attr32(data, unix.NFTA_PAYLOAD_BASE); {
+	switch base := Attr32(data, unix.NFTA_PAYLOAD_BASE); {
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == src:
 		r.compare = prefix(&r.rule.Src)
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == dst:
@@ -313,14 +325,14 @@ func (r *nativeReader) payload(data []byte) {
 
 // immediate loads a constant, or is a verdict.
 func (r *nativeReader) immediate(data []byte) {
-	if v := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE); v != nil {
-		r.loaded[attr32(data, unix.NFTA_IMMEDIATE_DREG)] = v
+	if v := Attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE); v != nil {
+		r.loaded[Attr32(data, unix.NFTA_IMMEDIATE_DREG)] = v
 		return
 	}
-	verdict := attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
-	switch code := int32(attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
+	verdict := Attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
+	switch code := int32(Attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
 	case unix.NFT_JUMP, unix.NFT_GOTO:
-		r.rule.Jump = text(attr(verdict, unix.NFTA_VERDICT_CHAIN))
+		r.rule.Jump = text(Attr(verdict, unix.NFTA_VERDICT_CHAIN))
 	case nfAccept:
 		r.rule.Jump = "ACCEPT"
 	case 0:
@@ -402,8 +414,8 @@ func (n *NFT) RawRules(t *NFTTable, chain string, each func(body []byte)) error 
 	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
 	err := n.c.dump(r, func(body []byte) {
 		// A kernel that does not know the filter tells of other chains, too.
-		if len(body) > 4 && text(attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain &&
-			text(attr(body[4:], unix.NFTA_RULE_TABLE)) == t.Name {
+		if len(body) > 4 && text(Attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain &&
+			text(Attr(body[4:], unix.NFTA_RULE_TABLE)) == t.Name {
 			each(bytes.Clone(body[4:]))
 		}
 	})
@@ -449,12 +461,17 @@ func (t *IPTables) Remove(ctx context.Context, rules []IPTRule, chains []string)
 // RemoveRules deletes rules by their handles.
 func (b *NFTBatch) RemoveRules(t *NFTTable, rules []IPTRule) {
 	for _, rule := range rules {
-		b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, rule.Chain, rule.handle),
-			func(r *requests) {
-				named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, rule.Chain)(r)
-				r.attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, rule.handle)...)
-			})
+		b.DeleteRule(t, rule.Chain, rule.handle)
 	}
+}
+
+// DeleteRule deletes a rule by its handle.
+func (b *NFTBatch) DeleteRule(t *NFTTable, chain string, handle uint64) {
+	b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, chain, handle),
+		func(r *requests) {
+			named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
+			r.attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, handle)...)
+		})
 }
 
 // RemoveChain empties a chain and deletes it.

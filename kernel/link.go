@@ -105,7 +105,7 @@ func (ns *NS) LinkAt(index int) (*Link, error) {
 }
 
 func (ns *NS) getLink(what string, index int, by ...*nl.RtAttr) (*Link, error) {
-	req := ns.Request(unix.RTM_GETLINK, 0)
+	req := newRequest(unix.RTM_GETLINK, 0)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
@@ -126,7 +126,7 @@ func (ns *NS) getLink(what string, index int, by ...*nl.RtAttr) (*Link, error) {
 // Links is every link of the namespace.
 func (ns *NS) Links() ([]*Link, error) {
 	msgs, err := ns.dump(unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
 		return req
@@ -144,7 +144,7 @@ func (ns *NS) Links() ([]*Link, error) {
 // Ports are the links that belong to a bridge of that index.
 func (ns *NS) Ports(bridge int) ([]*Link, error) {
 	msgs, err := ns.dump(unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
 		req.AddData(attrU32(unix.IFLA_MASTER, uint32(bridge)))
@@ -179,7 +179,7 @@ func parseLink(b []byte) *Link {
 	l := &Link{Index: int(u32(b[4:])), Ethernet: u16(b[2:]) == unix.ARPHRD_ETHER, Up: flags&unix.IFF_UP != 0,
 		Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
 	l.Traits.Flags = flags & traitFlags
-	attrs(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
+	EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.IFLA_IFNAME:
 			l.Name = text(v)
@@ -210,8 +210,8 @@ func parseLink(b []byte) *Link {
 		case unix.IFLA_PROP_LIST:
 			l.altNames = v
 		case unix.IFLA_AF_SPEC:
-			attrs(v, func(family uint16, v []byte) {
-				attrs(v, func(kind uint16, v []byte) {
+			EachAttr(v, func(family uint16, v []byte) {
+				EachAttr(v, func(kind uint16, v []byte) {
 					switch {
 					case family == unix.AF_INET6 && kind == inet6Conf:
 						l.conf6 = v
@@ -224,7 +224,7 @@ func parseLink(b []byte) *Link {
 				})
 			})
 		case unix.IFLA_LINKINFO:
-			attrs(v, l.parseInfo)
+			EachAttr(v, l.parseInfo)
 		default:
 			l.parseTrait(kind, v)
 		}
@@ -244,7 +244,7 @@ func (l *Link) parseInfo(kind uint16, v []byte) {
 			l.Port = &BridgePort{}
 		}
 	case unix.IFLA_INFO_SLAVE_DATA:
-		attrs(v, func(kind uint16, v []byte) {
+		EachAttr(v, func(kind uint16, v []byte) {
 			if l.Port == nil || len(v) != 1 {
 				return
 			}
@@ -283,7 +283,7 @@ type LinkChange struct {
 // SetLink changes the link of that name, in one message. The kernel takes its parts one after the other: where
 // it refuses one, those before it are changed.
 func (ns *NS) SetLink(name string, c LinkChange) error {
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	if c.Up || c.Down {
 		msg.Change |= unix.IFF_UP
@@ -356,7 +356,7 @@ func (ns *NS) SetLink(name string, c LinkChange) error {
 // DelLink deletes a link, and with a veth its peer. The kernel answers after a grace period, 10 ms and more;
 // no other names, addresses or routes are left before that. A link that is gone is deleted.
 func (ns *NS) DelLink(index int) error {
-	req := ns.Request(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
@@ -368,7 +368,7 @@ func (ns *NS) DelLink(index int) error {
 
 // DelGroup deletes every link of a group in one grace period.
 func (ns *NS) DelGroup(group uint32) error {
-	req := ns.Request(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(attrU32(unix.IFLA_GROUP, group))
 	if err := ns.tell(req); err != nil && !is(err, unix.ENODEV) {
@@ -379,13 +379,13 @@ func (ns *NS) DelGroup(group uint32) error {
 
 // ID is the number that ns has for another namespace, or -1 where it has none yet.
 func (ns *NS) ID(other *NS) (int, error) {
-	req := ns.Request(unix.RTM_GETNSID, 0)
+	req := newRequest(unix.RTM_GETNSID, 0)
 	req.AddData(nl.NewRtGenMsg())
 	req.AddData(attrU32(unix.NETNSA_FD, uint32(other.FD)))
 	msgs, err := ns.Call(req, unix.RTM_NEWNSID)
 	id := -1
 	if err == nil && len(msgs) > 0 {
-		attrs(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
+		EachAttr(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
 			if kind == unix.NETNSA_NSID {
 				id = int(int32(u32(v)))
 			}

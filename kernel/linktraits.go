@@ -59,7 +59,7 @@ func (l *Link) parseTrait(kind uint16, v []byte) {
 func (ns *NS) SetTraits(l *Link, want Traits) error {
 	var errs []error
 	set := func(what string, flags uint32, attr ...*nl.RtAttr) {
-		req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 		msg.Index, msg.Change, msg.Flags = int32(l.Index), flags, want.Flags&flags
 		req.AddData(msg)
@@ -116,8 +116,8 @@ func (l *Link) Params() []byte {
 // SetParams gives a link those of want that it has not, each in a message of its own.
 func (ns *NS) SetParams(l *Link, want []byte) error {
 	is, was := map[uint16][]byte{}, map[uint16][]byte{}
-	attrs(l.Params(), func(key uint16, v []byte) { is[key] = v })
-	attrs(want, func(key uint16, v []byte) { was[key] = v })
+	EachAttr(l.Params(), func(key uint16, v []byte) { is[key] = v })
+	EachAttr(want, func(key uint16, v []byte) { was[key] = v })
 	if l.Kind == "vxlan" { // has no address for none
 		for key, v := range is {
 			if was[key] == nil {
@@ -132,7 +132,7 @@ func (ns *NS) SetParams(l *Link, want []byte) error {
 			key != nl.IFLA_MACVLAN_FLAGS && key != macvlanQueueLen {
 			continue
 		}
-		req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+		req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 		msg.Index = int32(l.Index)
 		req.AddData(msg)

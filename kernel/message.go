@@ -49,7 +49,7 @@ func (m Message) Neighbour() (n Neighbour) {
 		return n
 	}
 	n.Link, n.State = int(u32(m.Body[4:])), u16(m.Body[8:])
-	attrs(m.Body[sizeofNdMsg:], func(kind uint16, v []byte) {
+	EachAttr(m.Body[sizeofNdMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.NDA_DST:
 			n.Addr, _ = netip.AddrFromSlice(v)
@@ -77,7 +77,7 @@ func (ns *NS) RouteMessages(f RouteFilter) (list []Message, err error) {
 // route by a nexthop object, ip-nexthop(8), is listed with what that object says as well, and taken without.
 func storedRoute(b []byte) []byte {
 	object := false
-	attrs(b[unix.SizeofRtMsg:], func(kind uint16, _ []byte) { object = object || kind == nexthopID })
+	EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, _ []byte) { object = object || kind == nexthopID })
 	return stored(b, unix.SizeofRtMsg, func(head []byte) {
 		put32(head[8:], u32(head[8:])&unix.RTNH_F_ONLINK)
 	}, func(kind uint16, v []byte) bool {
@@ -115,7 +115,7 @@ func (ns *NS) RuleMessages(family uint8) (list []Message, err error) {
 // NeighbourMessages lists the neighbours that a link has of a family.
 func (ns *NS) NeighbourMessages(family uint8, link int) (list []Message, err error) {
 	msgs, err := ns.dump(unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
 		head := make([]byte, sizeofNdMsg)
 		head[0] = family
 		req.AddData(rawData(head))
@@ -139,7 +139,7 @@ func (ns *NS) NeighbourMessages(family uint8, link int) (list []Message, err err
 func stored(b []byte, size int, head func([]byte), keep func(kind uint16, value []byte) bool) []byte {
 	out := append([]byte{}, b[:size]...)
 	head(out)
-	attrs(b[size:], func(kind uint16, v []byte) {
+	EachAttr(b[size:], func(kind uint16, v []byte) {
 		v = append([]byte{}, v...)
 		if keep(kind, v) {
 			out = append(out, nl.NewRtAttr(int(kind), v).Serialize()...)
@@ -211,14 +211,14 @@ const (
 
 // Make makes what a message says.
 func (ns *NS) Make(m Message, how How) error {
-	req := ns.Request(int(m.Type), unix.NLM_F_CREATE|unix.NLM_F_ACK|int(how))
+	req := newRequest(int(m.Type), unix.NLM_F_CREATE|unix.NLM_F_ACK|int(how))
 	req.AddRawData(m.Body)
 	return ns.tell(req)
 }
 
 // Drop deletes what a message says; what is not there is deleted.
 func (ns *NS) Drop(m Message) error {
-	req := ns.Request(int(m.Type)+1, unix.NLM_F_ACK) // RTM_DELROUTE and so on
+	req := newRequest(int(m.Type)+1, unix.NLM_F_ACK) // RTM_DELROUTE and so on
 	req.AddRawData(m.Body)
 	err := ns.tell(req)
 	if is(err, unix.ESRCH, unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.EAFNOSUPPORT) {

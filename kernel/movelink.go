@@ -29,7 +29,7 @@ type Move struct {
 //
 // What stops it halfway is an error that leaves the link wherever it is by then.
 func (ns *NS) MoveLink(index int, m Move) error {
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	if m.Up || m.Down {
@@ -75,7 +75,7 @@ func (ns *NS) MoveLink(index int, m Move) error {
 
 // SetAlias gives a link an alias; an empty one takes it off.
 func (ns *NS) SetAlias(index int, alias string) error {
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
@@ -93,7 +93,7 @@ func (ns *NS) IDFor(other *NS, id int) (int, error) {
 	if err != nil || target < 0 || id < 0 {
 		return -1, err
 	}
-	req := ns.Request(unix.RTM_GETNSID, 0)
+	req := newRequest(unix.RTM_GETNSID, 0)
 	req.AddData(nl.NewRtGenMsg())
 	req.AddData(attrU32(unix.NETNSA_NSID, uint32(id)))
 	req.AddData(attrU32(unix.NETNSA_TARGET_NSID, uint32(target)))
@@ -102,7 +102,7 @@ func (ns *NS) IDFor(other *NS, id int) (int, error) {
 		return -1, err
 	}
 	there, told := -1, false
-	attrs(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
+	EachAttr(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.NETNSA_NSID:
 			there = int(int32(u32(v)))

@@ -45,7 +45,7 @@ func (ns *NS) AddLink(l NewLink) error {
 	if in == nil {
 		in = ns
 	}
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(l.Index)
 	if l.Up {
@@ -157,7 +157,7 @@ func (l *Link) parseData(b []byte) {
 	if l.Kind == "tun" {
 		l.Data.Tun = &TunData{}
 	}
-	attrs(b, func(attr uint16, v []byte) {
+	EachAttr(b, func(attr uint16, v []byte) {
 		switch l.Kind {
 		case "macvlan", "macvtap":
 			switch {
@@ -204,7 +204,7 @@ func (l *Link) parseData(b []byte) {
 // NoKind is nil if the kernel has links of a kind, be it in a module that it loads for this. Otherwise it says how such
 // kernels are configured. Nothing is made: the link that is asked for has a name that none can have.
 func (ns *NS) NoKind(kind string) error {
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(attrText(unix.IFLA_IFNAME, "/"))
 	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)

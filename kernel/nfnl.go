@@ -18,10 +18,7 @@ type conn struct {
 	seq uint32
 	buf []byte
 
-	ending []NFTElem // see World.Ended
-
-	driftsOf uint32 // the generation that these were found in, see Drift
-	drifts   map[string][]error
+	kept any // what the package that speaks the protocol keeps as long as the socket is open; under mu
 }
 
 // conn is the namespace's socket of a protocol, opened at the first use and kept until Close: a
@@ -58,6 +55,13 @@ func (ns *NS) conn(proto int) (*conn, error) {
 	}
 	ns.conns[proto] = c
 	return c, nil
+}
+
+// openConn is conn of a socket that is open already, else nil.
+func (ns *NS) openConn(proto int) *conn {
+	ns.connMu.Lock()
+	defer ns.connMu.Unlock()
+	return ns.conns[proto]
 }
 
 func (ns *NS) closeConns() {
@@ -165,7 +169,7 @@ func (m message) err() error {
 		head += unix.SizeofNlMsghdr
 	}
 	if m.flags&unix.NLM_F_ACK_TLVS != 0 && len(m.body) > head {
-		if words := attr(m.body[head:], unix.NLMSGERR_ATTR_MSG); words != nil {
+		if words := Attr(m.body[head:], unix.NLMSGERR_ATTR_MSG); words != nil {
 			return fmt.Errorf("%w (%s)", errno, text(words))
 		}
 	}
@@ -226,8 +230,8 @@ func (b *buffer) nest(typ uint16, fn func()) {
 	binary.NativeEndian.PutUint16((*b)[at:], uint16(len(*b)-at))
 }
 
-// attr is the value of the first attribute of a kind, down a path of them.
-func attr(b []byte, path ...uint16) []byte {
+// Attr is the value of the first attribute of a kind, down a path of them; nil if there is none.
+func Attr(b []byte, path ...uint16) []byte {
 	for _, want := range path {
 		var first []byte
 		for first == nil && len(b) >= unix.SizeofRtAttr {
@@ -245,8 +249,9 @@ func attr(b []byte, path ...uint16) []byte {
 	return b
 }
 
-func attr32(b []byte, path ...uint16) uint32 {
-	if v := attr(b, path...); len(v) == 4 {
+// Attr32 is Attr of a number in network order; 0 if there is none.
+func Attr32(b []byte, path ...uint16) uint32 {
+	if v := Attr(b, path...); len(v) == 4 {
 		return binary.BigEndian.Uint32(v)
 	}
 	return 0

@@ -16,6 +16,24 @@ import (
 // and closing the socket after something was deleted, which is why it stays open until NS.Close.
 type NFT struct{ c *conn }
 
+// kept is what is known of a namespace as long as it is open.
+type kept struct {
+	ending []NFTElem // see World.Ended
+
+	driftsOf uint32 // the generation that these were found in, see Drift
+	drifts   map[string][]error
+}
+
+// keeps is that of the namespace; the caller holds n.c.mu.
+func (n *NFT) keeps() *kept {
+	k, ok := n.c.kept.(*kept)
+	if !ok {
+		k = &kept{}
+		n.c.kept = k
+	}
+	return k
+}
+
 // NFT opens nf_tables in the namespace.
 func (ns *NS) NFT() (*NFT, error) {
 	c, err := ns.conn(unix.NETLINK_NETFILTER)
@@ -105,7 +123,7 @@ func (n *NFT) Generation() (id uint32, err error) {
 		if m.typ == unix.NLMSG_ERROR {
 			failed = m.err()
 		} else if len(m.body) >= 4 {
-			id = attr32(m.body[4:], unix.NFTA_GEN_ID)
+			id = Attr32(m.body[4:], unix.NFTA_GEN_ID)
 		}
 		return false
 	})
@@ -193,16 +211,16 @@ func (n *NFT) List(set *NFTSet) (all []NFTElem, err error) {
 // element is what the attributes of one are.
 func element(set *NFTSet, e []byte) NFTElem {
 	var timeout uint64
-	if v := attr(e, unix.NFTA_SET_ELEM_TIMEOUT); len(v) == 8 {
+	if v := Attr(e, unix.NFTA_SET_ELEM_TIMEOUT); len(v) == 8 {
 		timeout = binary.BigEndian.Uint64(v)
 	}
 	return NFTElem{
 		timeout: timeout,
 		Set:     set,
-		Key:     slices.Clone(attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
-		KeyEnd:  slices.Clone(attr(e, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
-		Data:    slices.Clone(attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-		Comment: comment(attr(e, unix.NFTA_SET_ELEM_USERDATA)),
+		Key:     slices.Clone(Attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+		KeyEnd:  slices.Clone(Attr(e, nftaSetElemKeyEnd, unix.NFTA_DATA_VALUE)),
+		Data:    slices.Clone(Attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+		Comment: comment(Attr(e, unix.NFTA_SET_ELEM_USERDATA)),
 	}
 }
 
@@ -381,7 +399,7 @@ func (n *NFT) CommitAt(b *NFTBatch, generation uint32) error {
 	}
 	b.Each(func(e NFTElem, _ bool) {
 		if e.ending() {
-			n.c.ending = append(n.c.ending, e)
+			n.keeps().ending = append(n.keeps().ending, e)
 		}
 	})
 	return nil

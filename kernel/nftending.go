@@ -40,7 +40,7 @@ func (n *NFT) Ending(b *NFTBatch) (*NFTBatch, error) {
 		if !asked[e.Set] {
 			asked[e.Set] = true
 			q := e.Set.question()
-			q.answer = func(body []byte) { can = can && attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
+			q.answer = func(body []byte) { can = can && Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
 			qs = append(qs, q)
 		}
 		e.Comment, e.timeout = "", endsIn
@@ -58,17 +58,16 @@ func (w *World) Ended() error {
 	if w == nil || w.Host == nil {
 		return nil
 	}
-	w.Host.connMu.Lock()
-	c := w.Host.conns[unix.NETLINK_NETFILTER]
-	w.Host.connMu.Unlock()
+	c := w.Host.openConn(unix.NETLINK_NETFILTER)
 	if c == nil {
 		return nil
 	}
+	n := &NFT{c}
 	c.mu.Lock()
-	all := c.ending
-	c.ending = nil
+	all := n.keeps().ending
+	n.keeps().ending = nil
 	c.mu.Unlock()
-	found, err := (&NFT{c}).Get(all...)
+	found, err := n.Get(all...)
 	for _, e := range found {
 		if e.ending() {
 			err = errors.Join(err, fmt.Errorf("nft element %v does not end", e))

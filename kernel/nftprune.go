@@ -6,8 +6,8 @@ import "golang.org/x/sys/unix"
 func (n *NFT) Uses(t *NFTTable) (uses map[string]int, err error) {
 	uses = map[string]int{}
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
-		if family == t.Family && text(attr(body, unix.NFTA_CHAIN_TABLE)) == t.Name {
-			uses[text(attr(body, unix.NFTA_CHAIN_NAME))] = int(attr32(body, unix.NFTA_CHAIN_USE))
+		if family == t.Family && text(Attr(body, unix.NFTA_CHAIN_TABLE)) == t.Name {
+			uses[text(Attr(body, unix.NFTA_CHAIN_NAME))] = int(Attr32(body, unix.NFTA_CHAIN_USE))
 		}
 	})
 	return uses, err
@@ -16,8 +16,8 @@ func (n *NFT) Uses(t *NFTTable) (uses map[string]int, err error) {
 // SetNames are the names of all sets and maps of a table.
 func (n *NFT) SetNames(t *NFTTable) (names []string, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
-		if family == t.Family && text(attr(body, unix.NFTA_SET_TABLE)) == t.Name {
-			names = append(names, text(attr(body, unix.NFTA_SET_NAME)))
+		if family == t.Family && text(Attr(body, unix.NFTA_SET_TABLE)) == t.Name {
+			names = append(names, text(Attr(body, unix.NFTA_SET_NAME)))
 		}
 	})
 	return names, err

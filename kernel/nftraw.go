@@ -9,15 +9,6 @@ import (
 
 // What others have in nf_tables is read as the kernel tells it, in netlink's attributes, for package packetfilter.
 
-// Attr is the value of the first attribute of a kind, down a path of them; nil if there is none.
-func Attr(b []byte, path ...uint16) []byte { return attr(b, path...) }
-
-// Attr32 is Attr of a number in network order; 0 if there is none.
-func Attr32(b []byte, path ...uint16) uint32 { return attr32(b, path...) }
-
-// EachAttr calls f with each attribute in b.
-func EachAttr(b []byte, f func(kind uint16, value []byte)) { attrs(b, f) }
-
 // RawSet is the attributes (NFTA_SET_…) of a set or map. Its error is unix.ENOENT if there is none.
 func (n *NFT) RawSet(t *NFTTable, name string) (set []byte, err error) {
 	q := &question{op: unix.NFT_MSG_GETSET, family: t.Family,
@@ -50,14 +41,14 @@ func (n *NFT) RawElements(t *NFTTable, set string, each func(e []byte)) error {
 // eachElement calls each with each element of a message.
 func eachElement(body []byte, each func(e []byte)) {
 	if len(body) >= 4 {
-		attrs(attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, e []byte) { each(e) })
+		EachAttr(Attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, e []byte) { each(e) })
 	}
 }
 
 // Dormant reports whether a table's chains are not called at present.
 func (n *NFT) Dormant(t *NFTTable) (dormant bool, err error) {
 	q := t.question()
-	q.answer = func(body []byte) { dormant = attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0 }
+	q.answer = func(body []byte) { dormant = Attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0 }
 	return dormant, n.ask([]*question{q})
 }
 

@@ -14,9 +14,9 @@ import (
 func (n *NFT) Remade(t *NFTTable, stay ...string) (*NFTBatch, error) {
 	b, sets := &NFTBatch{}, map[string][]byte{}
 	err := n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
-		if family == t.Family && text(attr(body, unix.NFTA_SET_TABLE)) == t.Name &&
-			attr32(body, unix.NFTA_SET_FLAGS)&(unix.NFT_SET_TIMEOUT|unix.NFT_SET_ANONYMOUS) == 0 {
-			sets[text(attr(body, unix.NFTA_SET_NAME))] = bytes.Clone(body)
+		if family == t.Family && text(Attr(body, unix.NFTA_SET_TABLE)) == t.Name &&
+			Attr32(body, unix.NFTA_SET_FLAGS)&(unix.NFT_SET_TIMEOUT|unix.NFT_SET_ANONYMOUS) == 0 {
+			sets[text(Attr(body, unix.NFTA_SET_NAME))] = bytes.Clone(body)
 		}
 	})
 	if err != nil || len(sets) == 0 {
@@ -89,7 +89,7 @@ func (n *NFT) remake(b *NFTBatch, t *NFTTable, name string, set []byte) error {
 	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, t, what, func(r *requests) {
 		named(unix.NFTA_SET_TABLE, t, unix.NFTA_SET_NAME, name)(r)
 		r.u32(unix.NFTA_SET_ID, id)
-		r.u32(unix.NFTA_SET_FLAGS, attr32(set, unix.NFTA_SET_FLAGS)|unix.NFT_SET_TIMEOUT)
+		r.u32(unix.NFTA_SET_FLAGS, Attr32(set, unix.NFTA_SET_FLAGS)|unix.NFT_SET_TIMEOUT)
 		r.copy(set, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_DATA_LEN,
 			unix.NFTA_SET_DESC|unix.NLA_F_NESTED, unix.NFTA_SET_USERDATA)
 	})
@@ -113,7 +113,7 @@ func (n *NFT) remake(b *NFTBatch, t *NFTTable, name string, set []byte) error {
 // copy appends those attributes of an object that it has.
 func (b *buffer) copy(of []byte, kinds ...uint16) {
 	for _, k := range kinds {
-		if v := attr(of, k&^unix.NLA_F_NESTED); v != nil {
+		if v := Attr(of, k&^unix.NLA_F_NESTED); v != nil {
 			b.attr(k, v...)
 		}
 	}
@@ -121,12 +121,12 @@ func (b *buffer) copy(of []byte, kinds ...uint16) {
 
 // lookups are the sets that a rule looks something up in.
 func lookups(rule []byte) (names []string) {
-	attrs(attr(rule, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, e []byte) {
-		switch data := attr(e, unix.NFTA_EXPR_DATA); text(attr(e, unix.NFTA_EXPR_NAME)) {
+	EachAttr(Attr(rule, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, e []byte) {
+		switch data := Attr(e, unix.NFTA_EXPR_DATA); text(Attr(e, unix.NFTA_EXPR_NAME)) {
 		case "lookup":
-			names = append(names, text(attr(data, unix.NFTA_LOOKUP_SET)))
+			names = append(names, text(Attr(data, unix.NFTA_LOOKUP_SET)))
 		case "dynset":
-			names = append(names, text(attr(data, unix.NFTA_DYNSET_SET_NAME)))
+			names = append(names, text(Attr(data, unix.NFTA_DYNSET_SET_NAME)))
 		}
 	})
 	return names

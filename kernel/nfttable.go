@@ -44,7 +44,7 @@ func (t *NFTTable) question() *question {
 func (n *NFT) Handle(t *NFTTable) (handle uint64, there bool, err error) {
 	q := t.question()
 	q.answer = func(body []byte) {
-		if v := attr(body[4:], nftaTableHandle); len(v) == 8 {
+		if v := Attr(body[4:], nftaTableHandle); len(v) == 8 {
 			handle = binary.BigEndian.Uint64(v)
 		}
 	}
@@ -77,12 +77,12 @@ func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 		}
 		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
 			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
-			answer: func(body []byte) { ok = ok && attr32(body[4:], unix.NFTA_CHAIN_USE) == want },
+			answer: func(body []byte) { ok = ok && Attr32(body[4:], unix.NFTA_CHAIN_USE) == want },
 		})
 	}
 	if t.Ends && len(t.Sets) > 0 {
 		q := t.Sets[0].question()
-		q.answer = func(body []byte) { ok = ok && attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
+		q.answer = func(body []byte) { ok = ok && Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
 		qs = append(qs, q)
 	}
 	err := n.ask(qs)
@@ -103,7 +103,7 @@ func (n *NFT) lookAt(t *NFTTable) (*tableLook, error) {
 	l := &tableLook{odd: map[string]bool{}}
 	table := t.question()
 	table.answer = func(body []byte) {
-		l.dormant = attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+		l.dormant = Attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
 	}
 	for _, s := range t.Sets {
 		q := s.question()
@@ -124,18 +124,18 @@ func (n *NFT) lookAt(t *NFTTable) (*tableLook, error) {
 func (s *NFTSet) like(b []byte) bool {
 	keyType, keyLen := typeOf(s.Key)
 	dataType, dataLen := typeOf(s.Data)
-	return attr32(b, unix.NFTA_SET_KEY_TYPE) == keyType && attr32(b, unix.NFTA_SET_KEY_LEN) == uint32(keyLen) &&
-		(attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) == 0 &&
-		(len(s.Data) == 0 || attr32(b, unix.NFTA_SET_DATA_TYPE) == dataType &&
-			attr32(b, unix.NFTA_SET_DATA_LEN) == uint32(dataLen))
+	return Attr32(b, unix.NFTA_SET_KEY_TYPE) == keyType && Attr32(b, unix.NFTA_SET_KEY_LEN) == uint32(keyLen) &&
+		(Attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) == 0 &&
+		(len(s.Data) == 0 || Attr32(b, unix.NFTA_SET_DATA_TYPE) == dataType &&
+			Attr32(b, unix.NFTA_SET_DATA_LEN) == uint32(dataLen))
 }
 
 // like reports whether the kernel's chain hangs where c does.
 func (c *NFTChain) like(b []byte) bool {
-	return c.Type == text(attr(b, unix.NFTA_CHAIN_TYPE)) && (c.Type == "" ||
-		attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) == c.Hook &&
-			int32(attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) == c.Priority &&
-			attr32(b, unix.NFTA_CHAIN_POLICY) == nfAccept)
+	return c.Type == text(Attr(b, unix.NFTA_CHAIN_TYPE)) && (c.Type == "" ||
+		Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) == c.Hook &&
+			int32(Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) == c.Priority &&
+			Attr32(b, unix.NFTA_CHAIN_POLICY) == nfAccept)
 }
 
 // Diff compares the sets and chains of t with the kernel's. It returns what is missing or different, in
@@ -226,10 +226,11 @@ func (n *NFT) diffRules(t *NFTTable, c *NFTChain, there bool, fix *NFTBatch) (dr
 // since, whoever's. So the plugins of a chain read the same table once.
 func (n *NFT) Drift(t *NFTTable, generation uint32) ([]error, error) {
 	n.c.mu.Lock()
-	if n.c.driftsOf != generation {
-		n.c.driftsOf, n.c.drifts = generation, map[string][]error{}
+	k := n.keeps()
+	if k.driftsOf != generation {
+		k.driftsOf, k.drifts = generation, map[string][]error{}
 	}
-	found, known := n.c.drifts[t.ID()]
+	found, known := k.drifts[t.ID()]
 	n.c.mu.Unlock()
 	if known {
 		return found, nil
@@ -238,8 +239,8 @@ func (n *NFT) Drift(t *NFTTable, generation uint32) ([]error, error) {
 	found = slices.Clip(found) // who asked adds to it
 	n.c.mu.Lock()
 	defer n.c.mu.Unlock()
-	if err == nil && n.c.driftsOf == generation {
-		n.c.drifts[t.ID()] = found
+	if err == nil && k.driftsOf == generation {
+		k.drifts[t.ID()] = found
 	}
 	return found, err
 }
@@ -277,7 +278,7 @@ func ruleDrift(t *NFTTable, c *NFTChain, got, want []string) (drift []error) {
 // Rules are the comments of a chain's rules, in order. A chain that does not exist has none.
 func (n *NFT) Rules(t *NFTTable, chain string) (comments []string, err error) {
 	err = n.eachRule(t, chain, func(body []byte) {
-		comments = append(comments, comment(attr(body, unix.NFTA_RULE_USERDATA)))
+		comments = append(comments, comment(Attr(body, unix.NFTA_RULE_USERDATA)))
 	})
 	return comments, err
 }

@@ -83,8 +83,8 @@ func (ns *NS) TraceNFT(packets []NFTTraced) (*NFTTrace, error) {
 func (t *NFTTrace) install(packets []NFTTraced) error {
 	var b NFTBatch
 	err := t.nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		name := text(attr(body, unix.NFTA_TABLE_NAME))
-		if strings.HasPrefix(name, nftTracePrefix) && attr32(body, unix.NFTA_TABLE_FLAGS)&nftTableOwner == 0 {
+		name := text(Attr(body, unix.NFTA_TABLE_NAME))
+		if strings.HasPrefix(name, nftTracePrefix) && Attr32(body, unix.NFTA_TABLE_FLAGS)&nftTableOwner == 0 {
 			b.delTable(&NFTTable{Family: family, Name: name})
 		}
 	})
@@ -209,19 +209,19 @@ func (t *NFTTrace) Steps(quiet time.Duration) (all []NFTStep, err error) {
 
 func nftStep(body []byte) NFTStep {
 	b := body[4:]
-	s := NFTStep{Family: body[0], Table: text(attr(b, unix.NFTA_TRACE_TABLE)), Chain: text(attr(b, unix.NFTA_TRACE_CHAIN))}
-	if v := attr(b, unix.NFTA_TRACE_RULE_HANDLE); len(v) == 8 {
+	s := NFTStep{Family: body[0], Table: text(Attr(b, unix.NFTA_TRACE_TABLE)), Chain: text(Attr(b, unix.NFTA_TRACE_CHAIN))}
+	if v := Attr(b, unix.NFTA_TRACE_RULE_HANDLE); len(v) == 8 {
 		s.Handle = binary.BigEndian.Uint64(v)
 	}
-	if attr32(b, unix.NFTA_TRACE_TYPE) == tracePolicy {
-		s.Verdict = int32(attr32(b, unix.NFTA_TRACE_POLICY))
+	if Attr32(b, unix.NFTA_TRACE_TYPE) == tracePolicy {
+		s.Verdict = int32(Attr32(b, unix.NFTA_TRACE_POLICY))
 	} else {
-		s.Verdict = int32(attr32(b, unix.NFTA_TRACE_VERDICT, unix.NFTA_VERDICT_CODE))
+		s.Verdict = int32(Attr32(b, unix.NFTA_TRACE_VERDICT, unix.NFTA_VERDICT_CODE))
 	}
 	if s.Verdict > 0xff { // with the error that a drop answers
 		s.Verdict &= 0xff
 	}
-	ip, th := attr(b, unix.NFTA_TRACE_NETWORK_HEADER), attr(b, unix.NFTA_TRACE_TRANSPORT_HEADER)
+	ip, th := Attr(b, unix.NFTA_TRACE_NETWORK_HEADER), Attr(b, unix.NFTA_TRACE_TRANSPORT_HEADER)
 	proto := byte(0)
 	switch {
 	case len(ip) >= 20 && ip[0]>>4 == 4:

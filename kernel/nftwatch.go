@@ -111,13 +111,13 @@ func nftChange(op uint16, body []byte) (c NFTChange, ok bool) {
 	b := body[4:]
 	switch op {
 	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
-		c.Table = text(attr(b, unix.NFTA_TABLE_NAME))
+		c.Table = text(Attr(b, unix.NFTA_TABLE_NAME))
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		c.Table, c.Chain = text(attr(b, unix.NFTA_CHAIN_TABLE)), text(attr(b, unix.NFTA_CHAIN_NAME))
+		c.Table, c.Chain = text(Attr(b, unix.NFTA_CHAIN_TABLE)), text(Attr(b, unix.NFTA_CHAIN_NAME))
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		c.Table, c.Chain = text(attr(b, unix.NFTA_RULE_TABLE)), text(attr(b, unix.NFTA_RULE_CHAIN))
+		c.Table, c.Chain = text(Attr(b, unix.NFTA_RULE_TABLE)), text(Attr(b, unix.NFTA_RULE_CHAIN))
 	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
-		c.Table = text(attr(b, unix.NFTA_SET_TABLE))
+		c.Table = text(Attr(b, unix.NFTA_SET_TABLE))
 	default: // elements, counters: attachments come and go
 		return c, false
 	}

@@ -1,16 +1,15 @@
-package kernel_test
+package kernel
 
 import (
 	"os/exec"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 // What the kernel says of a kind that it is only asked about is what it says to ip(8), which makes one.
 func TestNoKind(t *testing.T) {
-	host, err := kernel.Open("/proc/thread-self/ns/net")
+	host, err := Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}

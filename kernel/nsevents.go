@@ -99,7 +99,7 @@ func events(b []byte, from int, f func(NamespaceEvent)) {
 			if from != -1 || len(body) < 4 {
 				break // a number that another namespace had for it
 			}
-			attrs(body[4:], func(kind uint16, v []byte) {
+			EachAttr(body[4:], func(kind uint16, v []byte) {
 				if kind == unix.NETNSA_NSID {
 					f(NamespaceEvent{Namespace: int(int32(u32(v))), Died: true})
 				}
@@ -116,7 +116,7 @@ func (ns *NS) Number(other *NS) (int, error) {
 		if id, err := ns.ID(other); err != nil || id >= 0 {
 			return id, err
 		}
-		req := ns.Request(unix.RTM_NEWNSID, unix.NLM_F_ACK)
+		req := newRequest(unix.RTM_NEWNSID, unix.NLM_F_ACK)
 		req.AddData(nl.NewRtGenMsg())
 		req.AddData(attrU32(unix.NETNSA_FD, uint32(other.FD)))
 		req.AddData(attrU32(unix.NETNSA_NSID, 0xffffffff))

@@ -100,7 +100,7 @@ func parseQdisc(b []byte) *Qdisc {
 		return &Qdisc{}
 	}
 	q := &Qdisc{Handle: u32(b[8:]), Parent: u32(b[12:])}
-	attrs(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
+	EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case nl.TCA_KIND: // comes before the options
 			q.Kind = text(v)
@@ -116,7 +116,7 @@ func (q *Qdisc) parseOptions(b []byte) {
 		q.Bucket.Limit = u32(b)
 		return
 	}
-	attrs(b, func(kind uint16, v []byte) {
+	EachAttr(b, func(kind uint16, v []byte) {
 		switch {
 		case q.Kind == "tbf" && kind == nl.TCA_TBF_PARMS && len(v) >= nl.SizeofTcTbfQopt:
 			o := nl.DeserializeTcTbfQopt(v)

@@ -132,7 +132,7 @@ func parseFilter(b []byte) (f Filter, whole bool) {
 	}
 	info := u32(b[16:])
 	f.Parent, f.Pref, f.Protocol = u32(b[12:]), uint16(info>>16), wireProtocol(uint16(info))
-	attrs(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
+	EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case nl.TCA_KIND:
 			f.Kind = text(v)
@@ -141,7 +141,7 @@ func parseFilter(b []byte) (f Filter, whole bool) {
 			if f.Kind != "u32" {
 				return
 			}
-			attrs(v, func(kind uint16, v []byte) {
+			EachAttr(v, func(kind uint16, v []byte) {
 				switch kind {
 				case nl.TCA_U32_SEL:
 					f.Sel, whole = v, true
@@ -157,14 +157,14 @@ func parseFilter(b []byte) (f Filter, whole bool) {
 }
 
 func (f *Filter) parseActions(b []byte) {
-	attrs(b, func(_ uint16, v []byte) {
+	EachAttr(b, func(_ uint16, v []byte) {
 		mirred := false
-		attrs(v, func(kind uint16, v []byte) {
+		EachAttr(v, func(kind uint16, v []byte) {
 			switch {
 			case kind == nl.TCA_ACT_KIND:
 				mirred = text(v) == "mirred"
 			case kind == nl.TCA_ACT_OPTIONS && mirred:
-				attrs(v, func(kind uint16, v []byte) {
+				EachAttr(v, func(kind uint16, v []byte) {
 					if kind == mirredParms && len(v) >= sizeofMirred && u32(v[mirredEaction:]) == egressRedir {
 						f.Redirect = int(u32(v[mirredIfindex:]))
 					}

@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"net/netip"
 
@@ -70,7 +71,7 @@ func (ns *NS) Routes(f RouteFilter) ([]Route, error) {
 // routes are the kernel's words for them. It may leave the filter to who asks.
 func (ns *NS) routes(f RouteFilter) (list [][]byte, err error) {
 	msgs, err := ns.dump(unix.RTM_NEWROUTE, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: f.Family, Protocol: f.Protocol}})
 		if f.Table != 0 {
 			req.AddData(attrU32(unix.RTA_TABLE, uint32(f.Table)))
@@ -110,7 +111,7 @@ type Packet struct {
 // RouteFor is the route that a packet takes. Of one that comes in by a link the kernel's error is what it would do:
 // EXDEV or EINVAL where rp_filter drops it, EHOSTUNREACH where it is not forwarded. IPv6 does not look at either.
 func (ns *NS) RouteFor(p Packet) (Route, error) {
-	req := ns.Request(unix.RTM_GETROUTE, 0)
+	req := newRequest(unix.RTM_GETROUTE, 0)
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family(p.Dst), Dst_len: uint8(p.Dst.BitLen())}}
 	req.AddData(msg)
 	req.AddData(attrIP(unix.RTA_DST, p.Dst))
@@ -127,10 +128,10 @@ func (ns *NS) RouteFor(p Packet) (Route, error) {
 	if p.Proto == TCP || p.Proto == UDP {
 		req.AddData(nl.NewRtAttr(unix.RTA_IP_PROTO, []byte{p.Proto}))
 		if p.SrcPort != 0 {
-			req.AddData(nl.NewRtAttr(unix.RTA_SPORT, NFTKey(p.SrcPort)))
+			req.AddData(nl.NewRtAttr(unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, p.SrcPort)))
 		}
 		if p.DstPort != 0 {
-			req.AddData(nl.NewRtAttr(unix.RTA_DPORT, NFTKey(p.DstPort)))
+			req.AddData(nl.NewRtAttr(unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, p.DstPort)))
 		}
 	}
 	msgs, err := ns.Call(req, unix.RTM_NEWROUTE)
@@ -153,7 +154,7 @@ func parseRoute(b []byte) []Route {
 	}
 	r.Dst = netip.PrefixFrom(zero, int(b[1]))
 	var hops []Route
-	attrs(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+	EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.RTA_DST:
 			if a, ok := netip.AddrFromSlice(v); ok {
@@ -172,7 +173,7 @@ func parseRoute(b []byte) []Route {
 		case unix.RTA_PRIORITY:
 			r.Priority = int(u32(v))
 		case unix.RTA_METRICS:
-			attrs(v, func(kind uint16, v []byte) {
+			EachAttr(v, func(kind uint16, v []byte) {
 				switch kind {
 				case unix.RTAX_MTU:
 					r.MTU = int(u32(v))
@@ -201,7 +202,7 @@ func parseHops(b []byte) (hops []Route) {
 			break
 		}
 		h := Route{Link: int(u32(b[4:])), OnLink: b[2]&unix.RTNH_F_ONLINK != 0, Weight: int(b[3]) + 1}
-		attrs(b[unix.SizeofRtNexthop:n], func(kind uint16, v []byte) {
+		EachAttr(b[unix.SizeofRtNexthop:n], func(kind uint16, v []byte) {
 			switch kind {
 			case unix.RTA_GATEWAY:
 				h.Via, _ = netip.AddrFromSlice(v)
@@ -235,7 +236,7 @@ func (ns *NS) DelRoute(r Route) error {
 }
 
 func (ns *NS) routeRequest(proto, flags int, r Route) *nl.NetlinkRequest {
-	req := ns.Request(proto, flags)
+	req := newRequest(proto, flags)
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
 		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Scope: r.Scope,
 		Protocol: r.Protocol, Type: cmp.Or(r.Type, Unicast),

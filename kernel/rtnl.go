@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Request is an empty rtnetlink request, to be filled with the library's package nl and sent by Call. What a
+// newRequest is an empty rtnetlink request, to be filled with the library's package nl and sent by Call. What a
 // kind needs in one message the library's own calls often say in several.
-func (ns *NS) Request(proto, flags int) *nl.NetlinkRequest { return nl.NewNetlinkRequest(proto, flags) }
+func newRequest(proto, flags int) *nl.NetlinkRequest { return nl.NewNetlinkRequest(proto, flags) }
 
 // Call sends a request and returns the replies of that type. The error is the kernel's number and its words.
 // The library's Execute panics over the words that end a failed dump.
@@ -65,8 +65,8 @@ func (ns *NS) tell(req *nl.NetlinkRequest) error {
 	return err
 }
 
-// attrs calls f with each attribute in b.
-func attrs(b []byte, f func(kind uint16, value []byte)) {
+// EachAttr calls f with each attribute in b.
+func EachAttr(b []byte, f func(kind uint16, value []byte)) {
 	for len(b) >= unix.SizeofRtAttr {
 		n, kind := int(u16(b)), u16(b[2:])&nl.NLA_TYPE_MASK
 		if n < unix.SizeofRtAttr || n > len(b) {

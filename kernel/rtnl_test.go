@@ -36,7 +36,7 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 		t.Errorf("a change: %v", err)
 	}
 	// The words at the end of a failed dump come in another place than those of a change.
-	req := ns.Request(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+	req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
 	req.AddData(rtMsg(unix.AF_INET))
 	req.AddData(attrU32(unix.RTA_TABLE, 4711))
 	if _, err := ns.Call(req, unix.RTM_NEWROUTE); !errors.Is(err, unix.ENOENT) ||

@@ -66,7 +66,7 @@ func (ns *NS) Rules(family uint8) ([]Rule, error) {
 func (ns *NS) rules(family uint8) ([][]byte, error) {
 	// The kernel filters rules by nothing else, and with strict checking refuses to be asked.
 	msgs, err := ns.dump(unix.RTM_NEWRULE, func() *nl.NetlinkRequest {
-		req := ns.Request(unix.RTM_GETRULE, unix.NLM_F_DUMP)
+		req := newRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
 		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
 		return req
 	})
@@ -88,7 +88,7 @@ func parseRule(b []byte) (r Rule, ok bool) {
 		a, _ := netip.AddrFromSlice(v)
 		return netip.PrefixFrom(a, int(bits))
 	}
-	attrs(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+	EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
 		switch kind {
 		case unix.FRA_PRIORITY:
 			r.Priority = int(u32(v))
@@ -143,7 +143,7 @@ func (ns *NS) DelRule(r Rule) error {
 }
 
 func (ns *NS) ruleRequest(proto, flags int, r Rule) *nl.NetlinkRequest {
-	req := ns.Request(proto, flags|unix.NLM_F_ACK)
+	req := newRequest(proto, flags|unix.NLM_F_ACK)
 	// A struct fib_rule_hdr is laid out as a struct rtmsg; the type stands where the action does.
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: r.family(), Type: cmp.Or(r.Action, Lookup)}}
 	if r.From.IsValid() {

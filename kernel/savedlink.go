@@ -43,7 +43,7 @@ func (ns *NS) DelAltNames(index int, names ...string) error {
 
 // altName is about the link of an index, or of what is said by.
 func (ns *NS) altName(proto, flags int, alt string, index int, by ...*nl.RtAttr) error {
-	req := ns.Request(proto, flags|unix.NLM_F_ACK)
+	req := newRequest(proto, flags|unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
@@ -58,7 +58,7 @@ func (ns *NS) altName(proto, flags int, alt string, index int, by ...*nl.RtAttr)
 
 // AltNames are the link's other names.
 func (l *Link) AltNames() (names []string) {
-	attrs(l.altNames, func(kind uint16, v []byte) {
+	EachAttr(l.altNames, func(kind uint16, v []byte) {
 		if kind == unix.IFLA_ALT_IFNAME {
 			names = append(names, text(v))
 		}
@@ -157,7 +157,7 @@ func (ns *NS) RestoreRoute(index int, s Saved) error {
 		return unix.EINVAL
 	}
 	copy(m[8:], nl.Uint32Attr(u32(m[8:])&unix.RTNH_F_ONLINK)) // the others say how it was
-	attrs(m[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+	EachAttr(m[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
 		if kind == unix.RTA_OIF {
 			copy(v, nl.Uint32Attr(uint32(index)))
 		}
@@ -170,7 +170,7 @@ func (ns *NS) RestoreRoute(index int, s Saved) error {
 }
 
 func (ns *NS) again(proto int, m []byte) error {
-	req := ns.Request(proto, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req := newRequest(proto, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	req.AddRawData(bytes.Clone(m))
 	return ns.tell(req)
 }

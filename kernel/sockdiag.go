@@ -22,7 +22,7 @@ func (ns *NS) Listens(proto byte, host netip.Addr, first, last uint16) (port uin
 		return c.listening(proto, host, first, last)
 	}
 	end, none := append(host.AsSlice(), make([]byte, 16-len(host.AsSlice()))...), make([]byte, 16)
-	ours, theirs := NFTKey(first), []byte{0, 0}
+	ours, theirs := binary.BigEndian.AppendUint16(nil, first), []byte{0, 0}
 	if proto == UDP {
 		// What is the socket's own end for TCP is the peer's for UDP, "for historical reasons".
 		ours, theirs, end, none = theirs, ours, none, end
@@ -141,7 +141,7 @@ func (c *conn) listeners(proto byte, v6 bool, code []byte, each func(Listener)) 
 			n = 16
 		}
 		addr, _ := netip.AddrFromSlice(at[4 : 4+n])
-		only := attr(body[diagMessage:], diagOnly6)
+		only := Attr(body[diagMessage:], diagOnly6)
 		each(Listener{
 			At:    netip.AddrPortFrom(addr, binary.BigEndian.Uint16(at)),
 			Only6: len(only) == 1 && only[0] != 0,

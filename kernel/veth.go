@@ -22,7 +22,7 @@ type VethPair struct {
 // end here as a port of its bridge and up. The other end stays down, for veth refuses to be born up there;
 // so no packet passes before somebody sets it up.
 func (ns *NS) AddVeth(v VethPair) error {
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	req.AddData(msg)
@@ -64,7 +64,7 @@ func full(err error) error {
 // AddBridge makes a bridge, down. With a MAC of its own it does not take one of its ports'. With VLANs, it keeps them
 // apart.
 func (ns *NS) AddBridge(name string, mac net.HardwareAddr, mtu int, vlans bool) error {
-	req := ns.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(attrText(unix.IFLA_IFNAME, name))
 	req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
