@@ -21,58 +21,68 @@ func sections() []string { return []string{here, virtual} }
 
 const intro = `# Performance, side by side with the reference
 
-Written by ` + "`make bench`" + ` and ` + "`make bench-vm`" + `; a measurement of one day on one machine, and no test. Read the ratios:
-all sides are run by the same code, as whole processes, in turn, each in a throw-away host of its own, with a fresh
-network namespace for each container. A time is the sum over the plugins of the chain, from the start of a process to
-its end: median [least..most]. One round that makes the bridge, the chains and the indexes comes first and is not
-counted. State lies on a tmpfs.
+` + "`make bench`" + ` and ` + "`make bench-vm`" + ` wrote this page. It shows the measurement of one day on one machine, and is not a test. Read the
+ratios.
 
-"Ours in one chain" is the same list in one plugin [chain](plugins/chain.md). The floor is a program of one process
-(bench/floor) that does the least that the kernel asks for the same work: it reads no configuration, asks no question,
-and checks nothing. Where more than 20 containers of the reference's are present that have rules of iptables, the
-reference's plugins attach two of them, and the bridge's part of the others; the rules of these are copies of what the
-second one added.
+- The same code runs all sides, as whole processes, in turn. Each side has a throw-away host of its own, and each container a fresh network
+  namespace.
+- A time is the sum over the plugins of the list, from the start of a process to its end: median [least..most].
+- The first round makes the bridge, the chains and the indexes, and is not counted.
+- State is on a tmpfs.
+- "Ours in one chain" is the same list in one plugin [chain](plugins/chain.md).
+- "Floor" is a program of one process (bench/floor). It makes only the kernel requests that the work needs. It reads no
+  configuration, asks nothing, and checks nothing.
+- If more than 20 containers of the reference with iptables rules are present, the reference's plugins attach two of them. For the
+  others they attach only the bridge part; their rules are copies of those of the second container.
 
 `
 
 // growing explains the one cost that grows with the attachments on our side.
-const growing = `A bridge of 1,000 ports costs both sides in the kernel: plugging a port in (1.1 ms at few ports, 2.2 at 1,000: br_add_if,
-where br_port_state_selection and netdev_master_upper_dev_link walk all ports), what IPv6 in the container sends by itself when its
-link comes up, and, with the reference, telling the neighbours of a new address, which is copied to every port, and there received, in
-the sender's time (0.3 ms and 2.8 ms: br_flood, arp_process). We tell only where somebody on the bridge may know another owner of the
-address: host-local's ledger and a record of each bridge (in /run/cni/fairlead/history) prove where nobody has held it since the boot.
-An address of another allocator, one that was asked for by name, one that was held before, a port that is not ours, a bridge that we did
-not make, and leases that another program may have changed: all these are told of as ever. The ports' host-side ends have no IPv6
-with us, or each change of a link would walk their routes (fib6_clean_all).
+const growing = `A bridge of 1,000 ports costs both sides time in the kernel:
+
+- Adding a port takes 1.1 ms with few ports and 2.2 ms with 1,000. br_add_if calls br_port_state_selection and
+  netdev_master_upper_dev_link, which walk all ports.
+- IPv6 in the container sends packets when its link comes up.
+- With the reference, each new address is announced to the neighbours: 0.3 ms and 2.8 ms (br_flood, arp_process). The kernel copies the
+  announcement to every port, and receives it there, in the sender's time.
+
+Fairlead announces an address only if a neighbour may know another owner of it. host-local's leases and a record of each bridge
+(in /run/cni/fairlead/history) prove which addresses nobody has had since the boot. Fairlead always announces in these cases:
+
+- The address comes from another allocator, was requested by name, or was used before.
+- The bridge has a port that Fairlead does not know, or Fairlead did not make the bridge.
+- Another program may have changed the leases.
+
+With Fairlead the host-side interfaces have no IPv6. Otherwise each change of a link would walk their routes (fib6_clean_all).
 
 `
 
-const collecting = `A GC without any valid attachment removes them all; their links stand until then. A reference that is
-not listed has no GC (CNI 1.1.0).
+const collecting = `This is a GC without any valid attachment. It removes all attachments. Their links exist until then. A reference that is not listed has no
+GC (CNI 1.1.0).
 
 `
 
-const throughPorts = `A container answers at a port that the host publishes, to a machine in front of the host. So many
-ports are published in all, and the others before it. A new connection asks the rules; the round trip and the stream are
-of a connection that stands. A backend that this reference does not have is not listed.
+const throughPorts = `A container answers a machine in front of the host at a published port. "Mappings" is how many ports are published in all; the others
+come before this one. A new connection looks up the rules. The round trip and the throughput belong to an established connection. A
+backend that this reference does not have is not listed.
 
 `
 
-const resident = `What the greatest plugin's process of an ADD had in memory at most, in MiB.
+const resident = `The most memory that the largest plugin process of an ADD used, in MiB.
 
 `
 
 // moving explains why host-device cannot be much faster.
-const moving = `The kernel moves a device in one request, in which it waits for all that was freed before to be given back
-(rcu_barrier): 9 ms and more, 16 in the middle, on the machine of the figures above, whoever asks. Both sides of
-host-device ask once for ADD and once for DEL, and that is most of their time.
+const moving = `The kernel moves a device in one request. In it, the kernel waits until everything that was freed before is returned (rcu_barrier):
+9 ms and more, 16 in the middle, on the machine above, for every program. Both sides of host-device send this request once for
+ADD and once for DEL, and most of their time goes there.
 
 `
 
 const emulated = `# In the virtual machine
 
-What few kernels have is measured with Debian's in a virtual machine, whose processor is emulated: everything takes
-several times as long as on a real one, and what computes more than what waits. Read the ratios alone.
+Few kernels have these kinds of links. So the measurement runs on Debian's kernel in a virtual machine with an emulated processor. Everything
+takes several times as long as on a real one, and computing slows down more than waiting. Read only the ratios.
 
 `
 
