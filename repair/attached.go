@@ -293,7 +293,7 @@ func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	a.State = Broken
 	own := func(f resource.Iface) bool { return f.Where == resource.Container && f.Name == a.Owner.IfName }
 	for _, r := range a.want {
-		if l, ok := plan.Unwrap(r).(resource.Linker); ok && slices.ContainsFunc(l.Ifaces(), own) {
+		if slices.ContainsFunc(resource.TraitsOf(r).Ifaces, own) {
 			wrong := sdk.Wrong{Resource: r.String(), Kind: sdk.KindName(r), What: sdk.Lines(r.Verify(ctx, w))}
 			for _, line := range wrong.What {
 				a.broken(fmt.Errorf("%v: %s", r, line))

@@ -9,7 +9,7 @@ import (
 )
 
 // Whatever a plugin of ours has in the packet filter, of whichever variant, is back after all of it was flushed. A
-// kind that does not say that it is a resource.PacketRule is found here.
+// kind whose resource.Traits do not say what its rules do is found here.
 //
 // clause: P14 P15
 func TestEveryKindIsRestored(t *testing.T) {

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -93,23 +92,6 @@ func (w Where) Namespace(k *kernel.World) (*kernel.NS, error) {
 	return ns, nil
 }
 
-// An Iface is a link that a resource makes or uses and that belongs into an ADD's result, in the order
-// of the plan.
-type Iface struct {
-	Where  Where
-	Name   string
-	Unseen bool // the kernel has no link for it: a program in user space drives its device
-}
-
-// A Linker is a resource that has links to show in the result.
-type Linker interface{ Ifaces() []Iface }
-
-// A Teller is a resource that changes what the result says beyond links, their MAC and MTU: of the container's
-// interface, as its socketPath and its pciID, or what a chained plugin was asked to change of it; or of name servers.
-type Teller interface {
-	Tell(*kernel.World, *spec.Result) error
-}
-
 // InContainer is the container's interface of that name in a result; nil where none is listed.
 func InContainer(res *spec.Result, name string) *spec.Interface {
 	for i := range res.Interfaces {
@@ -119,21 +101,6 @@ func InContainer(res *spec.Result, name string) *spec.Interface {
 	}
 	return nil
 }
-
-// A Finaler is a resource of the container's interface that a later plugin of the list may change (clause P16). Final
-// is the resource as the final result describes the interface; a field that it does not say is no opinion.
-type Finaler interface {
-	Final(spec.Interface) plan.Resource
-}
-
-// A Prober is a resource that needs what a kernel may lack, such as a kind of links. Possible makes nothing.
-type Prober interface {
-	Possible(*kernel.World) error
-}
-
-// A Clearer is a resource that may make nothing, and only take away what an earlier configuration wanted. A plan need
-// not name it then.
-type Clearer interface{ Clears() bool }
 
 // DecodeRecords reads records of a Store, by owner. What is torn counts as none.
 func DecodeRecords[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]byte]T, error) {

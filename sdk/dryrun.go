@@ -17,17 +17,12 @@ import (
 // LinksOf are the links on the host that the plugins have listed when want is there: known, and those of want.
 func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 	for _, r := range want {
-		r = plan.Unwrap(r)
-		l, ok := r.(resource.Linker)
-		if !ok {
-			continue
-		}
-		for _, f := range l.Ifaces() {
+		for _, f := range resource.TraitsOf(r).Ifaces {
 			if f.Where != resource.Host {
 				continue
 			}
 			is := HostLink{Name: f.Name}
-			switch r := r.(type) {
+			switch r := plan.Unwrap(r).(type) {
 			case link.Bridge, network.TransientBridge:
 				is.Kind = "bridge"
 			case link.VLANGateway:
@@ -52,10 +47,7 @@ func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 }
 
 // Clears reports whether a resource would make nothing, and only take away what an earlier configuration wanted.
-func Clears(r plan.Resource) bool {
-	c, ok := plan.Unwrap(r).(resource.Clearer)
-	return ok && c.Clears()
-}
+func Clears(r plan.Resource) bool { return resource.TraitsOf(r).Clears }
 
 // Unmet is what a configuration requires of the host and of its kernel and is not there; nothing of it is changed.
 func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) error {

@@ -52,8 +52,11 @@ func (l lamp) Remove(_ context.Context, w *kernel.World) error {
 	return resource.ExceptNoLink(err)
 }
 
-// Mend implements resource.Mender: `fairlead repair` makes good what is wrong on the host while the container lives.
-func (l lamp) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+// Traits implements resource.Describer: what more is to be known of it. Here that `fairlead repair` makes good what is
+// wrong on the host while the container lives.
+func (l lamp) Traits() resource.Traits { return resource.Traits{Mend: l.mend} }
+
+func (l lamp) mend(ctx context.Context, w *kernel.World) (bool, error) {
 	if err := l.Remove(ctx, w); err != nil {
 		return false, err
 	}

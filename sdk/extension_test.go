@@ -48,15 +48,15 @@ func (m mark) Verify(context.Context, *kernel.World) error {
 
 type closing struct{ mark }
 
-func (closing) Effect() resource.Effect { return resource.Closes }
+func (closing) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
 
 type opening struct{ mark }
 
-func (opening) Effect() resource.Effect { return resource.Opens }
+func (opening) Traits() resource.Traits { return resource.Traits{Effect: resource.Opens} }
 
 type mending struct{ mark }
 
-func (m mending) Mend(ctx context.Context, w *kernel.World) (bool, error) { return m.Ensure(ctx, w) }
+func (m mending) Traits() resource.Traits { return resource.Traits{Mend: m.Ensure} }
 
 // markPlugin wants a resource of each sort that repair knows, and one that it does not mend.
 func markPlugin() sdk.Plugin {

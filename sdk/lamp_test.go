@@ -75,7 +75,7 @@ type (
 func (leaking) Remove(context.Context, *kernel.World) error { return nil }
 func (blind) Verify(context.Context, *kernel.World) error   { return nil }
 
-func (r restless) Ensure(ctx context.Context, w *kernel.World) (bool, error) { return r.Mend(ctx, w) }
+func (r restless) Ensure(ctx context.Context, w *kernel.World) (bool, error) { return r.mend(ctx, w) }
 
 func (forgetful) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) { return nil, nil }
 

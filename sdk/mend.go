@@ -10,7 +10,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/sysctl"
 )
 
 // A Wrong is a resource that is not as it should be.
@@ -37,8 +36,8 @@ type Mending struct {
 // wrong says that by what a dry run would mend, and what it would not.
 func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (changed bool, wrong []Wrong, err error) {
 	_, rule := EffectOf(r)
-	mender, can := plan.Unwrap(r).(resource.Mender)
-	can = can && len(plan.Plan{r}.Required()) == 0
+	is := resource.TraitsOf(r)
+	can := is.Mend != nil && len(plan.Plan{r}.Required()) == 0
 	switch {
 	case m.DryRun || !rule && !can:
 		err = r.Verify(ctx, w)
@@ -49,7 +48,7 @@ func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (ch
 			if m.Before != nil {
 				m.Before()
 			}
-			if changed, err = mender.Mend(ctx, w); err == nil {
+			if changed, err = is.Mend(ctx, w); err == nil {
 				err = r.Verify(ctx, w)
 			}
 			m.Mended = m.Mended || changed
@@ -58,21 +57,19 @@ func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (ch
 	if err == nil {
 		return changed, nil, nil
 	}
-	_, follows := plan.Unwrap(r).(resource.Follower)
-	hopeless := Wrong{Resource: r.String(), Kind: KindName(r), Rule: rule, Follows: follows}
+	hopeless := Wrong{Resource: r.String(), Kind: KindName(r), Rule: rule, Follows: is.Follows}
 	mends := hopeless
 	mends.Mends = true
-	_, link := plan.Unwrap(r).(resource.Linker)
 	for _, e := range parts(err) {
 		line := e.Error()
 		if slices.Contains(mends.What, line) || slices.Contains(hopeless.What, line) {
 			continue
 		}
-		would := (rule || can && !inContainer(r, line)) && !errors.As(e, new(resource.Beyond))
+		would := (rule || can && !strings.Contains(line, "cont/")) && !errors.As(e, new(resource.Beyond))
 		switch {
-		case follows:
+		case is.Follows:
 			would = m.linksMend && !m.linksStay
-		case link:
+		case len(is.Ifaces) > 0:
 			m.linksMend, m.linksStay = m.linksMend || would, m.linksStay || !would
 		}
 		if m.DryRun && would {
@@ -92,8 +89,8 @@ func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (ch
 // EffectOf is when a resource of a plan is repaired, and whether it is of the packet filter. What is none of its
 // rules is mended after all of them.
 func EffectOf(p plan.Resource) (e resource.Effect, rule bool) {
-	if f, ok := plan.Unwrap(p).(resource.PacketRule); ok {
-		return f.Effect(), true
+	if e = resource.TraitsOf(p).Effect; e != resource.NoRule {
+		return e, true
 	}
 	return resource.Opens, false
 }
@@ -102,12 +99,6 @@ func EffectOf(p plan.Resource) (e resource.Effect, rule bool) {
 func KindName(r plan.Resource) string {
 	name := fmt.Sprintf("%T", plan.Unwrap(r))
 	return name[strings.LastIndexByte(name, '.')+1:]
-}
-
-// inContainer reports whether what is wrong with a Mender is wrong in the container, which none mends.
-func inContainer(r plan.Resource, line string) bool {
-	s, ok := plan.Unwrap(r).(sysctl.Sysctl)
-	return ok && s.Where != resource.Host || strings.Contains(line, "cont/")
 }
 
 // Lines are the lines of an error: one for each error that it joins.

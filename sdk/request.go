@@ -172,8 +172,12 @@ func (r *Request) final(p plan.Plan) plan.Plan {
 		return p
 	}
 	for n, res := range p {
-		if f, ok := res.(resource.Finaler); ok {
-			p[n] = f.Final(r.Prev.Interfaces[i])
+		d, ok := res.(resource.Describer) // not what is shared, or somebody else's
+		if !ok {
+			continue
+		}
+		if final := d.Traits().Final; final != nil {
+			p[n] = final(r.Prev.Interfaces[i])
 		}
 	}
 	return p

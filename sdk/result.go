@@ -103,11 +103,9 @@ func (c *call) listLinks(res *spec.Result, want plan.Plan) (own int, link string
 func ifaces(p plan.Plan) iter.Seq[resource.Iface] {
 	return func(yield func(resource.Iface) bool) {
 		for _, r := range p {
-			if l, ok := plan.Unwrap(r).(resource.Linker); ok {
-				for _, f := range l.Ifaces() {
-					if !yield(f) {
-						return
-					}
+			for _, f := range resource.TraitsOf(r).Ifaces {
+				if !yield(f) {
+					return
 				}
 			}
 		}
@@ -135,8 +133,8 @@ func (c *call) retell(res *spec.Result, want plan.Plan) error {
 // tell has each resource write into the result what it knows beyond its links.
 func (c *call) tell(res *spec.Result, want plan.Plan) error {
 	for _, r := range want {
-		if t, ok := plan.Unwrap(r).(resource.Teller); ok {
-			if err := t.Tell(c.w, res); err != nil {
+		if tell := resource.TraitsOf(r).Tell; tell != nil {
+			if err := tell(c.w, res); err != nil {
 				return err
 			}
 		}

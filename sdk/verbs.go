@@ -309,8 +309,8 @@ func (c *call) status(ctx context.Context) error {
 // possible says what the kernel lacks that a plan needs.
 func possible(w *kernel.World, want plan.Plan) error {
 	for _, r := range want {
-		if p, ok := plan.Unwrap(r).(resource.Prober); ok {
-			if err := p.Possible(w); err != nil {
+		if possible := resource.TraitsOf(r).Possible; possible != nil {
+			if err := possible(w); err != nil {
 				return err
 			}
 		}

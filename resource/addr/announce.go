@@ -215,5 +215,5 @@ func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Follows implements resource.Follower: what is not operational is so again once the links are up.
-func (Announce) Follows() {}
+// Traits implements resource.Describer: what is not operational is so again once the links are up.
+func (Announce) Traits() resource.Traits { return resource.Traits{Follows: true} }

@@ -156,5 +156,5 @@ func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 	return errors.New("is missing")
 }
 
-// Mend implements resource.Mender.
-func (g Gateway) Mend(ctx context.Context, w *kernel.World) (bool, error) { return g.Ensure(ctx, w) }
+// Traits implements resource.Describer.
+func (g Gateway) Traits() resource.Traits { return resource.Traits{Mend: g.Ensure} }

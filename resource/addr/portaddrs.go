@@ -151,5 +151,5 @@ func (p PortAddrs) warn(a netip.Addr, l *kernel.Link) {
 // Verify implements plan.Resource. A port of an earlier version says nothing, and that is no drift.
 func (p PortAddrs) Verify(context.Context, *kernel.World) error { return nil }
 
-// Mend implements resource.Mender: the port of a container that lives says what it has, where nobody else does.
-func (p PortAddrs) Mend(ctx context.Context, w *kernel.World) (bool, error) { return p.Ensure(ctx, w) }
+// Traits implements resource.Describer. The port of a container that lives says what it has, where nobody else does.
+func (p PortAddrs) Traits() resource.Traits { return resource.Traits{Mend: p.Ensure} }

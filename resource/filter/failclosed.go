@@ -31,18 +31,20 @@ type FailClosed struct {
 }
 
 func (c FailClosed) String() string {
-	if c.Clears() {
+	if c.clears() {
 		return "rule prohibit"
 	}
 	return resource.Line("rule", resource.Opt("iif", c.Link), resource.Prefixes("to", networks(c.Subnets)),
 		fmt.Sprintf("fwmark 0/%#x", decidedMark), "prohibit", resource.Opt("policy", c.Policy))
 }
 
-// Clears implements resource.Clearer: other policies need no rules.
-func (c FailClosed) Clears() bool { return c.Policy != PolicyIsolated && c.Policy != PolicyStrict }
+// Traits implements resource.Describer. The rules survive a flush, and the marks that lift them do not.
+func (c FailClosed) Traits() resource.Traits {
+	return resource.Traits{Effect: resource.Opens, Clears: c.clears()}
+}
 
-// Effect implements resource.PacketRule: the rules survive a flush, and the marks that lift them do not.
-func (FailClosed) Effect() resource.Effect { return resource.Opens }
+// clears reports whether the policy is one of those that need no rules.
+func (c FailClosed) clears() bool { return c.Policy != PolicyIsolated && c.Policy != PolicyStrict }
 
 // The priorities of the rules, before that of the main table, and the table of the subnets that no closed link may
 // reach.
@@ -188,7 +190,7 @@ func (c FailClosed) on(w *kernel.World) (want, have prohibitions, err error) {
 		return want, have, err
 	}
 	tag := failClosedTag(o, kind)
-	if have, err = standingProhibitions(w, tag); err != nil || c.Clears() {
+	if have, err = standingProhibitions(w, tag); err != nil || c.clears() {
 		return want, have, err
 	}
 	var subnets []netip.Prefix // with those of others behind the link

@@ -154,8 +154,8 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 	return w.Store.Delete(forwardRecord, f.Owner)
 }
 
-// Effect implements resource.PacketRule.
-func (Forward) Effect() resource.Effect { return resource.Opens }
+// Traits implements resource.Describer.
+func (Forward) Traits() resource.Traits { return resource.Traits{Effect: resource.Opens} }
 
 // warn names the chains of others that may drop the container's packets and that no accept of ours lifts. They are no
 // error, nor drift: whether they do drop them takes more than a look to know.

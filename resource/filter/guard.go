@@ -20,16 +20,12 @@ func Reconsider(ctx context.Context, w *kernel.World) error {
 
 // NeedsGuard reports whether a resource has something in our tables: others' are no concern of Guard's.
 func NeedsGuard(r plan.Resource) bool {
-	switch r := plan.Unwrap(r).(type) {
+	switch plan.Unwrap(r).(type) {
 	case Forward, IPTIngressPolicy:
 		return false
-	case resource.Clearer:
-		_, rule := r.(resource.PacketRule)
-		return rule && !r.Clears()
-	case resource.PacketRule:
-		return true
 	}
-	return false
+	is := resource.TraitsOf(r)
+	return is.Effect != resource.NoRule && !is.Clears
 }
 
 // Guard is a repair's first act where anybody needs it. It makes what always stands in our tables, in which nothing

@@ -476,8 +476,8 @@ func stands(w *kernel.World, link string, used bool) (bool, error) {
 	return slices.ContainsFunc(links, func(p *kernel.Link) bool { return p.Master == l.Index && !hostsOwn(links, p) }), err
 }
 
-// Effect implements resource.PacketRule.
-func (IngressPolicy) Effect() resource.Effect { return resource.Closes }
+// Traits implements resource.Describer.
+func (IngressPolicy) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
 
-// Effect implements resource.PacketRule.
-func (IsolatedPort) Effect() resource.Effect { return resource.Closes }
+// Traits implements resource.Describer.
+func (IsolatedPort) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }

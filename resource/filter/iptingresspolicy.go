@@ -30,8 +30,8 @@ func (i IPTIngressPolicy) String() string {
 		resource.Flag("ip", i.V4), resource.Flag("ip6", i.V6))
 }
 
-// Effect implements resource.PacketRule.
-func (IPTIngressPolicy) Effect() resource.Effect { return resource.Closes }
+// Traits implements resource.Describer.
+func (IPTIngressPolicy) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
 
 // The reference has the first two chains. In the third a strict network meets all that are known; in the fourth new
 // connections are asked in whose name they are; in the fifth stands what must not be in an open network's.

@@ -160,5 +160,5 @@ func networks(list []netip.Prefix) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// Effect implements resource.PacketRule.
-func (Masquerade) Effect() resource.Effect { return resource.Opens }
+// Traits implements resource.Describer.
+func (Masquerade) Traits() resource.Traits { return resource.Traits{Effect: resource.Opens} }

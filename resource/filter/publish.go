@@ -42,8 +42,11 @@ func (p Publish) String() string {
 			strings.Join(p.Conditions6, " ")))
 }
 
-// Clears implements resource.Clearer: nothing is to be published.
-func (p Publish) Clears() bool { return len(p.Ports) == 0 }
+// Traits implements resource.Describer. What is published to some only lets these in with the transaction that publishes
+// it.
+func (p Publish) Traits() resource.Traits {
+	return resource.Traits{Effect: resource.Opens, Clears: len(p.Ports) == 0}
+}
 
 // published is what a Publish comes to in the table.
 type published struct {
@@ -218,7 +221,3 @@ func (p Publish) Verify(ctx context.Context, w *kernel.World) error {
 func (p Publish) Remove(ctx context.Context, w *kernel.World) error {
 	return PublishKind().Remove(ctx, w, plan.TagOf(p.Owner))
 }
-
-// Effect implements resource.PacketRule. What is published to some only lets these in with the transaction that
-// publishes it.
-func (Publish) Effect() resource.Effect { return resource.Opens }

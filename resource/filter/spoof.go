@@ -10,14 +10,16 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Final implements resource.Finaler: frames with another address than the container's are what it drops.
-func (s SpoofCheck) Final(f spec.Interface) plan.Resource {
+// final is s as the final result has it: frames with another address than the container's are what it drops.
+func (s SpoofCheck) final(f spec.Interface) plan.Resource {
 	s.MAC = f.MAC
 	return s
 }
 
-// Effect implements resource.PacketRule.
-func (SpoofCheck) Effect() resource.Effect { return resource.Closes }
+// Traits implements resource.Describer.
+func (s SpoofCheck) Traits() resource.Traits {
+	return resource.Traits{Effect: resource.Closes, Final: s.final}
+}
 
 // A SpoofCheck drops what comes in by Link, the host end of a container on a bridge, under another source
 // address than MAC.

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Final implements resource.Finaler.
-func (h HostDevice) Final(f spec.Interface) plan.Resource {
+func (h HostDevice) final(f spec.Interface) plan.Resource {
 	h.MAC, h.MTU = f.MAC, f.MTU
 	return h
 }
@@ -40,13 +39,16 @@ func (h HostDevice) String() string {
 		resource.Opt("address", resource.MACText(h.MAC)))
 }
 
-// Ifaces implements resource.Linker.
-func (h HostDevice) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Container, Name: h.Name}}
+// Traits implements resource.Describer.
+func (h HostDevice) Traits() resource.Traits {
+	return resource.Traits{
+		Ifaces: []resource.Iface{{Where: resource.Container, Name: h.Name}},
+		Tell:   h.tell, Final: h.final,
+	}
 }
 
-// Tell implements resource.Teller.
-func (h HostDevice) Tell(w *kernel.World, res *spec.Result) error {
+// tell says the PCI address.
+func (h HostDevice) tell(w *kernel.World, res *spec.Result) error {
 	r, known, err := recallDevice(w, h.Owner)
 	if f := resource.InContainer(res, h.Name); f != nil && known && r.Dir != "" {
 		f.PciID = pciID(r.Dir)
@@ -271,13 +273,16 @@ func (u UserspaceDevice) String() string {
 	return resource.Line("device", u.ID, "for user space as cont/"+u.Name)
 }
 
-// Ifaces implements resource.Linker.
-func (u UserspaceDevice) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Container, Name: u.Name, Unseen: true}}
+// Traits implements resource.Describer.
+func (u UserspaceDevice) Traits() resource.Traits {
+	return resource.Traits{
+		Ifaces: []resource.Iface{{Where: resource.Container, Name: u.Name, Unseen: true}},
+		Tell:   u.tell,
+	}
 }
 
-// Tell implements resource.Teller.
-func (u UserspaceDevice) Tell(_ *kernel.World, res *spec.Result) error {
+// tell says the PCI address.
+func (u UserspaceDevice) tell(_ *kernel.World, res *spec.Result) error {
 	if f := resource.InContainer(res, u.Name); f != nil {
 		f.PciID = u.ID
 	}

@@ -30,13 +30,15 @@ func (b Bridge) String() string {
 			b.VLANs && b.Switch))
 }
 
-// Ifaces implements resource.Linker.
-func (b Bridge) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Host, Name: b.Name}}
+// Traits implements resource.Describer.
+func (b Bridge) Traits() resource.Traits {
+	return resource.Traits{
+		Ifaces:   []resource.Iface{{Where: resource.Host, Name: b.Name}},
+		Possible: b.possible, Mend: b.Ensure,
+	}
 }
 
-// Possible implements resource.Prober.
-func (b Bridge) Possible(w *kernel.World) error {
+func (b Bridge) possible(w *kernel.World) error {
 	if !b.VLANs {
 		return nil
 	}
@@ -166,6 +168,3 @@ func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	return d.Err()
 }
-
-// Mend implements resource.Mender.
-func (b Bridge) Mend(ctx context.Context, w *kernel.World) (bool, error) { return b.Ensure(ctx, w) }

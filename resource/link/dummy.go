@@ -23,13 +23,13 @@ func (d Dummy) String() string {
 		resource.Opt("address", resource.MACText(d.MAC)), resource.Flag("down", d.Down))
 }
 
-// Ifaces implements resource.Linker.
-func (d Dummy) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Container, Name: d.Name}}
+// Traits implements resource.Describer.
+func (d Dummy) Traits() resource.Traits {
+	return resource.Traits{
+		Ifaces:   []resource.Iface{{Where: resource.Container, Name: d.Name}},
+		Possible: resource.KindPossible("dummy"), Final: d.final,
+	}
 }
-
-// Possible implements resource.Prober.
-func (Dummy) Possible(w *kernel.World) error { return w.Host.NoKind("dummy") }
 
 // Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
 func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

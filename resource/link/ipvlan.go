@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/resource"
 )
 
 // An IPvlan is a link of the container that shares its master's MAC address: who a packet is for is told by its IP
@@ -38,8 +39,10 @@ func (i IPvlan) flag() string {
 
 func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.flag()) }
 
-// Possible implements resource.Prober.
-func (IPvlan) Possible(w *kernel.World) error { return w.Host.NoKind("ipvlan") }
+// Traits implements resource.Describer.
+func (i IPvlan) Traits() resource.Traits {
+	return resource.Traits{Ifaces: i.ifaces(), Possible: resource.KindPossible("ipvlan"), Final: i.final}
+}
 
 // Ensure implements plan.Resource.
 func (i IPvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

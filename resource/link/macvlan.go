@@ -64,8 +64,15 @@ func (m Macvlan) tapIndex() int {
 	}
 }
 
-// Tell implements resource.Teller: a macvtap's socketPath.
-func (m Macvlan) Tell(w *kernel.World, res *spec.Result) error {
+// Traits implements resource.Describer.
+func (m Macvlan) Traits() resource.Traits {
+	return resource.Traits{
+		Ifaces: m.ifaces(), Possible: resource.KindPossible(m.kind()), Tell: m.tell, Final: m.final,
+	}
+}
+
+// tell says a macvtap's socketPath.
+func (m Macvlan) tell(w *kernel.World, res *spec.Result) error {
 	f := resource.InContainer(res, m.Name)
 	if !m.Tap || f == nil {
 		return nil
@@ -74,9 +81,6 @@ func (m Macvlan) Tell(w *kernel.World, res *spec.Result) error {
 	f.SocketPath = tapFile(index)
 	return err
 }
-
-// Possible implements resource.Prober.
-func (m Macvlan) Possible(w *kernel.World) error { return w.Host.NoKind(m.kind()) }
 
 // Ensure implements plan.Resource.
 func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

@@ -375,7 +375,7 @@ func TestMacvtapFile(t *testing.T) {
 		}
 		res := &spec.Result{Interfaces: []spec.Interface{{Name: "eth0", Sandbox: w.Container.Path}}}
 		f := &res.Interfaces[0]
-		if err := m.Tell(w, res); err != nil || f.SocketPath != "/dev/tap"+strconv.Itoa(l.Index) || l.Index < 1<<30 {
+		if err := m.Traits().Tell(w, res); err != nil || f.SocketPath != "/dev/tap"+strconv.Itoa(l.Index) || l.Index < 1<<30 {
 			t.Errorf("%s of the link #%d: %v", f.SocketPath, l.Index, err)
 		}
 		if _, err := os.Lstat(f.SocketPath); err != nil {

@@ -46,9 +46,9 @@ func (p Port) String() string {
 		resource.Flag("isolated on", p.Isolated), p.VLANs.String())
 }
 
-// Ifaces implements resource.Linker.
-func (p Port) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Host, Name: p.Link}}
+// Traits implements resource.Describer.
+func (p Port) Traits() resource.Traits {
+	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: p.Link}}, Mend: p.Ensure}
 }
 
 // ports is what is remembered of an attachment's ports: link → bridge. DEL knows neither.
@@ -216,9 +216,6 @@ func masterName(w *kernel.World, l *kernel.Link) string {
 	}
 	return m.Name
 }
-
-// Mend implements resource.Mender.
-func (p Port) Mend(ctx context.Context, w *kernel.World) (bool, error) { return p.Ensure(ctx, w) }
 
 // A BridgeMaker is a resource that makes a bridge, also for whoever holds a share of its BridgeLock.
 type BridgeMaker interface {

@@ -194,9 +194,9 @@ func (g VLANGateway) String() string {
 		g.vlans().String())
 }
 
-// Ifaces implements resource.Linker.
-func (g VLANGateway) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Host, Name: g.Name()}}
+// Traits implements resource.Describer.
+func (g VLANGateway) Traits() resource.Traits {
+	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: g.Name()}}, Mend: g.Ensure}
 }
 
 // Ensure implements plan.Resource. Under a lock: of two that come at once, the second must not find it half made.
@@ -332,9 +332,4 @@ func Ranges(list []kernel.PortVLAN, native uint16) (joined []kernel.PortVLAN) {
 		joined = extend(joined, kernel.PortVLAN{First: id, Last: id})
 	}
 	return joined
-}
-
-// Mend implements resource.Mender.
-func (g VLANGateway) Mend(ctx context.Context, w *kernel.World) (bool, error) {
-	return g.Ensure(ctx, w)
 }

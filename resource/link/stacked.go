@@ -38,8 +38,8 @@ func (s Stacked) words(kind string, own ...string) string {
 		resource.Opt("mtu", s.MTU), resource.Opt("address", resource.MACText(s.MAC)), resource.Flag("down", s.Down))
 }
 
-// Ifaces implements resource.Linker.
-func (s Stacked) Ifaces() []resource.Iface {
+// ifaces is the link itself, in the container.
+func (s Stacked) ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: s.Name}}
 }
 

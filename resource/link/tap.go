@@ -43,9 +43,9 @@ func number(name string, n *uint32) string {
 	return name + " " + strconv.FormatUint(uint64(*n), 10)
 }
 
-// Ifaces implements resource.Linker.
-func (t Tap) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Container, Name: t.Name}}
+// Traits implements resource.Describer.
+func (t Tap) Traits() resource.Traits {
+	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Container, Name: t.Name}}, Final: t.final}
 }
 
 // Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).

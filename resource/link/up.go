@@ -45,8 +45,10 @@ type Up struct {
 
 func (u Up) String() string { return "link " + u.Where.String() + u.Link + " up" }
 
-// Ifaces implements resource.Linker.
-func (u Up) Ifaces() []resource.Iface { return []resource.Iface{{Where: u.Where, Name: u.Link}} }
+// Traits implements resource.Describer.
+func (u Up) Traits() resource.Traits {
+	return resource.Traits{Ifaces: []resource.Iface{{Where: u.Where, Name: u.Link}}}
+}
 
 // Ensure implements plan.Resource.
 func (u Up) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

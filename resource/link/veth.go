@@ -40,9 +40,12 @@ func (v Veth) String() string {
 		resource.Flag("hairpin on", v.Hairpin), resource.Flag("isolated on", v.Isolated), v.VLANs.String())
 }
 
-// Ifaces implements resource.Linker.
-func (v Veth) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Host, Name: v.Host}, {Where: resource.Container, Name: v.Name}}
+// Traits implements resource.Describer.
+func (v Veth) Traits() resource.Traits {
+	return resource.Traits{
+		Ifaces: []resource.Iface{{Where: resource.Host, Name: v.Host}, {Where: resource.Container, Name: v.Name}},
+		Final:  v.final, Mend: v.mend,
+	}
 }
 
 // Ensure implements plan.Resource. A link called Name in the container is always an error, even if it is

@@ -265,7 +265,7 @@ func TestPortNeedsNoIPv6(t *testing.T) {
 			if err := v.Verify(t.Context(), w); err != nil {
 				t.Errorf("with master %q, verify of disable_ipv6=%s: %v", master, state, err)
 			}
-			if changed, err := v.Mend(t.Context(), w); changed || err != nil {
+			if changed, err := v.Traits().Mend(t.Context(), w); changed || err != nil {
 				t.Errorf("with master %q, mend of disable_ipv6=%s: changed %v, error %v", master, state, changed, err)
 			}
 			if got := contract.Sysctl(t, w.Host, key); got != state {

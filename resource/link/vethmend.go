@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Mend implements resource.Mender: the host's end of a pair that lives is up, has its address, and is a port of its
-// bridge as it was made, unless it is another's by now.
-func (v Veth) Mend(ctx context.Context, w *kernel.World) (changed bool, err error) {
+// mend has the host's end of a pair that lives up, with its address, and as a port of its bridge as it was made, unless
+// it is another's by now.
+func (v Veth) mend(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	h, err := w.Host.Link(v.Host)
 	if err != nil || h.Kind != "veth" || !resource.Owned(h, v.Owner) {
 		return false, resource.ExceptNoLink(err) // Verify says what became of it

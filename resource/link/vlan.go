@@ -35,8 +35,10 @@ func (v VLAN) String() string {
 	return v.words("vlan", "protocol "+v.protocol(), resource.Opt("id", v.ID))
 }
 
-// Possible implements resource.Prober.
-func (VLAN) Possible(w *kernel.World) error { return w.Host.NoKind("vlan") }
+// Traits implements resource.Describer.
+func (v VLAN) Traits() resource.Traits {
+	return resource.Traits{Ifaces: v.ifaces(), Possible: resource.KindPossible("vlan"), Final: v.final}
+}
 
 // Ensure implements plan.Resource.
 func (v VLAN) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -168,9 +169,11 @@ func (n Names) Remove(_ context.Context, w *kernel.World) error {
 	return w.Store.Delete(Kept, n.Owner)
 }
 
-// Tell implements resource.Teller: the container asks the host's addresses, and completes names by the domain
-// first.
-func (n Names) Tell(w *kernel.World, res *spec.Result) error {
+// Traits implements resource.Describer.
+func (n Names) Traits() resource.Traits { return resource.Traits{Tell: n.tell} }
+
+// tell has the container ask the host's addresses, and complete names by the domain first.
+func (n Names) tell(w *kernel.World, res *spec.Result) error {
 	dns := &res.DNS
 	servers, err := n.servers(w)
 	if err != nil {

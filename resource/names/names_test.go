@@ -131,7 +131,7 @@ func TestNames(t *testing.T) {
 	}
 	res := &spec.Result{DNS: spec.DNS{Search: []string{"other"}, Nameservers: []string{"192.0.2.53"}}}
 	// the host has one of the two
-	if err := n.Tell(w, res); err != nil || fmt.Sprint(res.DNS) != "{[10.1.0.1]  [test other] []}" {
+	if err := n.Traits().Tell(w, res); err != nil || fmt.Sprint(res.DNS) != "{[10.1.0.1]  [test other] []}" {
 		t.Errorf("%v, %v", res.DNS, err)
 	}
 

@@ -114,9 +114,11 @@ func (t TransientBridge) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Mend implements resource.Mender.
-func (t TransientBridge) Mend(ctx context.Context, w *kernel.World) (bool, error) {
-	return t.Ensure(ctx, w)
+// Traits implements resource.Describer.
+func (t TransientBridge) Traits() resource.Traits {
+	traits := t.Bridge.Traits()
+	traits.Mend = t.Ensure
+	return traits
 }
 
 // Remove implements plan.Remover. Of several who remove their ports at once, the one who is last finds it empty.

@@ -41,8 +41,8 @@ func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	return changed, err
 }
 
-// Mend implements resource.Mender.
-func (b Bridge) Mend(ctx context.Context, w *kernel.World) (bool, error) { return b.Ensure(ctx, w) }
+// Traits implements resource.Describer.
+func (b Bridge) Traits() resource.Traits { return resource.Traits{Mend: b.Ensure} }
 
 // find is the bridge's row, or nil.
 func (b Bridge) find(ctx context.Context, c *ovsdb.Conn) (ovsdb.Row, error) {

@@ -127,8 +127,8 @@ func (t Tunnels) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	return changed, err
 }
 
-// Mend implements resource.Mender: it makes the tunnels that are missing.
-func (t Tunnels) Mend(ctx context.Context, w *kernel.World) (bool, error) { return t.Ensure(ctx, w) }
+// Traits implements resource.Describer. Repair makes the tunnels that are missing.
+func (t Tunnels) Traits() resource.Traits { return resource.Traits{Mend: t.Ensure} }
 
 // alone refuses to join two overlays, which a bridge does whose VLANs do not keep them apart.
 func (t Tunnels) alone(rows []ovsdb.Row) error {

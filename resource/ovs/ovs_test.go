@@ -175,7 +175,7 @@ func TestMend(t *testing.T) {
 	vlans := ovs.VLANs{Tag: 7}
 	port := ovs.Port{DB: db, Owner: owner("c1"), Bridge: "ovs0", Link: "a0", VLANs: vlans,
 		Limits: ovs.Limits{Shaping: 1_000_000}, Overlay: overlay}
-	want := []resource.Mender{ovs.Bridge{DB: db, Name: "ovs0", Datapath: "netdev"}, port,
+	want := []resource.Describer{ovs.Bridge{DB: db, Name: "ovs0", Datapath: "netdev"}, port,
 		ovs.Tunnels{DB: db, Bridge: "ovs0", Overlay: overlay, VLANs: vlans}}
 	for _, r := range want {
 		if _, err := r.Ensure(ctx, w); err != nil {
@@ -189,7 +189,7 @@ func TestMend(t *testing.T) {
 			if r.Verify(ctx, w) == nil {
 				continue
 			}
-			if changed, err := r.Mend(ctx, w); err != nil || !changed {
+			if changed, err := r.Traits().Mend(ctx, w); err != nil || !changed {
 				t.Errorf("%s: mend %v: changed %v, %v", ctl, r, changed, err)
 			}
 			if err := r.Verify(ctx, w); err != nil {
@@ -202,7 +202,7 @@ func TestMend(t *testing.T) {
 	}
 	nstest.Run(t, "ip", "link", "del", "a0")
 	before := rows(t, o, w)
-	if changed, err := port.Mend(ctx, w); !errors.Is(err, kernel.ErrNoLink) || changed || rows(t, o, w) != before {
+	if changed, err := port.Traits().Mend(ctx, w); !errors.Is(err, kernel.ErrNoLink) || changed || rows(t, o, w) != before {
 		t.Errorf("without its link: changed %v, %v", changed, err)
 	}
 }

@@ -216,8 +216,11 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 	})
 }
 
-// Mend implements resource.Mender: the rows are made anew. It makes none for a link that does not exist.
-func (p Port) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+// Traits implements resource.Describer.
+func (p Port) Traits() resource.Traits { return resource.Traits{Mend: p.mend} }
+
+// mend makes the rows anew. It makes none for a link that does not exist.
+func (p Port) mend(ctx context.Context, w *kernel.World) (bool, error) {
 	if _, err := w.Host.Link(p.Link); err != nil {
 		return false, err
 	}

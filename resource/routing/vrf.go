@@ -71,8 +71,8 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 	return member{NS: id, Path: ns.Path, Link: v.Owner.IfName}, false, known, err
 }
 
-// Possible implements resource.Prober.
-func (VRF) Possible(w *kernel.World) error { return w.Host.NoKind("vrf") }
+// Traits implements resource.Describer.
+func (VRF) Traits() resource.Traits { return resource.Traits{Possible: resource.KindPossible("vrf")} }
 
 // Ensure implements plan.Resource.
 func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {

@@ -23,9 +23,9 @@ func (i IFB) String() string {
 	return resource.Line("link "+i.Where.String()+ifbName(i.Owner), "type ifb", resource.Opt("for", i.For))
 }
 
-// Ifaces implements resource.Linker.
-func (i IFB) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}
+// Traits implements resource.Describer.
+func (i IFB) Traits() resource.Traits {
+	return resource.Traits{Ifaces: []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}, Mend: i.mend}
 }
 
 // ifbName is the name of an owner's ifb, so that two interfaces of one container have two.
@@ -75,8 +75,7 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-// Mend implements resource.Mender.
-func (i IFB) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+func (i IFB) mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, i.Where, i)
 }
 

@@ -26,8 +26,8 @@ func (n NoLimit) String() string {
 	return "qdisc dev " + n.Where.String() + n.Link + " root none of ours"
 }
 
-// Clears implements resource.Clearer.
-func (NoLimit) Clears() bool { return true }
+// Traits implements resource.Describer.
+func (NoLimit) Traits() resource.Traits { return resource.Traits{Clears: true} }
 
 // Ensure implements plan.Resource.
 func (n NoLimit) Ensure(ctx context.Context, w *kernel.World) (bool, error) {

@@ -69,8 +69,10 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-// Mend implements resource.Mender.
-func (q Qdisc) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+// Traits implements resource.Describer.
+func (q Qdisc) Traits() resource.Traits { return resource.Traits{Mend: q.mend} }
+
+func (q Qdisc) mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, q.Where, q)
 }
 

@@ -286,7 +286,7 @@ func TestMendShaped(t *testing.T) {
 		contract.Host(t, w, "%s", broken)
 		changed := false
 		for _, r := range p {
-			mended, err := r.(resource.Mender).Mend(t.Context(), w)
+			mended, err := resource.TraitsOf(r).Mend(t.Context(), w)
 			if err != nil {
 				t.Errorf("after %s: %v: %v", broken, r, err)
 			}
@@ -297,7 +297,7 @@ func TestMendShaped(t *testing.T) {
 		}
 	}
 	inside := Qdisc{Owner: contract.Owner, Where: resource.Container, Link: "eth0", Limit: mbit(20)}
-	if changed, err := inside.Mend(t.Context(), w); err != nil || changed {
+	if changed, err := inside.Traits().Mend(t.Context(), w); err != nil || changed {
 		t.Errorf("in the container: changed %v, %v", changed, err)
 	}
 }

@@ -105,8 +105,10 @@ func redirect(ns *kernel.NS, link, to int, stale bool) error {
 	return ns.AddFilter(link, redirection(to))
 }
 
-// Mend implements resource.Mender.
-func (r Redirect) Mend(ctx context.Context, w *kernel.World) (bool, error) {
+// Traits implements resource.Describer.
+func (r Redirect) Traits() resource.Traits { return resource.Traits{Mend: r.mend} }
+
+func (r Redirect) mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, r.Where, r)
 }
 

@@ -84,5 +84,5 @@ func (f Forwarding) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Mend implements resource.Mender.
-func (f Forwarding) Mend(ctx context.Context, w *kernel.World) (bool, error) { return f.Ensure(ctx, w) }
+// Traits implements resource.Describer.
+func (f Forwarding) Traits() resource.Traits { return resource.Traits{Mend: f.Ensure} }

@@ -11,12 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Mend implements resource.Mender, for a setting of the host's.
-func (s Sysctl) Mend(ctx context.Context, w *kernel.World) (bool, error) {
-	if s.Where != resource.Host {
-		return false, nil
+// Traits implements resource.Describer. Repair sets those of the host.
+func (s Sysctl) Traits() (t resource.Traits) {
+	if s.Where == resource.Host {
+		t.Mend = s.Ensure
 	}
-	return s.Ensure(ctx, w)
+	return t
 }
 
 // A Sysctl is a setting under /proc/sys. It is written only where it differs, for nodes have a read-only

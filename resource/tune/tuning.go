@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Final implements resource.Finaler: what it does not change is not compared.
-func (t Tuning) Final(f spec.Interface) plan.Resource {
+// final is t as the final result has it: what it does not change is not compared.
+func (t Tuning) final(f spec.Interface) plan.Resource {
 	if t.MAC != "" {
 		t.MAC = cmp.Or(f.MAC, t.MAC)
 	}
@@ -78,13 +78,15 @@ func (t Tuning) String() string {
 	return resource.Line(words...)
 }
 
-// Ifaces implements resource.Linker.
-func (t Tuning) Ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Container, Name: t.Link}}
+// Traits implements resource.Describer.
+func (t Tuning) Traits() resource.Traits {
+	return resource.Traits{
+		Ifaces: []resource.Iface{{Where: resource.Container, Name: t.Link}},
+		Tell:   t.tell, Final: t.final,
+	}
 }
 
-// Tell implements resource.Teller.
-func (t Tuning) Tell(w *kernel.World, res *spec.Result) error {
+func (t Tuning) tell(w *kernel.World, res *spec.Result) error {
 	f := resource.InContainer(res, t.Link)
 	if f == nil || t.MAC == "" && t.MTU == 0 {
 		return nil

@@ -1,0 +1,88 @@
+package resource
+
+import (
+	"context"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Describer is a resource of which there is more to know than how it is made, verified and removed.
+type Describer interface {
+	plan.Resource
+	Traits() Traits
+}
+
+// Traits are what results, STATUS, repair and dry runs have to know of a resource. They are asked without changing
+// anything. The zero value of a field says that there is nothing of it.
+type Traits struct {
+	// Ifaces are the links that it makes or uses and that belong into an ADD's result, in the order of the plan.
+	Ifaces []Iface
+
+	// Tell changes what the result says beyond links, their MAC and MTU: of the container's interface, as its socketPath
+	// and its pciID, or what a chained plugin was asked to change of it; or of name servers.
+	Tell func(*kernel.World, *spec.Result) error
+
+	// Final is the resource as the final result describes the container's interface, which a later plugin of the list
+	// may have changed (clause P16): what CHECK compares with. A field that the result does not say is no opinion.
+	Final func(spec.Interface) plan.Resource
+
+	// Possible is nil where the kernel has all that it needs, such as a kind of links; STATUS asks.
+	Possible func(*kernel.World) error
+
+	// Effect is what a rule of the host's packet filter does to packets, and so when repair restores it: by its Ensure,
+	// which therefore never touches the container, and may be called at any time in the attachment's life.
+	Effect Effect
+
+	// Mend makes its part on the host whole while the container lives. It changes nothing in the container, and nothing
+	// that is as it should be.
+	Mend func(context.Context, *kernel.World) (changed bool, err error)
+
+	// Follows says that its differences on the host follow from those of the links before it, and go with them.
+	Follows bool
+
+	// Clears says that it makes nothing, and only takes away what an earlier configuration wanted. A plan need not name
+	// it then.
+	Clears bool
+}
+
+// TraitsOf are the Traits of a resource of a plan, which may be shared or somebody else's.
+func TraitsOf(r plan.Resource) Traits {
+	if d, ok := plan.Unwrap(r).(Describer); ok {
+		return d.Traits()
+	}
+	return Traits{}
+}
+
+// An Iface is a link that a resource makes or uses.
+type Iface struct {
+	Where  Where
+	Name   string
+	Unseen bool // the kernel has no link for it: a program in user space drives its device
+}
+
+// An Effect is what a rule of the host's packet filter does to packets. A resource is one if it, or what works together
+// with it, is gone when somebody flushes or reloads that. Rules that keep packets out are restored before any that let
+// them in.
+type Effect int
+
+// What keeps packets out, and by itself lets none in, Closes; all other rules Open. What is no rule has NoRule.
+const (
+	NoRule Effect = iota
+	Closes
+	Opens
+)
+
+// Beyond is a difference that neither Mend nor a rule's Ensure makes good: it lies in the container.
+type Beyond struct{ Err error }
+
+func (b Beyond) Error() string { return b.Err.Error() }
+
+// Unwrap has errors.Is find the cause.
+func (b Beyond) Unwrap() error { return b.Err }
+
+// KindPossible is the Possible of a link of that kind.
+func KindPossible(kind string) func(*kernel.World) error {
+	return func(w *kernel.World) error { return w.Host.NoKind(kind) }
+}
