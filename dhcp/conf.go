@@ -10,60 +10,64 @@ import (
 
 // A Conf is the object "ipam" of a configuration of plugin dhcp. Plugin and daemon read it alike.
 type Conf struct {
-	Type string `json:"type"` // dhcp
+	// The word dhcp.
+	Type string `json:"type"`
 
 	Families
 
-	// where the daemon listens; default /run/cni/dhcp.sock
+	// Path of the daemon's Unix socket. Default: /run/cni/dhcp.sock.
 	DaemonSocketPath string `json:"daemonSocketPath"`
 
-	// start the daemon where none listens; default false: systemd does, by cni-dhcp.socket
+	// Start the daemon if none listens on the socket. Default: false, because systemd starts it through
+	// cni-dhcp.socket.
 	StartDaemon bool `json:"startDaemon"`
 
-	// options to send
+	// Options that the client sends to DHCPv4 servers.
 	Provide []Provide `json:"provide"`
 
-	// options to ask for, beside those that a result is made of: 1, 3, 6, 15, 26, 33, 42, 58, 59, 119 and 121
+	// Options that the client asks DHCPv4 servers for, in addition to the default ones: 1, 3, 6, 15, 26, 33, 42, 58,
+	// 59, 119 and 121.
 	Request []Request `json:"request"`
 
-	// metric of the routes; default: the kernel's
+	// Metric of the lease's routes; a lower one is preferred. Default: the kernel's, 0 for IPv4 and 1024 for IPv6.
 	Priority int `json:"priority"`
 
-	// routes beside the server's, at most 1024, each in the place of one that the server gives to the same destination, in
-	// the same table and with the same metric; one without gw is by the lease's router
+	// Up to 1024 routes in addition to the server's. A route replaces the server's route with the same destination,
+	// table and metric. Without gw, it leads to the router of the lease.
 	Routes []spec.Route `json:"routes"`
 
-	// the container's name, for servers that put it in DNS (option 12); default: K8S_POD_NAME of CNI_ARGS, where a
-	// runtime says it
+	// Name of the container that the client sends (option 12); some servers put it into DNS. Default: K8S_POD_NAME of
+	// CNI_ARGS, or no name.
 	Hostname string `json:"hostname"`
 
-	// what kind of client it is, for servers that give each kind its own (option 60); default: none
+	// Vendor class that the client sends (option 60); some servers choose addresses and options by it. Default: none.
 	VendorClass string `json:"vendorClass"`
 
-	// what the server knows the container by (option 61, as it is sent, so without a type it is a text's); default: a
-	// byte 0 and container ID, network and interface name with slashes between, as the reference has it
+	// Client identifier (option 61), by which the server recognises the container. The text is sent unchanged, without
+	// a type byte. Default: a byte 0, then CONTAINERID/NETWORK/IFNAME, as the reference plugin sends it.
 	ClientID string `json:"clientID"`
 
-	// have the server broadcast its answers, for links that take in nothing else before they have an address; default:
-	// only on an ipvlan
+	// Ask the server to send its answers as broadcasts. Links that receive no unicast packets before they have an
+	// address need it. Default: true on an ipvlan, else false.
 	Broadcast bool `json:"broadcast"`
 }
 
 // A Provide is an option to send.
 type Provide struct {
-	// a number, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier
+	// Number of the option, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class,
+	// vendor-class-identifier.
 	Option string `json:"option" want:"/^(0*([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])|dhcp-client-identifier|subnet-mask|routers|host-name|user-class|vendor-class-identifier)$/" says:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier" lacks:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier"`
-	// its bytes, as a text of at most 255; an empty one is not sent
+	// Value of the option: a text of at most 255 bytes. An option with an empty value is not sent.
 	Value string `json:"value"`
-	// a key of CNI_ARGS that has the value, where it is there
+	// Key of CNI_ARGS that has the value. If CNI_ARGS lacks the key, value is used.
 	FromArg string `json:"fromArg"`
 }
 
 // A Request is an option to ask for.
 type Request struct {
-	// a number, or a name as in provide
+	// Number or name of the option, as in provide.
 	Option string `json:"option" want:"/^(0*([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])|dhcp-client-identifier|subnet-mask|routers|host-name|user-class|vendor-class-identifier)$/" says:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier" lacks:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier"`
-	// do not ask for the options that are asked for by default
+	// Ask only for the options in request, not for the default ones. One entry with true is enough.
 	SkipDefault bool `json:"skipDefault"`
 }
 

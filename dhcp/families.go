@@ -11,35 +11,36 @@ import (
 
 // Families are the keys that say which families a container gets addresses of, and those of IPv6.
 type Families struct {
-	// "dhcp", which is the default: an address by DHCPv4; or "off"
+	// How the container gets its IPv4 address. dhcp: by DHCPv4; off: it gets none. Default: dhcp.
 	IPv4 string `json:"ipv4" want:"dhcp|off"`
 
-	// "dhcpv6": an address by DHCPv6; "slaac": the kernel makes addresses as routers on the link advertise; or "off", the
-	// default. Either way the kernel has the default route and those to what is on the link from routers, and keeps them
-	// as they say
+	// How the container gets its IPv6 addresses. dhcpv6: by DHCPv6; slaac: from router advertisements; off: it gets
+	// none. With dhcpv6 and slaac the kernel adds and updates the routes that routers advertise, such as the default
+	// route. Default: off.
 	IPv6 string `json:"ipv6" want:"dhcpv6|slaac|off"`
 
-	// length of a prefix to have delegated by DHCPv6, 1 to 128, for example 64; what the server gives may have another.
-	// `fairlead dhcp ls` shows it. Default: none
+	// Length of the prefix to request from the DHCPv6 server (prefix delegation), 1 to 128, for example 64. The server
+	// may delegate a prefix of another length; `fairlead dhcp ls` shows it. Default: 0, no prefix.
 	PrefixDelegation int `json:"prefixDelegation" want:"0..128" says:"a length of 1 to 128"`
 
-	// what DHCPv6 servers know the container by, as hexadecimal digits, with or without colons between bytes; default: a
-	// UUID (type 4) made of machine, network, container ID and interface name
+	// Identifier of the container for DHCPv6 servers (DUID): 3 to 130 bytes in hexadecimal digits, with or without
+	// colons between bytes. Default: a UUID (type 4) that derives from the host's machine ID, network, container ID and
+	// interface name.
 	DUID string `json:"duid" want:"/^[0-9a-fA-F]{2}(:?[0-9a-fA-F]{2}){2,129}$/" says:"3 to 130 bytes as hexadecimal digits"`
 
-	// options to send to DHCPv6 servers
+	// Options that the client sends to DHCPv6 servers.
 	Provide6 []Provide6 `json:"provide6"`
 }
 
 // A Provide6 is an option to send to DHCPv6 servers.
 type Provide6 struct {
-	// a number; 15 is a user class, which is sent behind its length
+	// Number of the option, 1 to 65535. Option 15 (user class) is sent with the length field that RFC 8415 requires.
 	Option string `json:"option" want:"/^0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$/" says:"a number from 1 to 65535" lacks:"a number from 1 to 65535"`
-	// its bytes, as a text of at most 1024
+	// Value of the option: a text of at most 1024 bytes.
 	Value string `json:"value"`
-	// the same as hexadecimal digits, with or without colons between bytes; not with value
+	// Value of the option in hexadecimal digits, with or without colons between bytes. Excludes value.
 	Hex string `json:"hex" want:"/^([0-9a-fA-F]{2}:?)*$/" says:"bytes as hexadecimal digits"`
-	// a key of CNI_ARGS that has the value, where it is there
+	// Key of CNI_ARGS that has the value. If CNI_ARGS lacks the key, value or hex is used.
 	FromArg string `json:"fromArg"`
 }
 

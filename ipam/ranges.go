@@ -11,13 +11,14 @@ import (
 // A Range is a run of addresses of one subnet. A configuration may say the subnet alone; Complete fills
 // in the rest.
 type Range struct {
-	// where the addresses come from, and the prefix that they are given out with
+	// Subnet of the range, such as 10.1.0.0/24. Containers get their addresses with its prefix length.
 	Subnet netip.Prefix `json:"subnet"`
-	// the first address to give out; default: the one after the subnet's own
+	// First address to allocate. Default: the first address after the subnet's network address.
 	RangeStart netip.Addr `json:"rangeStart"`
-	// the last address to give out; default: the one before the broadcast address, with IPv6 the last of all
+	// Last address to allocate. Default: the last address of the subnet, for IPv4 the one before the broadcast address.
 	RangeEnd netip.Addr `json:"rangeEnd"`
-	// put in the result, and never given out; default: the address after the subnet's own
+	// Gateway of the addresses. It is part of the result and is never allocated. Default: the first address after the
+	// subnet's network address.
 	Gateway netip.Addr `json:"gateway"`
 }
 

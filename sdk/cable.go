@@ -11,19 +11,30 @@ import (
 
 // Cable are the keys of plugins that give a container a cable to the host, beside what kind of cable it is.
 type Cable struct {
-	HostInterfaceName string `json:"hostInterfaceName" want:"ifname"` // of the link on the host that leads to the container: up to 15 bytes, and for one container at a time, so a network of several is told it by runtimeConfig or args (STATUS is code 50 while a link has it that no container of the network has); default: veth and 11 characters that derive from the attachment. NetworkManager leaves names alone that begin with veth
+	// Name of the host-side interface, up to 15 bytes. Only one container at a time can have it; a network of several
+	// containers sets it by runtimeConfig or args. STATUS fails with code 50 while an interface has the name that
+	// belongs to no container of the network. NetworkManager ignores interfaces whose names begin with veth. Default:
+	// veth and 11 characters that derive from the attachment.
+	HostInterfaceName string `json:"hostInterfaceName" want:"ifname"`
 
-	MTU  resource.MTU `json:"mtu" want:"0|68..65535 bytes|auto"` // bytes, or "auto": the least of the links that default routes use
-	IPv6 string       `json:"ipv6" want:"off"`                   // "off" closes IPv6 in the container's interface
+	// MTU of the interface in bytes, 68 to 65535. "auto": the smallest MTU of the interfaces that default routes of the
+	// host use. Default: the kernel's, 1500; with vxlanID of the ovs plugin, what fits into the tunnel.
+	MTU resource.MTU `json:"mtu" want:"0|68..65535 bytes|auto"`
+	// "off" turns off IPv6 on the container interface. Default: IPv6 is on.
+	IPv6 string `json:"ipv6" want:"off"`
 
 	RuntimeConfig struct {
-		MAC               string `json:"mac" want:"mac"`                  // of the container's interface (clause K6); wins over args and CNI_ARGS
-		HostInterfaceName string `json:"hostInterfaceName" want:"ifname"` // of the link on the host; wins over args, which win over the network's
+		// MAC of the container interface, set by the runtime (clause K6). Takes precedence over args and CNI_ARGS.
+		MAC string `json:"mac" want:"mac"`
+		// Name of the host-side interface. Takes precedence over args, and that over hostInterfaceName of the network.
+		HostInterfaceName string `json:"hostInterfaceName" want:"ifname"`
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			MAC               string `json:"mac" want:"mac"`                  // of the container's interface; wins over the MAC of CNI_ARGS
-			HostInterfaceName string `json:"hostInterfaceName" want:"ifname"` // of the link on the host
+			// MAC of the container interface. Takes precedence over MAC of CNI_ARGS.
+			MAC string `json:"mac" want:"mac"`
+			// Name of the host-side interface.
+			HostInterfaceName string `json:"hostInterfaceName" want:"ifname"`
 		} `json:"cni"`
 	} `json:"args"`
 }

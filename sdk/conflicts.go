@@ -2,9 +2,14 @@ package sdk
 
 import "github.com/fairlead-cni/fairlead/spec"
 
-// Conflicts is the key of plugins whose containers may share a segment with machines that nobody here knows of.
+// Conflicts is the key of plugins whose containers may share a network segment with machines outside this host.
 type Conflicts struct {
-	ConflictDetection string `json:"conflictDetection" want:"off|probe"` // "probe": ask the segment, for a second or two, whether anybody has an address before the container gets it, and fail with code 11 and the MAC of who has it; "off": ask nobody; default: only for IPv6, where the plugin's other keys do not say otherwise. An ARP probe (RFC 5227) is sent three times in 0.5 to 1.2 seconds, and answers are waited for as long as half a second more; the RFC's own spans, of 4 to 7 seconds, are for links that sleep. IPv6's duplicate address detection is the kernel's
+	// Whether to check that no other machine on the network has the container's address. probe: check, and fail with
+	// code 11 and the MAC of the machine that answers; this takes one or two seconds. off: do not check. For IPv4, the
+	// plugin sends three ARP probes (RFC 5227) in 0.5 to 1.2 seconds, and waits for answers half a second longer. The
+	// RFC itself waits 4 to 7 seconds, for links that sleep. For IPv6, the kernel checks (duplicate address detection).
+	// Default: only IPv6 is checked, unless another key of the plugin, such as enabledad of bridge, says otherwise.
+	ConflictDetection string `json:"conflictDetection" want:"off|probe"`
 }
 
 const (
@@ -12,7 +17,7 @@ const (
 	conflictsOff   = "off"
 )
 
-// Validate refuses what would go without effect.
+// Validate refuses, with code 7, a probe for an interface that gets no address. It has an opinion in ADD only.
 func (c Conflicts) Validate(r *Request) error {
 	if c.Probe() && !r.L3 && len(r.IPs) == 0 && r.verb == "ADD" {
 		return spec.Errorf(spec.CodeConfig,
@@ -21,8 +26,8 @@ func (c Conflicts) Validate(r *Request) error {
 	return nil
 }
 
-// Probe reports whether addresses are to be asked for.
+// Probe reports whether the configuration asks for probes.
 func (c Conflicts) Probe() bool { return c.ConflictDetection == conflictsProbe }
 
-// Off reports whether nobody is to be asked.
+// Off reports whether the configuration turns duplicate address detection off.
 func (c Conflicts) Off() bool { return c.ConflictDetection == conflictsOff }

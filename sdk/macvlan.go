@@ -7,16 +7,28 @@ import (
 
 // Macvlan are the keys of a plugin whose interface has a MAC address of its own on another link.
 type Macvlan struct {
-	Master string `json:"master" want:"ifname"`                     // the link below; default: that of the default route, IPv4's if there is one
-	Mode   string `json:"mode" want:"bridge|private|vepa|passthru"` // bridge, which is the default: the macvlans and macvtaps on one master reach each other; private: they do not; vepa: through a switch that sends frames back; passthru: one alone, with the master's MAC
+	// Interface that the container's interface is on. Default: the interface of the default route, of IPv4 if there is
+	// one.
+	Master string `json:"master" want:"ifname"`
+	// Whether macvlans and macvtaps on one master can reach each other. bridge: yes; private: no; vepa: only through an
+	// external switch that sends frames back; passthru: the master has only this one, with the MAC of the master.
+	// Default: bridge.
+	Mode string `json:"mode" want:"bridge|private|vepa|passthru"`
 	MasterKeys
-	MAC        string `json:"mac" want:"mac"` // of the interface; default: derived from the attachment. With passthru the default is the master's own, and another is the master's too, as long as the interface is there
-	BCQueueLen uint32 `json:"bcqueuelen"`     // broadcast and multicast packets that may wait for those on the master, which gets the largest that any asks for; default: the kernel's (Linux 5.11)
+	// MAC of the interface. With passthru, the master gets the same MAC while the interface exists. Default: derived
+	// from the attachment, and with passthru the MAC of the master.
+	MAC string `json:"mac" want:"mac"`
+	// Length of the queue of broadcast and multicast packets on the master. The master uses the largest value that any
+	// of its macvlans asks for. Needs Linux 5.11. Default: the kernel's.
+	BCQueueLen uint32 `json:"bcqueuelen"`
 
-	RequireMasterUp bool `json:"requireMasterUp"` // refuse a master that is down; else that is warned of, and the interface carries packets when somebody sets the master up
+	// Refuse a master that is down. Default: false, ADD warns, and the interface works as soon as the master is up.
+	RequireMasterUp bool `json:"requireMasterUp"`
 
 	RuntimeConfig struct {
-		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+		// MAC of the interface, set by the runtime (clause K6). Takes precedence over MAC of CNI_ARGS, and that over
+		// mac.
+		MAC string `json:"mac" want:"mac"`
 	} `json:"runtimeConfig"`
 }
 

@@ -11,11 +11,20 @@ import (
 
 // Masquerade are the keys of a plugin that can give what leaves its network the host's address.
 type Masquerade struct {
-	IPMasq        bool           `json:"ipMasq"`                                                                                                     // masquerade what leaves the network
-	IPMasqBackend string         `json:"ipMasqBackend" want:"nftables|iptables" says:"\"nftables\", which is the default, or \"iptables\"" code:"2"` // nftables, which is the default, or iptables: in a chain of the reference's name, by the program that has table nat on this host
-	MasqExcept    []netip.Prefix `json:"masqExcept"`                                                                                                 // destinations that see the container's own address
-	MasqForce     []netip.Prefix `json:"masqForce"`                                                                                                  // destinations that never see it, not even inside the network or where masqExcept has them
-	SnatTo        []netip.Addr   `json:"snatTo"`                                                                                                     // source addresses to masquerade with, of this host, one of a family; default: that of the link that is left by
+	// Masquerade connections that leave the network: other machines see an address of the host instead of the
+	// container's. Default: false.
+	IPMasq bool `json:"ipMasq"`
+	// What masquerades. nftables: the kernel's nf_tables. iptables: a chain with the name of the reference plugin's,
+	// made by the iptables program that has the host's nat table. Default: nftables.
+	IPMasqBackend string `json:"ipMasqBackend" want:"nftables|iptables" says:"\"nftables\", which is the default, or \"iptables\"" code:"2"`
+	// Destinations that see the container's own address, such as ["10.0.0.0/8"]. Default: none beside the network
+	// itself.
+	MasqExcept []netip.Prefix `json:"masqExcept"`
+	// Destinations that always see the host's address, even if they are in the network or in masqExcept. Default: none.
+	MasqForce []netip.Prefix `json:"masqForce"`
+	// Addresses of this host to masquerade with, at most one of each family. Default: the address of the interface by
+	// which a packet leaves.
+	SnatTo []netip.Addr `json:"snatTo"`
 }
 
 // Validate refuses what would go without effect, so that nobody believes in it.

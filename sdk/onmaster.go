@@ -9,9 +9,12 @@ import (
 
 // MasterKeys are the keys of all plugins that put a link on another one.
 type MasterKeys struct {
-	MTU             int    `json:"mtu" want:"0|68..65535" says:"68 bytes to what the master has, or none for that"` // 68 bytes to what the master has, which is the default
-	LinkInContainer bool   `json:"linkInContainer"`                                                                 // the master is in the container's namespace, not on the host
-	IPv6            string `json:"ipv6" want:"off"`                                                                 // "off" closes IPv6 in the interface: no address, whatever routers on the link advertise
+	// MTU of the interface in bytes, from 68 to that of the master. Default: that of the master.
+	MTU int `json:"mtu" want:"0|68..65535" says:"68 bytes to what the master has, or none for that"`
+	// Take the master from the container's network namespace, not from the host's. Default: false.
+	LinkInContainer bool `json:"linkInContainer"`
+	// "off" turns off IPv6 on the interface: it gets no IPv6 address, whatever routers advertise. Default: IPv6 is on.
+	IPv6 string `json:"ipv6" want:"off"`
 	Conflicts
 }
 

@@ -58,7 +58,7 @@ func own() map[string]shape {
 			elem: &shape{words: "string", kind: "string"}},
 		Module + "/spec.Route": {words: "object", kind: "object", fields: route()},
 		Module + "/sdk.Inner": {words: "object", kind: "object", fields: []field{
-			{"type", "name of the plugin; the other keys are those of its own page", shape{words: "string", kind: "string"},
+			{"type", "Name of the plugin. Its own page describes the other keys.", shape{words: "string", kind: "string"},
 				sdk.Want{}},
 		}},
 		Module + "/plugin/debug.argv": {words: "list of string", schema: object{
@@ -83,13 +83,18 @@ func route() []field {
 	subnet := shape{words: "subnet", schema: object{"type": "string", "pattern": prefixPattern, "minLength": 1}}
 	address := shape{words: "address", schema: matches(addressPattern)}
 	return []field{
-		{key: "dst", doc: "destination, as a subnet", shape: subnet, want: sdk.Want{Lacks: "a subnet"}},
-		{key: "gw", doc: "next hop; default: the gateway of the address of its family; 0.0.0.0 or ::, none: the destination is on the link", shape: address},
-		{key: "mtu", doc: "of the route, in bytes", shape: number},
-		{key: "advmss", doc: "TCP's maximum segment size to advertise", shape: number},
-		{key: "priority", doc: "the metric; default 0", shape: number},
-		{key: "table", doc: "number of the routing table; default main", shape: number},
-		{key: "scope", doc: "number of the scope: 0 universe, 253 link, 254 host; 253 without gw is a route on the link, and with gw it says that gw is on the link (onlink), whatever the addresses say", shape: scope},
+		{key: "dst", doc: "Destination, as a subnet. Required.", shape: subnet, want: sdk.Want{Lacks: "a subnet"}},
+		{key: "gw", doc: "Address of the next hop; with 0.0.0.0 or :: the destination is on the link. Default: the gateway of " +
+			"the container's address of that family.", shape: address},
+		{key: "mtu", doc: "MTU of the route in bytes. Default: that of the interface.", shape: number},
+		{key: "advmss", doc: "Maximum segment size that TCP advertises, in bytes. Default: derived from the MTU.",
+			shape: number},
+		{key: "priority", doc: "Metric of the route; a lower one is preferred. Default: the kernel's, 0 for IPv4 and 1024 for " +
+			"IPv6.", shape: number},
+		{key: "table", doc: "Number of the routing table. Default: main (254).", shape: number},
+		{key: "scope", doc: "Number of the scope: 0 universe, 253 link, 254 host. 253 without gw: the destination is on the " +
+			"link. 253 with gw: gw is on the link (onlink), even if no address is in its subnet. Default: the kernel's choice.",
+			shape: scope},
 	}
 }
 

@@ -88,6 +88,6 @@ func (e *example) says() string {
 	if e.capabilities != "" {
 		command = "CAP_ARGS='" + e.capabilities + "' " + command
 	}
-	return "What an ADD makes of it is what `" + command + "` says. Addresses are examples, and MAC is\n" +
-		"one that derives from the host and the container:"
+	return "`" + command + "` prints what ADD makes. The addresses are examples,\nand MAC stands for an address that derives " +
+		"from the host and the container:"
 }

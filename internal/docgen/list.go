@@ -6,54 +6,54 @@ import "github.com/fairlead-cni/fairlead/cli"
 func listReference() cli.Reference {
 	r := cli.Reference{
 		Name:     "list",
-		Synopsis: "the keys of a network configuration list, and those that each of its plugins may have",
-		Doc: "A list is a file NAME.conflist in /etc/cni/net.d. Runtimes take the files by their names, so that a number " +
-			"often comes first, as in 10-lan.conflist. What else a plugin reads is explained under its own name, and of ipam " +
-			"under that of its type.",
+		Synopsis: "the keys of a network configuration list, and the keys that every plugin has",
+		Doc: "A network configuration list is a file NAME.conflist in /etc/cni/net.d. Runtimes sort the files by name, so " +
+			"names often begin with a number, such as 10-lan.conflist. `fairlead explain TYPE` describes the other keys of a " +
+			"plugin, and those of ipam under the name of the IPAM plugin.",
 	}
 	for _, k := range [][3]string{
 		{"cniVersion", "string",
-			"the version of the specification, 0.1.0 to 1.1.0; runtimes refuse one that they do not know; default" +
-				" 0.1.0"},
+			"Version of the CNI specification that the list uses, 0.1.0 to 1.1.0. A runtime refuses a version " +
+				"that it does not know. Default: 0.1.0."},
 		{"cniVersions", "list of string",
-			"more versions that the list can be used in, of which a runtime takes the newest that it knows; with " +
-				"\"1.0.0\" in cniVersion and \"1.1.0\" here, no runtime refuses the list, and those that know 1.1.0 " +
-				"have STATUS and GC"},
+			"Further versions that the list can be used with. The runtime uses the newest one that it knows. " +
+				"With \"1.0.0\" in cniVersion and \"1.1.0\" here, every runtime since 1.0.0 accepts the list, and those " +
+				"that know 1.1.0 use STATUS and GC."},
 		{"name", "string",
-			"the network's name, which no other file on the host has: a letter or a digit, then letters, digits, " +
-				"underscores, dots and dashes"},
+			"Name of the network. No other file on the host may have the same name. The name begins with a " +
+				"letter or a digit; letters, digits, underscores, dots and dashes follow."},
 		{"disableCheck", "true or false",
-			"runtimes leave CHECK out; default false"},
+			"Runtimes do not call CHECK. Default: false."},
 		{"disableGC", "true or false",
-			"runtimes leave GC out; default false"},
+			"Runtimes do not call GC. Default: false."},
 		{"loadOnlyInlinedPlugins", "true or false",
-			"runtimes leave the folder alone that has the network's name and stands beside the file; else the " +
-				"plugins of its *.conf files come after those of the list; default false"},
+			"true: runtimes ignore the directory beside the file that has the name of the network. false: they " +
+				"append the plugins of its *.conf files to the list. Default: false."},
 		{"plugins", "list of object",
-			"the plugins, in the order of ADD; the first one makes the interface, the others add to it, and DEL " +
-				"goes backwards"},
+			"The plugins, in the order of ADD. The first one makes the interface, and the others add to it. DEL " +
+				"calls them in reverse order."},
 		{"plugins[].type", "string",
-			"name of the plugin, which is that of a program in a plugin directory"},
+			"Name of the plugin. It is the name of its program in a plugin directory."},
 		{"plugins[].capabilities", "object of true or false",
-			"what the plugin gets of the runtime in runtimeConfig, such as portMappings, ipRanges, ips, mac, " +
-				"bandwidth, dns and aliases; a value that no plugin declares is given to none"},
+			"Values that the plugin gets from the runtime in runtimeConfig, such as portMappings, ipRanges, " +
+				"ips, mac, bandwidth, dns and aliases. The runtime passes a value only to plugins that declare it, " +
+				"for example {\"portMappings\": true}."},
 		{"plugins[].runtimeConfig", "object",
-			"the values of the capabilities; the runtime writes it, and a file has none"},
+			"Values of the capabilities. Only the runtime writes this key."},
 		{"plugins[].args", "object",
-			"arguments for the plugin; args.cni has those with a meaning that plugins agree on, such as ips, mac " +
-				"and labels"},
+			"Arguments for the plugin. args.cni has the arguments that plugins agree on, such as ips, mac and " +
+				"labels."},
 		{"plugins[].ipam", "object",
-			"who gives the container its addresses, and from where; its keys are those of the plugin that " +
-				"ipam.type names"},
+			"How the container gets its addresses. Its keys are those of the IPAM plugin that ipam.type names."},
 		{"plugins[].ipam.type", "string",
-			"the IPAM plugin: host-local, static, dhcp or another one"},
+			"Name of the IPAM plugin: host-local, static, dhcp or another one."},
 		{"plugins[].dns", "object",
-			"of the container, for the result: nameservers, domain, search and options, as in resolv.conf; " +
-				"whether the container uses it is the runtime's choice"},
+			"DNS settings of the container, for the result: nameservers, domain, search and options, as in " +
+				"resolv.conf(5). The runtime decides whether the container uses them."},
 		{"plugins[].strict", "true or false",
-			"of Fairlead's plugins: refuse unknown keys, of which there is a warning otherwise; default false"},
+			"Plugins of Fairlead refuse unknown keys, instead of warning about them. Default: false."},
 		{"plugins[].prevResult", "object",
-			"the result of the plugin before; the runtime writes it, and a file has none"},
+			"Result of the plugin before this one. Only the runtime writes this key."},
 	} {
 		r.Keys = append(r.Keys, cli.ReferenceKey{Path: k[0], Value: k[1], Doc: k[2]})
 	}

@@ -143,7 +143,7 @@ func (r *reference) manual() []byte {
 	m.section("EXAMPLE")
 	m.text(r.example.intro)
 	m.literal(r.example.conflist)
-	m.text("It is a file in /etc/cni/net.d, and this one is " + docDir + "/examples/" + r.Name + ".conflist.")
+	m.text("Lists are files in /etc/cni/net.d. This one is " + docDir + "/examples/" + r.Name + ".conflist.")
 	if r.example.plan != "" {
 		m.text(r.example.says())
 		m.literal(r.example.plan)
@@ -164,7 +164,7 @@ func (m *manual) keys(title string, fields []field, byRuntime bool) {
 	}
 	m.section(title)
 	if len(chosen) == 0 {
-		m.text("It has no keys of its own.")
+		m.text("This plugin has no keys of its own.")
 	}
 	walk(chosen, "", func(path string, f field) {
 		m.item("**"+path+"** ("+plainText(f.shape.values())+")", f.doc)

@@ -33,16 +33,25 @@ var Plugin = sdk.Chained("alias", "lets the containers of a network find each ot
 	func(conf) []plan.Kind { return []plan.Kind{names.Kind()} })
 
 type conf struct {
-	DomainName string `json:"domainName"` // the names are also in this domain, such as "dns.podman", which the result's search begins with; names in it that no container has do not exist; default: none
+	// Domain in which the names are valid too, such as "dns.podman". It becomes the first search domain of the
+	// container. The server answers that a name in the domain does not exist if no container has it. Default: none.
+	DomainName string `json:"domainName"`
 	DNS        struct {
-		Nameservers []string `json:"nameservers" want:"address" says:"an address, such as 192.0.2.53 or 2001:db8::53"` // addresses of the servers to ask for all other names; default: those of the result so far, else those of the host's /etc/resolv.conf
-		Domain      string   `json:"domain"`                                                                           // of the container, in the place of the result's so far
-		Search      []string `json:"search"`                                                                           // domains to complete names with, in the place of the result's so far; domainName comes before them
-		Options     []string `json:"options"`                                                                          // of resolv.conf, in the place of the result's so far
+		// Addresses of the name servers that all other names are forwarded to. Default: the name servers of the
+		// previous result, or those of the host's /etc/resolv.conf.
+		Nameservers []string `json:"nameservers" want:"address" says:"an address, such as 192.0.2.53 or 2001:db8::53"`
+		// Local domain of the container (domain in resolv.conf). Default: that of the previous result.
+		Domain string `json:"domain"`
+		// Search domains of the container, after domainName. Default: those of the previous result.
+		Search []string `json:"search"`
+		// Options of the container's resolv.conf, such as "ndots:2". Default: those of the previous result.
+		Options []string `json:"options"`
 	} `json:"dns"`
 
 	RuntimeConfig struct {
-		Aliases aliases `json:"aliases"` // more names of the container (clause K9): a list of DNS labels, or, as podman sends it, an object with a list for each network
+		// More names of the container (clause K9): a list of DNS labels, or, as podman sends it, an object with a list
+		// for each network.
+		Aliases aliases `json:"aliases"`
 	} `json:"runtimeConfig"`
 }
 

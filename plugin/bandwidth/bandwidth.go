@@ -37,7 +37,8 @@ type conf struct {
 	limits
 
 	RuntimeConfig struct {
-		Bandwidth limits `json:"bandwidth"` // the same keys (clause K3); of no effect where a rate or burst stands at the top
+		// The same keys, set by the runtime (clause K3). Ignored if the configuration itself sets a rate or a burst.
+		Bandwidth limits `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 }
 

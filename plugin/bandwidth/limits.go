@@ -12,13 +12,21 @@ import (
 
 // limits are the rates and bursts of both directions, as the container sees them.
 type limits struct {
-	IngressRate  *bits `json:"ingressRate" want:"0|8..9223372036854775807" says:"bits a second, at least 8; 0 is no limit"` // to the container, in bits a second, at least 8; 0: no limit
-	IngressBurst *bits `json:"ingressBurst" want:"0..34359738359" says:"at most 34359738359 bits"`                          // bits that may come at once; default: what comes in 50 ms, at least 10 packets of 1514 bytes
-	EgressRate   *bits `json:"egressRate" want:"0|8..9223372036854775807" says:"bits a second, at least 8; 0 is no limit"`  // from the container, in bits a second, at least 8; 0: no limit
-	EgressBurst  *bits `json:"egressBurst" want:"0..34359738359" says:"at most 34359738359 bits"`                           // bits that may be sent at once; default: what is sent in 50 ms, at least 10 packets of 1514 bytes
+	// Rate at which the container can receive, in bits per second, at least 8. Default: 0, no limit.
+	IngressRate *bits `json:"ingressRate" want:"0|8..9223372036854775807" says:"bits a second, at least 8; 0 is no limit"`
+	// Bits that the container can receive at once, without a limit. Default: what the rate allows in 50 ms, and at
+	// least 10 packets of 1514 bytes.
+	IngressBurst *bits `json:"ingressBurst" want:"0..34359738359" says:"at most 34359738359 bits"`
+	// Rate at which the container can send, in bits per second, at least 8. Default: 0, no limit.
+	EgressRate *bits `json:"egressRate" want:"0|8..9223372036854775807" says:"bits a second, at least 8; 0 is no limit"`
+	// Bits that the container can send at once, without a limit. Default: what the rate allows in 50 ms, and at least
+	// 10 packets of 1514 bytes.
+	EgressBurst *bits `json:"egressBurst" want:"0..34359738359" says:"at most 34359738359 bits"`
 
-	ShapedSubnets   []netip.Prefix `json:"shapedSubnets"`   // limit only what goes to these subnets and comes from them
-	UnshapedSubnets []netip.Prefix `json:"unshapedSubnets"` // limit all but what goes to these subnets and comes from them
+	// Limit only the packets to and from these subnets. Default: limit all packets.
+	ShapedSubnets []netip.Prefix `json:"shapedSubnets"`
+	// Do not limit the packets to and from these subnets. Default: limit all packets.
+	UnshapedSubnets []netip.Prefix `json:"unshapedSubnets"`
 }
 
 // bits is a number that is not negative. A key that is there, even as 0, is told from one that is not.

@@ -39,22 +39,40 @@ var Plugin = sdk.Interface("bridge", "connects containers to a bridge on the hos
 
 // conf is what the plugin reads beside "ipam" and "dns".
 type conf struct {
-	Bridge           string `json:"bridge" want:"ifname"` // name of the bridge, made when missing; default cni0
-	IsGateway        bool   `json:"isGateway"`            // give the bridge the gateway's address, and forward; an address that is the next hop of a route of the host is refused, which would be cut off
-	IsDefaultGateway bool   `json:"isDefaultGateway"`     // isGateway, and a default route through it
-	ForceAddress     bool   `json:"forceAddress"`         // replace another address on the bridge instead of refusing
+	// Name of the bridge on the host. The plugin makes the bridge if it does not exist. Default: cni0.
+	Bridge string `json:"bridge" want:"ifname"`
+	// Give the bridge the address of the gateway, and turn on IP forwarding on the host. ADD refuses an address that is
+	// the next hop of a route of the host, because the host would lose that route. Default: false.
+	IsGateway bool `json:"isGateway"`
+	// Like isGateway, and also give the container a default route through the bridge. Default: false.
+	IsDefaultGateway bool `json:"isDefaultGateway"`
+	// Replace another IPv4 address of the bridge, or an IPv6 address of the same subnet, with the gateway's. Default:
+	// false, ADD refuses such a bridge.
+	ForceAddress bool `json:"forceAddress"`
 	sdk.Masquerade
 	sdk.Cable
-	HairpinMode   bool `json:"hairpinMode"`   // let the port send back what came from it
-	PromiscMode   bool `json:"promiscMode"`   // set the bridge promiscuous; not with hairpinMode
-	MacSpoofChk   bool `json:"macspoofchk"`   // drop frames from the container with another MAC, one that plugin tuning gives it included
-	EnableDAD     bool `json:"enabledad"`     // IPv6: ask whether somebody else has the address before using it
-	PortIsolation bool `json:"portIsolation"` // no frames between isolated ports of the bridge
+	// Let the bridge send a frame back through the port that it came from (hairpin mode), so that a container can reach
+	// itself through a published port. Default: false.
+	HairpinMode bool `json:"hairpinMode"`
+	// Set the bridge to promiscuous mode. Excludes hairpinMode. Default: false.
+	PromiscMode bool `json:"promiscMode"`
+	// Drop frames from the container whose source MAC is not the one that this plugin gave it. This includes a MAC that
+	// the tuning plugin sets later. Default: false.
+	MacSpoofChk bool `json:"macspoofchk"`
+	// Let the kernel check that no other machine has the container's IPv6 addresses (duplicate address detection).
+	// Default: false.
+	EnableDAD bool `json:"enabledad"`
+	// Isolate the container's port: containers with isolated ports on the same bridge cannot reach each other. Default:
+	// false.
+	PortIsolation bool `json:"portIsolation"`
 	sdk.Conflicts
 
-	RemoveWhenEmpty bool `json:"removeWhenEmpty"` // remove the bridge with its last port, if this plugin made it and nothing else stands on it
+	// Remove the bridge when its last port is removed. The plugin removes only a bridge that it made and that nothing
+	// else uses. Default: false.
+	RemoveWhenEmpty bool `json:"removeWhenEmpty"`
 
-	DisableContainerInterface bool `json:"disableContainerInterface"` // leave the container's end down; only without ipam
+	// Leave the container interface down. Only without ipam. Default: false.
+	DisableContainerInterface bool `json:"disableContainerInterface"`
 
 	vlanConf
 }

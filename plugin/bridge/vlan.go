@@ -13,23 +13,39 @@ import (
 
 // vlanConf says which VLANs of the bridge a container is in.
 type vlanConf struct {
-	Access              *int         `json:"access" want:"1..4094"`                                               // the one VLAN of the container, 1 to 4094, which it sends and gets without a tag; it hears of no other
-	Trunk               *plainTrunk  `json:"trunk"`                                                               // several VLANs, for a container that tags its packets itself; not with access
-	Vlan                int          `json:"vlan" want:"0|1..4094" says:"a number from 1 to 4094, or 0 for none"` // access as the reference plugin has it, or with vlanTrunk the VLAN of what has no tag; 0: none
-	VlanTrunk           *[]trunkItem `json:"vlanTrunk"`                                                           // trunk as the reference plugin has it; without vlan, what has no tag is in VLAN 1
-	PreserveDefaultVlan bool         `json:"preserveDefaultVlan"`                                                 // leave the container in the bridge's default VLAN (1) too: it hears what goes round there
-	VlanFiltering       bool         `json:"vlanFiltering"`                                                       // make a bridge that exists and does not keep VLANs apart do so, instead of refusing it
+	// VLAN of the container, 1 to 4094. The container sends and receives packets without a tag, and gets no packets of
+	// other VLANs. Excludes trunk, vlan and vlanTrunk. Default: none.
+	Access *int `json:"access" want:"1..4094"`
+	// VLANs of a container that tags its packets itself. Excludes access, vlan and vlanTrunk. Default: none.
+	Trunk *plainTrunk `json:"trunk"`
+	// VLAN of the container, 1 to 4094, as with the reference plugin; access is the same. With vlanTrunk: the VLAN of
+	// packets without a tag. Default: 0, no VLAN.
+	Vlan int `json:"vlan" want:"0|1..4094" says:"a number from 1 to 4094, or 0 for none"`
+	// VLANs of a container that tags its packets itself, as with the reference plugin. If vlan is not set, packets
+	// without a tag belong to VLAN 1. Default: none.
+	VlanTrunk *[]trunkItem `json:"vlanTrunk"`
+	// Keep the container in the default VLAN of the bridge (1) too, so that it also receives the broadcasts of that
+	// VLAN. Default: false.
+	PreserveDefaultVlan bool `json:"preserveDefaultVlan"`
+	// If the bridge exists and does not filter VLANs, turn VLAN filtering on. Default: false, ADD refuses such a bridge
+	// if the configuration has VLANs.
+	VlanFiltering bool `json:"vlanFiltering"`
 }
 
 type plainTrunk struct {
-	Native *int        `json:"native" want:"1..4094"` // the VLAN of what has no tag; default: none, and nothing without a tag passes
-	Tagged []vlanRange `json:"tagged"`                // VLANs, 1 to 4094: 10, or "10-20"
+	// VLAN of packets without a tag, 1 to 4094. Default: none, packets without a tag are dropped.
+	Native *int `json:"native" want:"1..4094"`
+	// VLANs of packets with a tag: numbers from 1 to 4094, and ranges such as "10-20".
+	Tagged []vlanRange `json:"tagged"`
 }
 
 type trunkItem struct {
-	MinID *int `json:"minID" want:"1..4094"` // first of a range
-	MaxID *int `json:"maxID" want:"1..4094"` // last of a range
-	ID    *int `json:"id" want:"1..4094"`    // a single one
+	// First VLAN of a range.
+	MinID *int `json:"minID" want:"1..4094"`
+	// Last VLAN of a range.
+	MaxID *int `json:"maxID" want:"1..4094"`
+	// A single VLAN.
+	ID *int `json:"id" want:"1..4094"`
 }
 
 // A vlanRange is a number, or two in a string.

@@ -18,7 +18,8 @@ var Plugin = sdk.Chain("chain", "runs a whole list of plugins in one process",
 	func(c conf) []sdk.Inner { return c.Plugins })
 
 type conf struct {
-	// The plugins in order, each as it would stand in the list, capabilities included. Those of all of them have to
-	// stand beside this key too, else the runtime does not give them; STATUS says so. None can be a chain.
+	// The plugins in order, each with the configuration that it would have in the list. Each capability of a plugin
+	// must also be in capabilities beside this key, else the runtime does not pass the value; STATUS reports a missing
+	// one. None of the plugins can be a chain.
 	Plugins []sdk.Inner `json:"plugins"`
 }

@@ -36,16 +36,33 @@ const (
 type argv []string
 
 type conf struct {
-	CNIOutput   string `json:"cniOutput" want:"/^/[^\\x00]*$/" says:"the absolute path of a file, such as /var/log/cni-calls"` // the file, an absolute path, that each call is appended to by one write
-	Format      Format `json:"format" want:"text|json" says:"\"text\" or \"json\""`                                            // text (default): lines as the reference's plugin writes them, and Time, Result or Error, Took; json: a document on one line, with time, took, env (the variables whose names begin with CNI_), stdin, and result or error
-	MaxSize     *int64 `json:"maxSize" want:"0|4096..9223372036854775807" says:"at least 4096 bytes, or 0 for no bound"`       // bytes of the file, at least 4096; when a call would make it longer, it is renamed to the same name with .1, whose earlier content goes; 0: no bound; default 10485760 (10 MiB)
-	Command     argv   `json:"command"`                                                                                        // a program and its arguments, run on the host for each call, with the call as in the file on its standard input
-	AddHooks    []argv `json:"addHooks"`                                                                                       // commands, each a program and its arguments, run in the container's network namespace at ADD, after the plugins before this one, with the environment of the call
-	DelHooks    []argv `json:"delHooks"`                                                                                       // the same at DEL, before the plugins before this one; not where the namespace is gone
-	CheckHooks  []argv `json:"checkHooks"`                                                                                     // the same at CHECK
-	GCHooks     []argv `json:"gcHooks"`                                                                                        // commands run on the host at GC
-	StatusHooks []argv `json:"statusHooks"`                                                                                    // commands run on the host at STATUS
-	Timeout     int    `json:"timeout" want:"0|1..60 seconds" says:"1 to 60 seconds, or 0 for the default, 5"`                 // seconds, 1 to 60, that all commands of one call may take together; then they are ended, and killed two seconds later; default 5
+	// Absolute path of the file that each call is appended to, by one write. Default: none, no file is written.
+	CNIOutput string `json:"cniOutput" want:"/^/[^\\x00]*$/" says:"the absolute path of a file, such as /var/log/cni-calls"`
+	// Format of the calls in the file. text: the lines of the reference plugin, followed by Time, Result or Error, and
+	// Took. json: one object on a line, with time, took, env (the variables that begin with CNI_), stdin, and result or
+	// error. Default: text.
+	Format Format `json:"format" want:"text|json" says:"\"text\" or \"json\""`
+	// Size of the file in bytes, at least 4096. A call that would exceed it first renames the file to the same name
+	// with .1 and replaces that file. 0: no limit. Default: 10485760 (10 MiB).
+	MaxSize *int64 `json:"maxSize" want:"0|4096..9223372036854775807" says:"at least 4096 bytes, or 0 for no bound"`
+	// Program and its arguments, executed on the host for each call. Its standard input is the call, in the format of
+	// the file. Default: none.
+	Command argv `json:"command"`
+	// Commands, each a program and its arguments, that ADD executes in the container's network namespace, after the
+	// plugins before this one. They get the environment of the call. Default: none.
+	AddHooks []argv `json:"addHooks"`
+	// Commands that DEL executes in the container's network namespace, before the plugins before this one. They are
+	// skipped if the namespace no longer exists. Default: none.
+	DelHooks []argv `json:"delHooks"`
+	// Commands that CHECK executes in the container's network namespace. Default: none.
+	CheckHooks []argv `json:"checkHooks"`
+	// Commands that GC executes on the host. Default: none.
+	GCHooks []argv `json:"gcHooks"`
+	// Commands that STATUS executes on the host. Default: none.
+	StatusHooks []argv `json:"statusHooks"`
+	// Seconds that all commands of one call may take together, 1 to 60. Then they get SIGTERM, and two seconds later
+	// SIGKILL. Default: 5.
+	Timeout int `json:"timeout" want:"0|1..60 seconds" says:"1 to 60 seconds, or 0 for the default, 5"`
 }
 
 const (

@@ -16,12 +16,16 @@ var Plugin = sdk.Interface("dummy", "gives a container an interface with address
 	})
 
 type conf struct {
-	MTU  int    `json:"mtu" want:"0|68..2147483647" says:"68 bytes at least, or none for 1500"` // 68 bytes and more; default: the kernel's, 1500
-	MAC  string `json:"mac" want:"mac"`                                                         // of the interface; default: derived from the attachment
-	IPv6 string `json:"ipv6" want:"off"`                                                        // "off" closes IPv6 in the interface
+	// MTU of the interface in bytes, at least 68. Default: the kernel's, 1500.
+	MTU int `json:"mtu" want:"0|68..2147483647" says:"68 bytes at least, or none for 1500"`
+	// MAC of the interface. Default: derived from the attachment.
+	MAC string `json:"mac" want:"mac"`
+	// "off" turns off IPv6 on the interface. Default: IPv6 is on.
+	IPv6 string `json:"ipv6" want:"off"`
 
 	RuntimeConfig struct {
-		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over mac
+		// MAC of the interface, set by the runtime (clause K6). Takes precedence over mac.
+		MAC string `json:"mac" want:"mac"`
 	} `json:"runtimeConfig"`
 }
 

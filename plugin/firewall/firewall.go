@@ -22,10 +22,18 @@ var Plugin = sdk.Chained("firewall", "lets a container's packets through the hos
 	})
 
 type conf struct {
-	Backend       string `json:"backend" want:"auto|nftables|iptables|firewalld|none" code:"2"`                                                                                                  // where the host's packet filter is told to let the container's packets through: auto (default), nftables, iptables, firewalld; none touches nothing
-	AdminChain    string `json:"iptablesAdminChainName" want:"/^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,27}$/" says:"the name of a chain of your own, of at most 28 letters, digits and - _ . characters"` // the administrator's chain, asked before ours where iptables is used; default CNI-ADMIN
-	FirewalldZone string `json:"firewalldZone" want:"/^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,16}$/" says:"the name of a zone, of at most 17 letters, digits and - _ . characters"`                       // the zone that gets the container's addresses where firewalld is used; default trusted
-	IngressPolicy string `json:"ingressPolicy" want:"open|same-bridge|isolated|strict"`                                                                                                          // who may send to the network's containers: open (default), same-bridge, isolated, strict
+	// Where the plugin lets the container's packets through. auto: wherever the host's rules would drop them; nftables,
+	// iptables, firewalld: there; none: the plugin changes nothing. Default: auto.
+	Backend string `json:"backend" want:"auto|nftables|iptables|firewalld|none" code:"2"`
+	// With iptables: name of a chain for rules of the administrator, which is evaluated before the plugin's rules.
+	// Default: CNI-ADMIN.
+	AdminChain string `json:"iptablesAdminChainName" want:"/^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,27}$/" says:"the name of a chain of your own, of at most 28 letters, digits and - _ . characters"`
+	// With firewalld: zone that the container's addresses are added to. Default: trusted.
+	FirewalldZone string `json:"firewalldZone" want:"/^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,16}$/" says:"the name of a zone, of at most 17 letters, digits and - _ . characters"`
+	// Who may open connections to the network's containers. open: everybody. same-bridge: not containers of other
+	// networks with a policy. isolated: no containers of networks with a policy, not even of the same network. strict:
+	// only containers of the same network. Replies and published ports always pass. Default: open.
+	IngressPolicy string `json:"ingressPolicy" want:"open|same-bridge|isolated|strict"`
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {

@@ -34,14 +34,24 @@ var Plugin = sdk.Interface("host-device", "moves a network device of the host in
 	})
 
 type conf struct {
-	Device     string `json:"device" want:"ifname"` // the device's name on the host; several ways to say which device have to say the same one. STATUS is ready while a container of the network has the device, though no other would get it, for a runtime that asks takes a network that is not ready for a host that is not, and the device does what it is for; it is code 50 while a container of another network has it, and says which
-	HWAddr     string `json:"hwaddr" want:"mac"`    // its MAC; bridges, bonds and VLANs that share it do not count
-	KernelPath string `json:"kernelpath"`           // its path below /sys/devices/, or that of its link, which /sys/class/net/NAME leads to
-	PCIBusID   string `json:"pciBusID"`             // its PCI address, such as 0000:00:1f.6; one that vfio-pci, uio_pci_generic or igb_uio drives stays where it is, for a program of the container
+	// Name of the device on the host. If several keys name a device, all must name the same one. While a container of
+	// this network has the device, STATUS succeeds, although no other container can get it. While a container of
+	// another network has it, STATUS fails with code 50 and names that container.
+	Device string `json:"device" want:"ifname"`
+	// MAC of the device. Bridges, bonds and VLANs with the same MAC are ignored.
+	HWAddr string `json:"hwaddr" want:"mac"`
+	// Path of the device below /sys/devices/, or of its network interface. `readlink -f /sys/class/net/NAME` prints the
+	// latter.
+	KernelPath string `json:"kernelpath"`
+	// PCI address of the device, such as 0000:00:1f.6. A device with the driver vfio-pci, uio_pci_generic or igb_uio is
+	// not moved, because a program in the container uses it directly.
+	PCIBusID string `json:"pciBusID"`
 	sdk.Conflicts
 
 	RuntimeConfig struct {
-		DeviceID string `json:"deviceID"` // the address of the device on its bus, PCI or auxiliary (clause K8); wins over pciBusID
+		// Address of the device on its bus, PCI or auxiliary, set by the runtime (clause K8). Takes precedence over
+		// pciBusID.
+		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
 }
 

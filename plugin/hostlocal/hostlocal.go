@@ -36,23 +36,39 @@ var Plugin = sdk.Allocator("host-local", "allocates addresses from ranges of thi
 
 type conf struct {
 	IPAM struct {
-		Type            string         `json:"type"` // host-local
-		ipam.Range                     // a lone range
-		Ranges          [][]ipam.Range `json:"ranges"`                                                                                           // an address from each outer list; an inner one is a pool of ranges of one family
-		Routes          []spec.Route   `json:"routes"`                                                                                           // put in the result
-		DataDir         string         `json:"dataDir"`                                                                                          // where the leases are kept; default /var/lib/cni/networks
-		ResolvConf      string         `json:"resolvConf"`                                                                                       // a resolv.conf to make the result's dns from
-		ReleaseCooldown duration       `json:"releaseCooldown"`                                                                                  // how long a released address rests while others are free: "30s", or a number of seconds; default 30s
-		Reserved        []string       `json:"reserved" want:"subnet|address" says:"an address or a subnet, such as 10.1.0.5 or 2001:db8::/120"` // addresses, and subnets of them, that are given only to who asks for one by name
-		Sticky          *sticky        `json:"sticky"`                                                                                           // containers that come under one key get the same addresses
+		// The word host-local.
+		Type       string `json:"type"`
+		ipam.Range        // a lone range
+		// Ranges to allocate from. The container gets one address from each outer list, so two lists give it an IPv4
+		// and an IPv6 address. An inner list has ranges of one family, which are used in order. Example: [[{"subnet":
+		// "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]].
+		Ranges [][]ipam.Range `json:"ranges"`
+		// Routes of the container, which become part of the result. Default: none.
+		Routes []spec.Route `json:"routes"`
+		// Directory of the leases. Each network has a directory of its own in it. Default: /var/lib/cni/networks.
+		DataDir string `json:"dataDir"`
+		// Path of a file in the format of resolv.conf(5), from which the result's dns is made. Default: none.
+		ResolvConf string `json:"resolvConf"`
+		// Time that a released address is not allocated again while others are free: a duration such as "30s", or a
+		// number of seconds. Default: 30s.
+		ReleaseCooldown duration `json:"releaseCooldown"`
+		// Addresses, and subnets, that are allocated only to containers that ask for one of them. Default: none.
+		Reserved []string `json:"reserved" want:"subnet|address" says:"an address or a subnet, such as 10.1.0.5 or 2001:db8::/120"`
+		// Give successive containers with the same key the same addresses. Default: every container gets any free
+		// address.
+		Sticky *sticky `json:"sticky"`
 	} `json:"ipam"`
 	RuntimeConfig struct {
-		IPs      []string       `json:"ips"`      // addresses to give, with or without a prefix, of which the range's counts; at most one of each outer list
-		IPRanges [][]ipam.Range `json:"ipRanges"` // like ipam.ranges, and before them
+		// Addresses to allocate, at most one from each outer list of ranges, set by the runtime. A prefix length is
+		// ignored; the range's counts.
+		IPs []string `json:"ips"`
+		// Ranges to allocate from before ipam.ranges, set by the runtime, in the same format.
+		IPRanges [][]ipam.Range `json:"ipRanges"`
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			IPs []string `json:"ips"` // further addresses to give; without them IP of CNI_ARGS is one
+			// Addresses to allocate, in addition to runtimeConfig.ips. If the key is missing, IP of CNI_ARGS is used.
+			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
 }

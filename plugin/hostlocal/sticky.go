@@ -13,8 +13,13 @@ import (
 
 // A sticky says who gets the address that who had before.
 type sticky struct {
-	Key []string `json:"key"` // what the key is made of: names of strings in args.cni or CNI_ARGS, such as K8S_POD_NAMESPACE and K8S_POD_NAME, and labels.NAME, a label of args.cni.labels. A container without one of them has no key. Of several there is a / between them, as in default/web-0; a / inside of one is %2F, and a % is %25
-	TTL duration `json:"ttl"` // how long an address is held after its release: "30m", or a number of seconds; 0: not at all, but its key gets it again if it is free; default 24h
+	// What the key is made of: names of strings in args.cni or CNI_ARGS, and labels.NAME for a label of
+	// args.cni.labels. ["K8S_POD_NAMESPACE", "K8S_POD_NAME"] makes keys such as default/web-0. Inside a part, / is
+	// written as %2F and % as %25. If any part is missing, the container gets an ordinary address.
+	Key []string `json:"key"`
+	// Time that a released address is held for its key: a duration such as "30m", or a number of seconds. With 0 it is
+	// not held, but the key gets it again if it is free. Default: 24h.
+	TTL duration `json:"ttl"`
 }
 
 // labels begins what is no name of an argument but of a label.

@@ -17,11 +17,18 @@ var Plugin = sdk.Interface("ipvlan", "gives a container an interface on a host i
 	})
 
 type conf struct {
-	Master string `json:"master" want:"ifname"`            // the link below; default: the one interface of the previous result, where there is one, else that of the default route
-	Mode   string `json:"mode" want:"l2|l3|l3s"`           // l2, which is the default: the container decides where packets go; l3: the master's host routes them, and there is no broadcast and no multicast; l3s: the same, and its packet filter sees them
-	Flag   string `json:"flag" want:"bridge|private|vepa"` // bridge, which is the default: the ipvlans on one master reach each other; private: they do not; vepa: through a switch that sends frames back
+	// Interface that the ipvlan is on. Default: the interface of the previous result if it has exactly one, else the
+	// interface of the default route.
+	Master string `json:"master" want:"ifname"`
+	// Mode of the ipvlan. l2: the container routes its packets itself. l3: the host or namespace of the master routes
+	// them, without broadcast and multicast. l3s: like l3, and its packet filter sees them. Default: l2.
+	Mode string `json:"mode" want:"l2|l3|l3s"`
+	// Whether ipvlans on one master can reach each other. bridge: yes; private: no; vepa: only through an external
+	// switch that sends frames back. Default: bridge.
+	Flag string `json:"flag" want:"bridge|private|vepa"`
 	sdk.MasterKeys
-	RequireMasterUp bool `json:"requireMasterUp"` // refuse a master that is down; else that is warned of, and the interface carries packets when somebody sets the master up
+	// Refuse a master that is down. Default: false, ADD warns, and the interface works as soon as the master is up.
+	RequireMasterUp bool `json:"requireMasterUp"`
 }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {

@@ -44,27 +44,47 @@ import (
 var Plugin = sdk.Interface("ovs", "connects containers to a bridge of Open vSwitch", want, kinds).KnowsArgs("MAC")
 
 type conf struct {
-	Bridge        string      `json:"bridge" want:"ifname" lacks:"the name of a bridge of Open vSwitch, such as \"ovs0\""`                               // name of the bridge, made when missing
-	RequireBridge bool        `json:"requireBridge"`                                                                                                     // refuse, instead of making the bridge
-	DatapathType  string      `json:"datapath_type" want:"system|netdev"`                                                                                // of the bridge: system, which is the kernel's, or netdev, which is ovs-vswitchd's own; default: that of a bridge that is there, else system
-	Vlan          int         `json:"vlan" want:"0|1..4094" says:"a number from 1 to 4094, or 0 for none"`                                               // VLAN of the container, 1 to 4094; beside trunk that of packets without a tag; 0: none
-	Trunk         []trunkItem `json:"trunk"`                                                                                                             // VLANs that the container tags itself
-	VxlanID       *int        `json:"vxlanID" want:"0..16777215" says:"a number from 0 to 16777215 (24 bits)"`                                           // number of the VXLAN, 0 to 16777215, that joins the bridges of the hosts that remotes names
-	Remotes       []string    `json:"remotes" want:"address" says:"the address of a host, such as 192.0.2.1"`                                            // addresses of the hosts; this host's own are skipped
-	VxlanPort     int         `json:"vxlanPort" want:"0..65535" says:"a number from 1 to 65535"`                                                         // UDP port of the tunnels; default 4789
-	OFPortRequest int         `json:"ofport_request" want:"0..65279" says:"a number from 1 to 65279"`                                                    // OpenFlow port, 1 to 65279, to ask for; default: any that is free
-	IngressRate   int64       `json:"ingressRate" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`                          // bits per second to the container, by linux-htb; 0: no limit
-	EgressRate    int64       `json:"egressRate" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`                           // bits per second from the container; Open vSwitch drops what is beyond (ingress_policing_rate); 0: no limit
-	EgressBurst   int64       `json:"egressBurst" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`                          // bits that may come at once from the container; default: a tenth of egressRate, 80000 at least
-	SocketFile    string      `json:"socket_file" want:"/^(unix:)?[/]/" says:"the absolute path of a Unix socket, such as /var/run/openvswitch/db.sock"` // of ovsdb-server; default /var/run/openvswitch/db.sock
+	// Name of the bridge of Open vSwitch, such as ovs0. Required. The plugin makes the bridge if it does not exist.
+	Bridge string `json:"bridge" want:"ifname" lacks:"the name of a bridge of Open vSwitch, such as \"ovs0\""`
+	// Refuse a bridge that does not exist, instead of making it. Default: false.
+	RequireBridge bool `json:"requireBridge"`
+	// Datapath of the bridge: system (the kernel's) or netdev (that of ovs-vswitchd in user space). Default: that of
+	// the bridge if it exists, else system.
+	DatapathType string `json:"datapath_type" want:"system|netdev"`
+	// VLAN of the container, 1 to 4094. With trunk: the VLAN of packets without a tag. Default: 0, no VLAN.
+	Vlan int `json:"vlan" want:"0|1..4094" says:"a number from 1 to 4094, or 0 for none"`
+	// VLANs that the container tags its packets for. Default: all VLANs, or only vlan if that is set.
+	Trunk []trunkItem `json:"trunk"`
+	// Number of the VXLAN (VNI), 0 to 16777215, that connects the bridges of the hosts in remotes. Default: no VXLAN.
+	VxlanID *int `json:"vxlanID" want:"0..16777215" says:"a number from 0 to 16777215 (24 bits)"`
+	// Addresses of the other ends of the VXLAN tunnels, such as ["192.0.2.1", "192.0.2.2"]. The plugin skips the
+	// addresses of this host, so all hosts can have the same list.
+	Remotes []string `json:"remotes" want:"address" says:"the address of a host, such as 192.0.2.1"`
+	// UDP port of the tunnels. Default: 4789.
+	VxlanPort int `json:"vxlanPort" want:"0..65535" says:"a number from 1 to 65535"`
+	// OpenFlow port number to ask for, 1 to 65279. Default: any free one.
+	OFPortRequest int `json:"ofport_request" want:"0..65279" says:"a number from 1 to 65279"`
+	// Rate at which the container can receive, in bits per second, at least 1000 (queueing discipline linux-htb).
+	// Default: 0, no limit.
+	IngressRate int64 `json:"ingressRate" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`
+	// Rate at which the container can send, in bits per second, at least 1000. Open vSwitch drops packets above it
+	// (ingress_policing_rate). Default: 0, no limit.
+	EgressRate int64 `json:"egressRate" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`
+	// Bits that the container can send at once, without a limit. Default: a tenth of egressRate, at least 80000.
+	EgressBurst int64 `json:"egressBurst" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`
+	// Path of the Unix socket of ovsdb-server. Default: /var/run/openvswitch/db.sock.
+	SocketFile string `json:"socket_file" want:"/^(unix:)?[/]/" says:"the absolute path of a Unix socket, such as /var/run/openvswitch/db.sock"`
 	sdk.Cable
 	sdk.Conflicts
 }
 
 type trunkItem struct {
-	MinID *int `json:"minID" want:"1..4094"` // first of a range
-	MaxID *int `json:"maxID" want:"1..4094"` // last of a range
-	ID    *int `json:"id" want:"1..4094"`    // a single one
+	// First VLAN of a range.
+	MinID *int `json:"minID" want:"1..4094"`
+	// Last VLAN of a range.
+	MaxID *int `json:"maxID" want:"1..4094"`
+	// A single VLAN.
+	ID *int `json:"id" want:"1..4094"`
 }
 
 // db is the socket of the database.

@@ -23,13 +23,26 @@ var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host"
 })
 
 type conf struct {
-	Backend              string   `json:"backend" want:"nftables|iptables" says:"\"nftables\", which is the default, or \"iptables\"" code:"2"`                                 // nftables, which is the default, or iptables: in the reference's chains, by the program that has table nat on this host
-	SNAT                 *bool    `json:"snat"`                                                                                                                                 // masquerade what would not come back by itself: from the container itself, its subnet and 127.0.0.1; default true
-	MasqAll              bool     `json:"masqAll"`                                                                                                                              // masquerade everything that goes to a published port
-	MarkMasqBit          *int     `json:"markMasqBit" want:"0..31" says:"0 to 31"`                                                                                              // 0 to 31, default 13: the bit of the packet mark by which iptables masquerades; nftables needs none
-	ExternalSetMarkChain string   `json:"externalSetMarkChain" want:"/^[a-zA-Z0-9_.:-]{1,28}$/" says:"the name of a chain of iptables, of at most 28 letters, digits, _ . : -"` // with iptables: a chain of somebody else that marks what is to be masqueraded; not with markMasqBit
-	ConditionsV4         []string `json:"conditionsV4"`                                                                                                                         // further matches for IPv4, in the words of nft(8) or iptables(8); for iptables, in its own
-	ConditionsV6         []string `json:"conditionsV6"`                                                                                                                         // the same for IPv6
+	// What translates the addresses. nftables: the kernel's nf_tables. iptables: chains with the names of the reference
+	// plugin, made by the iptables program that has the host's nat table. Default: nftables.
+	Backend string `json:"backend" want:"nftables|iptables" says:"\"nftables\", which is the default, or \"iptables\"" code:"2"`
+	// Masquerade connections to published ports whose replies would otherwise take another way: from the container
+	// itself, from its subnet and from 127.0.0.1. Default: true.
+	SNAT *bool `json:"snat"`
+	// Masquerade all connections to published ports. The container then sees an address of the host as the client's.
+	// Default: false.
+	MasqAll bool `json:"masqAll"`
+	// With iptables: bit of the packet mark that selects packets to masquerade, 0 to 31. nftables needs no mark.
+	// Default: 13.
+	MarkMasqBit *int `json:"markMasqBit" want:"0..31" says:"0 to 31"`
+	// With iptables: name of a chain of another program that marks packets to masquerade, such as KUBE-MARK-MASQ.
+	// Excludes markMasqBit. Default: none.
+	ExternalSetMarkChain string `json:"externalSetMarkChain" want:"/^[a-zA-Z0-9_.:-]{1,28}$/" says:"the name of a chain of iptables, of at most 28 letters, digits, _ . : -"`
+	// Further conditions for IPv4 packets, such as ["ip", "saddr", "192.0.2.0/24"], in the syntax of nft(8) or
+	// iptables(8). With iptables: only that of iptables(8). Default: none.
+	ConditionsV4 []string `json:"conditionsV4"`
+	// Further conditions for IPv6 packets, as in conditionsV4. Default: none.
+	ConditionsV6 []string `json:"conditionsV6"`
 
 	RuntimeConfig struct {
 		PortMappings []mapping `json:"portMappings"`
@@ -38,13 +51,21 @@ type conf struct {
 
 // mapping is one entry of the capability portMappings (clause K1).
 type mapping struct {
-	HostPort         int            `json:"hostPort"`         // 1 to 65535
-	HostPortEnd      int            `json:"hostPortEnd"`      // last port of a range that begins at hostPort; default: hostPort, so one port
-	ContainerPort    int            `json:"containerPort"`    // 1 to 65535; with hostPortEnd the first of as many ports
-	ContainerPortEnd int            `json:"containerPortEnd"` // the last of them; may be left out, for both ranges are of one length
-	Protocol         string         `json:"protocol"`         // tcp (default), udp or sctp
-	HostIP           string         `json:"hostIP"`           // default: every address of the host
-	AllowFrom        []netip.Prefix `json:"allowFrom"`        // sources that reach the port, beside this host's processes and the container itself; default: all
+	// Port of the host, 1 to 65535. With hostPortEnd: the first port of a range.
+	HostPort int `json:"hostPort"`
+	// Last port of the range that begins at hostPort. Default: hostPort, a single port.
+	HostPortEnd int `json:"hostPortEnd"`
+	// Port of the container, 1 to 65535. With hostPortEnd: the first port of a range of the same length.
+	ContainerPort int `json:"containerPort"`
+	// Last port of the container's range. Optional, because both ranges have the same length.
+	ContainerPortEnd int `json:"containerPortEnd"`
+	// Protocol: tcp, udp or sctp. Default: tcp.
+	Protocol string `json:"protocol"`
+	// Address of the host on which the port is published. Default: every address.
+	HostIP string `json:"hostIP"`
+	// Subnets whose hosts can reach the port, such as ["192.0.2.0/24"]. Processes of this host and the container itself
+	// always can. Default: everybody.
+	AllowFrom []netip.Prefix `json:"allowFrom"`
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {

@@ -62,47 +62,89 @@ const Link Scope = "link"
 
 // route is a change of a route, in the words of ip-route(8).
 type route struct {
-	Action   Action    `json:"action"`                                                                                                  // add (default): an error where another route has the place, that is destination, metric and table; replace: that one goes, whichever interface it is by; del: the interface's routes that are as described, none too; flush: all of the interface's routes of family and table, but those that the kernel or a router advertisement made, and those to the subnets and gateways of its addresses
-	Dst      string    `json:"dst" want:"subnet|address|default" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"` // destination: a subnet, an address, or default
-	Via      string    `json:"via" want:"address" says:"the address of a router, such as 192.0.2.1 or 2001:db8::1"`                     // next hop
-	NextHops []hop     `json:"nexthops"`                                                                                                // several next hops, instead of via; which one a packet takes depends on its connection
-	OnLink   bool      `json:"onlink"`                                                                                                  // via is on the link, whatever the interface's addresses say
-	Scope    Scope     `json:"scope"`                                                                                                   // link: the destination is on the link itself, and has no next hop
-	Type     RouteType `json:"type"`                                                                                                    // a route that leads nowhere, instead of a next hop; its packets are dropped in silence (blackhole) or answered
-	Src      string    `json:"src" want:"address" says:"an address of the container, such as 192.0.2.1 or 2001:db8::1"`                 // the address that the container's own packets come from
-	Metric   int       `json:"metric" want:"0..4294967295" says:"0 to 4294967295"`                                                      // of several routes to a destination the one of the lowest is taken; default 0, and for IPv6 1024; to delete: any
-	Table    int       `json:"table" want:"0..254|256..4294967295" says:"1 to 4294967295, but not 255, which is the kernel's own"`      // number of the routing table; default main, or that of the interface's VRF
-	MTU      int       `json:"mtu" want:"0|68..65535 bytes"`                                                                            // of the route, in bytes
-	AdvMSS   int       `json:"advmss" want:"0..65535" says:"1 to 65535 bytes"`                                                          // TCP's maximum segment size to advertise
-	Family   Family    `json:"family"`                                                                                                  // of default without a next hop (default inet), or to flush (default both)
+	// What to do. add: fail if another route has the same destination, metric and table. replace: replace that route,
+	// whichever interface it is on. del: delete the interface's routes that match; it is no error if none does. flush:
+	// delete all routes of the interface in family and table, except those of the kernel, of router advertisements, to
+	// the subnets of its addresses and to their gateways. Default: add.
+	Action Action `json:"action"`
+	// Destination: a subnet, an address, or default.
+	Dst string `json:"dst" want:"subnet|address|default" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"`
+	// Address of the next hop.
+	Via string `json:"via" want:"address" says:"the address of a router, such as 192.0.2.1 or 2001:db8::1"`
+	// Several next hops, instead of via. The kernel chooses one for each connection.
+	NextHops []hop `json:"nexthops"`
+	// The next hop is on the link, even if no address of the interface is in its subnet. Default: false.
+	OnLink bool `json:"onlink"`
+	// link: the destination is on the link, without a next hop. Default: the kernel's choice.
+	Scope Scope `json:"scope"`
+	// Type of a route without a next hop, whose packets are dropped silently (blackhole) or answered with an error (the
+	// other types). Default: an ordinary route.
+	Type RouteType `json:"type"`
+	// Source address of packets that the container itself sends by the route. Default: the kernel's choice.
+	Src string `json:"src" want:"address" says:"an address of the container, such as 192.0.2.1 or 2001:db8::1"`
+	// Metric of the route; of several routes to a destination, the kernel uses the one with the lowest. With del: the
+	// metric of the route to delete. Default: 0 for IPv4 and 1024 for IPv6, and any with del.
+	Metric int `json:"metric" want:"0..4294967295" says:"0 to 4294967295"`
+	// Number of the routing table. Default: main, or the table of the interface's VRF.
+	Table int `json:"table" want:"0..254|256..4294967295" says:"1 to 4294967295, but not 255, which is the kernel's own"`
+	// MTU of the route in bytes, 68 to 65535. Default: that of the interface.
+	MTU int `json:"mtu" want:"0|68..65535 bytes"`
+	// Maximum segment size that TCP advertises, in bytes, 1 to 65535. Default: derived from the MTU.
+	AdvMSS int `json:"advmss" want:"0..65535" says:"1 to 65535 bytes"`
+	// Address family: inet or inet6. Only for a default route without a next hop (default: inet) and for flush
+	// (default: both).
+	Family Family `json:"family"`
 }
 
 type hop struct {
-	Via    string `json:"via" want:"address" says:"the address of a router, such as 192.0.2.1 or 2001:db8::1" lacks:"the address of a router, such as 192.0.2.1 or 2001:db8::1"` // the next hop
-	Weight int    `json:"weight" want:"0..256" says:"1 to 256"`                                                                                                                  // share of the connections, 1 (default) to 256
-	OnLink bool   `json:"onlink"`                                                                                                                                                // it is on the link, whatever the interface's addresses say
+	// Address of the next hop. Required.
+	Via string `json:"via" want:"address" says:"the address of a router, such as 192.0.2.1 or 2001:db8::1" lacks:"the address of a router, such as 192.0.2.1 or 2001:db8::1"`
+	// Weight of the next hop, 1 to 256. A next hop with weight 2 gets twice as many connections as one with weight 1.
+	// Default: 1.
+	Weight int `json:"weight" want:"0..256" says:"1 to 256"`
+	// The next hop is on the link, even if no address of the interface is in its subnet. Default: false.
+	OnLink bool `json:"onlink"`
 }
 
 // rule is a change of a policy routing rule, in the words of ip-rule(8).
 type rule struct {
-	Action   RuleAction `json:"action"`                                                                                                                                                                                                                                          // add (default), del: all rules that are as described, none too; or flush: all rules of the family but the kernel's
-	Priority int        `json:"priority" want:"0..32765" says:"1 to 32765"`                                                                                                                                                                                                      // 1 to 32765, to add; a rule of a lower one is asked first, and the one that leads to the main table is 32766
-	From     string     `json:"from" want:"subnet|address" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"`                                                                                                                                                // source of the packets: a subnet or an address; default any
-	To       string     `json:"to" want:"subnet|address" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"`                                                                                                                                                  // destination: a subnet or an address; default any
-	IIF      string     `json:"iif" want:"ifname"`                                                                                                                                                                                                                               // interface that the packets come in by; lo: they are the container's own
-	OIF      string     `json:"oif" want:"ifname"`                                                                                                                                                                                                                               // interface that the sending socket is bound to
-	FwMark   string     `json:"fwmark" want:"/^(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*|0)(/(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*|0))?$/" says:"a mark, such as \"0x10\", or a mark and a mask that has its bits, such as \"0x10/0xff\""` // mark of the packets, such as "0x10", or "0x10/0xff" with the bits that count
-	Table    int        `json:"table" want:"0..4294967295" says:"1 to 4294967295"`                                                                                                                                                                                               // number of the routing table that is looked up; 254 is main
-	Type     RouteType  `json:"type"`                                                                                                                                                                                                                                            // what becomes of the packets, instead of table
-	Family   Family     `json:"family"`                                                                                                                                                                                                                                          // of a rule with neither from nor to (default inet), or to flush (default both)
+	// What to do. add: add the rule. del: delete all rules that match; it is no error if none does. flush: delete all
+	// rules of the family except the kernel's. Default: add.
+	Action RuleAction `json:"action"`
+	// Priority of the rule, 1 to 32765. The kernel evaluates rules with a lower number first. The rule for the main
+	// table has 32766.
+	Priority int `json:"priority" want:"0..32765" says:"1 to 32765"`
+	// Source of the packets: a subnet or an address. Default: any.
+	From string `json:"from" want:"subnet|address" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"`
+	// Destination of the packets: a subnet or an address. Default: any.
+	To string `json:"to" want:"subnet|address" says:"a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address"`
+	// Interface that the packets arrive on. lo: packets that the container itself sends. Default: any.
+	IIF string `json:"iif" want:"ifname"`
+	// Interface that the sending socket is bound to. Default: any.
+	OIF string `json:"oif" want:"ifname"`
+	// Mark of the packets, such as "0x10". A mask limits the bits that are compared: "0x10/0xff". Default: any.
+	FwMark string `json:"fwmark" want:"/^(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*|0)(/(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*|0))?$/" says:"a mark, such as \"0x10\", or a mark and a mask that has its bits, such as \"0x10/0xff\""`
+	// Number of the routing table to look up, 1 to 4294967295. 254 is main.
+	Table int `json:"table" want:"0..4294967295" says:"1 to 4294967295"`
+	// What happens to the packets, instead of a look-up in table: they are dropped silently (blackhole) or answered
+	// with an error (the other types).
+	Type RouteType `json:"type"`
+	// Address family: inet or inet6. Only for a rule without from and to (default: inet) and for flush (default: both).
+	Family Family `json:"family"`
 }
 
 // neighbour is a change of the interface's neighbours, in the words of ip-neighbour(8).
 type neighbour struct {
-	Action Action `json:"action"`                                                                                 // add (default): an error where somebody has set another, while what the kernel has learnt gives way; replace; del; or flush: all of the family but what the kernel made itself
-	Dst    string `json:"dst" want:"address" says:"the address of a neighbour, such as 192.0.2.1 or 2001:db8::1"` // address of the neighbour
-	LLAddr string `json:"lladdr" want:"mac"`                                                                      // its MAC address, to add or replace; it stays as it is (state permanent)
-	Family Family `json:"family"`                                                                                 // to flush; default both
+	// What to do. add: fail if the neighbour has an entry that another program set; an entry that the kernel learnt is
+	// replaced. replace: replace any entry. del: delete the entry. flush: delete all entries of the family except those
+	// that the kernel made itself. Default: add.
+	Action Action `json:"action"`
+	// Address of the neighbour.
+	Dst string `json:"dst" want:"address" says:"the address of a neighbour, such as 192.0.2.1 or 2001:db8::1"`
+	// MAC of the neighbour, required by add and replace. The kernel keeps the entry as it is (state permanent).
+	LLAddr string `json:"lladdr" want:"mac"`
+	// Address family for flush: inet or inet6. Default: both.
+	Family Family `json:"family"`
 }
 
 func at(key string, i int) string { return key + "[" + strconv.Itoa(i) + "]" }

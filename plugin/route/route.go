@@ -38,19 +38,29 @@ type conf struct {
 
 // An override is what the route-override plugin has keys for.
 type override struct {
-	FlushRoutes   *bool        `json:"flushroutes"`   // flush the interface's routes in its table, of both families, first
-	FlushGateway  *bool        `json:"flushgateway"`  // delete the interface's default routes
-	DelRoutes     []spec.Route `json:"delroutes"`     // routes to delete; of these dst, gw, priority and table count
-	AddRoutes     []spec.Route `json:"addroutes"`     // routes to add
-	DelECMPRoutes []several    `json:"delecmproutes"` // routes by several next hops to delete
-	AddECMPRoutes []several    `json:"addecmproutes"` // routes by several next hops to add
-	SkipCheck     *bool        `json:"skipcheck"`     // CHECK compares nothing: the container changes its routes by itself
+	// First delete the interface's routes of both families in its table. The routes to the subnets of its addresses and
+	// to their gateways stay. Default: false.
+	FlushRoutes *bool `json:"flushroutes"`
+	// Delete the default routes of the interface. Default: false.
+	FlushGateway *bool `json:"flushgateway"`
+	// Routes to delete. Only dst, gw, priority and table are compared.
+	DelRoutes []spec.Route `json:"delroutes"`
+	// Routes to add.
+	AddRoutes []spec.Route `json:"addroutes"`
+	// Routes with several next hops to delete.
+	DelECMPRoutes []several `json:"delecmproutes"`
+	// Routes with several next hops to add.
+	AddECMPRoutes []several `json:"addecmproutes"`
+	// Let CHECK compare nothing, because the container changes its routes itself. Default: false.
+	SkipCheck *bool `json:"skipcheck"`
 }
 
 // several is a route by several next hops, in the words of the route-override plugin.
 type several struct {
-	Dst netip.Prefix `json:"dst"` // destination, as a subnet
-	GWs []netip.Addr `json:"gws"` // the next hops, of equal weight
+	// Destination, as a subnet.
+	Dst netip.Prefix `json:"dst"`
+	// Addresses of the next hops, which have equal weight.
+	GWs []netip.Addr `json:"gws"`
 }
 
 // over is o where it says something, else the other.

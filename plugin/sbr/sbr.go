@@ -27,9 +27,16 @@ var Plugin = sdk.Chained("sbr", "routes packets from an interface's addresses by
 	})
 
 type conf struct {
-	Table          *int     `json:"table" want:"1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)"` // a routing table that is filled already, by routes of IPAM with this table: rules lead to it, no route is made or moved, and the other keys have no effect; 1 to 4294967295 but not 253, 254 and 255; default: a free one from 100 on for each address, filled with the interface's routes
-	Gateways       []string `json:"gateways" want:"address" says:"the IP address of a router, such as 192.0.2.1"`                                  // the routers of the tables' default routes, at most one of IPv4 and one of IPv6, whatever default routes the interface has; default: those, or the gateways that IPAM gave with the addresses
-	AddSourceHints bool     `json:"addSourceHints"`                                                                                                // keep the routes to the interface's subnets in the main table too, and let them name the address that packets are to come from
+	// Number of a routing table that already has routes, because the IPAM plugin's routes name it: 1 to 4294967295
+	// without 253 to 255. The plugin then only adds rules for the table, and the other keys have no effect. Default:
+	// for each address a free table from 100 on, with the interface's routes.
+	Table *int `json:"table" want:"1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local)"`
+	// Routers of the default routes in the tables, at most one for IPv4 and one for IPv6. Default: those of the
+	// interface's default routes, or else the gateways of its addresses.
+	Gateways []string `json:"gateways" want:"address" says:"the IP address of a router, such as 192.0.2.1"`
+	// Keep the routes to the interface's subnets in the main table too, with the interface's address as source.
+	// Default: false.
+	AddSourceHints bool `json:"addSourceHints"`
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {

@@ -32,24 +32,31 @@ var Plugin = sdk.Allocator("static", "uses addresses that the configuration or t
 
 type conf struct {
 	IPAM *struct {
-		Type      string       `json:"type"` // static
-		Addresses []address    `json:"addresses"`
-		Routes    []spec.Route `json:"routes"` // put in the result
-		DNS       spec.DNS     `json:"dns"`    // put in the result
+		// The word static.
+		Type      string    `json:"type"`
+		Addresses []address `json:"addresses"`
+		// Routes of the container, which become part of the result. Default: none.
+		Routes []spec.Route `json:"routes"`
+		// DNS settings of the container, which become part of the result. Default: none.
+		DNS spec.DNS `json:"dns"`
 	} `json:"ipam"`
 	RuntimeConfig struct {
-		IPs []string `json:"ips"` // addresses to give instead of all others
+		// Addresses to use instead of all others, set by the runtime.
+		IPs []string `json:"ips"`
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			IPs []string `json:"ips"` // addresses to give instead of ipam.addresses and of IP in CNI_ARGS
+			// Addresses to use instead of ipam.addresses and of IP in CNI_ARGS.
+			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
 }
 
 type address struct {
-	Address netip.Prefix `json:"address"` // an address and the length of its subnet, such as 192.0.2.5/24 or 2001:db8::5/64
-	Gateway netip.Addr   `json:"gateway"` // the address's gateway; default: none
+	// Address with the prefix length of its subnet, such as 192.0.2.5/24 or 2001:db8::5/64. Required.
+	Address netip.Prefix `json:"address"`
+	// Gateway of the address. Default: none.
+	Gateway netip.Addr `json:"gateway"`
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {

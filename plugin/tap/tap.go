@@ -18,17 +18,28 @@ var Plugin = sdk.Interface("tap", "gives a container an interface for a program 
 	}).KnowsArgs("MAC")
 
 type conf struct {
-	MultiQueue     bool    `json:"multiQueue"`                                                               // several queues, each opened on its own
-	MTU            int     `json:"mtu" want:"0|68..65521 bytes"`                                             // 68 to 65521 bytes; default: the kernel's 1500
-	MAC            string  `json:"mac" want:"mac"`                                                           // of the interface; default: derived from the attachment
-	Owner          *uint32 `json:"owner" want:"0..4294967294" says:"the number of a user, 0 to 4294967294"`  // number of the user who may open it; default: anybody
-	Group          *uint32 `json:"group" want:"0..4294967294" says:"the number of a group, 0 to 4294967294"` // number of the group whose members may open it; default: anybody
-	SELinuxContext string  `json:"selinuxContext"`                                                           // the context that it is made in, so that a program confined by SELinux may open it
-	Bridge         string  `json:"bridge" want:"ifname"`                                                     // a bridge in the container's own namespace that it becomes a port of
-	IPv6           string  `json:"ipv6" want:"off"`                                                          // "off" closes IPv6 in the interface
+	// Let a program open the tap several times, once for each queue. Default: false.
+	MultiQueue bool `json:"multiQueue"`
+	// MTU of the interface in bytes, 68 to 65521. Default: the kernel's, 1500.
+	MTU int `json:"mtu" want:"0|68..65521 bytes"`
+	// MAC of the interface. Default: derived from the attachment.
+	MAC string `json:"mac" want:"mac"`
+	// Number of the user who may open the tap. Default: any user.
+	Owner *uint32 `json:"owner" want:"0..4294967294" says:"the number of a user, 0 to 4294967294"`
+	// Number of the group whose members may open the tap. Default: any group.
+	Group *uint32 `json:"group" want:"0..4294967294" says:"the number of a group, 0 to 4294967294"`
+	// SELinux context in which the tap is made, so that a confined program may open it. Default: the kernel's
+	// choice.
+	SELinuxContext string `json:"selinuxContext"`
+	// Name of a bridge in the container's network namespace that the tap becomes a port of. Default: none.
+	Bridge string `json:"bridge" want:"ifname"`
+	// "off" turns off IPv6 on the interface. Default: IPv6 is on.
+	IPv6 string `json:"ipv6" want:"off"`
 
 	RuntimeConfig struct {
-		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+		// MAC of the interface, set by the runtime (clause K6). Takes precedence over MAC of CNI_ARGS, and that over
+		// mac.
+		MAC string `json:"mac" want:"mac"`
 	} `json:"runtimeConfig"`
 }
 

@@ -18,25 +18,42 @@ var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other 
 	}).KnowsArgs("MAC")
 
 type conf struct {
-	Sysctl   sysctls `json:"sysctl"`                              // settings below net of the container's network namespace; IFNAME stands for the interface's name; each has to match a line of /etc/cni/tuning/allowlist.conf, a regular expression, where that file exists
-	MAC      string  `json:"mac" want:"mac"`                      // of the interface; not together with bridge's macspoofchk, unless bridge is told the same
-	MTU      int     `json:"mtu" want:"0|68..65535 bytes"`        // 68 to 65535 bytes; at least 1280 where the interface has IPv6 addresses
-	Promisc  bool    `json:"promisc"`                             // receive every packet; false leaves it as it is
-	AllMulti *bool   `json:"allmulti"`                            // receive every multicast packet, or not; default: as it is
-	TxQLen   *int    `json:"txQLen" want:"0..2147483647 packets"` // packets that may wait to be sent; default: as it is
-	DataDir  string  `json:"dataDir"`                             // where the reference plugin keeps what was before, and this one too for its sake; default /run/cni/tuning
+	// Sysctls below net, such as {"net.ipv4.conf.IFNAME.arp_filter": "1"}, set in the container's network namespace.
+	// IFNAME stands for the name of the interface. If /etc/cni/tuning/allowlist.conf exists, each sysctl must match one
+	// of its lines, which are regular expressions.
+	Sysctl sysctls `json:"sysctl"`
+	// MAC of the interface. With macspoofchk of the bridge plugin, bridge must get the same MAC. Default: unchanged.
+	MAC string `json:"mac" want:"mac"`
+	// MTU of the interface in bytes, 68 to 65535, and at least 1280 if it has IPv6 addresses. Default: unchanged.
+	MTU int `json:"mtu" want:"0|68..65535 bytes"`
+	// true: set the interface to promiscuous mode, so that it receives every packet. Default: false, unchanged.
+	Promisc bool `json:"promisc"`
+	// true: the interface receives every multicast packet; false: only those that it joined. Default: unchanged.
+	AllMulti *bool `json:"allmulti"`
+	// Length of the interface's transmit queue in packets. Default: unchanged.
+	TxQLen *int `json:"txQLen" want:"0..2147483647 packets"`
+	// Directory in which the earlier settings are stored, as by the reference plugin. Default: /run/cni/tuning.
+	DataDir string `json:"dataDir"`
 
 	RuntimeConfig struct {
-		MAC string `json:"mac" want:"mac"` // of the interface (clause K6); wins over the MAC of CNI_ARGS, which wins over mac
+		// MAC of the interface, set by the runtime (clause K6). Takes precedence over MAC of CNI_ARGS, and that over
+		// mac.
+		MAC string `json:"mac" want:"mac"`
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
-			Sysctl   sysctls `json:"sysctl"`                              // added to sysctl; wins where both name one
-			MAC      string  `json:"mac" want:"mac"`                      // wins over all others
-			MTU      *int    `json:"mtu" want:"0|68..65535 bytes"`        // wins over mtu
-			Promisc  *bool   `json:"promisc"`                             // wins over promisc
-			AllMulti *bool   `json:"allmulti"`                            // wins over allmulti
-			TxQLen   *int    `json:"txQLen" want:"0..2147483647 packets"` // wins over txQLen
+			// Sysctls in addition to sysctl. Takes precedence if both name one.
+			Sysctl sysctls `json:"sysctl"`
+			// MAC of the interface. Takes precedence over all other ways to set it.
+			MAC string `json:"mac" want:"mac"`
+			// Takes precedence over mtu.
+			MTU *int `json:"mtu" want:"0|68..65535 bytes"`
+			// Takes precedence over promisc.
+			Promisc *bool `json:"promisc"`
+			// Takes precedence over allmulti.
+			AllMulti *bool `json:"allmulti"`
+			// Takes precedence over txQLen.
+			TxQLen *int `json:"txQLen" want:"0..2147483647 packets"`
 		} `json:"cni"`
 	} `json:"args"`
 }

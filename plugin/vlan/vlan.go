@@ -15,9 +15,12 @@ var Plugin = sdk.Interface("vlan", "gives a container an interface in one VLAN o
 })
 
 type conf struct {
-	Master   string `json:"master" want:"ifname" lacks:"the name of the link whose VLAN it is to be, such as \"ens3\""` // the link below, which has to be named; with a VLAN for its own part, the two tags are one in the other
-	VLAN     *int   `json:"vlanId" want:"1..4094" lacks:"a number from 1 to 4094"`                                      // the VLAN's number, 1 to 4094, which has to be given
-	Protocol string `json:"protocol" want:"802.1q|802.1ad"`                                                             // of the tag: 802.1q, which is the default; 802.1ad: a provider's tag, for VLANs with VLANs of 802.1q in them (QinQ)
+	// Interface that the VLAN is on, such as ens3. Required. It can be a VLAN itself; packets then have two tags.
+	Master string `json:"master" want:"ifname" lacks:"the name of the link whose VLAN it is to be, such as \"ens3\""`
+	// Number of the VLAN, 1 to 4094. Required.
+	VLAN *int `json:"vlanId" want:"1..4094" lacks:"a number from 1 to 4094"`
+	// Protocol of the tag: 802.1q, or 802.1ad for a provider's tag around VLANs of 802.1q (QinQ). Default: 802.1q.
+	Protocol string `json:"protocol" want:"802.1q|802.1ad"`
 	sdk.MasterKeys
 }
 

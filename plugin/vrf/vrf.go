@@ -19,8 +19,11 @@ var Plugin = sdk.Chained("vrf", "gives interfaces of a container a routing table
 	})
 
 type conf struct {
-	Name  string `json:"vrfname" want:"ifname" lacks:"the name of a VRF, such as \"blue\""`                                                                    // of the VRF, which has to be given; it is made if the container has none of that name
-	Table int    `json:"table" want:"0|1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one"` // the VRF's routing table, 1 to 4294967295 but not 253, 254 and 255; 0, which is the default: that of the VRF if there is one already, else a free one
+	// Name of the VRF. Required. The plugin makes the VRF if the container has none of that name.
+	Name string `json:"vrfname" want:"ifname" lacks:"the name of a VRF, such as \"blue\""`
+	// Number of the VRF's routing table, 1 to 4294967295 without 253 to 255. Default: 0, the table of the VRF if it
+	// exists, else a free one.
+	Table int `json:"table" want:"0|1..252|256..4294967295" says:"1 to 4294967295, but not 253 (default), 254 (main) and 255 (local), or 0 for a free one"`
 }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
