@@ -22,5 +22,5 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Printf("%d pages: open %s/index.html in a browser\n", n, *out)
+	fmt.Printf("%d pages (documents, manual pages, examples): open %s/index.html in a browser\n", n, *out)
 }

@@ -1,5 +1,6 @@
-// The search: all words have to begin a word of a section; a hit in a heading counts more. The index is loaded with the
-// first use, as a script: a page from a disk may not read other files.
+// The search: all words have to begin a word of a section; a hit in a heading counts more. Guides come before generated
+// reference pages, and these before manual pages, which repeat the reference. The index is loaded with the first use, as a
+// script: a page from a disk may not read other files.
 "use strict";
 {
   const top = document.currentScript.dataset.top;
@@ -27,6 +28,7 @@
       if (at === 0 || !/[\p{L}\p{N}]/u.test(text[at - 1])) return at;
     return -1;
   };
+  const weight = (to) => to.startsWith("docs/man/") ? 0.2 : /^(docs\/(plugins\/|clauses|architecture|performance)|CHANGELOG)/.test(to) ? 0.6 : 1;
   const rank = (e, words) => {
     let sum = 0;
     for (const w of words) {
@@ -34,7 +36,7 @@
       if (!score) return 0;
       sum += score;
     }
-    return sum + (e.head === words.join(" ") ? 10 : 0);
+    return (sum + (e.head === words.join(" ") ? 10 : 0)) * weight(e.u);
   };
   const part = (e, words) => {
     const at = Math.max(0, ...words.map((w) => begins(e.text, w)));

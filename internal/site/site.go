@@ -62,6 +62,7 @@ type site struct {
 	nav       []group
 	pages     []*page
 	index     []entry
+	written   int // HTML pages
 }
 
 // A group is a heading of the navigation and what stands below it.
@@ -157,7 +158,7 @@ func (s *site) write(files []string) (n int, err error) {
 	if err := s.page("docs/man/index.html", "Manual pages", manualIndex(manuals), nil); err != nil {
 		return 0, err
 	}
-	return len(s.pages) + len(manuals) + 1, s.assets()
+	return s.written, s.assets()
 }
 
 // fileOut is where a file that is no document is in the site. A browser shows pictures and JSON by itself.
@@ -239,6 +240,7 @@ func (s *site) page(out, title, body string, sections []section) error {
 	if err := frame.Execute(&b, data); err != nil {
 		return err
 	}
+	s.written++
 	return s.file(out, b.Bytes())
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -53,6 +54,9 @@ func TestSite(t *testing.T) {
 				t.Errorf("%s: %s leads nowhere", name, m[1])
 			}
 		}
+	}
+	if all := strings.Count(strings.Join(slices.Collect(maps.Keys(text)), "\n")+"\n", ".html\n"); n != all {
+		t.Errorf("build counts %d pages, and the folder has %d", n, all)
 	}
 	if n < 100 || links < 5000 {
 		t.Errorf("%d pages with %d links", n, links)
