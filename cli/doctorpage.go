@@ -8,10 +8,9 @@ import (
 // DoctorPage is docs/doctor.md: how to use doctor, and an entry for each of its findings.
 func DoctorPage() []byte {
 	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/doctorkinds.go. Do not edit. -->
-# Why has this container no network?
+# doctor: findings and how to correct them
 
-` + "`fairlead doctor`" + ` answers. It looks at the host, at the networks and at the containers.
-It names each cause once, with the containers that it hits and the command that mends it. It changes nothing.
+Find out why a container has no network:
 
 ` + "```" + `
 fairlead doctor                          # all networks and containers of this host
@@ -20,34 +19,41 @@ fairlead doctor web --to 192.0.2.1:443   # the same, and whether it reaches that
 fairlead doctor -o json                  # the same as a document, for programs
 ` + "```" + `
 
-CONTAINER is the ID of a container or its beginning, the name or path of its network namespace,
-` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `. ` + "`fairlead inspect CONTAINER`" + ` shows
-all that it has. Doctor probes a
-named container from inside: its gateway, its name servers and the address of ` + "`--to`" + `. It asks by ARP
-whether somebody else has an IPv4 address of the container. It sends packets of the size of the container's MTU to the address
-of ` + "`--to`" + `, else to the router of the host's default route, and says if only small ones are answered.
-` + "`--probe`" + ` does so with all containers. A probe waits for up to four seconds. After half a
-minute doctor begins no more of them, and says so.
-Without a name and without ` + "`--probe`" + ` doctor sends no packet.
+The command looks at the host, the networks and the containers. It names each cause once, with the affected containers and the command
+that corrects it. It changes nothing. [Find out why a container has no network](howto/no-network.md) shows it step by step.
 
-| exit status | it means |
+CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, ` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `.
+` + "`fairlead inspect CONTAINER`" + ` shows everything that the container has.
+
+| exit status | meaning |
 |---|---|
-| 0 | all is in order, or there are only warnings |
+| 0 | no fault; there may be warnings |
 | 3 | doctor found at least one fault |
-| 1 | doctor found no fault, and could not see something: it says what. Most of that needs root |
+| 1 | doctor found no fault, but could not see something, which it names. Most of that needs root |
 | 4 | no attachment belongs to the container that was named |
 
-Doctor leaves out what follows from another finding: a bridge that is gone takes its address and its ports with it.
-It compares attachments that other plugins made with what their ADD answered; of their rules it knows little.
+## Which packets does doctor send?
 
-It reads the packet filters of other programs, and tries nothing: ` + "`foreign-filter-drops`" + ` names the chain
-and the rule that would drop a packet, also of Docker, ufw, firewalld and kube-proxy. It does not read programs of BPF.
-A filter at the host's input hook does not see packets to a published port: the host forwards these.
-` + "`published-port-diverted`" + ` names the rule that takes them before Fairlead's does. What the reference's plugin portmap
-publishes is left out.
+Without a name and without ` + "`--probe`" + `, none. If you name a container, or use ` + "`--probe`" + ` for all containers, doctor sends probes from inside:
 
-Which versions of CNI a program takes is known of containerd, CRI-O and podman, from the list of Debian's packages or from the
-program itself; of podman only where it is set to CNI.
+- It asks the gateway, the name servers and the address of ` + "`--to`" + `.
+- It asks by ARP whether another host has an IPv4 address of the container.
+- It sends packets of the size of the container's MTU to the address of ` + "`--to`" + `, or else to the router of the host's default route. It reports if
+  only small packets are answered.
+
+A probe waits for up to four seconds. After half a minute doctor starts no more probes, and says so.
+
+## What does doctor not see?
+
+- **Consequences.** Doctor leaves out what follows from another finding. For example, a missing bridge has no address and no ports.
+- **Other plugins.** Doctor compares attachments of other plugins with the answer of their ADD. It knows little of their rules.
+- **Other packet filters.** Doctor reads their rules but sends no packet to test them. ` + "`foreign-filter-drops`" + ` names the chain and the rule that would
+  drop a packet, also of Docker, ufw, firewalld and kube-proxy. Doctor does not read BPF programs. A filter at the host's input hook does not see
+  packets to a published port, because the host forwards them.
+- **Published ports.** ` + "`published-port-diverted`" + ` names the rule that matches the packets before Fairlead's rule. Doctor leaves out ports of the
+  reference's plugin portmap.
+- **CNI versions of runtimes.** Doctor knows them for containerd, CRI-O and podman, from the list of Debian's packages or from the program
+  itself. It knows podman's only if podman is set to CNI.
 
 `)
 	titles := map[string]string{onHost: "On the host", onNetwork: "Of networks", onContainer: "Of containers"}
