@@ -39,6 +39,10 @@ const (
 	chains
 )
 
+// A HostReader is a configuration with a field that no key sets and the host does, such as the driver of a device.
+// ReadHost fills it in, once a call, before the plan function is asked, which is pure. DEL and GC do without.
+type HostReader interface{ ReadHost() }
+
 // A planner decodes the plugin's own configuration, and returns its plan function for it, which may be asked again.
 type planner func(*spec.Conf, *Request) (asked func(*Request) (Answer, error), unknown []unknownKey, err error)
 
@@ -82,6 +86,9 @@ func planOf[C any](want func(C, *Request) (Answer, error)) planner {
 	return func(conf *spec.Conf, r *Request) (func(*Request) (Answer, error), []unknownKey, error) {
 		c := new(C)
 		unknown, err := decode(conf, c, false, r.verb)
+		if h, ok := any(c).(HostReader); ok && err == nil {
+			h.ReadHost()
+		}
 		return func(r *Request) (Answer, error) {
 			own := *r
 			own.IPs, own.Routes = slices.Clone(r.IPs), slices.Clone(r.Routes)

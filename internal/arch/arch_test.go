@@ -135,3 +135,21 @@ func TestBites(t *testing.T) {
 		}
 	}
 }
+
+// TestPlansArePure holds the plan functions of all plugins to read nothing of the machine: neither files, as of sysfs,
+// nor its identity, nor the clock.
+func TestPlansArePure(t *testing.T) {
+	g, err := loadCalls(Module + "/plugin/...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(g.plans) < 15 {
+		t.Fatalf("%d plan functions: not all are found", len(g.plans))
+	}
+	report(t, g.impure())
+	for f := range g.mentions { // what reads sysfs is found
+		if f.Name() == "ReadHost" && len(g.way(g.mentions[f])) == 0 {
+			t.Errorf("%s reads nothing", f.FullName())
+		}
+	}
+}

@@ -53,6 +53,15 @@ type conf struct {
 		// pciBusID.
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
+
+	userspace bool // programs in user space drive the device themselves, see ReadHost
+}
+
+// ReadHost implements sdk.HostReader.
+func (c *conf) ReadHost() {
+	if ways := c.ways(); len(ways) > 0 && ways[0].ID != "" && hostdev.ValidDevice(ways[0]) == nil {
+		c.userspace = hostdev.UserspaceDriver(ways[0].ID) != ""
+	}
 }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
@@ -78,7 +87,7 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 		return sdk.Answer{}, err
 	}
 	// What ADD found is what CHECK is about: only a link has an address.
-	if d := h.Device; d.ID != "" && (hostdev.UserspaceDriver(d.ID) != "" || r.InContainer() && r.PrevMAC() == "") {
+	if d := h.Device; d.ID != "" && (c.userspace || r.InContainer() && r.PrevMAC() == "") {
 		return sdk.Answer{Plan: append(p, hostdev.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key})}, nil
 	}
 	return sdk.Answer{Plan: append(append(p, h), r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...)}, nil
