@@ -16,7 +16,8 @@ type conn struct {
 	mu  sync.Mutex
 	fd  int
 	seq uint32
-	buf []byte
+	buf []byte // of what is received
+	out buffer // of what was sent, to be written into again
 
 	kept any // what the package that speaks the protocol keeps as long as the socket is open; under mu
 }
@@ -76,7 +77,7 @@ func (ns *NS) closeConns() {
 // send sends the requests in one system call and takes their sequence numbers.
 func (c *conn) send(r *requests) error {
 	r.end()
-	c.seq = r.next - 1
+	c.seq, c.out = r.next-1, r.buffer[:0]
 	return c.write(r.buffer)
 }
 
@@ -97,12 +98,12 @@ func (c *conn) write(b []byte) error {
 // receive calls each with every message that answers the requests from first on, until it returns false.
 func (c *conn) receive(first uint32, each func(m message) bool) error {
 	for {
-		n, _, err := unix.Recvfrom(c.fd, c.buf, 0)
+		n, err := unix.Read(c.fd, c.buf)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil {
-			return os.NewSyscallError("recvfrom", err)
+			return os.NewSyscallError("read", err)
 		}
 		for b := c.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
 			size := int(binary.NativeEndian.Uint32(b))
@@ -184,8 +185,10 @@ type requests struct {
 	start int    // of the last message
 }
 
-// requests continue the socket's sequence. The caller holds c.mu.
-func (c *conn) requests() *requests { return &requests{first: c.seq + 1, next: c.seq + 1} }
+// requests continue the socket's sequence. The caller holds c.mu until they are answered.
+func (c *conn) requests() *requests {
+	return &requests{buffer: c.out, first: c.seq + 1, next: c.seq + 1}
+}
 
 // begin starts a message with a header of its protocol.
 func (r *requests) begin(typ, flags uint16, header ...byte) {
@@ -210,22 +213,40 @@ func (r *requests) end() {
 // A buffer holds attributes while they are written.
 type buffer []byte
 
-// attr appends an attribute.
+// attr appends an attribute. Hundreds of them are written for a call, so nothing is allocated for one.
 func (b *buffer) attr(typ uint16, value ...byte) {
-	*b = binary.NativeEndian.AppendUint16(*b, uint16(4+len(value)))
-	*b = binary.NativeEndian.AppendUint16(*b, typ)
+	b.head(typ, len(value))
 	*b = append(*b, value...)
-	*b = append(*b, make([]byte, align4(len(*b))-len(*b))...)
+	b.pad()
 }
 
 // u32 and str append the two kinds of value that netfilter has most of.
-func (b *buffer) u32(typ uint16, v uint32) { b.attr(typ, binary.BigEndian.AppendUint32(nil, v)...) }
-func (b *buffer) str(typ uint16, v string) { b.attr(typ, append([]byte(v), 0)...) }
+func (b *buffer) u32(typ uint16, v uint32) {
+	b.head(typ, 4)
+	*b = binary.BigEndian.AppendUint32(*b, v)
+}
+
+func (b *buffer) str(typ uint16, v string) {
+	b.head(typ, len(v)+1)
+	*b = append(append(*b, v...), 0)
+	b.pad()
+}
+
+func (b *buffer) head(typ uint16, size int) {
+	*b = binary.NativeEndian.AppendUint16(*b, uint16(unix.SizeofRtAttr+size))
+	*b = binary.NativeEndian.AppendUint16(*b, typ)
+}
+
+func (b *buffer) pad() {
+	for len(*b)%4 != 0 {
+		*b = append(*b, 0)
+	}
+}
 
 // nest appends an attribute that holds what fn writes.
 func (b *buffer) nest(typ uint16, fn func()) {
 	at := len(*b)
-	b.attr(typ | unix.NLA_F_NESTED)
+	b.head(typ|unix.NLA_F_NESTED, 0)
 	fn()
 	binary.NativeEndian.PutUint16((*b)[at:], uint16(len(*b)-at))
 }

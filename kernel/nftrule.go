@@ -20,7 +20,9 @@ type NFTRule struct {
 }
 
 // NewNFTRule is a rule with a comment that says what it is for.
-func NewNFTRule(comment string) *NFTRule { return &NFTRule{comment: comment} }
+func NewNFTRule(comment string) *NFTRule {
+	return &NFTRule{comment: comment, buffer: make(buffer, 0, 240)} // which most rules have room in
+}
 
 // Comment is what the kernel keeps: the words, and a hash of the expressions, so that a rule that was
 // changed, or that another version made, is not taken for this one.
