@@ -1,5 +1,10 @@
 // Command fairlead is every CNI plugin of this project and the command line tool. Called by a plugin's
 // name it is that plugin; called by any other it is the tool.
+//
+// As in cmd/cni, no cgroup is asked for its limit on processors.
+//
+//go:debug containermaxprocs=0
+//go:debug updatemaxprocs=0
 package main
 
 import (

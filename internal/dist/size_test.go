@@ -1,6 +1,7 @@
 package dist
 
 import (
+	"debug/buildinfo"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,5 +29,24 @@ func TestSize(t *testing.T) {
 	if now := st.Size(); now > last*102/100 {
 		t.Errorf("the plugins' program has %d bytes, and had %d: find what grew, or say why in internal/dist/size.txt", now,
 			last)
+	}
+}
+
+// TestStartReadsNoCgroup holds that no call reads the mounts of the host for the sake of the runtime's scheduler.
+func TestStartReadsNoCgroup(t *testing.T) {
+	for _, program := range []string{filepath.Join("cni", "bridge"), "fairlead"} {
+		info, err := buildinfo.ReadFile(filepath.Join(build(t), program))
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := ""
+		for _, s := range info.Settings {
+			if s.Key == "DefaultGODEBUG" {
+				set = s.Value
+			}
+		}
+		if !strings.Contains(set, "containermaxprocs=0") || !strings.Contains(set, "updatemaxprocs=0") {
+			t.Errorf("%s: the program's own GODEBUG is %q", program, set)
+		}
 	}
 }
