@@ -20,6 +20,9 @@ type NFT struct{ c *conn }
 type kept struct {
 	ending []NFTElem // see World.Ended
 
+	intactIn uint32 // the generation that these chains were seen in, and how often each is used, see Intact
+	intact   map[string]uint32
+
 	driftsOf uint32 // the generation that these were found in, see Drift
 	drifts   map[string][]error
 }
@@ -397,9 +400,15 @@ func (n *NFT) CommitAt(b *NFTBatch, generation uint32) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
+	k := n.keeps()
+	if k.intactIn == generation && !slices.ContainsFunc(b.ops, func(o nftOp) bool { return o.elem.Set == nil }) {
+		k.intactIn = max(generation+1, 1) // elements have changed, and no chain
+	} else {
+		k.intactIn, k.intact = 0, nil
+	}
 	b.Each(func(e NFTElem, _ bool) {
 		if e.ending() {
-			n.keeps().ending = append(n.keeps().ending, e)
+			k.ending = append(k.ending, e)
 		}
 	})
 	return nil

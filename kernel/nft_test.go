@@ -38,8 +38,49 @@ func mend(t testing.TB, n *NFT, table *NFTTable) {
 	if drift, _, err := n.Diff(table); len(drift) > 0 || err != nil {
 		t.Fatalf("after mending: %v, %v", drift, err)
 	}
-	if ok, err := n.Intact(table); !ok || err != nil {
+	if ok, err := n.Intact(0, table); !ok || err != nil {
 		t.Fatalf("after mending: intact %v, %v", ok, err)
+	}
+}
+
+// Chains are looked at once, however many elements we add, until somebody else makes a transaction.
+func TestNFTIntactOnce(t *testing.T) {
+	n, ns := newNFT(t)
+	table := &NFTTable{Family: unix.NFPROTO_INET, Name: "t"}
+	set := &NFTSet{Table: table, Name: "s", Key: []NFTType{NFTMark}}
+	table.Sets = []*NFTSet{set}
+	table.Chains = []*NFTChain{{Name: "one", Rules: []*NFTRule{NewNFTRule("drop").NotLo().Drop()}}, {Name: "two"}}
+	mend(t, n, table)
+	intact := func() (asked uint32, ok bool) {
+		t.Helper()
+		generation, err := n.Generation()
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := n.c.seq
+		if ok, err = n.Intact(generation, table); err != nil {
+			t.Fatal(err)
+		}
+		var b NFTBatch
+		b.Add(NFTElem{Set: set, Key: NFTKey(n.c.seq)})
+		asked = n.c.seq - before
+		if err := n.CommitAt(&b, generation); err != nil {
+			t.Fatal(err)
+		}
+		return asked, ok
+	}
+	for i, want := range []uint32{2, 0, 0} {
+		if asked, ok := intact(); asked != want || !ok {
+			t.Errorf("look %d: %d questions, want %d; intact %v", i, asked, want, ok)
+		}
+	}
+	nstest.RunIn(t, ns.Path, "nft", "flush chain inet t one")
+	if asked, ok := intact(); asked != 2 || ok {
+		t.Errorf("after a flush: %d questions, intact %v", asked, ok)
+	}
+	mend(t, n, table)
+	if asked, ok := intact(); asked != 2 || !ok {
+		t.Errorf("after a rule of ours: %d questions, intact %v", asked, ok)
 	}
 }
 
@@ -240,7 +281,7 @@ func TestNFTDiff(t *testing.T) {
 		if err != nil || fix.Empty() || !strings.Contains(errors.Join(drift...).Error(), c.want) {
 			t.Errorf("%s: %v, %v", c.do, drift, err)
 		}
-		if ok, err := n.Intact(table); err != nil || ok && !strings.Contains(c.do, "set") {
+		if ok, err := n.Intact(0, table); err != nil || ok && !strings.Contains(c.do, "set") {
 			t.Errorf("%s: intact %v, %v", c.do, ok, err)
 		}
 		mend(t, n, table)

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -59,10 +60,17 @@ func (s *NFTSet) question() *question {
 
 // Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them: enough to
 // see that somebody flushed or deleted something. Diff sees everything. Of the sets it looks whether something can end
-// in the first, where it should: they are all made alike.
-func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
+// in the first, where it should: they are all made alike. What was seen in the same generation is not asked again.
+func (n *NFT) Intact(generation uint32, t *NFTTable, more ...*NFTRule) (bool, error) {
 	ok := true
 	var qs []*question
+	n.c.mu.Lock()
+	k := n.keeps()
+	if generation == 0 || k.intactIn != generation {
+		k.intactIn, k.intact = generation, map[string]uint32{}
+	}
+	seen, now := maps.Clone(k.intact), map[string]uint32{}
+	n.c.mu.Unlock()
 	for _, c := range t.Chains {
 		if c.Open {
 			continue
@@ -75,12 +83,18 @@ func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 				}
 			}
 		}
+		name := t.String() + " " + c.Name
+		if uses, ok := seen[name]; ok && uses == want {
+			continue
+		}
+		now[name] = want
 		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
 			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
 			answer: func(body []byte) { ok = ok && Attr32(body[4:], unix.NFTA_CHAIN_USE) == want },
 		})
 	}
-	if t.Ends && len(t.Sets) > 0 {
+	if name := "ends " + t.String(); t.Ends && len(t.Sets) > 0 && seen[name] == 0 {
+		now[name] = 1
 		q := t.Sets[0].question()
 		q.answer = func(body []byte) { ok = ok && Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
 		qs = append(qs, q)
@@ -88,6 +102,11 @@ func (n *NFT) Intact(t *NFTTable, more ...*NFTRule) (bool, error) {
 	err := n.ask(qs)
 	for _, q := range qs {
 		ok = ok && q.found
+	}
+	n.c.mu.Lock()
+	defer n.c.mu.Unlock()
+	if ok && err == nil && k.intactIn == generation {
+		maps.Copy(k.intact, now)
 	}
 	return ok, err
 }
