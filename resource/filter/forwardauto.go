@@ -72,7 +72,7 @@ func (f Forward) backend(ctx context.Context, w *kernel.World) (forwardBackend, 
 }
 
 // ourTables are those that are none of others'.
-func ourTables() []string { return []string{inetTable().String(), bridgeTable().String()} }
+func ourTables() []string { return []string{inetNamed().String(), bridgeNamed().String()} }
 
 // decide looks at who has a say in forwarding.
 func (f Forward) decide(ctx context.Context, w *kernel.World) (b forwardBackend, err error) {

@@ -104,7 +104,7 @@ func (f filter) ensureBase(p *chainSet) error {
 	case f.known.has(p):
 		return nil
 	case f.known == nil:
-		if ok, err := f.Intact(all, more...); err != nil || ok {
+		if ok, err := f.Intact(*f.gen, all, more...); err != nil || ok {
 			return err
 		}
 	}

@@ -19,22 +19,22 @@ type nftKind struct {
 }
 
 // MasqueradeKind is the Kind of Masquerade.
-func MasqueradeKind() plan.Kind { return nftKind{"masquerade", inetTable, []uint32{kindMasquerade}} }
+func MasqueradeKind() plan.Kind { return nftKind{"masquerade", inetSets, []uint32{kindMasquerade}} }
 
 // PublishKind is the Kind of Publish.
-func PublishKind() plan.Kind { return nftKind{"published ports", inetTable, []uint32{kindPublish}} }
+func PublishKind() plan.Kind { return nftKind{"published ports", inetSets, []uint32{kindPublish}} }
 
 // IngressKind is the Kind of Ingress on a link that only the attachment has.
 func IngressKind() plan.Kind {
-	return nftKind{"policy on a link of its own", inetTable, []uint32{kindIngress, kindOwnSubnet}}
+	return nftKind{"policy on a link of its own", inetSets, []uint32{kindIngress, kindOwnSubnet}}
 }
 
 // SpoofCheckKind is the Kind of SpoofCheck.
-func SpoofCheckKind() plan.Kind { return nftKind{"MAC check", bridgeTable, []uint32{kindSpoofCheck}} }
+func SpoofCheckKind() plan.Kind { return nftKind{"MAC check", bridgeSets, []uint32{kindSpoofCheck}} }
 
 // IsolatedPortKind is the Kind of IsolatedPort.
 func IsolatedPortKind() plan.Kind {
-	return nftKind{"isolated bridge port", bridgeTable, []uint32{kindIsolatedPort}}
+	return nftKind{"isolated bridge port", bridgeSets, []uint32{kindIsolatedPort}}
 }
 
 // SharedChainKind is the Kind of chains and sets of our tables that attachments share. They are no attachment's: GC

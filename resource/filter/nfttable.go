@@ -23,10 +23,28 @@ const (
 	prioBridgeFilter = -200
 )
 
+// inetNamed is table inet fairlead by its name, which is enough to ask whether it is there.
+func inetNamed() *kernel.NFTTable {
+	return &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "fairlead"}
+}
+
+// inetSets is the table without its chains, which is enough to remove elements. To write its rules takes ten times as
+// long.
+func inetSets() *kernel.NFTTable {
+	t := inetNamed()
+	t.Sets = append(t.Sets, ownersSet(t), holdersSet(t))
+	for _, v6 := range []bool{false, true} {
+		t.Sets = append(append(t.Sets, portsOf(t, v6, "").sets()...), itselfSet(t, v6))
+	}
+	l := linkSets(t)
+	t.Sets = append(t.Sets, l.within, l.isolated, l.policed, l.strict, l.known)
+	return t
+}
+
 // inetTable is table inet fairlead: published ports and masquerading. docs/nftables.md has the drawing.
 // The chain "user" is the administrator's: it is evaluated first, made once and never touched again.
 func inetTable() *kernel.NFTTable {
-	t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "fairlead"}
+	t := inetSets()
 	rule := kernel.NewNFTRule
 	local := func() []*kernel.NFTRule {
 		return []*kernel.NFTRule{rule("administrator").Jump("user"), rule("published ports").ToLocal().Jump("publish")}
@@ -35,15 +53,11 @@ func inetTable() *kernel.NFTTable {
 	post := &kernel.NFTChain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
 		Rules: []*kernel.NFTRule{rule("administrator").Jump("user"),
 			rule("published ports, back to where it came from").Translated().Jump("hairpin"), rule("out of a network").Jump("masquerading")}}
-	t.Sets = append(t.Sets, ownersSet(t), holdersSet(t))
 	for _, v6 := range []bool{false, true} {
-		p := portsOf(t, v6, "")
-		t.Sets = append(append(t.Sets, p.sets()...), itselfSet(t, v6))
-		publish.Rules = append(publish.Rules, p.rules()...)
+		publish.Rules = append(publish.Rules, portsOf(t, v6, "").rules()...)
 	}
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	l := linkSets(t)
-	t.Sets = append(t.Sets, l.within, l.isolated, l.policed, l.strict, l.known)
 	t.Chains = []*kernel.NFTChain{
 		{Name: "user", Open: true},
 		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
@@ -126,12 +140,23 @@ func isolatedPorts(t *kernel.NFTTable) *kernel.NFTSet {
 	return set(t, "isolated_ports", kernel.NFTIfname)
 }
 
+// bridgeNamed and bridgeSets are of table bridge fairlead what inetNamed and inetSets are of the other.
+func bridgeNamed() *kernel.NFTTable {
+	return &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
+}
+
+func bridgeSets() *kernel.NFTTable {
+	t := bridgeNamed()
+	links, pairs := spoofSets(t)
+	t.Sets = []*kernel.NFTSet{ownersSet(t), links, pairs, isolatedPorts(t)}
+	return t
+}
+
 // bridgeTable is table bridge fairlead: the spoof check, and ports that are isolated from each other.
 func bridgeTable() *kernel.NFTTable {
-	t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
+	t := bridgeSets()
 	links, pairs := spoofSets(t)
 	ports := isolatedPorts(t)
-	t.Sets = []*kernel.NFTSet{ownersSet(t), links, pairs, ports}
 	t.Chains = []*kernel.NFTChain{
 		{Name: "user", Open: true},
 		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*kernel.NFTRule{

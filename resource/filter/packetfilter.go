@@ -21,7 +21,7 @@ func (p PacketFilter) Ensure(ctx context.Context, w *kernel.World) (bool, error)
 func (PacketFilter) Verify(_ context.Context, w *kernel.World) error {
 	nft, err := w.Host.NFT()
 	if err == nil {
-		err = nft.Supported(inetTable())
+		err = nft.Supported(inetNamed())
 	}
 	if err != nil {
 		return fmt.Errorf("the kernel does not answer for nf_tables (modules nf_tables and nfnetlink; it takes CAP_NET_ADMIN): %w",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A closedPath is a setting without which some packets to a published port get lost, and what opens it.
@@ -40,7 +41,7 @@ func (p Publish) paths(w *kernel.World, pub *published) (closed []closedPath) {
 	if c := p.localnet(w, pub); c.err != nil {
 		closed = append(closed, c)
 	}
-	if c := p.hairpinPort(w); c.err != nil {
+	if c := p.hairpinPort(w, pub); c.err != nil {
 		closed = append(closed, c)
 	}
 	return closed
@@ -108,9 +109,9 @@ func (p Publish) ensured(ctx context.Context, w *kernel.World, pub *published) e
 // ownLink is the link by which the host is to reach the container: the host end of its veth pair, or that end's
 // bridge, or the link by which the host is on this bridge. It is nil where the attachment has none, as macvlan has.
 // Astray says where the host's route leads if that is not to this link.
-func (p Publish) ownLink(w *kernel.World) (l *kernel.Link, astray, err error) {
+func (p Publish) ownLink(w *kernel.World, pub *published) (l *kernel.Link, astray, err error) {
 	to := p.To4.Addr()
-	if l, err = resource.HostEnd(w, p.Owner.IfName); err != nil || l == nil {
+	if l, err = pub.hostEnd(w, p.Owner); err != nil || l == nil {
 		return nil, nil, err
 	}
 	r, rerr := w.Host.RouteTo(to)
@@ -139,10 +140,19 @@ func (p Publish) ownLink(w *kernel.World) (l *kernel.Link, astray, err error) {
 	return l, astray, nil
 }
 
+// hostEnd is the host end of the container's veth pair, nil if there is none. It asks once.
+func (pub *published) hostEnd(w *kernel.World, o spec.Owner) (l *kernel.Link, err error) {
+	if !pub.ended {
+		pub.end, err = resource.HostEnd(w, o.IfName)
+		pub.ended = err == nil
+	}
+	return pub.end, err
+}
+
 // ownLink asks once.
 func (pub *published) ownLink(w *kernel.World, p Publish) (l *kernel.Link, astray, err error) {
 	if !pub.asked {
-		pub.own, pub.astray, err = p.ownLink(w)
+		pub.own, pub.astray, err = p.ownLink(w, pub)
 		pub.asked = err == nil
 	}
 	return pub.own, pub.astray, err
@@ -174,7 +184,7 @@ func (p Publish) gatewayAt(w *kernel.World, l *kernel.Link) (bool, error) {
 // hairpinPort lets the container's own packets back in by the port that they came from. Where frames on a
 // bridge pass iptables, which br_netfilter sees to on most nodes of Kubernetes, a translated frame stays on
 // the bridge and is not routed, and a bridge sends nothing back where it came from.
-func (p Publish) hairpinPort(w *kernel.World) (c closedPath) {
+func (p Publish) hairpinPort(w *kernel.World, pub *published) (c closedPath) {
 	filtered := func(of string) bool {
 		v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-" + of)
 		return err == nil && v != "0"
@@ -182,7 +192,7 @@ func (p Publish) hairpinPort(w *kernel.World) (c closedPath) {
 	if !(p.To4.IsValid() && filtered("iptables") || p.To6.IsValid() && filtered("ip6tables")) {
 		return c
 	}
-	l, err := resource.HostEnd(w, p.Owner.IfName)
+	l, err := pub.hostEnd(w, p.Owner)
 	if err != nil || l == nil || l.Port == nil || l.Port.Hairpin {
 		c.err = err
 		return c

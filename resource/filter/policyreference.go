@@ -125,7 +125,7 @@ func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge s
 	if err != nil {
 		return err
 	}
-	err = withFilter(ctx, w, inetTable(), func(f filter) error { return f.setLeaving(o, true) })
+	err = withFilter(ctx, w, inetSets(), func(f filter) error { return f.setLeaving(o, true) })
 	if unavailable(err) {
 		return closed.remove(w)
 	}
@@ -134,7 +134,7 @@ func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge s
 		return err
 	}
 	is := false
-	err = withFilter(ctx, w, inetTable(), func(f filter) (err error) {
+	err = withFilter(ctx, w, inetSets(), func(f filter) (err error) {
 		if is, err = stays(); is || err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge s
 		return errors.Join(err, f.transferPolicy(o, bridge))
 	})
 	if is { // somebody came
-		err = errors.Join(err, closed.add(w), withFilter(ctx, w, inetTable(),
+		err = errors.Join(err, closed.add(w), withFilter(ctx, w, inetSets(),
 			func(f filter) error { return f.setLeaving(o, false) }))
 	}
 	return err

@@ -56,6 +56,8 @@ type published struct {
 	back     bool             // there are such
 	local    bool             // 127.0.0.1 is to work
 
+	end    *kernel.Link // see hostEnd
+	ended  bool
 	asked  bool // for the next two, see ownLink
 	own    *kernel.Link
 	astray error

@@ -18,7 +18,7 @@ import (
 func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner,
 	pub *published) (flows []kernel.UDPFlow, fresh []wanted, err error) {
 	me, link := kernel.OwnerHash(o), uint32(0)
-	if l, err := resource.HostEnd(w, o.IfName); err != nil {
+	if l, err := pub.hostEnd(w, o); err != nil {
 		return nil, nil, err
 	} else if l != nil {
 		link = uint32(l.Index)
