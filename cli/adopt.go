@@ -39,7 +39,7 @@ func (a *app) anew(ctx context.Context, o spec.Owner) error {
 		return attach.ErrNotAttached
 	}
 	c := list[i]
-	n, rt, err := a.networkAndRuntime(a.network, o.Network)
+	n, rt, err := a.networkAndRuntime((*app).network, o.Network)
 	if err != nil {
 		return err
 	}

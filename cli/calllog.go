@@ -41,13 +41,13 @@ fields.`,
   fairlead log --follow -o json            a document a line`,
 		RunE: func(c *cobra.Command, args []string) error { return a.log(strings.Join(args, ""), f) },
 
-		ValidArgsFunction: a.completeContainers,
+		ValidArgsFunction: completeContainers,
 	}
 	c.Flags().StringVar(&f.network, "network", "", "only calls of the network `NET`")
 	c.Flags().StringVar(&f.since, "since", "", "only calls since `TIME`: 10m ago, or \"2006-01-02 15:04\"")
 	c.Flags().BoolVar(&f.errors, "errors", false, "only calls that failed")
 	c.Flags().BoolVarP(&f.follow, "follow", "f", false, "print further calls as they happen, until a signal")
-	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
+	c.RegisterFlagCompletionFunc("network", completeNetworks)
 	return c
 }
 

@@ -161,11 +161,11 @@ func cachedOf(l calls.Line) attach.Cached {
 
 // about tells the lines of the container that a name means, among those that are attached and those that the lines are of.
 // Without any, a line to come is judged by itself.
-func about(name string, attached []attach.Cached, lines []calls.Line) (is func(calls.Line) bool, known bool) {
+func about(name string, list []attach.Cached, lines []calls.Line) (is func(calls.Line) bool, known bool) {
 	if name == "" {
 		return func(calls.Line) bool { return true }, true
 	}
-	candidates := slices.Clone(attached)
+	candidates := slices.Clone(list)
 	for _, l := range lines {
 		if l.Container != "" {
 			candidates = append(candidates, cachedOf(l))

@@ -41,7 +41,7 @@ The keys of the list itself stay, and plugins of a folder beside FILE are taken 
 				return fmt.Errorf("rewrite %s: %w", args[0], err)
 			}
 			doc = append(doc, '\n')
-			put := n.replace
+			put := func(doc []byte) error { return n.replace(doc) }
 			if !write {
 				put = func(doc []byte) error { _, err := a.stdout.Write(doc); return err }
 			}
@@ -51,7 +51,7 @@ The keys of the list itself stay, and plugins of a folder beside FILE are taken 
 			a.noteChain(n, folded, undo)
 			return nil
 		},
-		ValidArgsFunction: a.completeTarget,
+		ValidArgsFunction: completeTarget,
 	}
 	c.Flags().BoolVar(&undo, "undo", false, "rewrite a chain into a list of its plugins")
 	c.Flags().BoolVarP(&write, "write", "w", false, "replace FILE instead of printing")

@@ -49,7 +49,7 @@ An attachment whose container is gone is counted and is no difference: fairlead 
 		},
 	}
 	f.register(c)
-	c.ValidArgsFunction = a.completeTarget
+	c.ValidArgsFunction = completeTarget
 	return c
 }
 

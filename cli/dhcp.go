@@ -182,7 +182,7 @@ func (a *app) dhcpLsCommand() *cobra.Command {
   lost       expired: its addresses are off the link, and the daemon goes on asking for another
 
 A network with an ipam.daemonSocketPath has another daemon; name that network to ask its daemon.`,
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 	socket := socketFlag(c)
 	c.RunE = func(c *cobra.Command, args []string) error {

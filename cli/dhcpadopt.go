@@ -25,7 +25,7 @@ func (a *app) dhcpAdoptCommand() *cobra.Command {
 		Long: `Have the daemon take over leases that another daemon got, for example the reference's. The daemon asks the
 servers whether the addresses are still valid, and keeps these leases from then on. Otherwise they would expire while
 their containers run. The containers are found in the results cache, for all networks or for NET.`,
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 	dry := c.Flags().Bool("dry-run", false, "only say which they are")
 	socket := socketFlag(c)
@@ -47,7 +47,7 @@ their containers run. The containers are found in the results cache, for all net
 			if q == nil && err == nil || isGone(at) {
 				continue // its addresses are from elsewhere
 			}
-			one := adopted{attached{at.Network, at.ContainerID, at.IfName, netns}, "kept", ""}
+			one := adopted{attached{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: netns}, "kept", ""}
 			switch {
 			case err != nil:
 			case kept[at.Owner()]:

@@ -79,7 +79,7 @@ will be without network, and 1 if doctor found no fault and could not see someth
 			d.print()
 			return nil
 		},
-		ValidArgsFunction: a.completeContainers,
+		ValidArgsFunction: completeContainers,
 	}
 	c.Flags().BoolVar(&d.probe, "probe", false, "send packets from inside all containers, not only those that are named")
 	c.Flags().StringVar(&d.to, "to", "", "try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside")
@@ -149,7 +149,7 @@ func notAttached(name string) error {
 		"Docker's, is not known here.", "container %q: %w", name, attach.ErrNotAttached)
 }
 
-func (a *app) completeContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+func completeContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	list, _ := (&attach.Runtime{}).List("")
 	var ids []string
 	for _, c := range list {

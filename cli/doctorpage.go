@@ -7,7 +7,7 @@ import (
 
 // DoctorPage is docs/doctor.md: how to use doctor, and an entry for each of its findings.
 func DoctorPage() []byte {
-	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/doctorkinds.go. Do not edit. -->
+	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/doctor/kinds.go. Do not edit. -->
 # doctor: findings and how to correct them
 
 Find out why a container has no network:

@@ -109,7 +109,7 @@ func (d *doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	if h.Kind == "socket" || d.left(answer) || h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
 		return false
 	}
-	(&tracing{app: d.app}).mend(q, answer)
+	mend(q, answer)
 	if h.Kind == "neighbour" && strings.Contains(h.Text, " for good at ") { // the entry is the sender's
 		h.Place, answer.Mend = "host", fmt.Sprintf("ip neigh flush to %v nud permanent", q.Dst)
 		if q.From != nil {

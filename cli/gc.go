@@ -74,7 +74,7 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 			if f.gone {
 				return a.collectGone(a.interruptible(), name)
 			}
-			n, rt, err := a.networkAndRuntime(a.network, name)
+			n, rt, err := a.networkAndRuntime((*app).network, name)
 			if err != nil {
 				return err
 			}
@@ -96,7 +96,7 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 					gone = gone && a.Owner() != b.Owner()
 				}
 				if gone {
-					removed.Removed = append(removed.Removed, attached{b.Network, b.ContainerID, b.IfName, b.Netns})
+					removed.Removed = append(removed.Removed, attached{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
 					otherwise = append(otherwise, b)
 				}
 			}
@@ -111,7 +111,7 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 			}
 			return err
 		},
-		ValidArgsFunction: a.completeTarget,
+		ValidArgsFunction: completeTarget,
 	}
 	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
 	c.Flags().BoolVar(&f.stdin, "from-stdin", false,

@@ -93,7 +93,7 @@ func (a *app) deleteGone(ctx context.Context, n *network, gone []attach.Cached) 
 			errs = append(errs, err)
 			continue
 		}
-		removed = append(removed, attached{c.Network, c.ContainerID, c.IfName, c.Netns})
+		removed = append(removed, attached{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns})
 		otherwise = append(otherwise, c)
 	}
 	if !n.remembered {

@@ -49,7 +49,7 @@ says so.`,
 			g.Fold(fold)
 			return a.draw(g, format)
 		},
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 	a.filterFlags(c, &f)
 	c.Flags().IntVar(&fold, "fold", 0, "of each bridge or master draw only `N` interfaces, and count the others")

@@ -76,14 +76,14 @@ repair leaves these attachments alone, until they are attached anew.`,
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing")
 	c.RegisterFlagCompletionFunc("backend", cobra.FixedCompletions([]string{"iptables", "nftables"},
 		cobra.ShellCompDirectiveNoFileComp))
-	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
+	c.RegisterFlagCompletionFunc("network", completeNetworks)
 	return c
 }
 
 func (a *app) printHandover(report *repair.Report, dry bool) error {
 	all := []handedOver{}
 	for _, f := range report.Findings {
-		all = append(all, handedOver{attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns},
+		all = append(all, handedOver{attached{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName, Netns: f.Netns},
 			f.State, f.Repaired, f.Lost, f.Drift, f.NotOurs})
 	}
 	if a.json() {

@@ -138,7 +138,7 @@ count.`,
   fairlead inspect :8080`,
 		RunE: func(c *cobra.Command, args []string) error { return a.inspect(args[0]) },
 
-		ValidArgsFunction: a.completeContainers,
+		ValidArgsFunction: completeContainers,
 	}
 }
 

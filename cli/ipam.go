@@ -305,7 +305,7 @@ func (a *app) ipamLsCommand() *cobra.Command {
 			a.wrong(problems)
 			return nil
 		},
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 }
 
@@ -365,6 +365,6 @@ time ago: these are allocated last.`,
 			a.wrong(problems)
 			return nil
 		},
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 }

@@ -76,7 +76,7 @@ ranges, or is reserved for another key; and all addresses of a range.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 	c.Flags().StringVar(&key, "for", "", "the sticky `KEY` that gets them, such as default/web-0")
 	c.Flags().StringVar(&note, "note", "", "a `NOTE` for people (default: keep the existing one)")
@@ -183,7 +183,7 @@ that container still uses the address, and the next one may get it, too.`,
 			a.print("released %s, which was %s\n", done.Address, done.Was)
 			return nil
 		},
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 	c.Flags().BoolVar(&force, "force", false, "remove the lease of a container that may be alive")
 	return c
@@ -276,7 +276,7 @@ fairlead gc NET --gone also removes what else such a container left.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 	c.Flags().BoolVar(&dry, "dry-run", false, "list what would be removed, and change nothing")
 	return c

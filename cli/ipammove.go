@@ -53,7 +53,7 @@ func (a *app) ipamExportCommand() *cobra.Command {
 			b.Reserved = append([]ipam.Reservation{}, b.Reserved...)
 			return printJSON(a.stdout, exported{1, p.network, subnets(b), b})
 		},
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 }
 
@@ -117,7 +117,7 @@ changed. After an interruption, run the import again to complete it.`,
 		},
 		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
-				return a.completeNetworks(c, args, word)
+				return completeNetworks(c, args, word)
 			}
 			return nil, cobra.ShellCompDirectiveDefault
 		},

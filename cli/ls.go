@@ -48,7 +48,7 @@ only counted, unless NET is that network or --all is given. The document of -o j
   fairlead ls --container default/web-0`,
 		RunE: func(c *cobra.Command, args []string) error { return a.ls(strings.Join(args, ""), f) },
 
-		ValidArgsFunction: a.completeNetworks,
+		ValidArgsFunction: completeNetworks,
 	}
 	a.filterFlags(c, &f)
 	return c
@@ -60,7 +60,7 @@ func (a *app) filterFlags(c *cobra.Command, f *lsFlags) {
 		"only this `CONTAINER`: pod, name, ID or its beginning, network namespace")
 	c.Flags().StringVar(&f.state, "state", "", "only attachments in this `STATE`: alive, gone or unknown")
 	c.Flags().BoolVar(&f.all, "all", false, "also the attachments of "+loopbackNetwork)
-	c.RegisterFlagCompletionFunc("container", a.completeContainers)
+	c.RegisterFlagCompletionFunc("container", completeContainers)
 	c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{alive, gone, unknown},
 		cobra.ShellCompDirectiveNoFileComp))
 }
@@ -171,7 +171,7 @@ const (
 )
 
 func describe(c attach.Cached) listed {
-	l := listed{attached{c.Network, c.ContainerID, c.IfName, c.Netns}, nameOf(c), alive, []netip.Prefix{}}
+	l := listed{attached{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, nameOf(c), alive, []netip.Prefix{}}
 	switch {
 	case c.Netns == "":
 		l.State = unknown

@@ -123,7 +123,7 @@ func labelValue(text string) string {
 
 // MetricsPage is docs/metrics.md.
 func MetricsPage() []byte {
-	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/metricstext.go. Do not edit. -->
+	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/metrics/text.go. Do not edit. -->
 # Metrics
 
 ` + "`fairlead metrics`" + ` prints metrics of a node's container networks in the text format of Prometheus:

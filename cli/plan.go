@@ -75,7 +75,7 @@ another host. NETNS need not exist: names and MAC addresses are those that an ad
 			t.tree(s, steps).print(a.stdout, s)
 			return missing
 		},
-		ValidArgsFunction: a.completeTarget,
+		ValidArgsFunction: completeTarget,
 	}
 	f.register(c)
 	return c

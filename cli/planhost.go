@@ -48,10 +48,10 @@ func (t *target) lacks(ctx context.Context) (warnings []string) {
 
 // taken is who has the ports that t would publish.
 func (t *target) taken(host *kernel.NS) (warnings []string) {
-	attached, _ := (&attach.Runtime{}).List("")
+	list, _ := (&attach.Runtime{}).List("")
 	holder := holders()
 	for _, m := range mappings(t.Capabilities) {
-		for _, c := range attached {
+		for _, c := range list {
 			same := func(o portMapping) bool {
 				return o.HostPort == m.HostPort && o.Protocol == m.Protocol &&
 					(o.HostIP == m.HostIP || m.everywhere() || o.everywhere())

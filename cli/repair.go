@@ -106,7 +106,7 @@ plugins and the same addresses, while their containers live.`,
 		"before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
 	c.Flags().BoolVar(&adopt, "adopt", false,
 		"attach anew what the reference plugins attached, with the same addresses; its connections are interrupted")
-	c.RegisterFlagCompletionFunc("network", a.completeNetworks)
+	c.RegisterFlagCompletionFunc("network", completeNetworks)
 	return c
 }
 
@@ -155,7 +155,7 @@ func (a *app) printRepair(report *repair.Report, dry bool) error {
 		Took: report.Took.Nanoseconds()}
 	for _, f := range report.Findings {
 		doc.Attachments = append(doc.Attachments, repaired{
-			attached{f.Owner.Network, f.Owner.ContainerID, f.Owner.IfName, f.Netns},
+			attached{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName, Netns: f.Netns},
 			f.State, f.Repaired, f.Drift, f.NotOurs, f.Changed})
 	}
 	if a.json() {

@@ -32,7 +32,7 @@ type runFlags struct {
 // A wantedNet is a network as the command line names it.
 type wantedNet struct {
 	arg  string
-	find func(string) (*network, error)
+	find func(*app, string) (*network, error)
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -68,10 +68,10 @@ forwarded. COMMAND stays in the terminal's foreground, with its standard input, 
 	flags.SetInterspersed(false) // what follows COMMAND is COMMAND's
 	for name, flag := range map[string]struct {
 		usage string
-		find  func(string) (*network, error)
+		find  func(*app, string) (*network, error)
 	}{
-		"net":  {"attach to the network `NET`, instead of the default one (repeatable)", a.networkOrFile},
-		"conf": {"attach to the network that `FILE` defines (repeatable)", a.networkOfFile},
+		"net":  {"attach to the network `NET`, instead of the default one (repeatable)", (*app).networkOrFile},
+		"conf": {"attach to the network that `FILE` defines (repeatable)", (*app).networkOfFile},
 	} {
 		flags.Func(name, flag.usage, func(arg string) error {
 			f.nets = append(f.nets, wantedNet{arg, flag.find})
@@ -87,7 +87,7 @@ forwarded. COMMAND stays in the terminal's foreground, with its standard input, 
 	flags.StringArrayVar(&f.search, "dns-search", nil,
 		"`DOMAIN` to complete names with, instead of the networks' (repeatable)")
 	flags.StringVar(&f.name, "name", "", "`ID` of the container and name of its network namespace (default: a random one)")
-	c.RegisterFlagCompletionFunc("net", a.completeNetworks)
+	c.RegisterFlagCompletionFunc("net", completeNetworks)
 	return c
 }
 
@@ -134,7 +134,7 @@ func (a *app) wants(f runFlags) ([]wanted, error) {
 	}
 	nets := f.nets
 	if len(nets) == 0 {
-		nets = []wantedNet{{defaultNetwork, a.network}}
+		nets = []wantedNet{{defaultNetwork, (*app).network}}
 	}
 	var ws []wanted
 	resolves := false
@@ -267,7 +267,7 @@ func heeding(ctx context.Context, sigs <-chan os.Signal, do func(context.Context
 			select {
 			case s := <-sigs:
 				if ends(s) {
-					cancel(interrupted{s.(syscall.Signal)})
+					cancel(interrupted{sig: s.(syscall.Signal)})
 				}
 			case <-done:
 				return

@@ -155,7 +155,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
 	left := linksLeft(ts.Fatalf)
 	// What a network has for its bridge stays with the bridge.
-	if rules := networks.ReplaceAllString(witness(ts.Fatalf, "nft", "list", "ruleset"), ""); element.MatchString(rules) {
+	if rules := shared.ReplaceAllString(witness(ts.Fatalf, "nft", "list", "ruleset"), ""); element.MatchString(rules) {
 		left = append(left, rules)
 	}
 	left = append(left, stateFiles(ts.Fatalf)...)
@@ -164,10 +164,10 @@ func nothingLeft(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// element matches an attachment's elements in what nft(8) prints, and networks those of a network itself.
+// element matches an attachment's elements in what nft(8) prints, and shared those of a network itself.
 var (
-	element  = regexp.MustCompile(`elements = \{ *[^ }\n]|[0-9a-f]{12} [0-9a-f]{16} `)
-	networks = regexp.MustCompile(`[^{,\n]*[0-9a-f]{12} [0-9a-f]{16} [^/"]+//[^"]*",?`)
+	element = regexp.MustCompile(`elements = \{ *[^ }\n]|[0-9a-f]{12} [0-9a-f]{16} `)
+	shared  = regexp.MustCompile(`[^{,\n]*[0-9a-f]{12} [0-9a-f]{16} [^/"]+//[^"]*",?`)
 )
 
 // linksLeft are the links of containers. The kernel takes a while to take down what was in a namespace whose

@@ -61,7 +61,7 @@ the version that brought STATUS. NETNS is accepted for compatibility with cnitoo
 			r.print(a)
 			return err
 		},
-		ValidArgsFunction: a.completeTarget,
+		ValidArgsFunction: completeTarget,
 	}
 }
 

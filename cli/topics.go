@@ -69,7 +69,7 @@ func (a *app) pluginsCommand() *cobra.Command {
 }
 
 // completeNetworks are the names of networks, for a shell.
-func (a *app) completeNetworks(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+func completeNetworks(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	names := []string{defaultNetwork}
 	lists, _ := spec.LoadDir(confDir())
 	for _, l := range lists {

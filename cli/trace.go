@@ -58,7 +58,7 @@ than was predicted, and 1 if that is unknown, as of UDP without an answer.`,
 		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			switch {
 			case len(args) == 0:
-				ids, directive := a.completeContainers(c, args, word)
+				ids, directive := completeContainers(c, args, word)
 				return append(ids, "to"), directive
 			case len(args) == 1 && args[0] != "to":
 				return []string{"to"}, cobra.ShellCompDirectiveNoFileComp
@@ -120,7 +120,7 @@ func (t *tracing) run(args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	t.mend(q, answer)
+	mend(q, answer)
 	switch {
 	case answer.Verdict == trace.Stops || answer.Differs:
 		t.status = exitDrift
@@ -320,7 +320,7 @@ func parseTarget(text string) (to packetTarget, err error) {
 }
 
 // mend adds the command that mends what a filter does.
-func (t *tracing) mend(q trace.Question, answer *trace.Answer) {
+func mend(q trace.Question, answer *trace.Answer) {
 	h := answer.Decisive()
 	if answer.Mend != "" || h == nil {
 		return

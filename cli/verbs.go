@@ -169,7 +169,7 @@ type attached struct {
 }
 
 func (t *target) document() attached {
-	return attached{t.Name, t.ContainerID, t.IfName, t.Netns}
+	return attached{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName, Netns: t.Netns}
 }
 
 func (a *app) addCommand() *cobra.Command {
@@ -203,7 +203,7 @@ func (a *app) addCommand() *cobra.Command {
 		},
 	}
 	f.register(c)
-	c.ValidArgsFunction = a.completeTarget
+	c.ValidArgsFunction = completeTarget
 	return c
 }
 
@@ -238,7 +238,7 @@ func (a *app) delCommand() *cobra.Command {
 	f.register(c)
 	c.Flags().BoolVar(&goOn, "continue", false,
 		"continue if a plugin fails, so that the other plugins release what they hold")
-	c.ValidArgsFunction = a.completeTarget
+	c.ValidArgsFunction = completeTarget
 	return c
 }
 
@@ -262,8 +262,8 @@ func (t *target) stopped(err error, args []string, goOn bool) error {
 }
 
 // networkAndRuntime finds a network, by find, and what runs its plugins.
-func (a *app) networkAndRuntime(find func(string) (*network, error), arg string) (*network, *attach.Runtime, error) {
-	n, err := find(arg)
+func (a *app) networkAndRuntime(find func(*app, string) (*network, error), arg string) (*network, *attach.Runtime, error) {
+	n, err := find(a, arg)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -272,9 +272,9 @@ func (a *app) networkAndRuntime(find func(string) (*network, error), arg string)
 }
 
 // completeTarget completes NET and NETNS.
-func (a *app) completeTarget(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+func completeTarget(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
-		names, _ := a.completeNetworks(c, args, word)
+		names, _ := completeNetworks(c, args, word)
 		return names, cobra.ShellCompDirectiveDefault // or a file
 	}
 	entries, _ := os.ReadDir(netnsDir)

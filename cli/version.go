@@ -72,7 +72,7 @@ plugins support and the one that is used. NETNS is accepted for compatibility wi
 				a.print("fairlead %s, CNI %s\n%s\n", b.Version, join(spec.Versions()), b.program())
 				return nil
 			}
-			n, rt, err := a.networkAndRuntime(a.networkOrFile, args[0])
+			n, rt, err := a.networkAndRuntime((*app).networkOrFile, args[0])
 			if err != nil {
 				return err
 			}
@@ -105,7 +105,7 @@ plugins support and the one that is used. NETNS is accepted for compatibility wi
 			t.print(a.stdout, a.style(a.stdout))
 			return err
 		},
-		ValidArgsFunction: a.completeTarget,
+		ValidArgsFunction: completeTarget,
 	}
 }
 

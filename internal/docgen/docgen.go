@@ -22,7 +22,7 @@ type Files map[string][]byte
 // Generate makes every document from the tree at root.
 func Generate(root string) (Files, error) {
 	files := Files{}
-	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, doctor, explained} {
+	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, commandPages, explained} {
 		if err := generate(root, files); err != nil {
 			return nil, err
 		}
@@ -30,8 +30,8 @@ func Generate(root string) (Files, error) {
 	return files, nil
 }
 
-// doctor writes the pages of what `fairlead doctor` finds, and of metrics.
-func doctor(_ string, files Files) error {
+// commandPages writes the pages of what `fairlead doctor` finds, and of metrics.
+func commandPages(_ string, files Files) error {
 	files["docs/doctor.md"] = cli.DoctorPage()
 	files["docs/metrics.md"] = cli.MetricsPage()
 	return nil
