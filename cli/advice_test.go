@@ -5,12 +5,14 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/attached"
 )
 
 // Who has what was asked for is told how that is given back.
 func TestAdvice(t *testing.T) {
 	attached := []attach.Cached{
-		{Network: "lan", ContainerID: containerID("/proc/self/ns/net"), IfName: "eth0", Netns: "/proc/self/ns/net"},
+		{Network: "lan", ContainerID: attached.ContainerID("/proc/self/ns/net"), IfName: "eth0", Netns: "/proc/self/ns/net"},
 		{Network: "lan", ContainerID: "web", IfName: "net1", Netns: "/proc/self/ns/net"},
 		{Network: "lan", ContainerID: "run-1", IfName: "eth0", Netns: "/proc/self/ns/net"},
 		{Network: "lan", ContainerID: "old", IfName: "eth0", Netns: "/run/netns/none"},
@@ -25,7 +27,7 @@ func TestAdvice(t *testing.T) {
 		"other/c1/":      "",
 		"":               "",
 	} {
-		got := givesBack(holder, attached)
+		got := advice.GivesBack(holder, attached)
 		if !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", holder, got, want)
 		}

@@ -8,6 +8,11 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/target"
+	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/repair"
@@ -17,17 +22,17 @@ import (
 
 // A checked is the answer of check.
 type checked struct {
-	attached
+	attached.Key
 	OK    bool     `json:"ok"`
 	Drift []string `json:"drift,omitempty"`
 
 	Problems []string `json:"problems,omitempty"` // of plugins that could not look
 }
 
-func (a *app) checkCommand() *cobra.Command {
-	var f attachmentFlags
+func checkCommand(a *app.App) *cobra.Command {
+	var f target.Flags
 	c := &cobra.Command{
-		Use: "check [NET NETNS | CONTAINER | NET]", GroupID: "attach", Args: operands("[NET] [NETNS]"),
+		Use: "check [NET NETNS | CONTAINER | NET]", GroupID: "attach", Args: app.Operands("[NET] [NETNS]"),
 		Short: "Compare attachments with what add made; exit status 3 if they differ",
 		Long: `Compare attachments with what add made. All plugins of the network are asked, and every difference is printed.
 NET and NETNS name one attachment. A container (a pod as NAMESPACE/NAME, a name, an ID or its beginning, a network
@@ -40,51 +45,51 @@ An attachment whose container is gone is counted and is no difference: fairlead 
   fairlead check lan c1              the interface eth0 of the network namespace c1 on lan`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				if f != (attachmentFlags{}) {
-					return misused(c, errors.New("-i and --container-id go with NET and NETNS"))
+				if f != (target.Flags{}) {
+					return app.Misused(c, errors.New("-i and --container-id go with NET and NETNS"))
 				}
-				return a.checkMany(strings.Join(args, ""))
+				return checkMany(a, strings.Join(args, ""))
 			}
-			return a.checkOne(f, args)
+			return checkOne(a, f, args)
 		},
 	}
-	f.register(c)
-	c.ValidArgsFunction = completeTarget
+	f.Register(c)
+	c.ValidArgsFunction = target.CompleteTarget
 	return c
 }
 
 // checkOne checks the attachment that NET, NETNS and the flags say.
-func (a *app) checkOne(f attachmentFlags, args []string) error {
-	t, err := a.ready(f, args, false)
+func checkOne(a *app.App, f target.Flags, args []string) error {
+	t, err := target.Ready(a, f, args, false)
 	if err != nil {
 		return err
 	}
-	if err := t.dead(); err != nil {
+	if err := dead(t); err != nil {
 		return err
 	}
-	was := t.former()
-	doc, said, rest := a.compare(t, was)
+	was := t.Former()
+	doc, said, rest := compare(a, t, was)
 	if errors.Is(rest, attach.ErrCorrupt) {
 		const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, " +
 			"or the runtime that attached it, attaches it anew."
-		return fail(exitFailure, fmt.Sprintf(hint, t.typed(args)), "%w", rest)
+		return app.Fail(app.ExitFailure, fmt.Sprintf(hint, t.Typed(args)), "%w", rest)
 	}
 	if doc.OK && rest != nil {
 		return rest
 	}
 	if !doc.OK {
-		a.status = exitDrift
+		a.Status = app.ExitDrift
 	} else if was != nil {
-		if d := differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
-			a.note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from "+
+		if d := target.Differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
+			a.Note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from "+
 				"what the file says now", t.Name, strings.Join(d, "; "))
 		}
 	}
-	if a.json() {
-		return printJSON(a.stdout, doc)
+	if a.JSON() {
+		return term.PrintJSON(a.Stdout, doc)
 	}
 	if !doc.OK {
-		return fail(exitDrift, t.mending(args), "%s", strings.Join(said, "\n"))
+		return app.Fail(app.ExitDrift, advice.Mending(t, args), "%s", strings.Join(said, "\n"))
 	}
 	return nil
 }
@@ -92,14 +97,14 @@ func (a *app) checkOne(f attachmentFlags, args []string) error {
 // compare asks the plugins of an attachment what differs, and says it, too, in lines. The error is of those that could
 // not look. Where they find nothing, the links are looked at that ADD answered with: CHECK of other plugins says nothing
 // of one that is down.
-func (a *app) compare(t *target, was *attach.Cached) (doc checked, said []string, rest error) {
-	found, rest := drifts(t.runtime.Check(a.interruptible(), t.List, t.Attachment, attach.Continue()))
+func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, said []string, rest error) {
+	found, rest := drifts(t.Runtime.Check(a.Interruptible(), t.List, t.Attachment, attach.Continue()))
 	if len(found) == 0 && was != nil {
 		if off := linksOff(was); len(off) > 0 {
 			found = []drifted{{lines: off}}
 		}
 	}
-	doc = checked{attached: t.document(), OK: len(found) == 0}
+	doc = checked{Key: t.Document(), OK: len(found) == 0}
 	for _, d := range found {
 		doc.Drift = append(doc.Drift, d.lines...)
 		if said = append(said, d.lines...); d.by != "" {
@@ -130,28 +135,19 @@ func linksOff(c *attach.Cached) []string {
 
 // dead says that the namespace does not exist, or is another than the one that was attached, and what is done about
 // that.
-func (t *target) dead() error {
-	was := t.former()
-	err := isNetns(t.Netns)
+func dead(t *target.Target) error {
+	was := t.Former()
+	err := attached.IsNetns(t.Netns)
 	switch {
-	case err == nil && was != nil && samePath(was.Netns, t.Netns) && isGone(*was):
+	case err == nil && was != nil && attached.SamePath(was.Netns, t.Netns) && attached.IsGone(*was):
 		err = fmt.Errorf("network namespace %s is another one than the one that was attached", t.Netns)
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	case was == nil:
-		return fail(exitNotFound, "`fairlead ls "+t.Name+"` lists what is attached, and where.", "%w", err)
+		return app.Fail(app.ExitNotFound, "`fairlead ls "+t.Name+"` lists what is attached, and where.", "%w", err)
 	}
-	return fail(exitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.", "%s: %w", was.Owner(),
+	return app.Fail(app.ExitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.", "%s: %w", was.Owner(),
 		err)
-}
-
-// typed are the operands and options that name the attachment.
-func (t *target) typed(args []string) string {
-	where := place(args[0], args[1], t.IfName)
-	if t.ContainerID != containerID(t.Netns) {
-		where += " --container-id " + t.ContainerID
-	}
-	return where
 }
 
 // drift are the differences that a plugin's CHECK found; ok is false where it found none because it could

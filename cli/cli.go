@@ -7,69 +7,68 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"sync"
-	"syscall"
 
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/calllog"
+	"github.com/fairlead-cni/fairlead/cli/demo"
+	"github.com/fairlead-cni/fairlead/cli/dhcp"
+	"github.com/fairlead-cni/fairlead/cli/doctor"
+	"github.com/fairlead-cni/fairlead/cli/explain"
+	"github.com/fairlead-cni/fairlead/cli/graph"
+	"github.com/fairlead-cni/fairlead/cli/inspect"
+	"github.com/fairlead-cni/fairlead/cli/install"
+	"github.com/fairlead-cni/fairlead/cli/ipam"
+	"github.com/fairlead-cni/fairlead/cli/metrics"
+	"github.com/fairlead-cni/fairlead/cli/networks"
+	"github.com/fairlead-cni/fairlead/cli/repair"
+	"github.com/fairlead-cni/fairlead/cli/run"
+	"github.com/fairlead-cni/fairlead/cli/scaffold"
+	"github.com/fairlead-cni/fairlead/cli/support"
+	"github.com/fairlead-cni/fairlead/cli/trace"
+	"github.com/fairlead-cni/fairlead/cli/validate"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 )
 
 // Main runs the command line args (without the program's name) and returns the exit status. Version is
 // what `fairlead version` answers.
 func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
-	a := &app{version: version, stdin: stdin, stdout: stdout, stderr: stderr}
-	a.ctx, a.cancel = context.WithCancelCause(context.Background())
-	defer a.cancel(nil)
-	root := a.root()
-	root.SetArgs(arrows(args))
+	a := &app.App{Version: version, Stdin: stdin, Stdout: stdout, Stderr: stderr}
+	a.Ctx, a.Cancel = context.WithCancelCause(context.Background())
+	defer a.Cancel(nil)
+	root := root(a)
+	root.SetArgs(trace.Arrows(args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	a.still = func() {}
-	c, err := root.ExecuteContextC(a.ctx)
-	a.still()
-	a.doing = c.CommandPath()
+	a.Still = func() {}
+	c, err := root.ExecuteContextC(a.Ctx)
+	a.Still()
+	a.Doing = c.CommandPath()
 	if err != nil {
-		var sig interrupted
+		var sig app.Interrupted
 		switch {
-		case !a.ran && !errors.As(err, new(*failure)):
-			err = usage("%w", err) // cobra's own: it ran nothing
-		case errors.As(context.Cause(a.ctx), &sig):
+		case !a.Ran && !errors.As(err, new(*app.Failure)):
+			err = app.Usage("%w", err) // cobra's own: it ran nothing
+		case errors.As(context.Cause(a.Ctx), &sig):
 			err = sig // whatever else came of it
 		}
-		return a.report(err)
+		return advice.Report(a, err)
 	}
-	return a.status
-}
-
-// An app is one run of the program.
-type app struct {
-	version               string
-	stdin, stdout, stderr *os.File
-	output                string          // of -o
-	ran                   bool            // the command line was understood
-	exec                  bool            // each plugin in a process of its own
-	orphans               bool            // a network counts that only its attachments remember
-	status                int             // exit status where there is no error
-	doing                 string          // the command that ran, as it is called
-	ctx                   context.Context // of the command that runs
-	still                 func()          // ends what is told of a command that takes long
-	cancel                context.CancelCauseFunc
-	heeding               sync.Once // a signal ends ctx, and no longer the program
+	return a.Status
 }
 
 // Command is the command line, for who writes its manual pages.
 func Command() *cobra.Command {
-	c := (&app{}).root()
+	c := root(&app.App{})
 	c.InitDefaultHelpCmd()
 	c.InitDefaultCompletionCmd()
 	return c
 }
 
-func (a *app) root() *cobra.Command {
+func root(a *app.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairlead",
 		Short: "Container networking: a command on a network, and what is attached where",
@@ -84,21 +83,21 @@ command in a network of its own, list attachments, and preview a change before m
   fairlead demo                         see it work, in a throw-away host`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Version:       a.version,
+		Version:       a.Version,
 	}
-	root.SetVersionTemplate("fairlead {{.Version}}\n" + built(a.version).program() + "\n")
-	root.SetFlagErrorFunc(misused)
-	root.PersistentFlags().StringVarP(&a.output, "output", "o", "text", "`FORMAT` of the answer: text or json")
-	root.PersistentFlags().BoolVar(&a.exec, "exec", false,
+	root.SetVersionTemplate("fairlead {{.Version}}\n" + app.Built(a.Version).Program() + "\n")
+	root.SetFlagErrorFunc(app.Misused)
+	root.PersistentFlags().StringVarP(&a.Output, "output", "o", "text", "`FORMAT` of the answer: text or json")
+	root.PersistentFlags().BoolVar(&a.Exec, "exec", false,
 		"run every plugin as a process, even a plugin that is this program")
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
-		if a.output == "table" { // other tools' word for it
-			a.output = "text"
+		if a.Output == "table" { // other tools' word for it
+			a.Output = "text"
 		}
-		if a.output != "text" && a.output != "json" {
-			return fmt.Errorf("-o %s: want text or json", a.output)
+		if a.Output != "text" && a.Output != "json" {
+			return fmt.Errorf("-o %s: want text or json", a.Output)
 		}
-		a.ran, a.doing, a.still = true, c.CommandPath(), a.progress(c)
+		a.Ran, a.Doing, a.Still = true, c.CommandPath(), progress(a, c)
 		return nil
 	}
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"},
@@ -111,14 +110,14 @@ command in a network of its own, list attachments, and preview a change before m
 	root.SetHelpCommandGroupID("look")
 	root.SetCompletionCommandGroupID("look")
 	root.AddCommand(
-		a.runCommand(), a.guardCommand(), a.hostCommand(), a.hostInsideCommand(),
-		a.demoCommand(), a.demoInsideCommand(), a.serveCommand(), a.fetchCommand(),
-		a.addCommand(), a.delCommand(), a.checkCommand(), a.statusCommand(), a.gcCommand(),
-		a.repairCommand(), a.firewallCommand(), a.installCommand(), a.warmCommand(),
-		a.versionCommand(),
-		a.lsCommand(), a.netCommand(), a.ipamCommand(), a.dhcpCommand(), a.dnsCommand(), a.planCommand(),
-		a.doctorCommand(), a.inspectCommand(), a.traceCommand(), a.graphCommand(), a.bundleCommand(), a.logCommand(),
-		a.metricsCommand(), a.validateCommand(), a.explainCommand(), a.environmentTopic(), a.pluginsCommand(), a.newGroup())
+		run.Command(a), run.GuardCommand(a), run.HostCommand(a), run.HostInsideCommand(),
+		demo.Command(a), demo.InsideCommand(a), demo.ServeCommand(a), demo.FetchCommand(a),
+		addCommand(a), delCommand(a), checkCommand(a), statusCommand(a), gcCommand(a),
+		repair.Command(a), repair.FirewallCommand(a), install.Command(a), install.WarmCommand(a),
+		versionCommand(a),
+		lsCommand(a), networks.Command(a), ipam.Command(a), dhcp.Command(a), dnsCommand(a), planCommand(a),
+		doctor.Command(a), inspect.Command(a), trace.Command(a), graph.Command(a), support.Command(a), calllog.Command(a),
+		metrics.Command(a), validate.Command(a), explain.Command(a), environmentTopic(), pluginsCommand(a), scaffold.Command(a))
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {
@@ -145,7 +144,7 @@ func group(c *cobra.Command) {
 		if sub {
 			where = name + ": "
 		}
-		return fail(exitUsage, "`"+strings.TrimSpace("fairlead help "+name)+"` lists the commands.",
+		return app.Fail(app.ExitUsage, "`"+strings.TrimSpace("fairlead help "+name)+"` lists the commands.",
 			"%sunknown command %q%s", where, args[0], meant(c, args[0]))
 	}
 }
@@ -183,65 +182,4 @@ func meant(c *cobra.Command, word string) string {
 		return ""
 	}
 	return ", did you mean " + strings.Join(begin, " or ") + "?"
-}
-
-// json reports whether the answer is to be a document.
-func (a *app) json() bool { return a.output == "json" }
-
-// style is for what is printed to f.
-func (a *app) style(f *os.File) style {
-	return style{on: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)}
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
-}
-
-// interrupted is why a context ended: a signal asked this program to.
-type interrupted struct{ sig syscall.Signal }
-
-func (i interrupted) Error() string { return "interrupted by " + unix.SignalName(i.sig) }
-
-// interruptible is the context of what begins now: from here on the first signal to end cancels it, so that what was
-// begun is taken back. Before, there is nothing to take back, and a signal ends the program whatever it waits for.
-func (a *app) interruptible() context.Context {
-	a.heeding.Do(func() {
-		sigs := make(chan os.Signal, 1)
-		for _, s := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
-			if !signal.Ignored(s) {
-				signal.Notify(sigs, s)
-			}
-		}
-		go func() { a.cancel(interrupted{(<-sigs).(syscall.Signal)}) }()
-	})
-	return a.ctx
-}
-
-// operands is for cobra's Args: it says what is missing by its name. Optional ones are in brackets.
-func operands(names string) cobra.PositionalArgs {
-	want := strings.Fields(names)
-	return func(c *cobra.Command, args []string) error {
-		for i, name := range want {
-			if i >= len(args) && !strings.HasPrefix(name, "[") {
-				return misused(c, fmt.Errorf("%s is missing", name))
-			}
-		}
-		if len(args) > len(want) {
-			return misused(c, fmt.Errorf("%q is one argument too many", args[len(want)]))
-		}
-		return nil
-	}
-}
-
-// misused is an error in how c was called.
-func misused(c *cobra.Command, err error) error {
-	_, name, _ := strings.Cut(c.CommandPath(), " ")
-	if name != "" {
-		name += ": "
-	}
-	if said, _, number := strings.Cut(err.Error(), ": strconv.Parse"); number {
-		err = fmt.Errorf("%s: want a number", said)
-	}
-	return fail(exitUsage, "Usage: "+c.UseLine(), "%s%w", name, err)
 }

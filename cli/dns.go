@@ -7,15 +7,18 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/resolv"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/nameserver"
 	"github.com/spf13/cobra"
 )
 
-func (a *app) dnsCommand() *cobra.Command {
+func dnsCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
-		Use: "dns", GroupID: "look", Args: operands(""),
+		Use: "dns", GroupID: "look", Args: app.Operands(""),
 		Short: "Serve the names of containers to the containers of their network",
 		Long: `Answer the DNS questions of containers for each other's names, which the plugin alias records. Forward all other
 questions to the name servers of the host (/etc/resolv.conf). The server runs in the foreground until SIGTERM or SIGINT.
@@ -25,11 +28,11 @@ container. One process serves the node. systemd starts it if fairlead-dns.socket
 so a restart loses none.`,
 		Example: `  systemctl enable --now fairlead-dns.socket
   fairlead dns`,
-		RunE: func(c *cobra.Command, args []string) error { return a.serveNames(c) },
+		RunE: func(c *cobra.Command, args []string) error { return serveNames(a, c) },
 	}
 }
 
-func (a *app) serveNames(c *cobra.Command) error {
+func serveNames(a *app.App, c *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	m := kernel.Store{Dir: kernel.StoreDir}
@@ -37,12 +40,12 @@ func (a *app) serveNames(c *cobra.Command) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return err
 	} else if err != nil {
-		return fail(exitFailure,
+		return app.Fail(app.ExitFailure,
 			"One name server serves all networks of a node; `systemctl status fairlead-dns` says whether it runs.", "%w", err)
 	}
-	log := slog.New(slog.NewTextHandler(a.stderr, nil))
+	log := slog.New(slog.NewTextHandler(a.Stderr, nil))
 	return nameserver.Serve(ctx, nameserver.Settings{
-		Memory: m, ResolvConf: etcResolv, Log: log, Holder: holder,
+		Memory: m, ResolvConf: resolv.EtcResolv, Log: log, Holder: attached.Holder,
 	}, l, func() {
 		log.Info("ready")
 		daemon.Notify("READY=1")

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/spf13/cobra"
 )
@@ -30,7 +31,7 @@ func TestDocs(t *testing.T) {
 			visit(sub)
 		}
 	}
-	visit((&app{}).root())
+	visit(root(&app.App{}))
 }
 
 // README.md lists every plugin, each once and with its page, and no other.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/validate"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -88,7 +90,7 @@ func TestExamplesBite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len((&network{List: list, builtIn: true}).tried()) == 0 {
+		if len(validate.Tried(&netconf.Network{List: list, BuiltIn: true})) == 0 {
 			t.Errorf("nothing against %s", conflist)
 		}
 	}

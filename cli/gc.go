@@ -11,6 +11,12 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/ipam"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/target"
+	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -20,9 +26,9 @@ import (
 
 // A collected is the answer of gc.
 type collected struct {
-	Network   string     `json:"network,omitempty"`   // empty: all
-	Removed   []attached `json:"removed"`             // what was remembered; what plugins found beside has no names
-	Reclaimed []address  `json:"reclaimed,omitempty"` // --gone: leases that no attachment was remembered for
+	Network   string         `json:"network,omitempty"`   // empty: all
+	Removed   []attached.Key `json:"removed"`             // what was remembered; what plugins found beside has no names
+	Reclaimed []ipam.Address `json:"reclaimed,omitempty"` // --gone: leases that no attachment was remembered for
 }
 
 // gcFlags are the ways to say which attachments are valid.
@@ -31,7 +37,7 @@ type gcFlags struct {
 	all, stdin, gone, force bool
 }
 
-func (a *app) gcCommand() *cobra.Command {
+func gcCommand(a *app.App) *cobra.Command {
 	var f gcFlags
 	c := &cobra.Command{
 		Args: func(c *cobra.Command, args []string) error {
@@ -39,10 +45,10 @@ func (a *app) gcCommand() *cobra.Command {
 				return nil
 			}
 			if len(args) == 0 {
-				return misused(c, errors.New("NET is missing; only `fairlead gc --gone` goes without one, and removes in all "+
+				return app.Misused(c, errors.New("NET is missing; only `fairlead gc --gone` goes without one, and removes in all "+
 					"networks what dead containers left"))
 			}
-			return operands("NET [NETNS]")(c, args)
+			return app.Operands("NET [NETNS]")(c, args)
 		},
 		Use: "gc NET [NETNS]", GroupID: "attach",
 		Short: "Remove attachments of a network that are not valid, with all that they left",
@@ -62,19 +68,19 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
   fairlead gc lan --all --force                               all there is, and what is alive too
   fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all that is remembered`,
 		RunE: func(c *cobra.Command, args []string) error {
-			a.orphans = true
-			if err := a.noteAbsent(args); err != nil {
+			a.Orphans = true
+			if err := attached.NoteAbsent(a, args); err != nil {
 				return err
 			}
 			name := strings.Join(args[:min(len(args), 1)], "")
-			keep, err := a.validAttachments(name, f)
+			keep, err := validAttachments(a, name, f)
 			if err != nil {
 				return err
 			}
 			if f.gone {
-				return a.collectGone(a.interruptible(), name)
+				return collectGone(a.Interruptible(), a, name)
 			}
-			n, rt, err := a.networkAndRuntime((*app).network, name)
+			n, rt, err := target.FindRuntime(a, netconf.Find, name)
 			if err != nil {
 				return err
 			}
@@ -84,34 +90,34 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 					return err
 				}
 			}
-			if err = rt.GC(a.interruptible(), n.List, keep); !n.DisableGC {
-				err = errors.Join(err, a.sweep(a.interruptible(), n, keep))
+			if err = rt.GC(a.Interruptible(), n.List, keep); !n.DisableGC {
+				err = errors.Join(err, sweep(a.Interruptible(), a, n, keep))
 			}
 			after, _ := rt.List(n.Name)
 			var otherwise []attach.Cached
-			removed := collected{Network: n.Name, Removed: []attached{}}
+			removed := collected{Network: n.Name, Removed: []attached.Key{}}
 			for _, b := range before {
 				gone := true
 				for _, a := range after {
 					gone = gone && a.Owner() != b.Owner()
 				}
 				if gone {
-					removed.Removed = append(removed.Removed, attached{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
+					removed.Removed = append(removed.Removed, attached.Key{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
 					otherwise = append(otherwise, b)
 				}
 			}
-			if !n.remembered {
-				a.noteChanged(n.List, otherwise)
+			if !n.Remembered {
+				target.NoteChanged(a, n.List, otherwise)
 			}
-			if a.json() {
-				return errors.Join(err, printJSON(a.stdout, removed))
+			if a.JSON() {
+				return errors.Join(err, term.PrintJSON(a.Stdout, removed))
 			}
 			for _, r := range removed.Removed {
-				a.print("removed %s/%s\n", r.ContainerID, r.IfName)
+				a.Print("removed %s/%s\n", r.ContainerID, r.IfName)
 			}
 			return err
 		},
-		ValidArgsFunction: completeTarget,
+		ValidArgsFunction: target.CompleteTarget,
 	}
 	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
 	c.Flags().BoolVar(&f.stdin, "from-stdin", false,
@@ -132,7 +138,7 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 		name := c.ContainerID + "/" + c.IfName
 		known = append(known, name)
 		kept := slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName})
-		if state := describe(c).State; state != gone && !kept {
+		if state := attached.Describe(c).State; state != attached.Gone && !kept {
 			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "nobody knows which namespace"), state))
 		}
 	}
@@ -145,35 +151,35 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 		if near, ok := spec.Nearest(name, known); ok {
 			hint = "Did you mean " + near + "? " + hint
 		}
-		return fail(exitUsage, hint, "--valid %s: is not attached, so nothing is removed", name)
+		return app.Fail(app.ExitUsage, hint, "--valid %s: is not attached, so nothing is removed", name)
 	}
 	if len(living) > 0 && f.all {
-		return fail(exitUsage, "--force removes it all the same; --gone removes only what is gone.",
+		return app.Fail(app.ExitUsage, "--force removes it all the same; --gone removes only what is gone.",
 			"not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	if len(living) > 0 {
-		return fail(exitUsage, "Name it as valid too, or remove it with --force; --gone removes only what is gone.",
+		return app.Fail(app.ExitUsage, "Name it as valid too, or remove it with --force; --gone removes only what is gone.",
 			"not among the valid ones, and not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	return nil
 }
 
 // sweep does what the plugins of ours would have done in a GC, where the list's version has none.
-func (a *app) sweep(ctx context.Context, n *network, keep []spec.Attachment) error {
+func sweep(ctx context.Context, a *app.App, n *netconf.Network, keep []spec.Attachment) error {
 	version, err := spec.Select(n.List)
 	if err != nil || version.AtLeast(spec.V110) {
 		return err
 	}
-	dirs, itself := search(n)
+	dirs, itself := netconf.Search(n)
 	mine := slices.ContainsFunc(n.Plugins, func(p *spec.Conf) bool {
 		path, err := invoke.Find(p.Type, dirs)
-		return err != nil && itself || err == nil && ours(path)
+		return err != nil && itself || err == nil && netconf.OurProgram(path)
 	})
 	did := ""
 	if mine {
 		did = "; what fairlead itself had made for others than the valid ones is removed, but for addresses"
 	}
-	a.note("the plugins of %s were not asked what else is left: GC came with CNI 1.1.0, and its cniVersion is %s%s",
+	a.Note("the plugins of %s were not asked what else is left: GC came with CNI 1.1.0, and its cniVersion is %s%s",
 		n.Name, version, did)
 	if !mine {
 		return nil
@@ -182,7 +188,7 @@ func (a *app) sweep(ctx context.Context, n *network, keep []spec.Attachment) err
 }
 
 // validAttachments are those that the command line names: never none by accident.
-func (a *app) validAttachments(network string, f gcFlags) ([]spec.Attachment, error) {
+func validAttachments(a *app.App, network string, f gcFlags) ([]spec.Attachment, error) {
 	ways := 0
 	for _, given := range []bool{len(f.valid) > 0, f.stdin, f.all, f.gone} {
 		if given {
@@ -190,7 +196,7 @@ func (a *app) validAttachments(network string, f gcFlags) ([]spec.Attachment, er
 		}
 	}
 	if ways != 1 {
-		return nil, fail(exitUsage,
+		return nil, app.Fail(app.ExitUsage,
 			"`fairlead ls "+network+"` lists what is attached. --gone removes those whose namespace is gone, --all every one.",
 			"gc: say which attachments are valid, in one way: --valid CONTAINERID/IFNAME, --from-stdin, --gone or --all")
 	}
@@ -198,14 +204,14 @@ func (a *app) validAttachments(network string, f gcFlags) ([]spec.Attachment, er
 	for _, name := range f.valid {
 		id, ifName, ok := strings.Cut(name, "/")
 		if !ok || spec.ValidContainerID(id) != nil || spec.ValidIfName(ifName) != nil {
-			return nil, usage("--valid %s: want CONTAINERID/IFNAME", name)
+			return nil, app.Usage("--valid %s: want CONTAINERID/IFNAME", name)
 		}
 		valid = append(valid, spec.Attachment{ContainerID: id, IfName: ifName})
 	}
 	if !f.stdin {
 		return valid, nil
 	}
-	b, err := io.ReadAll(a.stdin)
+	b, err := io.ReadAll(a.Stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -222,12 +228,12 @@ func (a *app) validAttachments(network string, f gcFlags) ([]spec.Attachment, er
 			err = errors.New(`"attachments" is missing`)
 		}
 		if err != nil {
-			return nil, usage(`--from-stdin: want [{"containerID": "…", "ifname": "…"}]: %w`, err)
+			return nil, app.Usage(`--from-stdin: want [{"containerID": "…", "ifname": "…"}]: %w`, err)
 		}
 	}
 	for i, d := range doc.Attachments {
 		if err := errors.Join(spec.ValidContainerID(d.ContainerID), spec.ValidIfName(d.IfName)); err != nil {
-			return nil, usage("--from-stdin: attachment %d: %w", i, err)
+			return nil, app.Usage("--from-stdin: attachment %d: %w", i, err)
 		}
 		if d.Network == "" || d.Network == network {
 			valid = append(valid, d.Attachment)

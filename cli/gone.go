@@ -5,18 +5,24 @@ import (
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/ipam"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/target"
+	"github.com/fairlead-cni/fairlead/cli/term"
 )
 
 // collectGone removes what containers left that are gone by proof: of the network of that name, or of all where it is
 // empty. First their attachments, by DEL, then leases that no attachment is remembered for. An attachment that cannot
 // be removed does not keep the others.
-func (a *app) collectGone(ctx context.Context, name string) error {
+func collectGone(ctx context.Context, a *app.App, name string) error {
 	list, problems := (&attach.Runtime{}).List(name)
-	if err := unseen(problems); err != nil {
+	if err := attached.Unseen(problems); err != nil {
 		return err
 	}
 	for _, p := range problems {
-		a.note("%v", p) // nobody knows whether that is gone
+		a.Note("%v", p) // nobody knows whether that is gone
 	}
 	gone := map[string][]attach.Cached{}
 	var networks []string
@@ -24,7 +30,7 @@ func (a *app) collectGone(ctx context.Context, name string) error {
 		networks = append(networks, name)
 	}
 	for _, c := range list {
-		if !isGone(c) {
+		if !attached.IsGone(c) {
 			continue
 		}
 		if gone[c.Network] == nil && name == "" {
@@ -32,56 +38,56 @@ func (a *app) collectGone(ctx context.Context, name string) error {
 		}
 		gone[c.Network] = append(gone[c.Network], c)
 	}
-	doc := collected{Network: name, Removed: []attached{}}
+	doc := collected{Network: name, Removed: []attached.Key{}}
 	var errs []error
-	var pools []pool
+	var pools []netconf.Pool
 	for _, network := range networks {
-		n, err := a.network(network)
+		n, err := netconf.Find(a, network)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		removed, err := a.deleteGone(ctx, n, gone[network])
+		removed, err := deleteGone(ctx, a, n, gone[network])
 		doc.Removed = append(doc.Removed, removed...)
 		errs = append(errs, err)
-		if p, err := poolOf(n.List, true); err == nil && name != "" {
+		if p, err := netconf.PoolOf(n.List, true); err == nil && name != "" {
 			pools = append(pools, p)
 		}
 	}
 	if name == "" {
-		all, wrong, err := a.pools(ctx, "")
+		all, wrong, err := netconf.Pools(ctx, a, "")
 		pools, errs = all, append(errs, err)
 		for _, w := range wrong {
-			a.note("%s", w)
+			a.Note("%s", w)
 		}
 	}
 	for _, p := range pools {
-		leases, err := p.ledger.Reclaim(ctx, p.network, false)
+		leases, err := p.Ledger.Reclaim(ctx, p.Network, false)
 		errs = append(errs, err)
 		for _, l := range leases {
-			doc.Reclaimed = append(doc.Reclaimed, leaseAddress(p.network, l))
+			doc.Reclaimed = append(doc.Reclaimed, ipam.LeaseAddress(p.Network, l))
 		}
 	}
-	if a.json() {
-		return errors.Join(append(errs, printJSON(a.stdout, doc))...)
+	if a.JSON() {
+		return errors.Join(append(errs, term.PrintJSON(a.Stdout, doc))...)
 	}
 	for _, r := range doc.Removed {
 		if name == "" {
-			a.print("removed %s/%s/%s\n", r.Network, r.ContainerID, r.IfName)
+			a.Print("removed %s/%s/%s\n", r.Network, r.ContainerID, r.IfName)
 		} else {
-			a.print("removed %s/%s\n", r.ContainerID, r.IfName)
+			a.Print("removed %s/%s\n", r.ContainerID, r.IfName)
 		}
 	}
 	for _, r := range doc.Reclaimed {
-		a.print("%s\n", r.reclaimed())
+		a.Print("%s\n", r.Reclaimed())
 	}
 	return errors.Join(errs...)
 }
 
 // deleteGone deletes attachments of a network whose namespaces are gone, each by the list that it was attached by, and
 // returns those that it removed.
-func (a *app) deleteGone(ctx context.Context, n *network, gone []attach.Cached) (removed []attached, err error) {
-	rt, err := a.runtime(n)
+func deleteGone(ctx context.Context, a *app.App, n *netconf.Network, gone []attach.Cached) (removed []attached.Key, err error) {
+	rt, err := netconf.Runtime(a, n)
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +99,11 @@ func (a *app) deleteGone(ctx context.Context, n *network, gone []attach.Cached) 
 			errs = append(errs, err)
 			continue
 		}
-		removed = append(removed, attached{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns})
+		removed = append(removed, attached.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns})
 		otherwise = append(otherwise, c)
 	}
-	if !n.remembered {
-		a.noteChanged(n.List, otherwise)
+	if !n.Remembered {
+		target.NoteChanged(a, n.List, otherwise)
 	}
 	return removed, errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/spf13/cobra"
 )
 
@@ -16,10 +17,10 @@ const (
 
 // progress tells a user at a terminal after a second, and then now and then, that a command is still at work. What runs
 // until somebody ends it tells nothing.
-func (a *app) progress(c *cobra.Command) (end func()) {
+func progress(a *app.App, c *cobra.Command) (end func()) {
 	name := strings.Fields(c.CommandPath() + " ")
 	watch, _ := c.Flags().GetBool("watch")
-	if len(name) < 2 || watch || !isTerminal(a.stderr) ||
+	if len(name) < 2 || watch || !app.IsTerminal(a.Stderr) ||
 		!slices.Contains([]string{"add", "check", "del", "doctor", "firewall",
 			"gc", "graph", "inspect", "install", "ipam", "ls", "plan", "repair", "status", "support-bundle"}, name[1]) {
 		return func() {}
@@ -33,7 +34,7 @@ func (a *app) progress(c *cobra.Command) (end func()) {
 			case <-done:
 				return
 			case <-wait.C:
-				a.note("%s is still at work, since %v", strings.Join(name[1:], " "), time.Since(start).Round(time.Second))
+				a.Note("%s is still at work, since %v", strings.Join(name[1:], " "), time.Since(start).Round(time.Second))
 				wait.Reset(nextWords)
 			}
 		}

@@ -15,10 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
-
-	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -26,7 +25,8 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // oneByOne runs scripts one after the other: they share a host, and testscript would run them side by side.
 type oneByOne struct{ *testing.T }
 
-func (oneByOne) Parallel()     {}
+func (oneByOne) Parallel() {}
+
 func (oneByOne) Verbose() bool { return testing.Verbose() }
 
 func (o oneByOne) Run(name string, fn func(testscript.T)) {

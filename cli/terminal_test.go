@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/cli/app"
 	"golang.org/x/sys/unix"
 )
 
@@ -100,7 +101,7 @@ func TestColour(t *testing.T) {
 	} {
 		t.Setenv("NO_COLOR", c.noColor)
 		t.Setenv("TERM", c.term)
-		text := (&app{}).style(c.to).good("ok")
+		text := (&app.App{}).Style(c.to).Good("ok")
 		if strings.Contains(string(text), "\x1b[") != c.want {
 			t.Errorf("NO_COLOR=%s TERM=%s: %q", c.noColor, c.term, text)
 		}

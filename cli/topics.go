@@ -1,13 +1,15 @@
 package cli
 
 import (
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/plugin"
-	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
 
 // environmentTopic is `fairlead help environment`.
-func (a *app) environmentTopic() *cobra.Command {
+func environmentTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "environment",
 		Short: "Environment variables and exit statuses",
@@ -23,7 +25,7 @@ func (a *app) environmentTopic() *cobra.Command {
   FAIRLEAD_LOG which calls of plugins are logged, and where (fairlead log --help)
   NO_COLOR     no colours, not even on a terminal
 
-The network "` + defaultNetwork + `" exists without a file.
+The network "` + netconf.DefaultNetwork + `" exists without a file.
 
 Exit statuses:
   0  done
@@ -39,15 +41,15 @@ signal's number if a signal killed it.`,
 }
 
 // pluginsCommand lists the plugins that this program is, for `make build`.
-func (a *app) pluginsCommand() *cobra.Command {
+func pluginsCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "plugins",
 		Short:   "List the plugins that this program contains",
 		GroupID: "look",
-		Args:    operands(""),
+		Args:    app.Operands(""),
 		RunE: func(c *cobra.Command, args []string) error {
 			all := plugin.All()
-			if a.json() {
+			if a.JSON() {
 				type entry struct {
 					Name     string `json:"name"`
 					Synopsis string `json:"synopsis"`
@@ -58,22 +60,12 @@ func (a *app) pluginsCommand() *cobra.Command {
 				for _, p := range all {
 					doc.Plugins = append(doc.Plugins, entry{p.Name, p.Synopsis})
 				}
-				return printJSON(a.stdout, doc)
+				return term.PrintJSON(a.Stdout, doc)
 			}
 			for _, p := range all {
-				a.print("%s\n", p.Name)
+				a.Print("%s\n", p.Name)
 			}
 			return nil
 		},
 	}
-}
-
-// completeNetworks are the names of networks, for a shell.
-func completeNetworks(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	names := []string{defaultNetwork}
-	lists, _ := spec.LoadDir(confDir())
-	for _, l := range lists {
-		names = append(names, l.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }

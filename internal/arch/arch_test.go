@@ -104,7 +104,7 @@ func TestBites(t *testing.T) {
 		{"a new package", Imports(pkg("misc")), "no row"},
 		{"templates in a plugin", Closure(pkg("plugin/macvlan", "text/template")), "keeps the linker"},
 		{"the evaluator in a plugin", Closure(pkg("cmd/cni", "./packetfilter")), "does not foresee"},
-		{"the evaluator in the command", Imports(pkg("cli", "./packetfilter")), ""},
+		{"the evaluator in the command", Imports(pkg("cli/doctor", "./packetfilter")), ""},
 		{"the evaluator and a kind", Imports(pkg("resource", "./packetfilter")), "compares fields"},
 		{"templates in the command", Closure(pkg("cli", "text/template")), ""},
 		{"a name that says nothing", Named(pkg("cli/helper")), "says nothing"},

@@ -34,6 +34,20 @@ func rows() []row {
 		}
 		return may
 	}
+	below := map[string]string{
+		"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
+		"plugin/*": "the command knows the list of plugins, not their insides",
+		"resource": "the command prints plans; it makes none",
+		"cli/*":    "arrows between the rooms of the command go downwards only",
+		"*":        "the command is a user of the runtime's side like any other",
+	}
+	// command is what a room of the command may import, and networks what one that knows networks may.
+	command := func(more ...string) []string {
+		return append([]string{"cli/app", "cli/term", "attach", "kernel", "spec"}, more...)
+	}
+	networks := func(more ...string) []string {
+		return append(command("cli/attached", "cli/netconf", "plugin", "sdk"), more...)
+	}
 	return []row{
 		{"spec", nil, map[string]string{
 			"*": "spec is CNI as data: it can be lifted out and read without knowing anything of ours",
@@ -132,14 +146,40 @@ func rows() []row {
 			"plugin": "who repairs says which plugins are his",
 			"*":      "a repair is the plans of what the runtime's side remembers",
 		}},
-		// It reads through kernel what a person should know: whose chains are in the way, what is left.
-		{"cli", []string{"attach", "invoke", "calls", "spec", "plan", "sdk", "plugin", "repair", "ipam", "kernel",
-			"packetfilter", "trace", "internal/hide", "dhcp", "dhcp/rpc", "dhcp/daemon", "install", "nameserver",
-			"graph", "support"}, map[string]string{
-			"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
-			"plugin/*": "the command knows the list of plugins, not their insides",
-			"resource": "the command prints plans; it makes none",
-			"*":        "the command is a user of the runtime's side like any other",
+		{"cli/term", []string{"kernel"}, map[string]string{
+			"*": "what is printed is text, whatever it is about",
+		}},
+		{"cli/app", []string{"cli/term", "spec"}, map[string]string{
+			"*": "a run of the command is streams, an exit status and a context",
+		}},
+		{"cli/resolv", []string{"spec"}, map[string]string{
+			"*": "resolv.conf is text made of DNS settings",
+		}},
+		{"cli/attached", command("sdk"), below},
+		{"cli/netconf", command("cli/attached", "calls", "invoke", "ipam", "plugin", "sdk"), below},
+		{"cli/target", networks("invoke", "ipam", "plan"), below},
+		{"cli/advice", networks("cli/target", "invoke", "ipam", "repair"), below},
+		{"cli/validate", networks("cli/target"), below},
+		{"cli/calllog", networks("calls"), below},
+		{"cli/dhcp", networks("dhcp", "dhcp/rpc", "dhcp/daemon"), below},
+		{"cli/ipam", networks("ipam"), below},
+		{"cli/install", networks("cli/validate", "install"), below},
+		{"cli/networks", networks("cli/target", "cli/validate"), below},
+		{"cli/scaffold", networks(), below},
+		{"cli/metrics", networks("cli/calllog", "calls", "dhcp/daemon", "ipam", "repair"), below},
+		{"cli/repair", networks("cli/advice", "cli/metrics", "cli/target", "repair"), below},
+		{"cli/run", networks("cli/advice", "cli/resolv", "cli/target", "internal/hide", "invoke"), below},
+		{"cli/demo", networks("cli/resolv", "cli/run"), below},
+		{"cli/doctor", networks("cli/advice", "cli/dhcp", "cli/resolv", "dhcp/rpc", "invoke", "ipam", "packetfilter", "repair",
+			"trace"), below},
+		{"cli/explain", networks("cli/advice", "cli/doctor", "calls"), below},
+		{"cli/inspect", networks("cli/calllog", "cli/dhcp", "cli/doctor", "cli/ipam", "calls", "dhcp/rpc", "repair"), below},
+		{"cli/graph", networks("cli/doctor", "cli/inspect", "graph"), below},
+		{"cli/trace", networks("cli/doctor", "trace"), below},
+		{"cli/support", networks("cli/advice", "cli/calllog", "cli/doctor", "cli/inspect", "calls", "dhcp", "dhcp/rpc",
+			"packetfilter", "support"), below},
+		{"cli", networks("cli/*", "invoke", "repair", "dhcp/daemon", "nameserver"), map[string]string{
+			"*": "the command is the tree of its rooms' commands",
 		}},
 		{"support", nil, map[string]string{
 			"*": "it hides what must not be passed on, wherever that came from",
@@ -177,7 +217,7 @@ func rows() []row {
 				"plugin": "who writes a plugin says which others its list needs",
 				"*":      "it holds any plugin to what ours are held to",
 			}},
-		{"internal/docgen", []string{"calls", "cli", "plugin", "sdk", "spec"}, map[string]string{
+		{"internal/docgen", []string{"calls", "cli", "cli/*", "plugin", "sdk", "spec"}, map[string]string{
 			"*": "documents are made from the list of plugins, the command line and source text",
 		}},
 		{"internal/*", nil, map[string]string{
@@ -206,7 +246,7 @@ func outside() []restriction {
 			"attach",       // flock on an attachment
 			"repair",       // numbers of nf_tables' events
 			"packetfilter", // numbers of nf_tables' expressions
-			"cli",          // a command in namespaces of its own
+			"cli/*",        // a command in namespaces of its own, terminals, files that are replaced
 			"ipam/disk",    // flock, as the reference takes it
 			"install",      // flock, extended attributes
 			"dhcp/daemon",  // flock, the clock that nobody sets
@@ -218,7 +258,7 @@ func outside() []restriction {
 		{"github.com/godbus/dbus", []string{"resource/filter"}, "firewalld is the one service that is asked by D-Bus"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
 		{"github.com/miekg/dns", []string{"nameserver"}, "only the server speaks DNS, in the command and in no plugin"},
-		{"github.com/spf13/cobra", []string{"cli", "internal/docgen"}, "only the command has a command line"},
+		{"github.com/spf13/cobra", []string{"cli", "cli/*", "internal/docgen"}, "only the command has a command line"},
 		{"github.com/cpuguy83/go-md2man", []string{"internal/docgen"},
 			"manual pages are made, and not shipped with what makes them"},
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},

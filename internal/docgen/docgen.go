@@ -13,7 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/cli"
+	"github.com/fairlead-cni/fairlead/cli/doctor"
+	"github.com/fairlead-cni/fairlead/cli/metrics"
 )
 
 // Files are generated documents by path, relative to the root of the tree.
@@ -32,8 +33,8 @@ func Generate(root string) (Files, error) {
 
 // commandPages writes the pages of what `fairlead doctor` finds, and of metrics.
 func commandPages(_ string, files Files) error {
-	files["docs/doctor.md"] = cli.DoctorPage()
-	files["docs/metrics.md"] = cli.MetricsPage()
+	files["docs/doctor.md"] = doctor.Page()
+	files["docs/metrics.md"] = metrics.Page()
 	return nil
 }
 

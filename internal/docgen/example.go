@@ -10,7 +10,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/cli"
+	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -55,7 +55,7 @@ func readExample(path string, p sdk.Plugin) (*example, error) {
 // planned is what `fairlead plan` says of a list. MAC addresses derive from the machine's ID, but for those that the
 // list has.
 func planned(list *spec.List, capabilities map[string]any) (string, error) {
-	steps, err := cli.Plan(list, capabilities)
+	steps, err := target.Plan(list, capabilities)
 	if err != nil {
 		return "", err
 	}

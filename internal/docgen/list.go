@@ -1,10 +1,12 @@
 package docgen
 
-import "github.com/fairlead-cni/fairlead/cli"
+import (
+	"github.com/fairlead-cni/fairlead/cli/explain"
+)
 
 // listReference is what there is to say of the keys of a list itself, and of those that every plugin in it may have.
-func listReference() cli.Reference {
-	r := cli.Reference{
+func listReference() explain.Reference {
+	r := explain.Reference{
 		Name:     "list",
 		Synopsis: "the keys of a network configuration list, and the keys that every plugin has",
 		Doc: "A network configuration list is a file NAME.conflist in /etc/cni/net.d. Runtimes sort the files by name, so " +
@@ -55,7 +57,7 @@ func listReference() cli.Reference {
 		{"plugins[].prevResult", "object",
 			"Result of the plugin before this one. Only the runtime writes this key."},
 	} {
-		r.Keys = append(r.Keys, cli.ReferenceKey{Path: k[0], Value: k[1], Doc: k[2]})
+		r.Keys = append(r.Keys, explain.ReferenceKey{Path: k[0], Value: k[1], Doc: k[2]})
 	}
 	return r
 }

@@ -1,0 +1,41 @@
+package app
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A build is what is known of how this program was made.
+type build struct {
+	Version     string         `json:"version"`
+	CNIVersions []spec.Version `json:"cniVersions"`
+	Go          string         `json:"go"`
+	Platform    string         `json:"platform"`
+	Revision    string         `json:"revision,omitempty"` // of the source; -dirty where it was changed
+}
+
+func Built(version string) build {
+	b := build{Version: version, CNIVersions: spec.Versions(), Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		return b
+	}
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			b.Revision = s.Value + b.Revision
+		case s.Key == "vcs.modified" && s.Value == "true":
+			b.Revision += "-dirty"
+		}
+	}
+	return b
+}
+
+// Program says it in a line.
+func (b build) Program() string {
+	return fmt.Sprintf("built with %s for %s%s", b.Go, b.Platform, Prefixed(" from ", b.Revision))
+}

@@ -1,0 +1,42 @@
+package app
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// Operands is for cobra's Args: it says what is missing by its name. Optional ones are in brackets.
+func Operands(names string) cobra.PositionalArgs {
+	want := strings.Fields(names)
+	return func(c *cobra.Command, args []string) error {
+		for i, name := range want {
+			if i >= len(args) && !strings.HasPrefix(name, "[") {
+				return Misused(c, fmt.Errorf("%s is missing", name))
+			}
+		}
+		if len(args) > len(want) {
+			return Misused(c, fmt.Errorf("%q is one argument too many", args[len(want)]))
+		}
+		return nil
+	}
+}
+
+// Misused is an error in how c was called.
+func Misused(c *cobra.Command, err error) error {
+	_, name, _ := strings.Cut(c.CommandPath(), " ")
+	if name != "" {
+		name += ": "
+	}
+	if said, _, number := strings.Cut(err.Error(), ": strconv.Parse"); number {
+		err = fmt.Errorf("%s: want a number", said)
+	}
+	return Fail(ExitUsage, "Usage: "+c.UseLine(), "%s%w", name, err)
+}
+
+// AtLeast is operands for a command whose last operand may be repeated.
+func AtLeast(names string) cobra.PositionalArgs {
+	n := len(strings.Fields(names))
+	return func(c *cobra.Command, args []string) error { return Operands(names)(c, args[:min(n, len(args))]) }
+}

@@ -1,0 +1,123 @@
+package attached
+
+import (
+	"cmp"
+	"strings"
+	"unicode"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// NotAttached is the error of a name that no container has.
+func NotAttached(name string) error {
+	return app.Fail(app.ExitNotFound, "`fairlead ls` lists what is attached. A container that no runtime attached by CNI, as "+
+		"Docker's, is not known here.", "container %q: %w", name, attach.ErrNotAttached)
+}
+
+func CompleteContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	list, _ := (&attach.Runtime{}).List("")
+	var ids []string
+	for _, c := range list {
+		ids = append(ids, c.ContainerID)
+	}
+	return ids, cobra.ShellCompDirectiveNoFileComp
+}
+
+// LoopbackNetwork is what containerd before 2.0 attaches each pod's lo by.
+const LoopbackNetwork = "cni-loopback"
+
+// Name is what the runtime calls the container of an attachment: see [spec.PodName].
+func Name(c attach.Cached) string { return spec.PodName(c.Args) }
+
+// ShortID is a container's ID as people see it: of a long hexadecimal one the first 12 digits, as runtimes show it.
+func ShortID(id string) string {
+	const digits, long = 12, 32
+	if len(id) < long || strings.Trim(id, "0123456789abcdef") != "" {
+		return id
+	}
+	return id[:digits]
+}
+
+// ShortOwner is an attachment as people see it: NETWORK/ID/INTERFACE, and the container's name where there is one.
+func ShortOwner(c attach.Cached) string {
+	o := c.Owner()
+	o.ContainerID = ShortID(o.ContainerID)
+	if name := Name(c); name != "" && name != c.ContainerID {
+		return o.String() + " (" + name + ")"
+	}
+	return o.String()
+}
+
+// ShortOwners returns what says shortOwner of the owner of an attachment.
+func ShortOwners() func(spec.Owner) string {
+	list, _ := (&attach.Runtime{}).List("")
+	short := map[spec.Owner]string{}
+	for _, c := range list {
+		short[c.Owner()] = ShortOwner(c)
+	}
+	return func(o spec.Owner) string { return cmp.Or(short[o], o.String()) }
+}
+
+// Named is a text that attachments are named in by network, ID and interface, with these as people see them.
+func Named(text string) string {
+	list, _ := (&attach.Runtime{}).List("")
+	for _, c := range list {
+		long, short := c.Owner().String(), ShortOwner(c)
+		if long == short || !strings.Contains(text, long) {
+			continue
+		}
+		parts := strings.Split(text, long)
+		text = parts[0]
+		for _, rest := range parts[1:] {
+			extra, same := strings.CutPrefix(short, long)
+			if strings.IndexFunc(rest, inWord) == 0 || // of eth10, and not of eth1
+				same && strings.HasPrefix(rest, extra) { // it has its name already
+				text += long + rest
+			} else {
+				text += short + rest
+			}
+		}
+	}
+	return text
+}
+
+func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_' }
+
+// Find are the attachments of the container that a user means by a name: those that it names exactly, else those whose
+// ID begins with it.
+func Find(name string, list []attach.Cached) (found []attach.Cached) {
+	if name == "" {
+		return nil
+	}
+	path, err := NetnsPath(name)
+	exact := func(c attach.Cached) bool {
+		return name == c.ContainerID || name == Name(c) || name == c.Netns || ofOwner(name, c, true) ||
+			err == nil && c.Netns != "" && SamePath(path, c.Netns)
+	}
+	begins := func(c attach.Cached) bool { return strings.HasPrefix(c.ContainerID, name) || ofOwner(name, c, false) }
+	for _, means := range []func(attach.Cached) bool{exact, begins} {
+		for _, c := range list {
+			if means(c) {
+				found = append(found, c)
+			}
+		}
+		if len(found) > 0 {
+			break
+		}
+	}
+	return found
+}
+
+// ofOwner reports whether a name is NETWORK/ID or NETWORK/ID/INTERFACE of an attachment, with the whole ID or its
+// beginning.
+func ofOwner(name string, c attach.Cached, exact bool) bool {
+	rest, ok := strings.CutPrefix(name, c.Network+"/")
+	id, ifName, given := strings.Cut(rest, "/")
+	if !ok || id == "" || given && ifName != c.IfName {
+		return false
+	}
+	return id == c.ContainerID || !exact && strings.HasPrefix(c.ContainerID, id)
+}

@@ -1,0 +1,60 @@
+package demo
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/run"
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// hostCounts is what there is on a host that attachments may leave behind.
+type hostCounts struct {
+	links, elements, leases, attachments, netns, runs int
+
+	names []string // of the links
+}
+
+// count counts. The bridges are not counted: like every bridge that the plugins make, they are for the next
+// container too.
+func count() (c hostCounts, err error) {
+	links, err := net.Interfaces()
+	if err != nil {
+		return c, fmt.Errorf("list links: %w", err)
+	}
+	for _, l := range links {
+		if l.Name != netconf.DefaultBridge && l.Name != outsideBridge {
+			c.names = append(c.names, l.Name)
+		}
+	}
+	c.links = len(c.names)
+	c.netns = entries(attached.NetnsDir, "*")
+	c.attachments = entries(filepath.Join(attach.DefaultCacheDir, "results"), "*")
+	c.runs = entries(run.RunDir(), "*")
+	leases, _ := filepath.Glob(filepath.Join(attach.DefaultCacheDir, "networks/*/*"))
+	for _, l := range leases {
+		if net.ParseIP(filepath.Base(l)) != nil {
+			c.leases++
+		}
+	}
+	host, err := kernel.Open("")
+	if err != nil {
+		return c, err
+	}
+	defer host.Close()
+	nft, err := host.NFT()
+	if err == nil {
+		c.elements, err = nft.Elements()
+	}
+	return c, err
+}
+
+// entries is how many files of a directory match.
+func entries(dir, pattern string) int {
+	found, _ := filepath.Glob(filepath.Join(dir, pattern))
+	return len(found)
+}

@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"debug/buildinfo"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A client is a program of this host that reads the files of networks.
+type client struct {
+	Name    string
+	Version string
+	Speaks  spec.Version // the newest that it takes in a file
+}
+
+// Clients are those that are installed. Their programs and the list of Debian's packages tell which version of CNI they
+// speak; of others nothing is known.
+func Clients() (all []client) {
+	dpkg, _ := os.ReadFile("/var/lib/dpkg/status")
+	for _, name := range []string{"containerd", "crio", "podman"} {
+		if name == "podman" && !podmanByCNI() {
+			continue
+		}
+		c := packaged(dpkg, name)
+		path, err := exec.LookPath(name)
+		if err == nil {
+			if info, err := buildinfo.ReadFile(path); err == nil {
+				for _, m := range info.Deps {
+					if m.Path == "github.com/containernetworking/cni" {
+						c = client{name, cmp.Or(c.Version, info.Main.Version), ofLibrary(m.Version)}
+					}
+				}
+			}
+		}
+		if c.Speaks != "" {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// ofLibrary is the newest version of CNI that a release of the reference's library takes.
+func ofLibrary(release string) spec.Version {
+	major, minor := release2(strings.TrimPrefix(release, "v"))
+	switch {
+	case major > 1 || major == 1 && minor >= 2:
+		return spec.V110
+	case major == 1:
+		return spec.V100
+	}
+	return spec.V040
+}
+
+// packaged is a client as the list of Debian's packages has it.
+func packaged(status []byte, name string) client {
+	for _, pkg := range []string{name, name + ".io"} { // containerd.io is Docker's
+		_, entry, found := bytes.Cut(append([]byte("\n"), status...), []byte("\nPackage: "+pkg+"\n"))
+		entry, _, _ = bytes.Cut(entry, []byte("\n\n"))
+		if !found || !bytes.Contains(entry, []byte(" installed\n")) {
+			continue
+		}
+		_, version, _ := strings.Cut(string(entry), "\nVersion: ")
+		version, _, _ = strings.Cut(version, "\n")
+		major, _ := release2(version)
+		first := map[string]int{"containerd": 2, "podman": 5}[name] // that takes 1.1.0
+		switch {
+		case first == 0 || major == 0:
+		case major >= first:
+			return client{name, version, spec.V110}
+		default:
+			return client{name, version, spec.V100}
+		}
+	}
+	return client{}
+}
+
+// release2 are the first two numbers of a version; an epoch before them does not count.
+func release2(version string) (major, minor int) {
+	if _, rest, ok := strings.Cut(version, ":"); ok {
+		version = rest
+	}
+	parts := strings.SplitN(version, ".", 3)
+	major, _ = strconv.Atoi(parts[0])
+	if len(parts) > 1 {
+		minor, _ = strconv.Atoi(parts[1])
+	}
+	return major, minor
+}
+
+// podmanByCNI reports whether podman reads files of networks, and not netavark's.
+func podmanByCNI() bool {
+	noted, _ := os.ReadFile("/var/lib/containers/storage/defaultNetworkBackend")
+	if strings.TrimSpace(string(noted)) == "cni" {
+		return true
+	}
+	text, _ := os.ReadFile("/etc/containers/containers.conf")
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, "=")
+		if strings.TrimSpace(key) == "network_backend" {
+			return strings.Trim(strings.TrimSpace(value), `"'`) == "cni"
+		}
+	}
+	return false
+}
+
+// understood says which of the clients refuse the file of a network. No client reads the built-in network, which has none.
+func (d *Doctor) understood(l *spec.List, all []client) {
+	if l.File == "" || !netconf.Newer(l) {
+		return
+	}
+	for _, c := range all {
+		if !c.Speaks.AtLeast(spec.V110) {
+			d.add("version-too-new", "network "+l.Name, "cniVersion is "+string(l.CNIVersion)+", and "+c.Name+" "+c.Version+
+				" takes up to "+string(c.Speaks), nil, "FILE", l.File)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package doctor
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/sdk"
+)
+
+// OfRepair says what a repair would find: it knows what each attachment should have.
+func (d *Doctor) OfRepair() {
+	if nft, err := d.HostNS.NFT(); err != nil {
+		d.Blind("the packet filter: %v", err)
+	} else if _, err := nft.BaseChains(); err != nil {
+		d.Blind("what attachments should have on the host, and the packet filter: %v", err)
+		return
+	}
+	defer d.LogLater()()
+	r := repair.Repairer{
+		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(), External: netconf.Externals(),
+		Now: netconf.Configured, DryRun: true,
+	}
+	report, err := r.Run(d.Ctx)
+	if err != nil {
+		d.Blind("what attachments should have: %v", err)
+		return
+	}
+	for _, p := range report.Problems {
+		d.add("cache-unreadable", "/var/lib/cni", p, nil)
+	}
+	d.Found = report.Findings
+	foreigners := 0
+	for _, f := range report.Findings {
+		i := slices.IndexFunc(d.Mine, func(c attach.Cached) bool { return c.Owner() == f.Owner })
+		if i < 0 {
+			continue
+		}
+		if f.State == repair.Foreign || f.State == repair.Handed || f.State == repair.Offline {
+			foreigners++
+			d.byResult(d.Mine[i])
+		}
+		d.attachment(f, d.Mine[i])
+	}
+	if foreigners > 0 {
+		d.remark("%d of %d attachments are of other plugins: they are compared with what ADD answered, and of their rules "+
+			"little is known", foreigners, len(d.Mine))
+	}
+}
+
+// attachment says what is wrong with one.
+func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
+	switch f.State {
+	case repair.Gone:
+		d.add("container-gone", "network "+c.Network, "", who(c, f.Drift...))
+		return
+	case repair.Offline:
+		rules := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
+			return strings.HasPrefix(line, "link ") // which byResult says
+		})
+		if len(rules) > 0 {
+			d.add("reference-rules-missing", "packet filter", "", who(c, rules...))
+		}
+		return
+	case repair.InOrder, repair.Foreign, repair.Handed, repair.Busy:
+		return
+	}
+	if len(f.Left) > 0 {
+		d.add("del-unfinished", "network "+c.Network, "", who(c, strings.Join(f.Left, ", ")+" failed"),
+			"", strings.Trim(advice.Deletes(c.Owner(), c.Netns), "`"))
+		return
+	}
+	said := map[string]bool{}
+	links := slices.ContainsFunc(f.Wrong, func(w sdk.Wrong) bool { return !w.Follows })
+	for _, w := range f.Wrong {
+		for _, line := range w.What {
+			said[w.Resource+": "+line] = true
+			if app.DeniedText(line) {
+				d.Blind("%s of %s: %s", w.Resource, c.Owner(), line)
+			} else if !w.Follows || !links {
+				d.drift(w, line, c)
+			}
+		}
+	}
+	for _, line := range f.Drift {
+		switch {
+		case said[line]:
+		case app.DeniedText(line):
+			d.Blind("%s: %s", c.Owner(), line)
+		case strings.HasPrefix(line, "lease ") && strings.Contains(line, ": is missing in "):
+			address, dir, _ := strings.Cut(strings.TrimPrefix(line, "lease "), ": is missing in ")
+			d.add("lease-missing", dir, "", who(c, address), "NET", c.Network, "ADDRESS", address)
+		default:
+			d.add("attachment-broken", "network "+c.Network, line, who(c))
+		}
+	}
+}
+
+// drift takes down one difference of a resource.
+func (d *Doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
+	link, inside := linkOf(w.Resource)
+	text := w.Resource + ": " + line
+	switch {
+	case strings.HasPrefix(line, "nft table ") && strings.HasSuffix(line, " is missing"):
+		d.add("packet-filter-missing", "host", strings.TrimPrefix(line, "nft "), who(c))
+	case w.Kind == "Forward":
+		d.add("accepts-missing", "packet filter", "", who(c, line), remade(w, c)...)
+	case w.Rule && strings.HasPrefix(line, "route to "): // ofPaths says what the route is, if it follows one there
+		d.astray = append(d.astray, strayed{line, c})
+	case w.Rule:
+		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
+	case w.Kind == "Forwarding":
+		d.add("forwarding-off", "host", line, who(c), "", "fairlead repair")
+	case w.Kind == "Bridge" && link != "":
+		d.bridge(line, link, c, remade(w, c))
+	case w.Kind == "Gateway" && !inside:
+		d.add("bridge-address-missing", link, "", who(c, text))
+	case w.Kind == "Veth":
+		d.veth(w, line, link, c)
+	case inside && w.Kind == "Addr":
+		d.add("container-address-missing", "container", "", who(c, text), "", advice.RemakeCommand(c))
+	case inside && w.Kind == "Route":
+		d.add("container-route-missing", "container", "", who(c, text), "", advice.RouteCommand(c, advice.RouteSaid(w.Resource, c)))
+	case inside || strings.HasPrefix(w.Resource, "sysctl "):
+		d.add("container-state-differs", "container", "", who(c, text), "", advice.RemakeCommand(c))
+	default:
+		d.add("host-state-differs", "host", text, who(c), remade(w, c)...)
+	}
+}
+
+func (d *Doctor) bridge(line, link string, c attach.Cached, mend []string) {
+	switch {
+	case strings.HasSuffix(line, "link does not exist"):
+		d.add("bridge-missing", link, "bridge "+link+" does not exist", who(c), mend...)
+	case strings.HasPrefix(line, "state is down"):
+		d.add("bridge-down", link, "bridge "+link+" is down", who(c), mend...)
+	default:
+		d.add("bridge-changed", link, line, who(c), mend...)
+	}
+}
+
+// veth takes down what is wrong with a pair: its line names the end.
+func (d *Doctor) veth(w sdk.Wrong, line, link string, c attach.Cached) {
+	now, renamed := strings.CutSuffix(line, " now")
+	_, now, _ = strings.Cut(now, "it is called ")
+	switch {
+	case strings.HasPrefix(line, "link "+c.IfName+": "):
+		d.add("container-interface-missing", "container", "", who(c, line), "", advice.RemakeCommand(c))
+	case renamed && now != "":
+		d.add("host-interface-renamed", "host", fmt.Sprintf("the host-side interface %s is called %s now", link, now),
+			who(c), "NOW", now, "THEN", link)
+	case strings.HasPrefix(line, "host state is down"):
+		d.add("host-interface-down", "host", "", who(c, link))
+	case strings.HasPrefix(line, "master is "):
+		_, bridge, _ := strings.Cut(line, "want ")
+		d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge, who(c, link))
+	case w.Mends:
+		d.add("host-interface-changed", "host", line, who(c, link))
+	default:
+		d.add("container-interface-changed", "container", "", who(c, line), "", advice.RemakeCommand(c))
+	}
+}
+
+// linkOf is the link of the host that a resource is about, the last one named; inside is set where it is about one of
+// the container.
+func linkOf(text string) (link string, inside bool) {
+	for _, word := range strings.Fields(text) {
+		if name, ok := strings.CutPrefix(word, "host/"); ok {
+			link = strings.TrimSuffix(name, ":")
+		}
+		inside = inside || strings.HasPrefix(word, "cont/")
+	}
+	return link, inside
+}
+
+// remade is the mend of what repair does not mend, else nothing.
+func remade(w sdk.Wrong, c attach.Cached) []string {
+	if w.Mends {
+		return nil
+	}
+	return []string{"", advice.RemakeCommand(c)}
+}

@@ -1,0 +1,197 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+)
+
+// evaluation bounds how long the evaluator is asked about packets: it reads the rules for each.
+const evaluation = 10 * time.Second
+
+// A forwarded is a packet that the host should forward for a container.
+type forwarded struct {
+	packetfilter.Packet
+	What string // in words: "what containers on cni0 send"
+	link string
+	From attach.Cached
+}
+
+// A judged is a packet and what the packet filters of others do with it.
+type judged struct {
+	forwarded
+	packetfilter.Verdict
+}
+
+// OfFilters asks what the packet filters of others do with what containers send and get.
+func (d *Doctor) OfFilters() {
+	packets, end := d.packets(), time.Now().Add(evaluation)
+	for i, p := range packets {
+		if time.Now().After(end) {
+			d.Blind("the packet filters of others, for %d of %d kinds of packets: no time was left", len(packets)-i, len(packets))
+			break
+		}
+		v, err := packetfilter.Forwarded(d.HostNS, p.Packet, "inet fairlead")
+		if err != nil {
+			d.Blind("the packet filters of others: %v", err)
+			return
+		}
+		d.Verdicts = append(d.Verdicts, judged{p, v})
+		if v.Outcome != packetfilter.Dropped {
+			continue
+		}
+		where, rule := decider(v)
+		mend := allowing(v, p.link)
+		if d.any("accepts-missing") {
+			mend = "fairlead repair --firewall"
+		}
+		text := fmt.Sprintf("%s drops packets of containers on %s: %s", owner(v), p.link, rule)
+		d.add("foreign-filter-drops", where, text, who(p.From, p.What), "", mend)
+	}
+}
+
+// OfInput asks what becomes of questions to a name server of the host that listens on a container's gateway.
+func (d *Doctor) OfInput() {
+	for _, c := range d.Mine {
+		a, link := d.wayIn(c)
+		if link == "" || attached.IsGone(c) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			if !attached.OwnAddress(c, ip) || ip.Address.Addr() != a || !d.serves(ip.Gateway) {
+				continue
+			}
+			v, err := packetfilter.Received(d.HostNS, packetfilter.Packet{In: link, Src: a, Dst: ip.Gateway,
+				Proto: kernel.UDP, DstPort: 53}, "inet fairlead")
+			if err != nil {
+				d.Blind("the packet filters at the host's input: %v", err)
+				return
+			}
+			if v.Outcome == packetfilter.Dropped {
+				where, rule := decider(v)
+				text := fmt.Sprintf("%s drops questions to the name server at %v: %s", owner(v), ip.Gateway, rule)
+				d.add("host-input-drops", where, text, who(c), "", accepting(v, link))
+			}
+		}
+	}
+}
+
+// serves reports whether a name server of the host listens on an address of its own.
+func (d *Doctor) serves(a netip.Addr) bool {
+	listeners, err := d.HostNS.Listeners(kernel.UDP, 53)
+	here := func(l kernel.Listener) bool { return l.At.Addr() == a }
+	return a.IsValid() && err == nil && slices.ContainsFunc(listeners, here)
+}
+
+// decider is the chain and the rule of a verdict.
+func decider(v packetfilter.Verdict) (chain, rule string) {
+	rule = "policy drop"
+	if v.Rule != "" {
+		rule = "rule " + v.Rule
+	}
+	chain = v.Chain.Name
+	if v.Jumped != "" && v.Jumped != chain {
+		chain = v.Jumped + ", called from " + chain
+	}
+	return "table " + v.Chain.TableName() + " chain " + chain, rule
+}
+
+func owner(v packetfilter.Verdict) string {
+	if v.Owner == "" {
+		return "the administrator's table"
+	}
+	return v.Owner
+}
+
+// packets are those that are asked about: of each link and family one from a container, its reply, and one to each
+// published port. Of containers that were named, all of each.
+func (d *Doctor) packets() (all []forwarded) {
+	uplink := ""
+	if l, err := d.HostNS.Egress(); err == nil {
+		uplink = l.Name
+	}
+	asked := map[string]bool{}
+	for _, c := range d.Mine {
+		_, link := d.wayIn(c)
+		if link == "" || c.Result == nil || attached.IsGone(c) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			a := ip.Address.Addr()
+			if key := fmt.Sprint(link, a.Is4()); !attached.OwnAddress(c, ip) || asked[key] && !d.Named {
+				continue
+			} else {
+				asked[key] = true
+			}
+			all = append(all,
+				forwarded{packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends", link, c},
+				forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to it", link, c})
+		}
+		for _, m := range attached.Mappings(c.Capabilities) {
+			if a := target4(c, m); a.IsValid() {
+				all = append(all, forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Proto: m.Number(),
+					DstPort: uint16(m.ContainerPort), DNAT: true}, "its published port " + m.String(), link, c})
+			}
+		}
+	}
+	return all
+}
+
+// target4 is the address that a published port leads to, of IPv4 if the container has one.
+func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
+	host, err := netip.ParseAddr(m.HostIP)
+	for _, ip := range c.Result.IPs {
+		is4 := ip.Address.Addr().Is4()
+		if attached.OwnAddress(c, ip) && (err != nil || host.Unmap().Is4() == is4) && (!a.IsValid() || is4) {
+			a = ip.Address.Addr()
+		}
+	}
+	return a
+}
+
+// allowing is the command that has a chain let the packets of a link through, by the tool of whose it is.
+func allowing(v packetfilter.Verdict, link string) string {
+	out := accepting(v, link)
+	for _, to := range [][2]string{
+		{" -i " + link + " ", " -o " + link + " "}, {" in on ", " out on "}, {" iifname ", " oifname "}, {"--permanent ", ""},
+	} {
+		if strings.Contains(out, to[0]) {
+			return out + " && " + strings.Replace(out, to[0], to[1], 1)
+		}
+	}
+	return out
+}
+
+// accepting is the command that has a chain let in what comes from a link.
+func accepting(v packetfilter.Verdict, link string) string {
+	tool, chain := "iptables", v.Chain.Name
+	if v.Packet.Src.Is6() || v.Packet.Dst.Is6() {
+		tool = "ip6tables"
+	}
+	if v.Legacy {
+		tool += "-legacy"
+	}
+	switch {
+	case strings.HasSuffix(v.Owner, "ufw") && chain == "INPUT":
+		return "ufw allow in on " + link
+	case strings.HasSuffix(v.Owner, "ufw"):
+		return "ufw route allow in on " + link
+	case strings.HasSuffix(v.Owner, "firewalld"):
+		return "firewall-cmd --permanent --zone=trusted --add-interface=" + link
+	case strings.HasSuffix(v.Owner, "Docker") && chain == "FORWARD":
+		chain = "DOCKER-USER"
+	case !v.Legacy && v.Chain.Owner() != "iptables-nft":
+		return fmt.Sprintf("nft insert rule %s %s iifname %s accept", v.Chain.TableName(), chain, link)
+	}
+	if v.Chain.Table != "filter" {
+		tool += " -t " + v.Chain.Table
+	}
+	return fmt.Sprintf("%s -I %s -i %s -j ACCEPT", tool, chain, link)
+}

@@ -1,0 +1,186 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// A Diagnosed is one cause of trouble, however many containers it hits.
+type Diagnosed struct {
+	ID         string     `json:"id"`
+	Section    string     `json:"section"`
+	Severity   string     `json:"severity"` // fault or warning
+	Where      string     `json:"where"`
+	What       string     `json:"what"`
+	Why        string     `json:"why"`
+	Mend       string     `json:"mend"` // a command, mostly
+	Containers []affected `json:"containers,omitempty"`
+
+	rank int
+}
+
+// An affected is a container that a cause hits.
+type affected struct {
+	Container string   `json:"container"` // network/id/interface
+	Netns     string   `json:"netns,omitempty"`
+	Details   []string `json:"details,omitempty"` // what of it, where that differs between containers
+	Mend      string   `json:"mend,omitempty"`    // where it is another one than the finding's
+	Name      string   `json:"name,omitempty"`    // NAMESPACE/POD, or podman's name
+
+	short string // as people see it
+}
+
+// The severities.
+const (
+	fault   = "fault"
+	warning = "warning"
+)
+
+// A Diagnosis is the answer of doctor.
+type Diagnosis struct {
+	OK       bool           `json:"ok"`
+	Findings []*Diagnosed   `json:"findings"`
+	Unseen   []string       `json:"unseen,omitempty"` // what could not be looked at, and why
+	Notes    []string       `json:"notes,omitempty"`
+	Looked   map[string]int `json:"looked"` // how many networks and containers
+
+	mu sync.Mutex // probes go on side by side
+}
+
+// add takes a finding down. What is the same but for the container is one finding. The pairs of fill are placeholders
+// of its mend and what they stand for.
+func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) {
+	kinds := FindingKinds()
+	i := slices.IndexFunc(kinds, func(k findingKind) bool { return k.ID == id })
+	k := kinds[i]
+	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: cmp.Or(what, k.What), Why: k.Why,
+		Mend: k.Mend, rank: i}
+	if k.Warning {
+		f.Severity = warning
+	}
+	for i := 0; i+1 < len(fill); i += 2 {
+		if fill[i] == "" {
+			f.Mend = fill[i+1] // another one altogether
+			continue
+		}
+		f.Mend = strings.ReplaceAll(f.Mend, fill[i], fill[i+1])
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, g := range d.Findings {
+		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
+			g.hits(who, f.Mend)
+			return
+		}
+	}
+	f.hits(who, f.Mend)
+	d.Findings = append(d.Findings, f)
+}
+
+// hits adds containers that the finding hits, each once.
+func (f *Diagnosed) hits(who []affected, mend string) {
+	for _, a := range who {
+		if mend != f.Mend {
+			a.Mend = mend
+		}
+		i := slices.IndexFunc(f.Containers, func(c affected) bool { return c.Container == a.Container })
+		if i < 0 {
+			f.Containers = append(f.Containers, a)
+			continue
+		}
+		for _, line := range a.Details {
+			if c := &f.Containers[i]; !slices.Contains(c.Details, line) {
+				c.Details = append(c.Details, line)
+			}
+		}
+	}
+}
+
+// Blind takes down what could not be looked at.
+func (d *Diagnosis) Blind(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if line := fmt.Sprintf(format, args...); !slices.Contains(d.Unseen, line) {
+		d.Unseen = append(d.Unseen, line)
+	}
+}
+
+// remark takes down what is no finding.
+func (d *Diagnosis) remark(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
+}
+
+// has reports whether there is a finding of a kind at a place.
+func (d *Diagnosis) has(id, where string) bool {
+	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.ID == id && f.Where == where })
+}
+
+// any reports whether there is a finding of a kind.
+func (d *Diagnosis) any(id string) bool {
+	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.ID == id })
+}
+
+// Settle leaves out what follows from another finding, and sorts the rest.
+func (d *Diagnosis) Settle() {
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
+		switch f.ID {
+		case "bridge-address-missing":
+			return d.has("bridge-missing", f.Where) || d.has("bridge-down", f.Where)
+		case "host-interface-detached":
+			return d.has("bridge-missing", f.Where)
+		case "network-not-ready":
+			return d.any("state-unwritable") && unwritable(f.What)
+		case "attachment-broken": // what plugin dhcp says of its leases
+			return d.any("state-unwritable") && unwritable(f.What) || strings.HasPrefix(f.What, asksDaemon) && (d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
+				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " is over") && d.any("dhcp-lease-lost")
+		case "accepts-missing": // the evaluator says which chain
+			return d.any("foreign-filter-drops")
+		}
+		return false
+	})
+	d.cut([]string{"dhcp-lease-lost"}, "container-address-missing", "container-route-missing")
+	d.cut([]string{"container-interface-missing"}, "container-address-missing", "container-route-missing",
+		"container-interface-changed", "gateway-unreachable", "dns-unreachable", "address-unreachable")
+	d.cut([]string{"container-address-missing"}, "container-route-missing", "gateway-unreachable", "dns-unreachable",
+		"address-unreachable")
+	d.cut([]string{"container-route-missing", "gateway-unreachable"}, "dns-unreachable", "address-unreachable")
+	d.cut([]string{"bridge-missing", "bridge-down", "bridge-address-missing", "host-interface-down",
+		"host-interface-missing", "host-interface-detached", "foreign-filter-drops", "host-path-blocked",
+		"container-path-blocked", "subnet-overlap"}, "gateway-unreachable", "dns-unreachable", "address-unreachable")
+	for _, f := range d.Findings {
+		slices.SortFunc(f.Containers, func(a, b affected) int { return cmp.Compare(a.Container, b.Container) })
+		if f.Where == "container" && len(f.Containers) == 1 {
+			f.Where = f.Containers[0].Container
+		}
+	}
+	slices.SortStableFunc(d.Findings, func(a, b *Diagnosed) int { return cmp.Compare(a.rank, b.rank) })
+	d.OK = len(d.Unseen) == 0 && !d.Faulty()
+}
+
+func (d *Diagnosis) Faulty() bool {
+	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
+}
+
+// cut takes from the findings that follow those containers which one of the causes hits.
+func (d *Diagnosis) cut(causes []string, follow ...string) {
+	hit := map[string]bool{}
+	for _, f := range d.Findings {
+		if slices.Contains(causes, f.ID) {
+			for _, c := range f.Containers {
+				hit[c.Container] = true
+			}
+		}
+	}
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
+		if !slices.Contains(follow, f.ID) {
+			return false
+		}
+		f.Containers = slices.DeleteFunc(f.Containers, func(c affected) bool { return hit[c.Container] })
+		return len(f.Containers) == 0
+	})
+}

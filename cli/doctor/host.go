@@ -1,0 +1,215 @@
+package doctor
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ofHost says what is wrong with the host itself, whatever attachments should have there.
+func (d *Doctor) ofHost() {
+	var routed, routed6 []attach.Cached // whose default route ends at this host
+	for _, c := range d.Mine {
+		if _, link := d.wayIn(c); link == "" || attached.IsGone(c) {
+			continue
+		}
+		if d.routes(c, kernel.IPv4) {
+			routed = append(routed, c)
+		}
+		if d.routes(c, kernel.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
+			a := ip.Address.Addr() // from a private one programs prefer IPv4 (RFC 6724)
+			return attached.OwnAddress(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, kernel.IPv4))
+		}) {
+			routed6 = append(routed6, c)
+		}
+	}
+	d.route(routed, kernel.IPv4)
+	d.route(routed6, kernel.IPv6)
+	d.forwarding(routed)
+	d.conntrack("/proc/sys/net/netfilter/")
+	d.neighbours("/proc")
+}
+
+// hasDefaultRoute reports whether ADD gave the container a default route of a family.
+func hasDefaultRoute(c attach.Cached, family uint8) bool {
+	return slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
+		return r.Dst.Addr().Is4() == (family == kernel.IPv4) && r.Dst.Bits() == 0
+	})
+}
+
+// routes reports whether the router of a container's default route is this host. Where the list's IPAM gives another one,
+// what this host knows of the way on is of no account.
+func (d *Doctor) routes(c attach.Cached, family uint8) bool {
+	addrs, err := d.HostNS.AllAddrs()
+	return hasDefaultRoute(c, family) && slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
+		here := func(a kernel.LinkAddr) bool { return a.Prefix.Addr() == r.GW }
+		return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == (family == kernel.IPv4) &&
+			(err != nil || !r.GW.IsValid() || slices.ContainsFunc(addrs, here))
+	})
+}
+
+func (d *Doctor) route(routed []attach.Cached, family uint8) {
+	if len(routed) == 0 {
+		return
+	}
+	routes, err := d.HostNS.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
+	if err != nil {
+		d.Blind("the host's routes: %v", err)
+		return
+	}
+	for _, r := range routes {
+		if r.Dst.Bits() == 0 && r.Type == kernel.Unicast {
+			return
+		}
+	}
+	if family == kernel.IPv4 {
+		d.add("host-route-missing", "host", "the host has no IPv4 default route"+d.linksDown(), whom(routed))
+		return
+	}
+	for _, c := range routed {
+		if hasDefaultRoute(c, kernel.IPv4) {
+			d.add("host-route6-missing", "host", "", who(c))
+		} else {
+			d.add("host-route-missing", "host", "the host has no IPv6 default route", who(c), "ip route", "ip -6 route")
+		}
+	}
+}
+
+// linksDown says which links of the host are down that its default route may have been on.
+func (d *Doctor) linksDown() string {
+	links, _ := d.HostNS.Links()
+	var down []string
+	for _, l := range links {
+		if l.Ethernet && !l.Up && l.Master == 0 && l.Kind != "bridge" && !kernel.OfGroup(l.Group) {
+			down = append(down, l.Name)
+		}
+	}
+	if len(down) == 0 {
+		return ""
+	}
+	return ", and down is link " + strings.Join(down, ", ")
+}
+
+// forwarding looks at the links that packets of containers come in by. What is off for the whole host, repair finds.
+func (d *Doctor) forwarding(routed []attach.Cached) {
+	if len(routed) == 0 {
+		return
+	}
+	all, err := d.HostNS.Sysctl("net/ipv4/ip_forward")
+	if err != nil {
+		d.Blind("%v", err)
+		return
+	}
+	if all == "0" {
+		if d.has("forwarding-off", "host") { // … and said so
+			return
+		}
+		d.add("forwarding-off", "host", "net/ipv4/ip_forward is 0, want 1", whom(routed), "",
+			"sysctl -w net/ipv4/ip_forward=1")
+		return
+	}
+	uplink, err := d.HostNS.Egress()
+	if err != nil {
+		uplink = nil
+	}
+	for _, c := range routed {
+		_, link := d.wayIn(c)
+		names := []string{link}
+		if uplink != nil {
+			names = append(names, uplink.Name)
+		}
+		for _, name := range names {
+			key := "net/ipv4/conf/" + name + "/forwarding"
+			if v, err := d.HostNS.Sysctl(key); err == nil && v == "0" {
+				d.add("forwarding-off", name, key+" is 0", who(c), "KEY", key)
+			}
+		}
+	}
+}
+
+// conntrack compares how many connections the kernel knows with how many it may.
+func (d *Doctor) conntrack(dir string) {
+	read := func(name string) (int, error) {
+		b, err := os.ReadFile(dir + name)
+		if err != nil {
+			return 0, err
+		}
+		return strconv.Atoi(strings.TrimSpace(string(b)))
+	}
+	count, err := read("nf_conntrack_count")
+	if errors.Is(err, fs.ErrNotExist) { // the module is not loaded: there are no connections
+		return
+	}
+	most, err2 := read("nf_conntrack_max")
+	if err = errors.Join(err, err2); err != nil {
+		d.Blind("the table of connections: %v", err)
+		return
+	}
+	what := strconv.Itoa(count) + " of " + strconv.Itoa(most) + " connections"
+	more := []string{"MORE", strconv.Itoa(2 * most)}
+	switch {
+	case most > 0 && count >= most:
+		d.add("conntrack-full", "host", what, nil, more...)
+	case most > 0 && count >= most/10*9:
+		d.add("conntrack-near", "host", what, nil, more...)
+	}
+}
+
+// neighbours compares the tables of neighbours, which all namespaces share, with how large they may become.
+func (d *Doctor) neighbours(proc string) {
+	for _, t := range [][2]string{{"ipv4", "arp_cache"}, {"ipv6", "ndisc_cache"}} {
+		limit, err := os.ReadFile(proc + "/sys/net/" + t[0] + "/neigh/default/gc_thresh3")
+		if err != nil {
+			continue // only the first namespace of the machine has it
+		}
+		most, err := strconv.Atoi(strings.TrimSpace(string(limit)))
+		stat, err2 := os.ReadFile(proc + "/net/stat/" + t[1])
+		_, rows, _ := strings.Cut(string(stat), "\n")
+		if f := strings.Fields(rows); err == nil && err2 == nil && len(f) > 0 {
+			if n, err := strconv.ParseInt(f[0], 16, 64); err == nil && most > 0 && int(n) >= most {
+				d.add("neighbour-table-full", OnHost, strconv.Itoa(int(n))+" of "+strconv.Itoa(most)+" neighbours of "+t[0], nil,
+					"FAMILY", t[0], "MORE", strconv.Itoa(4*most))
+			}
+		}
+	}
+}
+
+// wayIn is the address of IPv4 of a container, else its first, and the link by which its packets come to the host:
+// the bridge, or its own host-side interface. It is empty where there is none, as of macvlan.
+func (d *Doctor) wayIn(c attach.Cached) (a netip.Addr, link string) {
+	if c.Result == nil {
+		return a, ""
+	}
+	for _, ip := range c.Result.IPs {
+		if attached.OwnAddress(c, ip) && (!a.IsValid() || !a.Is4() && ip.Address.Addr().Is4()) {
+			a = ip.Address.Addr()
+		}
+	}
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
+		l, err := d.HostNS.Link(i.Name)
+		if err != nil {
+			continue
+		}
+		if link = l.Name; l.Master != 0 {
+			if m, err := d.HostNS.LinkAt(l.Master); err == nil {
+				return a, m.Name
+			}
+		}
+		if l.Kind == "bridge" {
+			return a, link
+		}
+	}
+	return a, link
+}

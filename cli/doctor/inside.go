@@ -1,0 +1,85 @@
+package doctor
+
+import (
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// OfContainers looks into the containers: who listens on published ports, how large packets may be, and which
+// addresses somebody else has.
+func (d *Doctor) OfContainers() {
+	mtu, err := d.HostNS.EgressMTU()
+	if err != nil {
+		d.Blind("the MTU of the way out: %v", err)
+	}
+	for _, c := range d.Mine {
+		if attached.IsGone(c) || c.Result == nil || c.Netns == "" {
+			continue
+		}
+		_, link := d.wayIn(c)
+		d.Inside(c, func(ns *kernel.NS) {
+			for _, m := range attached.Mappings(c.Capabilities) {
+				d.served(ns, c, m)
+				d.reversePath(ns, c, m)
+			}
+			if link != "" && hasDefaultRoute(c, kernel.IPv4) {
+				d.fits(ns, c, mtu)
+			}
+			d.duplicates(ns, c)
+		})
+	}
+}
+
+// Inside calls do with the container's namespace, if it can be entered.
+func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
+	ns, err := kernel.Open(c.Netns)
+	if err == nil {
+		defer ns.Close()
+		err = ns.Do(func() error { return nil })
+	}
+	if err != nil {
+		d.Blind("container %s from inside: %v", c.Owner(), err)
+		return
+	}
+	do(ns)
+}
+
+// fits says whether what the container sends in one packet fits through the way out.
+func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
+	l, err := ns.Link(c.IfName)
+	if err != nil || mtu == 0 || l.MTU <= mtu {
+		return
+	}
+	routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv4, Table: kernel.MainTable, Link: l.Index})
+	for _, r := range routes {
+		if err == nil && r.Dst.Bits() == 0 && r.MTU != 0 && r.MTU <= mtu {
+			return
+		}
+	}
+	d.add("mtu-too-large", "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU, mtu),
+		who(c), "", advice.RemakeCommand(c))
+}
+
+const duplicate = "somebody else on the segment has the container's address"
+
+// duplicates are the addresses that the kernel does not use, for duplicate address detection found another's.
+func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
+	l, err := ns.Link(c.IfName)
+	if err != nil {
+		return
+	}
+	addrs, err := ns.Addrs(l.Index)
+	if err != nil {
+		d.Blind("the addresses of %s: %v", c.Owner(), err)
+	}
+	for _, a := range addrs {
+		if a.DADFailed {
+			d.add("address-duplicate", "container", duplicate, who(c,
+				a.Prefix.Addr().String()), "NET", c.Network, "ADDRESS", a.Prefix.Addr().String())
+		}
+	}
+}

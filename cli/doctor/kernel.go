@@ -1,0 +1,229 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ofKernel looks at what the kernel was told, or lacks: bridged packets in the packet filter, the reverse path filter,
+// the clock.
+func (d *Doctor) ofKernel() {
+	d.bridged()
+	d.clock(time.Now())
+}
+
+// bridged asks what the packet filters of others do with packets between two containers on one bridge. They see these
+// only where br_netfilter sends them there, which kube-proxy depends on.
+func (d *Doctor) bridged() {
+	ports := map[string][]attach.Cached{}
+	for _, c := range d.All {
+		if a, link := d.wayIn(c); a.IsValid() && !attached.IsGone(c) && d.isBridge(link) {
+			ports[link] = append(ports[link], c)
+		}
+	}
+	for link, on := range ports {
+		mine := slices.DeleteFunc(slices.Clone(on), func(c attach.Cached) bool { return !d.asked(c) })
+		if len(mine) == 0 {
+			continue
+		}
+		a, _ := d.wayIn(mine[0])
+		key := "net/bridge/bridge-nf-call-iptables"
+		if a.Is6() {
+			key = "net/bridge/bridge-nf-call-ip6tables"
+		}
+		value, err := d.HostNS.Sysctl(key)
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			d.Blind("%v", err)
+		case value != "1":
+			d.unfiltered(key, mine)
+		default:
+			d.filtered(link, a, on, mine)
+		}
+	}
+}
+
+func (d *Doctor) isBridge(name string) bool {
+	l, err := d.HostNS.Link(name)
+	return name != "" && err == nil && l.Kind == "bridge"
+}
+
+// asked reports whether an attachment is one of those that are asked about.
+func (d *Doctor) asked(c attach.Cached) bool {
+	return slices.ContainsFunc(d.Mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() })
+}
+
+// filtered asks about a packet between two containers of a bridge.
+func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached) {
+	for _, to := range on {
+		dst, _ := d.wayIn(to)
+		if dst == from || dst.Is4() != from.Is4() {
+			continue
+		}
+		v, err := packetfilter.Forwarded(d.HostNS, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst},
+			"inet fairlead")
+		if err != nil {
+			d.Blind("the packet filters of others: %v", err)
+			return
+		}
+		where, rule := decider(v)
+		if v.Outcome != packetfilter.Dropped || d.has("foreign-filter-drops", where) {
+			return
+		}
+		d.add("bridge-filter-drops", where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link,
+			rule),
+			whom(mine), "", accepting(v, link))
+		return
+	}
+}
+
+// unfiltered says that kube-proxy is there, and bridged packets pass it by.
+func (d *Doctor) unfiltered(key string, mine []attach.Cached) {
+	nft, err := d.HostNS.NFT()
+	if err != nil {
+		return // which is said of the packet filter
+	}
+	const chain = "KUBE-SERVICES"
+	there, err := nft.HasChain(&kernel.NFTTable{Family: kernel.NFProto(strings.HasSuffix(key, "ip6tables")), Name: "nat"},
+		chain)
+	if !there {
+		t := d.HostNS.IPTables(kernel.IPTLegacy, strings.HasSuffix(key, "ip6tables"), "nat")
+		legacy, err2 := t.HasChain(chain)
+		there, err = legacy, errors.Join(err, err2)
+	}
+	if err != nil && !there {
+		d.Blind("whether kube-proxy is there: %v", err)
+	}
+	if !there {
+		return
+	}
+	d.add("bridge-filter-off", OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), "KEY", key)
+}
+
+// reversePath says whether the container drops what comes from outside to a port that it publishes, for its answer
+// leaves by another interface.
+func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
+	to := target4(c, m)
+	if !to.Is4() { // IPv6 has no such filter
+		return
+	}
+	routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv4, Table: kernel.MainTable})
+	l, err2 := ns.Link(c.IfName)
+	if err != nil || err2 != nil {
+		return
+	}
+	other := ""
+	for _, r := range routes {
+		if r.Dst.Bits() != 0 || r.Type != kernel.Unicast {
+			continue
+		}
+		if r.Link == l.Index {
+			return // by which it would go, or might
+		}
+		if o, err := ns.LinkAt(r.Link); err == nil {
+			other = o.Name
+		}
+	}
+	// The kernel takes the larger one: 1 is strict, 2 asks for any route back.
+	strict := "0"
+	for _, name := range []string{"all", c.IfName} {
+		v, err := ns.Sysctl("net/ipv4/conf/" + name + "/rp_filter")
+		if err != nil {
+			return
+		}
+		strict = max(strict, v)
+	}
+	if other == "" || strict != "1" {
+		return
+	}
+	d.add("reverse-path-filter", "container",
+		fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName,
+			other), who(c, "publishes "+m.String()), "NETNS", c.Netns)
+}
+
+// kinds are the kinds of links that a plugin makes; a kernel may lack them.
+func kinds(plugin string) []string {
+	return map[string][]string{
+		"bridge": {"bridge", "veth"}, "ptp": {"veth"}, "vlan": {"vlan"}, "macvlan": {"macvlan"}, "macvtap": {"macvtap"},
+		"ipvlan": {"ipvlan"}, "dummy": {"dummy"}, "vrf": {"vrf"}, "bandwidth": {"ifb"}, "tap": {"tun"},
+	}[plugin]
+}
+
+// lacks notes which kinds of links a network needs and the kernel lacks.
+func (d *Doctor) lacks(l *spec.List) (missing bool) {
+	for _, p := range l.WrittenOut().Plugins {
+		for _, kind := range kinds(p.Type) {
+			err := d.HostNS.NoKind(kind)
+			if kind == "tun" { // its links are made through a device
+				err = nil
+				if _, none := os.Stat("/dev/net/tun"); errors.Is(none, fs.ErrNotExist) {
+					err = errors.New("there is no /dev/net/tun")
+				}
+			}
+			if err == nil {
+				continue
+			}
+			missing = true
+			if d.lacked == nil {
+				d.lacked = map[string]*lacking{}
+			}
+			if d.lacked[kind] == nil {
+				d.lacked[kind] = &lacking{why: err.Error()}
+			}
+			if k := d.lacked[kind]; !slices.Contains(k.networks, l.Name) {
+				k.networks = append(k.networks, l.Name)
+			}
+		}
+	}
+	return missing
+}
+
+// A lacking is a kind of links that the kernel lacks.
+type lacking struct {
+	why      string
+	networks []string
+}
+
+// ofKinds says what lacks has noted.
+func (d *Doctor) ofKinds() {
+	for kind, k := range d.lacked {
+		module := map[string]string{"vlan": "8021q"}[kind]
+		if module == "" {
+			module = kind
+		}
+		d.add("kernel-lacks-kind", "network "+strings.Join(k.networks, ", "), k.why, nil, "MODULE", module)
+	}
+}
+
+// clockSlack is what may differ between a file system's time and the clock.
+const clockSlack = time.Minute
+
+// clock says whether the clock was set back: an attachment of this host is later than now.
+func (d *Doctor) clock(now time.Time) {
+	var last time.Time
+	var late []attach.Cached
+	for _, c := range d.Mine {
+		if ahead := c.Stored.Sub(now); ahead > clockSlack {
+			late = append(late, c)
+			if c.Stored.After(last) {
+				last = c.Stored
+			}
+		}
+	}
+	if len(late) > 0 {
+		d.add("clock-behind", OnHost, fmt.Sprintf("the clock says %s, and something was attached at %s",
+			now.UTC().Format(time.DateTime), last.UTC().Format(time.DateTime)), whom(late))
+	}
+}

@@ -1,0 +1,190 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ofNetworks looks at the networks that are configured, or at those of the containers that were named.
+func (d *Doctor) ofNetworks() {
+	lists, problems := spec.LoadDir(netconf.ConfDir())
+	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) &&
+		slices.ContainsFunc(d.All, func(c attach.Cached) bool { return c.Network == netconf.DefaultNetwork }) {
+		if l, err := spec.ParseList(netconf.DefaultList(netconf.Ipv6Here())); err == nil {
+			lists = append(lists, l)
+		}
+	}
+	for _, err := range problems {
+		p := netconf.ProblemOf(err)
+		if app.Denied(err) {
+			d.Blind("%v", err)
+		} else if !d.Named {
+			d.add("network-file-unusable", p.File, p.String(), nil)
+		}
+	}
+	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
+	looked := 0
+	for _, l := range lists {
+		on := d.on(l.Name)
+		if d.Named && len(on) == 0 {
+			continue
+		}
+		looked++
+		for _, err := range netconf.Overlaps(l, all, said) {
+			if text := netconf.ProblemOf(err).Problem; strings.Contains(text, netconf.InsideRoute) {
+				d.add("subnet-inside-route", "network "+l.Name, text, on)
+			} else {
+				d.add("subnet-overlap", "network "+l.Name, text, on)
+			}
+		}
+		d.understood(l, installed)
+		d.network(&netconf.Network{List: l, BuiltIn: l.File == ""}, on)
+	}
+	d.ofKinds()
+	d.Looked[onNetwork] = looked
+}
+
+// on are the containers that are asked about and on a network.
+func (d *Doctor) on(name string) (on []affected) {
+	for _, c := range d.Mine {
+		if c.Network == name {
+			on = append(on, who(c)...)
+		}
+	}
+	return on
+}
+
+// network says why a network would refuse a container.
+func (d *Doctor) network(n *netconf.Network, on []affected) {
+	where := "network " + n.Name
+	for _, w := range n.Warnings {
+		if p := netconf.ProblemOf(w); p.File != n.File && p.File != "" {
+			d.add("network-shadowed", where, p.String(), nil, "FILE", p.File)
+		}
+	}
+	if missing := n.Missing(); len(missing) > 0 {
+		for _, err := range missing {
+			if app.Denied(err) { // the directory cannot be looked into
+				d.Blind("whether network %s has its plugins: %v", n.Name, err)
+				continue
+			}
+			fill := []string{"NET", n.Name}
+			if f := (*app.Failure)(nil); errors.As(err, &f) {
+				fill = []string{"", unquoted(f.Hint)}
+			}
+			d.add("plugin-missing", where, err.Error(), on, fill...)
+		}
+		return
+	}
+	if d.lacks(n.List) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(d.Ctx, app.Patience)
+	defer cancel()
+	if d.leases(ctx, n) {
+		return
+	}
+	rt, err := netconf.Runtime(d.App, n)
+	if err == nil {
+		rt.Stderr = io.Discard // the evaluator says it better
+		_, _, err = n.Serves(ctx, rt)
+	}
+	switch {
+	case err == nil:
+		d.dhcp(ctx, n)
+	case app.Denied(err):
+		d.Blind("whether network %s would serve a container: %v", n.Name, err)
+	case strings.Contains(said(err), asksDaemon) && strings.HasSuffix(said(err), context.DeadlineExceeded.Error()):
+		d.add("dhcp-daemon-silent", where, said(err), on)
+	case strings.Contains(said(err), asksDaemon):
+		d.add("dhcp-daemon-absent", where, said(err), on)
+	default:
+		fill := []string{"NET", n.Name}
+		if hint := spec.AsError(err, 0).Hint; hint != "" {
+			fill = []string{"", unquoted(hint)}
+		}
+		d.add("network-not-ready", where, said(err), on, fill...)
+	}
+}
+
+// said is an error of a plugin in its own words.
+func said(err error) string {
+	var ran *invoke.ExecError
+	if doc := (*spec.Error)(nil); errors.As(err, &doc) && errors.As(err, &ran) {
+		return fmt.Sprintf("plugin %s: %s", ran.Type, doc.Msg)
+	}
+	return err.Error()
+}
+
+// unquoted is the command in a hint that is nothing but a command.
+func unquoted(hint string) string {
+	if n := len(hint); n > 1 && hint[0] == '`' && hint[n-1] == '`' {
+		return hint[1 : n-1]
+	}
+	return hint
+}
+
+// leases looks at the addresses that a network gives out by host-local, and reports whether none is left.
+func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool) {
+	p, err := netconf.PoolOf(n.List, true)
+	if err != nil {
+		return false // another allocator
+	}
+	b, err := p.Ledger.Look(ctx, n.Name)
+	if err != nil {
+		d.Blind("the leases of network %s: %v", n.Name, err)
+		return false
+	}
+	count := map[string]int{}
+	for _, l := range b.Leases {
+		count[l.State]++
+	}
+	dead, left := count[ipam.Gone], 0 // of attachments that nobody remembers
+	for _, l := range b.Leases {
+		known := func(c attach.Cached) bool { return c.Network == n.Name && c.ContainerID == l.ContainerID }
+		if l.State == ipam.Gone && !slices.ContainsFunc(d.All, known) {
+			left++
+		}
+	}
+	fill := []string{"NET", n.Name}
+	for _, u := range b.Uses {
+		what := fmt.Sprintf("%s of %s addresses of %s are left; of %d leases, %d are of containers that are gone",
+			u.Available, u.Size, u.Range, len(b.Leases), dead)
+		mend := fill
+		if dead == 0 {
+			mend = []string{"", "fairlead ipam ls " + n.Name}
+		}
+		switch {
+		case u.Available.IsZero():
+			d.add("range-exhausted", "network "+n.Name, what, nil, mend...)
+			exhausted = true
+		case near(u):
+			d.add("range-near", "network "+n.Name, what, nil, mend...)
+		}
+	}
+	if left > 0 && !exhausted { // the others go with their attachments
+		d.add("leases-of-the-dead", "network "+n.Name, fmt.Sprintf("%d of %d leases are of containers that are gone", left,
+			len(b.Leases)), nil, fill...)
+	}
+	return exhausted
+}
+
+// near reports whether fewer than one in twenty addresses are left.
+func near(u ipam.Use) bool {
+	twenty := ipam.Count{}
+	for range 20 {
+		twenty = twenty.Add(u.Available)
+	}
+	return twenty.Less(u.Size)
+}

@@ -1,0 +1,187 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+	"github.com/fairlead-cni/fairlead/trace"
+)
+
+// ofPaths follows packets between containers and the host, and by published ports, without sending them. Of a container
+// that has a fault already nothing more is said: what stops its packets may follow from that.
+func (d *Doctor) ofPaths() {
+	defer d.ofStrayed()
+	end, onward := time.Now().Add(evaluation), map[string]bool{}
+	for i, c := range d.Mine {
+		if time.Now().After(end) {
+			d.Blind("the ways of packets of %d containers: no time was left", len(d.Mine)-i)
+			return
+		}
+		if attached.IsGone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
+			continue
+		}
+		t := &trace.Tracer{Host: d.HostNS, Holder: d.Holder, Containers: []trace.Container{Traced(c)}}
+		for _, q := range d.questions(c, onward) {
+			answer, err := t.Trace(q)
+			if err != nil {
+				d.Blind("the ways of packets of container %s: %v", c.Owner(), err)
+				break
+			}
+			if d.blocked(c, q, answer) {
+				break
+			}
+		}
+	}
+}
+
+// A strayed attachment publishes a port, and the host's route to it leads elsewhere, as line says.
+type strayed struct {
+	line string
+	c    attach.Cached
+}
+
+// ofStrayed takes down routes that repair has found, of containers of which no packet was seen to stop.
+func (d *Doctor) ofStrayed() {
+	for _, s := range d.astray {
+		if !d.faulted(s.c) {
+			d.add("host-path-blocked", "route", "", who(s.c, s.line), "", "ip route get "+strings.Fields(s.line)[2])
+		}
+	}
+}
+
+// faulted reports whether a finding says why an attachment's packets do not arrive.
+func (d *Doctor) faulted(c attach.Cached) bool {
+	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool {
+		return f.Severity == fault && !strings.HasPrefix(f.ID, "port-") && !strings.HasPrefix(f.ID, "range-") &&
+			slices.ContainsFunc(f.Containers, func(a affected) bool { return a.Container == c.Owner().String() })
+	})
+}
+
+// questions are packets that have to arrive where the host is the container's router: to it and back, on to the host's
+// own router, once for each link, and to each published port.
+func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
+	from := Traced(c)
+	_, link := d.wayIn(c)
+	uplink, none := d.HostNS.Egress()
+	for _, ip := range c.Result.IPs {
+		family, icmp := uint8(kernel.IPv4), byte(kernel.ICMP)
+		if ip.Address.Addr().Is6() {
+			family, icmp = kernel.IPv6, kernel.ICMPv6
+		}
+		if !attached.OwnAddress(c, ip) || link == "" || !ip.Gateway.IsValid() || !d.routes(c, family) {
+			continue
+		}
+		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},
+			trace.Question{Dst: ip.Address.Addr(), Proto: icmp})
+		if to := d.router(); family == kernel.IPv4 && to.IsValid() && !onward[link] {
+			onward[link] = true
+			all = append(all, trace.Question{From: &from, Dst: to, Proto: icmp})
+		}
+	}
+	for _, m := range attached.Mappings(c.Capabilities) {
+		to, err := netip.ParseAddr(m.HostIP)
+		if none != nil || to.IsLoopback() {
+			continue
+		}
+		if err != nil || to.IsUnspecified() {
+			to = d.AddrOf(uplink, err == nil && to.Is6())
+		}
+		if to.IsValid() {
+			all = append(all, trace.Question{In: uplink.Name, Dst: to, Proto: m.Number(), DstPort: uint16(m.HostPort)})
+		}
+	}
+	return all
+}
+
+// blocked takes down what stops a packet on this host. Whoever listens is another finding, and what Fairlead's own
+// table drops is a policy.
+func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
+	if answer.Verdict != trace.Stops || len(answer.Hops) == 0 {
+		return false
+	}
+	h := answer.Hops[len(answer.Hops)-1]
+	if h.Kind == "socket" || d.left(answer) || h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
+		return false
+	}
+	Mend(q, answer)
+	if h.Kind == "neighbour" && strings.Contains(h.Text, " for good at ") { // the entry is the sender's
+		h.Place, answer.Mend = "host", fmt.Sprintf("ip neigh flush to %v nud permanent", q.Dst)
+		if q.From != nil {
+			h.Place = q.From.Name
+		}
+	}
+	if h.Place != "host" && answer.Mend != "" && !strings.HasPrefix(answer.Mend, "nsenter ") {
+		answer.Mend = "nsenter --net=" + c.Netns + " " + answer.Mend
+	}
+	to := fmt.Sprintf("fairlead trace to %v", q.Dst)
+	if q.From != nil {
+		to = fmt.Sprintf("fairlead trace %s to %v", c.ContainerID, q.Dst)
+	}
+	mend := []string{"", cmp.Or(answer.Mend, to)}
+	switch {
+	case h.Place == "host" && h.Verdict != nil:
+		_, link := d.wayIn(c)
+		where, rule := decider(*h.Verdict)
+		d.add("foreign-filter-drops", where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict), link,
+			rule), who(c, h.Hook+", "+answer.Packet), mend...)
+	case h.Place == "host":
+		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), mend...)
+	default:
+		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), mend...)
+	}
+	return true
+}
+
+// left reports whether the packet has left by the host's uplink: who is behind it is not the host's to mend.
+func (d *Doctor) left(answer *trace.Answer) bool {
+	uplink, err := d.HostNS.Egress()
+	return err == nil && slices.ContainsFunc(answer.Hops, func(h trace.Hop) bool {
+		return strings.HasPrefix(h.Text, "leaves by "+uplink.Name+",") ||
+			strings.HasSuffix(h.Text, "does not answer on "+uplink.Name+" (neighbour FAILED)")
+	})
+}
+
+func Traced(c attach.Cached) trace.Container {
+	name := attached.Name(c)
+	if name == "" && strings.HasPrefix(c.ContainerID, "cnitool-") { // which is a hash of its namespace's path
+		name = filepath.Base(c.Netns)
+	}
+	return trace.Container{Name: cmp.Or(name, attached.ShortID(c.ContainerID)), Netns: c.Netns}
+}
+
+// Mend adds the command that mends what a filter does.
+func Mend(q trace.Question, answer *trace.Answer) {
+	h := answer.Decisive()
+	if answer.Mend != "" || h == nil {
+		return
+	}
+	v := *h.Verdict
+	link := v.Packet.In
+	if q.From == nil && v.Packet.Out != "" {
+		link = v.Packet.Out
+	}
+	switch {
+	case v.Outcome != packetfilter.Dropped:
+		answer.Mend = "see what happens: --live"
+	case v.Chain.Table == "fairlead":
+		answer.Mend = "the network's configuration says so; docs/nftables.md explains the rule"
+	case v.Chain.Hook == packetfilter.Forward && h.Place == "host":
+		answer.Mend = allowing(v, link)
+	case v.Chain.Hook == packetfilter.Input && h.Place == "host":
+		answer.Mend = accepting(v, v.Packet.In)
+	case v.Number != 0 && !v.Legacy:
+		answer.Mend = fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), v.Jumped, v.Number)
+		if q.From != nil && h.Place == q.From.Name {
+			answer.Mend = "nsenter --net=" + q.From.Netns + " " + answer.Mend
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+)
+
+// OfPorts says of published ports which processes of the host listen on them, too.
+func (d *Doctor) OfPorts() {
+	for _, c := range d.Mine {
+		if attached.IsGone(c) || c.Result == nil {
+			continue
+		}
+		for _, m := range attached.Mappings(c.Capabilities) {
+			d.taken(c, m)
+			d.addressed(c, m)
+			d.translated(c, m)
+		}
+	}
+}
+
+// taken says whether a process of the host listens where a port is published.
+func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
+	listeners, err := d.HostNS.Listeners(m.Number(), uint16(m.HostPort))
+	if err != nil {
+		d.Blind("which ports of the host have a listener: %v", err)
+		return
+	}
+	host, given := netip.ParseAddr(m.HostIP)
+	for _, l := range listeners {
+		if given != nil || host.IsUnspecified() || l.Takes(host) {
+			port := strconv.Itoa(m.HostPort)
+			d.add("published-port-taken", "port "+port+"/"+m.Protocol,
+				fmt.Sprintf("%s listens on %v", d.Holder(l.Inode), l.At), who(c, m.String()), "PORT", port)
+		}
+	}
+}
+
+// addressed says whether the host has the address that a port is published on.
+func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
+	a, err := netip.ParseAddr(m.HostIP)
+	addrs, err2 := d.HostNS.AllAddrs()
+	has := func(l kernel.LinkAddr) bool { return l.Prefix.Addr() == a }
+	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !slices.ContainsFunc(addrs, has) {
+		d.add("published-address-missing", a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
+	}
+}
+
+// publishes is the priority at which table inet fairlead translates what comes to a published port (docs/nftables.md).
+const publishes = -99
+
+// translated says whether another program's packet filter takes what comes to a published port.
+func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
+	to, err := netip.ParseAddr(m.HostIP)
+	uplink, none := d.HostNS.Egress()
+	if none != nil || to.IsLoopback() {
+		return // from where nothing comes
+	}
+	if err != nil || to.IsUnspecified() {
+		if to = d.AddrOf(uplink, target4(c, m).Is6()); !to.IsValid() {
+			return
+		}
+	}
+	v, err := packetfilter.Arriving(d.HostNS, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(),
+		DstPort: uint16(m.HostPort)}, publishes, "inet fairlead")
+	if err != nil {
+		d.Blind("whether another program takes what comes to published ports: %v", err)
+		return
+	}
+	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped || owner(v) == "the reference plugins" {
+		return // these publish so for the containers that they attach
+	}
+	where, rule := decider(v)
+	d.add("published-port-diverted", where, fmt.Sprintf("%s takes what comes to port %d/%s: %s", owner(v), m.HostPort,
+		m.Protocol,
+		rule), who(c, m.String()), "", undoing(v, m))
+}
+
+// AddrOf is an address of a link, as others reach it.
+func (d *Doctor) AddrOf(l *kernel.Link, v6 bool) netip.Addr {
+	addrs, err := d.HostNS.Addrs(l.Index)
+	if err != nil {
+		d.Blind("the addresses of %s: %v", l.Name, err)
+	}
+	for _, a := range addrs {
+		if a := a.Prefix.Addr(); a.Is6() == v6 && a.IsGlobalUnicast() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// undoing is the command that finds, or deletes, the rule of a verdict.
+func undoing(v packetfilter.Verdict, m attached.PortMapping) string {
+	chain := v.Chain.Name
+	if v.Jumped != "" {
+		chain = v.Jumped
+	}
+	switch {
+	case strings.HasSuffix(owner(v), "Docker"):
+		return fmt.Sprintf("docker ps --filter publish=%d/%s", m.HostPort, m.Protocol)
+	case owner(v) == "kube-proxy":
+		return fmt.Sprintf("kubectl get services -A | grep -w %d", m.HostPort)
+	case owner(v) == "netavark":
+		return fmt.Sprintf("podman ps --format '{{.Names}} {{.Ports}}' | grep -w %d", m.HostPort)
+	case v.Rule == "":
+		return "nft list chain " + v.Chain.TableName() + " " + chain
+	case v.Legacy:
+		tool := "iptables-legacy"
+		if v.Packet.Dst.Is6() {
+			tool = "ip6tables-legacy"
+		}
+		return fmt.Sprintf("%s -t %s -D %s %d", tool, v.Chain.Table, chain, v.Number)
+	}
+	return fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), chain, v.Number)
+}
+
+// served says whether a server listens in the container where a published port leads to.
+func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
+	listeners, err := ns.Listeners(m.Number(), uint16(m.ContainerPort))
+	to := target4(c, m)
+	if err != nil || !to.IsValid() {
+		return // an SCTP that the kernel does not tell of
+	}
+	where := fmt.Sprintf("port %d/%s", m.ContainerPort, m.Protocol)
+	switch {
+	case len(listeners) == 0:
+		d.add("port-nobody-listens", where, "", who(c, "publishes "+m.String()), "NETNS", c.Netns)
+	case !slices.ContainsFunc(listeners, func(l kernel.Listener) bool { return l.Takes(to) }):
+		var at []string
+		for _, l := range listeners {
+			at = append(at, l.At.String())
+		}
+		d.add("port-loopback-only", where, fmt.Sprintf("the server listens on %s, and what comes is for %v",
+			strings.Join(at, ", "), to), who(c, "publishes "+m.String()), "NETNS", c.Netns)
+	}
+}
+
+// Holder is that of holders, with one look at /proc for all that doctor asks.
+func (d *Doctor) Holder(inode uint32) string {
+	if d.holders == nil {
+		d.holders = attached.Holders()
+	}
+	return d.holders(inode)
+}

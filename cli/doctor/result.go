@@ -1,0 +1,113 @@
+package doctor
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// byResult compares an attachment that other plugins made with what its ADD answered: more is not known of it.
+func (d *Doctor) byResult(c attach.Cached) {
+	if c.Result == nil {
+		return
+	}
+	bridge := ""
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
+		l, err := d.HostNS.Link(i.Name)
+		isBridge := err == nil && l.Kind == "bridge" || bridge == "" && i.Name == BridgeOf(c)
+		switch {
+		case isBridge && err != nil:
+			d.add("bridge-missing", i.Name, "bridge "+i.Name+" does not exist", who(c), "", advice.Remakes)
+		case err != nil:
+			d.add("host-interface-missing", OnHost, "", who(c, i.Name), "", advice.RemakeCommand(c))
+		case isBridge && !l.Up:
+			d.add("bridge-down", i.Name, "bridge "+i.Name+" is down", who(c), "", "ip link set dev "+i.Name+" up")
+		case !l.Up:
+			d.add("host-interface-down", OnHost, "", who(c, i.Name), "", "ip link set dev "+i.Name+" up")
+		case !isBridge && bridge != "" && l.Kind == "veth" && l.Master == 0:
+			d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge, who(c, i.Name),
+				"", "ip link set dev "+i.Name+" master "+bridge)
+		}
+		if isBridge {
+			bridge = i.Name
+			d.gateways(c, l)
+		}
+	}
+	d.Inside(c, func(ns *kernel.NS) { d.insideByResult(ns, c) })
+}
+
+// BridgeOf is the bridge that the list of an attachment names.
+func BridgeOf(c attach.Cached) string {
+	l := c.AttachedBy(nil)
+	if l == nil {
+		return ""
+	}
+	w, _ := netconf.WireOf(l)
+	return w.Link
+}
+
+// gateways looks for the addresses of a bridge that its containers have for their gateway.
+func (d *Doctor) gateways(c attach.Cached, bridge *kernel.Link) {
+	if w, ok := netconf.WireOf(c.AttachedBy(&spec.List{})); bridge == nil || !bridge.Up || ok && !w.Routed {
+		return
+	}
+	addrs, err := d.HostNS.Addrs(bridge.Index)
+	if err != nil {
+		return
+	}
+	for _, ip := range c.Result.IPs {
+		has := func(a kernel.Addr) bool { return a.Prefix.Addr() == ip.Gateway }
+		routed := func(r spec.Route) bool { return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == ip.Gateway.Is4() }
+		missing := ip.Gateway.IsValid() && !slices.ContainsFunc(addrs, has)
+		if attached.OwnAddress(c, ip) && missing && slices.ContainsFunc(c.Result.Routes, routed) {
+			gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits()).String()
+			d.add("bridge-address-missing", bridge.Name, "", who(c, gw), "", "ip addr add "+gw+" dev "+bridge.Name)
+		}
+	}
+}
+
+// insideByResult compares the container's side.
+func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
+	l, err := ns.Link(c.IfName)
+	if err != nil {
+		d.add("container-interface-missing", "container", "", who(c, err.Error()), "", advice.RemakeCommand(c))
+		return
+	}
+	if !l.Up {
+		d.add("container-interface-changed", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
+	}
+	addrs, err := ns.Addrs(l.Index)
+	if err != nil {
+		return
+	}
+	for _, ip := range c.Result.IPs {
+		has := func(a kernel.Addr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
+		if attached.OwnAddress(c, ip) && !slices.ContainsFunc(addrs, has) {
+			d.add("container-address-missing", "container", "", who(c, ip.Address.String()+" is missing"),
+				"", advice.RemakeCommand(c))
+		}
+	}
+	for _, r := range c.Result.Routes {
+		family := uint8(kernel.IPv6)
+		if r.Dst.Addr().Is4() {
+			family = kernel.IPv4
+		}
+		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable, Link: l.Index})
+		has := func(have kernel.Route) bool { return have.Dst == r.Dst.Masked() }
+		if err == nil && r.Table == nil && !slices.ContainsFunc(routes, has) {
+			text := strings.Replace(r.Dst.String(), "0.0.0.0/0", "default", 1)
+			d.add("container-route-missing", "container", "", who(c, "route "+text+" is missing"),
+				"", advice.RouteCommand(c, r.Dst))
+		}
+	}
+}

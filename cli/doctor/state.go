@@ -1,0 +1,54 @@
+package doctor
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// ofState looks at where attachments and leases are remembered.
+func (d *Doctor) ofState(problems []error) {
+	for _, dir := range []string{"/var/lib/cni/results", "/var/lib/cni/networks", "/run/cni"} {
+		d.writable(dir)
+	}
+	links, err := d.HostNS.Links()
+	if err != nil {
+		d.Blind("the links of the host: %v", err)
+	}
+	if d.Named || len(problems) > 0 { // of what cannot be read nothing is known
+		return
+	}
+	known := map[[8]byte]bool{}
+	for _, c := range d.All {
+		known[kernel.OwnerHash(c.Owner())] = true
+	}
+	for _, l := range links {
+		_, owner, text, ok := kernel.ParseTag(l.Alias)
+		if ok && !known[owner] && !strings.Contains(text, "//") { // which is the network's own
+			d.add("cache-missing", OnHost, "", []affected{{Container: text, Details: []string{"has link " + l.Name}, short: text}})
+		}
+	}
+}
+
+// writable says whether files can be made in a directory, or where it would be made.
+func (d *Doctor) writable(dir string) {
+	var st syscall.Statfs_t
+	for syscall.Statfs(dir, &st) == syscall.ENOENT && dir != "/" {
+		dir = filepath.Dir(dir)
+	}
+	const readOnly = 1 // ST_RDONLY
+	switch {
+	case st.Flags&readOnly != 0:
+		d.add("state-unwritable", dir, "the file system of "+dir+" is read-only", nil,
+			"", "mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")")
+	case st.Blocks > 0 && st.Bfree == 0, st.Files > 0 && st.Ffree == 0:
+		d.add("state-unwritable", dir, "no space is left on the file system of "+dir, nil, "DIRECTORY", dir)
+	}
+}
+
+// unwritable reports whether an error is of a file system that takes no more.
+func unwritable(text string) bool {
+	return strings.Contains(text, syscall.EROFS.Error()) || strings.Contains(text, syscall.ENOSPC.Error())
+}

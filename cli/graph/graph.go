@@ -1,0 +1,389 @@
+// Package graph is fairlead graph: it collects the bridges, links and containers of a host for a picture. The picture
+// itself is drawn by the package graph of the module.
+package graph
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/doctor"
+	"github.com/fairlead-cni/fairlead/cli/inspect"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/graph"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/spf13/cobra"
+)
+
+func Command(a *app.App) *cobra.Command {
+	var f netconf.Filter
+	fold, format := 0, ""
+	formats := []string{"text", "svg", "dot", "mermaid", "json"}
+	c := &cobra.Command{
+		Use: "graph [NET]", GroupID: "look", Args: app.Operands("[NET]"),
+		Short: "Draw the host, its bridges and masters, and the containers on them",
+		Long: `Draw what containers are connected to: the host with its uplinks, bridges, masters and networks that the
+host routes, and each container with both ends of its interface, addresses, published ports, VLANs and policies. The
+command asks the kernel for the links, and marks those that are missing, down or not connected. Nothing is changed, and
+no packet is sent.
+
+NET and the filters are those of ls. svg is a picture for any browser, dot is for Graphviz, and GitHub and GitLab show
+mermaid within Markdown. For an ordinary user, the command draws what ADD answered instead of what it cannot see, and
+says so.`,
+		Example: `  fairlead graph
+  fairlead graph -o svg > host.svg
+  fairlead graph lan --fold 20 -o svg > lan.svg     20 interfaces of each bridge, the others counted
+  fairlead graph -o dot | dot -Tpdf > host.pdf`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if !slices.Contains(formats, format) {
+				return app.Usage("-o %s: want text, svg, dot, mermaid or json", format)
+			}
+			if fold < 0 {
+				return app.Usage("--fold %d: want a number from 0 on; 0 is all", fold)
+			}
+			if format == "json" { // errors are documents then
+				a.Output = format
+			}
+			g, err := drawing(a, strings.Join(args, ""), f)
+			if err != nil {
+				return err
+			}
+			g.Fold(fold)
+			return draw(a, g, format)
+		},
+		ValidArgsFunction: netconf.CompleteNetworks,
+	}
+	netconf.FilterFlags(c, &f)
+	c.Flags().IntVar(&fold, "fold", 0, "of each bridge or master draw only `N` interfaces, and count the others")
+	c.Flags().StringVarP(&format, "output", "o", "text", "`FORMAT` of the answer: "+strings.Join(formats, ", "))
+	c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+// drawing looks at what is attached as ls would list it.
+func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error) {
+	list, problems, err := netconf.Selected(a, network, f)
+	if err != nil {
+		return nil, err
+	}
+	p := painter{Doctor: doctor.Doctor{App: a, Ctx: a.Interruptible(), Diagnosis: &doctor.Diagnosis{}}, at: map[string]int{},
+		names: map[string]string{}}
+	if p.HostNS, err = kernel.Open(""); err != nil {
+		return nil, err
+	}
+	defer p.HostNS.Close()
+	for _, problem := range problems {
+		p.Blind("%v", problem)
+	}
+	if p.links, err = p.HostNS.Links(); err != nil {
+		p.Blind("the links of the host: %v", err)
+	}
+	p.Host, _ = os.Hostname()
+	p.uplinks()
+	for _, c := range list {
+		if name := attached.Name(c); name != "" {
+			p.names[c.ContainerID] = name
+		}
+	}
+	for _, c := range list {
+		if c.IfName != "lo" && (network != "" || f.All || c.Network != attached.LoopbackNetwork) {
+			p.attached(c)
+		}
+		if err := p.Ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+	for i := range p.Segments {
+		p.facts(&p.Segments[i])
+	}
+	if p.Graph.Unseen = p.Diagnosis.Unseen; len(p.Graph.Unseen) > 0 {
+		a.Status = app.ExitFailure
+	}
+	return &p.Graph, nil
+}
+
+// draw prints a graph.
+func draw(a *app.App, g *graph.Graph, format string) error {
+	for _, line := range g.Unseen {
+		a.Note("could not be seen: %s", line)
+	}
+	switch format {
+	case "svg":
+		return g.WriteSVG(a.Stdout)
+	case "dot":
+		return g.WriteDOT(a.Stdout)
+	case "mermaid":
+		return g.WriteMermaid(a.Stdout)
+	case "json":
+		return term.PrintJSON(a.Stdout, g)
+	}
+	s := a.Style(a.Stdout)
+	root := &term.Tree{Text: term.Sprintf("host %s", s.Bold(g.Host))}
+	for _, u := range g.Uplinks {
+		root.Add("uplink %s", u)
+	}
+	for _, seg := range g.Segments {
+		head := root.Add("%s %s%s", seg.Kind, s.Bold(seg.Name), faulty(s, seg.Up))
+		for _, fact := range seg.Facts {
+			head.Add("%s", fact)
+		}
+		for _, e := range seg.Ends {
+			interfaceTree(head, e, s)
+		}
+		if seg.More > 0 {
+			head.Add("and %d more", seg.More)
+		}
+	}
+	if len(g.Segments) == 0 {
+		root.Add("nothing is attached")
+	}
+	root.Print(a.Stdout, s)
+	return nil
+}
+
+// faulty says that something is not as it should be.
+func faulty(s term.Style, state graph.State) term.Shown {
+	if state == graph.Down || state == graph.Broken {
+		return term.Sprintf(" (%s)", s.Bad(string(state)))
+	}
+	return ""
+}
+
+// interfaceTree adds an interface of a container to that of its bridge.
+func interfaceTree(to *term.Tree, e graph.End, s term.Style) {
+	way := cmp.Or(e.Host, e.Kind)
+	if way != "" {
+		way += " ─── "
+	}
+	title := s.Bold(e.Container)
+	if e.ID != e.Container {
+		title += term.Printable(", " + e.ID)
+	}
+	if e.Alive != attached.Alive {
+		title += ", " + s.Doubt(e.Alive)
+	}
+	node := to.Add("%s%s of %s, network %s%s", way, e.Name, title, e.Network, faulty(s, e.Wire))
+	for _, line := range e.Addresses {
+		node.Add("address %s", line)
+	}
+	for _, line := range e.Ports {
+		node.Add("port %s", line)
+	}
+	if len(e.Marks) > 0 {
+		node.Add("%s", strings.Join(e.Marks, ", "))
+	}
+}
+
+// A painter finds out what a graph shows.
+type painter struct {
+	doctor.Doctor
+	graph.Graph
+	links []*kernel.Link    // of the host
+	at    map[string]int    // of a segment, by its kind and name
+	ends  []string          // of the host, that are containers'
+	names map[string]string // of containers, by ID
+}
+
+// link is one of the host's, nil if there is none of that name.
+func (p *painter) link(name string) *kernel.Link {
+	i := slices.IndexFunc(p.links, func(l *kernel.Link) bool { return l.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return p.links[i]
+}
+
+// uplinks are the links of the host's default routes.
+func (p *painter) uplinks() {
+	p.Uplinks = []string{}
+	at := map[int]int{} // by the index of the link
+	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
+		routes, err := p.HostNS.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
+		if err != nil {
+			p.Blind("the routes of the host: %v", err)
+		}
+		for _, r := range routes {
+			i := slices.IndexFunc(p.links, func(l *kernel.Link) bool { return l.Index == r.Link })
+			if r.Dst.Bits() != 0 || r.Type != kernel.Unicast || i < 0 {
+				continue
+			}
+			l := p.links[i]
+			if n, known := at[l.Index]; known {
+				p.Uplinks[n] += ", " + inspect.RouteText(r)
+				continue
+			}
+			at[l.Index] = len(p.Uplinks)
+			words := slices.Concat([]string{l.Name, "(" + string(state(l.Up)) + ")"}, p.addressesOf(l))
+			p.Uplinks = append(p.Uplinks, strings.Join(words, " ")+", "+inspect.RouteText(r))
+		}
+	}
+}
+
+func state(up bool) graph.State {
+	if up {
+		return graph.Up
+	}
+	return graph.Down
+}
+
+// addressesOf are the addresses of a link of the host, but for link-local ones.
+func (p *painter) addressesOf(l *kernel.Link) (all []string) {
+	addrs, err := p.HostNS.Addrs(l.Index)
+	if err != nil {
+		p.Blind("the addresses of %s: %v", l.Name, err)
+	}
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			all = append(all, a.Prefix.String())
+		}
+	}
+	return all
+}
+
+// attached takes an attachment down.
+func (p *painter) attached(c attach.Cached) {
+	about := attached.Describe(c)
+	e := graph.End{Container: cmp.Or(p.names[c.ContainerID], attached.ShortID(c.ContainerID)), ID: attached.ShortID(c.ContainerID),
+		Whole: c.ContainerID, Alive: about.State, Network: c.Network, Name: c.IfName}
+	i := &inspect.Inspected{}
+	var inner *kernel.Link
+	if about.State == attached.Alive && c.Netns != "" {
+		p.Inside(c, func(ns *kernel.NS) { inner = inspect.LinkSeen(&p.Doctor, ns, c, i) })
+	}
+	if len(i.Addresses) == 0 || inner == nil {
+		i.Addresses = nil
+		for _, a := range about.Addresses {
+			i.Addresses = append(i.Addresses, a.String())
+		}
+	}
+	e.Addresses = slices.DeleteFunc(i.Addresses, func(a string) bool { return strings.HasPrefix(a, "fe80:") })
+	for _, m := range attached.Mappings(c.Capabilities) {
+		e.Ports = append(e.Ports, m.String())
+	}
+	conf := configOf(c)
+	e.Marks = conf.marks
+	s := p.segment(c, conf, inner, &e)
+	for _, l := range i.Links {
+		if l.Missing {
+			e.Wire = graph.Broken
+		} else if !l.Up && e.Wire != graph.Broken {
+			e.Wire = graph.Down
+		}
+	}
+	key := s.Kind + "\x00" + s.Name
+	n, known := p.at[key]
+	if !known {
+		n, p.at[key] = len(p.Segments), len(p.Segments)
+		p.Segments = append(p.Segments, s)
+	}
+	p.Segments[n].Ends = append(p.Segments[n].Ends, e)
+}
+
+// segment is what the interface of an attachment leads to; its way there is taken down in e.
+func (p *painter) segment(c attach.Cached, conf attachedConf, inner *kernel.Link, e *graph.End) graph.Segment {
+	if inner != nil {
+		e.Kind = inner.Kind
+	}
+	e.Kind = cmp.Or(e.Kind, conf.Type)
+	e.Wire = graph.Up
+	ends := inspect.HostEnds(&p.Doctor, c, inner)
+	bridge, near := "", ""
+	for _, l := range ends {
+		switch {
+		case l.Missing:
+			e.Wire = graph.Broken
+		case l.Cut && e.Wire == graph.Up, len(ends) > 1 && l.Kind == "bridge" && near == "":
+			e.Wire = graph.Broken
+		case !l.Up && l.Kind == "veth" && e.Wire == graph.Up:
+			e.Wire = graph.Down
+		}
+		if l.Kind == "bridge" {
+			bridge = l.Name
+		} else if near == "" {
+			near = l.Name
+		}
+	}
+	stacked := slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "vlan"}, e.Kind)
+	if near != "" && !stacked {
+		e.Host = near
+		p.ends = append(p.ends, near)
+	}
+	if l := p.link(near); l != nil && !stacked {
+		e.Marks = append(e.Marks, p.vlans(l)...)
+	}
+	switch {
+	case conf.Type == "ovs":
+		return graph.Segment{Name: conf.Bridge, Kind: "Open vSwitch bridge"}
+	case stacked:
+		e.Kind = strings.TrimSpace(e.Kind + " " + conf.Mode)
+		return graph.Segment{Name: cmp.Or(near, conf.Master, "unknown"), Kind: "master"}
+	case bridge != "":
+		return graph.Segment{Name: bridge, Kind: "bridge"}
+	case conf.Type == "bridge":
+		e.Wire = graph.Broken
+		return graph.Segment{Name: cmp.Or(conf.Bridge, "cni0"), Kind: "bridge"}
+	case near != "":
+		return graph.Segment{Name: c.Network, Kind: "routed"}
+	}
+	return graph.Segment{Name: c.Network, Kind: cmp.Or(conf.Type, "network")}
+}
+
+// vlans are those of a port of a bridge, but for the default one.
+func (p *painter) vlans(port *kernel.Link) (marks []string) {
+	list, err := p.HostNS.PortVLANs(port.Index)
+	if port.Port == nil || err != nil {
+		return nil
+	}
+	for _, v := range list {
+		switch {
+		case v.PVID && v.First != 1:
+			marks = append(marks, fmt.Sprintf("VLAN %d", v.First))
+		case v.PVID, v.First == 1 && v.Untagged:
+		case v.Last > v.First:
+			marks = append(marks, fmt.Sprintf("VLANs %d-%d tagged", v.First, v.Last))
+		default:
+			marks = append(marks, fmt.Sprintf("VLAN %d tagged", v.First))
+		}
+	}
+	return marks
+}
+
+// facts takes down what the link of a segment has beside containers.
+func (p *painter) facts(s *graph.Segment) {
+	l := p.link(s.Name)
+	if l == nil {
+		if s.Kind == "bridge" || s.Kind == "master" {
+			s.Up = graph.Broken
+		}
+		return
+	}
+	if s.Kind == "routed" {
+		return // a network of that name
+	}
+	s.Up = state(l.Up)
+	if all := p.addressesOf(l); len(all) > 0 {
+		s.Facts = append(s.Facts, strings.Join(all, " "))
+	}
+	var ports []string
+	for _, other := range p.links {
+		switch {
+		case other.Kind == "vlan" && other.Peer == l.Index && !other.PeerAway:
+			words := append([]string{other.Name}, p.addressesOf(other)...)
+			s.Facts = append(s.Facts, fmt.Sprintf("%s, VLAN %d", strings.Join(words, " "), other.Data.VLAN))
+		case other.Master == l.Index && !slices.Contains(p.ends, other.Name) && !other.PeerAway:
+			ports = append(ports, other.Name)
+		}
+	}
+	if len(ports) > 0 {
+		s.Facts = append(s.Facts, "ports "+strings.Join(ports, " "))
+	}
+	if m, err := p.HostNS.LinkAt(l.Master); l.Master != 0 && err == nil {
+		s.Facts = append(s.Facts, fmt.Sprintf("in %s %s", m.Kind, m.Name))
+	}
+}

@@ -1,0 +1,317 @@
+// Package inspect collects and prints all that there is to know of one container's networks: fairlead inspect. Faults
+// in them are found by package doctor.
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/calllog"
+	"github.com/fairlead-cni/fairlead/cli/dhcp"
+	"github.com/fairlead-cni/fairlead/cli/doctor"
+	"github.com/fairlead-cni/fairlead/cli/ipam"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/spf13/cobra"
+)
+
+// An inspection is the answer of inspect.
+type inspection struct {
+	ContainerID string       `json:"containerID"`
+	Name        string       `json:"name,omitempty"`
+	Netns       string       `json:"netns"`
+	State       string       `json:"state"` // alive, gone, unknown
+	Attachments []*Inspected `json:"attachments"`
+	Listeners   []string     `json:"listeners,omitempty"` // in the container
+	DNS         *dnsSeen     `json:"dns,omitempty"`
+	Calls       []calls.Line `json:"calls,omitempty"` // the last ones that are written down, the oldest first
+
+	OK       bool                `json:"ok"`
+	Findings []*doctor.Diagnosed `json:"findings"` // as of doctor
+	Unseen   []string            `json:"unseen,omitempty"`
+}
+
+// callsShown is how many of the last calls are shown.
+const callsShown = 5
+
+// A dnsSeen is how the container resolves names.
+type dnsSeen struct {
+	Nameservers []string `json:"nameservers"`
+	Domain      string   `json:"domain,omitempty"`
+	Search      []string `json:"search,omitempty"`
+}
+
+// An Inspected is one attachment of the container.
+type Inspected struct {
+	Network string    `json:"network"`
+	IfName  string    `json:"ifname"`
+	Since   time.Time `json:"since"` // when ADD remembered it
+
+	Links     []linkEnd       `json:"links"` // from the container outwards
+	Addresses []string        `json:"addresses"`
+	Routes    []string        `json:"routes"`
+	Ports     []inspectedPort `json:"ports,omitempty"`
+	Leases    []leaseSeen     `json:"leases,omitempty"`
+	Rates     []string        `json:"rates,omitempty"`
+	Rules     []inspectedRule `json:"rules,omitempty"`
+	Filters   []filterVerdict `json:"filters,omitempty"`
+	Plan      []string        `json:"plan,omitempty"`    // all that there should be
+	Differs   []string        `json:"differs,omitempty"` // what is otherwise than the plan or the result of ADD
+}
+
+// A linkEnd is a link on the way from the container to the host.
+type linkEnd struct {
+	Name    string `json:"name"`
+	Where   string `json:"where"` // container or host
+	Kind    string `json:"kind,omitempty"`
+	MAC     string `json:"mac,omitempty"`
+	MTU     int    `json:"mtu,omitempty"`
+	Up      bool   `json:"up"`
+	Missing bool   `json:"missing,omitempty"`
+	Cut     bool   `json:"cut,omitempty"` // it should be joined with the one before, and is not
+}
+
+// A leaseSeen is what an attachment has an address by.
+type leaseSeen struct {
+	Address string     `json:"address"`
+	Of      string     `json:"of"` // the range of host-local, or the protocol of a DHCP lease
+	State   string     `json:"state"`
+	Holder  string     `json:"holder,omitempty"` // the container that has it, where that is another one
+	Key     string     `json:"key,omitempty"`    // the sticky key
+	Since   time.Time  `json:"since"`
+	Until   *time.Time `json:"until,omitempty"`
+}
+
+func (l leaseSeen) String() string {
+	words := []string{l.Address + " of " + l.Of, l.State}
+	if l.Holder != "" {
+		words = append(words, "held by container "+attached.ShortID(l.Holder))
+	}
+	if l.Key != "" {
+		words = append(words, "sticky key "+l.Key)
+	}
+	words = append(words, "since "+ago(l.Since))
+	if l.Until != nil {
+		words = append(words, "until "+l.Until.Format(time.RFC3339))
+	}
+	return strings.Join(words, ", ")
+}
+
+// An inspectedPort is a published port.
+type inspectedPort struct {
+	Port      string   `json:"port"`
+	Listeners []string `json:"listeners"` // in the container
+}
+
+// An inspectedRule is a rule of the packet filter that there should be.
+type inspectedRule struct {
+	Rule    string   `json:"rule"`
+	Theirs  bool     `json:"reference,omitempty"` // the reference plugins made it
+	Differs []string `json:"differs,omitempty"`
+}
+
+// A filterVerdict is what the packet filters of others do with packets.
+type filterVerdict struct {
+	Packets string `json:"packets"`
+	Verdict string `json:"verdict"` // accepted, dropped, undecided
+	Why     string `json:"why,omitempty"`
+}
+
+func Command(a *app.App) *cobra.Command {
+	return &cobra.Command{
+		Use: "inspect CONTAINER", GroupID: "look", Args: app.Operands("CONTAINER"),
+		Short: "Show the networks of a container, and what differs from the plan",
+		Long: `Show the interfaces of a container with their other ends, its addresses, routes, published ports and the
+processes that listen, its packet filter rules, what the rules of other programs do with its packets, its name servers,
+leases and rates, and the last calls of plugins for it (fairlead log). Differences from the plan are marked, as doctor
+finds them. Nothing is changed, and no packet is sent.
+
+CONTAINER is a pod as NAMESPACE/NAME, podman's name, an ID or its beginning, NET/ID, the name or path of a network
+namespace, the PID of a process in it, an address, a MAC, a port of the host or :PORT, or an interface on the host's
+side. If several containers match, they are listed, and the exit status is 2.
+
+The exit status is 0 if all is in order, 3 if something is not, 1 if something could not be seen. Warnings do not
+count.`,
+		Example: `  fairlead inspect default/web-0
+  fairlead inspect 10.87.0.5
+  fairlead inspect :8080`,
+		RunE: func(c *cobra.Command, args []string) error { return inspect(a, args[0]) },
+
+		ValidArgsFunction: attached.CompleteContainers,
+	}
+}
+
+func inspect(a *app.App, arg string) (err error) {
+	d := &doctor.Doctor{App: a, Named: true, Ctx: a.Interruptible(),
+		Diagnosis: &doctor.Diagnosis{Findings: []*doctor.Diagnosed{}, Looked: map[string]int{}}}
+	if d.HostNS, err = kernel.Open(""); err != nil {
+		return err
+	}
+	defer d.HostNS.Close()
+	list, problems := (&attach.Runtime{}).List("")
+	if err := attached.Unseen(problems); err != nil {
+		return err
+	}
+	d.All = list
+	if d.Mine, err = d.Seek(arg); err != nil {
+		return err
+	}
+	d.OfRepair()
+	d.OfFilters()
+	d.OfInput()
+	d.OfPorts()
+	d.OfContainers()
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *doctor.Diagnosed) bool { return len(f.Containers) == 0 })
+	d.Settle()
+	c := d.Mine[0]
+	doc := &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns, State: attached.Describe(c).State}
+	for _, c := range d.Mine {
+		doc.Attachments = append(doc.Attachments, attachmentSeen(d, c, doc))
+	}
+	if doc.Calls, err = calllog.LastCalls(d.Ctx, c.ContainerID, callsShown); err != nil {
+		d.Blind("the log of calls: %v", err)
+	}
+	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen
+	switch {
+	case d.Faulty():
+		a.Status = app.ExitDrift
+	case len(d.Unseen) > 0:
+		a.Status = app.ExitFailure
+	}
+	if a.JSON() {
+		return term.PrintJSON(a.Stdout, doc)
+	}
+	doc.print(a, c)
+	return d.Ctx.Err()
+}
+
+// attachmentSeen looks at one attachment, and takes what is the container's down in doc.
+func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspected {
+	i := &Inspected{Network: c.Network, IfName: c.IfName, Since: c.Stored, Links: []linkEnd{}, Addresses: []string{},
+		Routes: []string{}, Leases: leasesOf(d, c)}
+	var inner *kernel.Link
+	if !attached.IsGone(c) && c.Netns != "" {
+		d.Inside(c, func(ns *kernel.NS) {
+			i.portsSeen(ns, c, d.Holder)
+			inner = LinkSeen(d, ns, c, i)
+			if doc.Listeners == nil {
+				doc.Listeners = Listening(ns, d.Holder)
+			}
+			if servers := doctor.ContainerServers(ns, c); doc.DNS == nil && len(servers) > 0 {
+				doc.DNS = &dnsSeen{Nameservers: servers}
+			}
+		})
+	}
+	i.Links = append(i.Links, HostEnds(d, c, inner)...)
+	if c.Result != nil && doc.DNS != nil && slices.Equal(doc.DNS.Nameservers, c.Result.DNS.Nameservers) {
+		doc.DNS.Domain, doc.DNS.Search = c.Result.DNS.Domain, c.Result.DNS.Search
+	}
+	if n := slices.IndexFunc(d.Found, func(f repair.Finding) bool { return f.Owner == c.Owner() }); n >= 0 {
+		i.plan(d.Found[n])
+	}
+	for _, v := range d.Verdicts {
+		if v.From.Owner() == c.Owner() {
+			f := filterVerdict{Packets: v.What, Verdict: v.Outcome.String()}
+			if v.Chain.Name != "" {
+				f.Why = v.Verdict.String()
+			}
+			i.Filters = append(i.Filters, f)
+		}
+	}
+	for _, f := range d.Findings {
+		for _, hit := range f.Containers {
+			if hit.Container != c.Owner().String() {
+				continue
+			}
+			line := f.ID + ": " + f.What
+			if len(hit.Details) == 1 { // the finding has them all
+				line += "; " + hit.Details[0]
+			}
+			i.Differs = append(i.Differs, line)
+		}
+	}
+	return i
+}
+
+// plan takes down what there should be, and which rules of it differ.
+func (i *Inspected) plan(f repair.Finding) {
+	for _, p := range f.Plan {
+		i.Plan = append(i.Plan, p.Resource)
+		switch {
+		case p.Rule:
+			rule := inspectedRule{Rule: p.Resource, Theirs: p.Theirs}
+			for _, w := range f.Wrong {
+				if w.Resource == p.Resource {
+					rule.Differs = append(rule.Differs, w.What...)
+				}
+			}
+			i.Rules = append(i.Rules, rule)
+		case p.Kind == "Qdisc" || p.Kind == "Limit":
+			i.Rates = append(i.Rates, p.Resource)
+		}
+	}
+}
+
+// leasesOf says by which leases an attachment has its addresses.
+func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
+	l := c.AttachedBy(nil)
+	if l == nil {
+		return nil
+	}
+	if p, err := netconf.PoolOf(l, true); err == nil {
+		book, err := p.Ledger.Look(d.Ctx, l.Name)
+		if err != nil {
+			d.Blind("the leases of network %s: %v", l.Name, err)
+			return nil
+		}
+		for _, a := range attached.Describe(c).Addresses {
+			for _, x := range ipam.LookUp(l.Name, a.Addr(), book) {
+				seen := leaseSeen{Address: x.Address, Of: cmp.Or(x.Range, "no range"), State: x.State, Key: x.Key,
+					Since: c.Stored, Until: x.Until}
+				if x.ContainerID != c.ContainerID {
+					seen.Holder = x.ContainerID
+				}
+				all = append(all, seen)
+			}
+		}
+		return all
+	}
+	for _, p := range l.WrittenOut().Plugins {
+		if p.IPAMType == "dhcp" {
+			return dhcpLeases(d, c)
+		}
+	}
+	return nil
+}
+
+// dhcpLeases are those that the DHCP daemon keeps for an attachment.
+func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
+	ctx, cancel := context.WithTimeout(d.Ctx, app.Patience)
+	defer cancel()
+	kept, err := dhcp.Leases(ctx, cmp.Or(dhcp.ConfiguredSocket(c.Network), rpc.DefaultSocket), func(l dhcp.Leased) bool {
+		return l.Network == c.Network && l.ContainerID == c.ContainerID && l.IfName == c.IfName
+	})
+	if err != nil {
+		d.Blind("the leases of %s: %v", attached.ShortOwner(c), err)
+	}
+	for _, l := range kept {
+		all = append(all, leaseSeen{Address: l.What(), Of: l.Protocol, State: l.State, Since: l.Since, Until: l.Ends})
+	}
+	return all
+}
+
+// ago is a time and how long ago it was.
+func ago(t time.Time) string {
+	return fmt.Sprintf("%s (%v)", t.Format(time.RFC3339), time.Since(t).Round(time.Second))
+}

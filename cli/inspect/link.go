@@ -1,0 +1,132 @@
+package inspect
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/doctor"
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+func endOf(l *kernel.Link, where string) linkEnd {
+	return linkEnd{Name: l.Name, Where: where, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU, Up: l.Up}
+}
+
+// portsSeen takes down the published ports of an attachment and who listens in its container.
+func (i *Inspected) portsSeen(ns *kernel.NS, c attach.Cached, holder func(inode uint32) string) {
+	for _, m := range attached.Mappings(c.Capabilities) {
+		p := inspectedPort{Port: m.String(), Listeners: []string{}}
+		if listeners, err := ns.Listeners(m.Number(), uint16(m.ContainerPort)); err == nil {
+			for _, l := range listeners {
+				p.Listeners = append(p.Listeners, fmt.Sprintf("%s listens on %v", holder(l.Inode), l.At))
+			}
+		}
+		i.Ports = append(i.Ports, p)
+	}
+}
+
+// LinkSeen takes down what an attachment has in its container, and returns its link, if there is one.
+func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *kernel.Link {
+	l, err := ns.Link(c.IfName)
+	if err != nil {
+		i.Links = append(i.Links, linkEnd{Name: c.IfName, Where: "container", Missing: true})
+		return nil
+	}
+	i.Links = append(i.Links, endOf(l, "container"))
+	addrs, err := ns.Addrs(l.Index)
+	if err != nil {
+		d.Blind("the addresses of %s: %v", c.Owner(), err)
+	}
+	for _, a := range addrs {
+		i.Addresses = append(i.Addresses, a.Prefix.String())
+	}
+	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
+		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable, Link: l.Index})
+		if err != nil {
+			d.Blind("the routes of %s: %v", c.Owner(), err)
+		}
+		for _, r := range routes {
+			i.Routes = append(i.Routes, RouteText(r))
+		}
+	}
+	return l
+}
+
+// RouteText is a route of a link in the words of ip(8).
+func RouteText(r kernel.Route) string {
+	words := []string{r.Dst.String()}
+	if r.Dst.Bits() == 0 {
+		words[0] = "default"
+	}
+	if r.Via.IsValid() {
+		words = append(words, "via "+r.Via.String())
+	}
+	if r.Src.IsValid() {
+		words = append(words, "src "+r.Src.String())
+	}
+	if r.Priority != 0 {
+		words = append(words, fmt.Sprintf("metric %d", r.Priority))
+	}
+	return strings.Join(words, " ")
+}
+
+// HostEnds are the links of the host that an attachment goes by: the other end of the container's, or the one that it
+// stands on, and the bridge that this is a port of.
+func HostEnds(d *doctor.Doctor, c attach.Cached, inner *kernel.Link) (ends []linkEnd) {
+	if c.Result == nil {
+		return nil
+	}
+	var near *kernel.Link
+	var bridge *linkEnd
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox != "" {
+			continue
+		}
+		l, err := d.HostNS.Link(i.Name)
+		switch {
+		case err != nil && i.Name != doctor.BridgeOf(c):
+			ends = append(ends, linkEnd{Name: i.Name, Where: doctor.OnHost, Missing: true})
+		case err != nil:
+			bridge = &linkEnd{Name: i.Name, Where: doctor.OnHost, Kind: "bridge", Missing: true}
+		case l.Kind == "bridge":
+			e := endOf(l, doctor.OnHost)
+			bridge = &e
+		default:
+			near = l
+		}
+	}
+	if near == nil && len(ends) == 0 && inner != nil && inner.Peer != 0 && inner.PeerAway {
+		near, _ = d.HostNS.LinkAt(inner.Peer)
+	}
+	if near != nil {
+		ends = append(ends, endOf(near, doctor.OnHost))
+		if master, err := d.HostNS.LinkAt(near.Master); err == nil && near.Master != 0 {
+			return append(ends, endOf(master, doctor.OnHost))
+		}
+	}
+	if bridge != nil {
+		bridge.Cut = true
+		ends = append(ends, *bridge)
+	}
+	return ends
+}
+
+// Listening says who listens in a namespace, and where.
+func Listening(ns *kernel.NS, holder func(inode uint32) string) (lines []string) {
+	for _, proto := range []byte{kernel.TCP, kernel.UDP} {
+		all, err := ns.AllListeners(proto)
+		if err != nil {
+			continue
+		}
+		for _, l := range all {
+			line := fmt.Sprintf("%s listens on %v/%s", holder(l.Inode), l.At, kernel.ProtoName(proto))
+			if l.At.Port() != 0 && !slices.Contains(lines, line) {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
+}

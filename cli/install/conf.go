@@ -1,0 +1,74 @@
+package install
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/validate"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A netFile is the configuration of a network that is installed with the plugins.
+type netFile struct {
+	doc  []byte
+	to   string // where runtimes look for it
+	same bool   // it is there as it should be
+}
+
+// readNetFile reads a configuration, and refuses one by which no ADD succeeds: a runtime would take it nevertheless.
+func readNetFile(file string) (*netFile, error) {
+	doc, err := spec.ReadLinked(file, spec.MaxFile)
+	if err != nil {
+		return nil, err
+	}
+	if ext := filepath.Ext(file); ext != ".conflist" {
+		return nil, app.Usage("--conf %s: want a list, in a file named *.conflist", file)
+	}
+	var wrong []error
+	for _, r := range validate.Examine(file, doc, true).Remarks {
+		if r.Severity == validate.Grave {
+			wrong = append(wrong, errors.New(r.Problem))
+		}
+	}
+	if len(wrong) > 0 {
+		return nil, app.Fail(app.ExitUsage, "`fairlead validate "+file+"` says where.", "--conf %s: %w", file, errors.Join(wrong...))
+	}
+	n := &netFile{doc: doc, to: filepath.Join(netconf.ConfDir(), filepath.Base(file))}
+	now, err := spec.ReadLinked(n.to, spec.MaxFile)
+	n.same = err == nil && bytes.Equal(now, doc)
+	if errors.Is(err, spec.ErrNotPlain) {
+		return nil, err
+	}
+	return n, nil
+}
+
+// write puts the file in its place, whatever is there.
+func (n *netFile) write(a *app.App) error {
+	if err := os.MkdirAll(filepath.Dir(n.to), 0o755); err != nil {
+		return err
+	}
+	if err := app.ReplaceFile(n.to, n.doc, 0o644); err != nil {
+		return err
+	}
+	a.Note("%s is written", n.to)
+	return nil
+}
+
+// remove removes the file, unless somebody has changed it.
+func (n *netFile) remove(a *app.App) error {
+	if !n.same {
+		if _, err := os.Lstat(n.to); err == nil {
+			a.Note("%s stays, for it was changed", n.to)
+		}
+		return nil
+	}
+	if err := os.Remove(n.to); err != nil {
+		return err
+	}
+	a.Note("%s is removed", n.to)
+	return nil
+}

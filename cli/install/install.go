@@ -1,0 +1,215 @@
+// Package install is fairlead install and fairlead warm: the plugins and a network's file on their place, and their
+// program in memory. How files are replaced and put back is the package install of the module.
+package install
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/install"
+	"github.com/spf13/cobra"
+)
+
+// An installation is what `fairlead install` was asked for.
+type installation struct {
+	dir, from, conf            string
+	check, rollback, uninstall bool
+	keepReference              bool
+}
+
+func Command(a *app.App) *cobra.Command {
+	var i installation
+	c := &cobra.Command{
+		Use: "install", GroupID: "attach", Args: app.Operands(""),
+		Short: "Install the plugins where container runtimes search for them",
+		Long: `Install Fairlead's plugins in the directory that container runtimes search, /opt/cni/bin. Attached containers
+stay attached, and a runtime may call a plugin at any time: each file is replaced by a single rename.
+
+Plugins of the reference with the same names are replaced and kept for --uninstall. Any other program that has the
+name of a plugin is not touched; the command names each such file. Files that are up to date are not written again.
+
+The command takes the plugins from the directory cni beside it, from lib/fairlead/cni beside its directory, or from its
+own directory. It refuses a DIR to which other users can write, because runtimes execute its files as root.
+
+With --conf, the command also writes a network's configuration to the directory that runtimes search, $NETCONFPATH or
+/etc/cni/net.d, after the plugins. With --uninstall it removes that file first, unless the file was changed.`,
+		Example: `  fairlead install
+  fairlead install --check && echo up to date
+  fairlead install --dir /usr/libexec/cni`,
+		RunE: func(*cobra.Command, []string) error {
+			if i.check && i.rollback || i.check && i.uninstall || i.rollback && i.uninstall {
+				return app.Usage("install: --check, --rollback and --uninstall exclude each other")
+			}
+			if i.conf != "" && i.rollback {
+				return app.Usage("install: --rollback keeps no configuration, so --conf does not go with it")
+			}
+			return run(a, i)
+		},
+	}
+	c.Flags().StringVar(&i.dir, "dir", netconf.AdminDir, "install in `DIR`")
+	c.Flags().StringVar(&i.from, "from", "", "take the plugins from the directory `FROM`")
+	c.Flags().BoolVar(&i.check, "check", false,
+		"change nothing; exit status 3 says that an install would change something")
+	c.Flags().BoolVar(&i.rollback, "rollback", false,
+		"restore what the last install replaced, and remove what it added")
+	c.Flags().BoolVar(&i.uninstall, "uninstall", false,
+		"remove Fairlead's plugins, and restore the reference's that they replaced")
+	c.Flags().StringVar(&i.conf, "conf", "", "also write the network configuration `FILE` to the directory that runtimes search")
+	c.Flags().BoolVar(&i.keepReference, "keep-reference", false, "do not replace the reference's plugins")
+	for _, dir := range []string{"dir", "from"} {
+		_ = c.MarkFlagDirname(dir)
+	}
+	return c
+}
+
+// run does it, and says what was done.
+func run(a *app.App, i installation) (err error) {
+	c := &install.Change{Dir: i.dir}
+	var n *netFile
+	if i.conf != "" {
+		if n, err = readNetFile(i.conf); err != nil {
+			return err
+		}
+		if i.uninstall { // first, so that a runtime does not call plugins that are gone
+			if err := n.remove(a); err != nil {
+				return uninstallable(err)
+			}
+		}
+	}
+	switch {
+	case i.rollback:
+		c.Entries, err = install.Rollback(i.dir)
+	case i.uninstall:
+		c.Entries, err = install.Uninstall(i.dir)
+	default:
+		c, err = i.fresh()
+	}
+	if err != nil {
+		return uninstallable(err)
+	}
+	switch {
+	case !c.Changes():
+	case i.check:
+		a.Status = app.ExitDrift
+	default:
+		warmFirst(c)
+	}
+	if n != nil && !i.uninstall && !n.same {
+		if i.check {
+			a.Status = app.ExitDrift
+			a.Note("%s would be written", n.to)
+		} else if err := n.write(a); err != nil {
+			return uninstallable(err)
+		}
+	}
+	if a.JSON() {
+		return term.PrintJSON(a.Stdout, c)
+	}
+	printInstall(a, c, i.check)
+	return nil
+}
+
+// fresh installs, or only looks.
+func (i installation) fresh() (*install.Change, error) {
+	if i.from == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		if i.from, err = install.Find(self); err != nil {
+			return nil, app.Fail(app.ExitFailure, "`make build` makes them, the archives and packages of a release contain them, and "+
+				"--from names their directory.", "%w", err)
+		}
+	}
+	if i.check {
+		return install.Plan(i.from, i.dir, i.keepReference)
+	}
+	return install.Install(i.from, i.dir, i.keepReference)
+}
+
+// warmFirst loads what was installed into memory in huge pages, from which it starts faster. Where that does not work,
+// as without /proc, all else does.
+func warmFirst(c *install.Change) {
+	for _, e := range c.Entries {
+		if e.State != install.Kept && e.State != install.Removed {
+			_, _ = warm(filepath.Join(c.Dir, e.Name))
+			return // the others are the same file
+		}
+	}
+}
+
+// printInstall prints a line for each thing that was done, or would be.
+func printInstall(a *app.App, c *install.Change, check bool) {
+	names := map[install.State][]string{}
+	for _, e := range c.Entries {
+		names[e.State] = append(names[e.State], e.Name)
+	}
+	if len(c.Entries) == 0 {
+		a.Print("%s: no plugin of Fairlead is installed here\n", c.Dir)
+		return
+	}
+	a.Print("%s:\n", c.Dir)
+	would := ""
+	if check {
+		would = "would be "
+	}
+	for _, s := range []struct {
+		state install.State
+		text  string
+	}{
+		{install.Added, would + "added"},
+		{install.Updated, would + "updated"},
+		{install.Replaced, would + "replaced, the reference's are kept for --uninstall"},
+		{install.Restored, "restored"},
+		{install.Removed, would + "removed"},
+		{install.Same, "up to date"},
+		{install.Kept, "not touched, these are programs of others"},
+	} {
+		if len(names[s.state]) > 0 {
+			a.Print("  %s: %s\n", s.text, strings.Join(names[s.state], " "))
+		}
+	}
+}
+
+// uninstallable says what to do where a directory cannot be changed.
+func uninstallable(err error) error {
+	const elsewhere = "or name another directory with --dir, and name it to the runtime (containerd: bin_dir, CRI-O: plugin_dirs, " +
+		"podman: cni_plugin_dirs)."
+	var path *fs.PathError
+	var link *os.LinkError
+	where := "The directory"
+	switch {
+	case errors.As(err, &path):
+		where = path.Path
+	case errors.As(err, &link):
+		where = link.New
+	}
+	var unsafe *install.UnsafeError
+	switch {
+	case errors.As(err, &unsafe):
+		return app.Fail(app.ExitFailure, "Runtimes execute plugins as root. Make it root's and writable for root alone (chown root, chmod go-w), "+elsewhere,
+			"%w", err)
+	case errors.Is(err, install.ErrNothingKept):
+		return app.Fail(app.ExitFailure, "`fairlead install --uninstall` removes Fairlead's plugins.", "%w", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return app.Fail(app.ExitFailure, "Nothing is installed there; --dir names another directory.", "%w", err)
+	case errors.Is(err, syscall.EROFS):
+		return app.Fail(app.ExitFailure, where+" is on a read-only file system: mount it writable (mount -o remount,rw), "+elsewhere,
+			"%w", err)
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return app.Fail(app.ExitTryAgain, "Another install is at work there: try again in a moment.", "%w", err)
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0:
+		return app.Fail(app.ExitFailure, where+" refuses root: look for a container without the capability DAC_OVERRIDE, for chattr +i (lsattr), and for "+
+			"SELinux or AppArmor (dmesg); "+elsewhere, "%w", err)
+	case errors.Is(err, fs.ErrPermission):
+		return app.Fail(app.ExitFailure, "Only root may write there: use sudo, "+elsewhere, "%w", err)
+	}
+	return err
+}

@@ -1,0 +1,209 @@
+package netconf
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A wire is what the containers of a network are on together, and the ranges that they get their addresses from.
+type wire struct {
+	segment string // the bridge or the master, with the VLAN; of ptp the network itself
+	Link    string // of the host's
+	Routed  bool   // the host is the containers' way out
+	ranges  []ipam.Range
+}
+
+// WireOf is that of a network whose first plugin is ours and allocates by host-local.
+func WireOf(l *spec.List) (w wire, ok bool) {
+	l = l.WrittenOut()
+	if len(l.Plugins) == 0 || l.Plugins[0].IPAMType != "host-local" {
+		return w, false
+	}
+	var conf struct {
+		Bridge, Master                      string
+		IsGateway, IsDefaultGateway, IPMasq bool
+		Vlan, Access                        int
+		VlanTrunk, Trunk, VlanID            json.RawMessage
+		IPAM                                struct {
+			ipam.Range
+			Ranges [][]ipam.Range
+		}
+	}
+	raw, err := l.Plugins[0].Object.MarshalJSON()
+	if err != nil || json.Unmarshal(raw, &conf) != nil {
+		return w, false // the plugin will say what is wrong
+	}
+	switch typ := l.Plugins[0].Type; typ {
+	case "bridge":
+		w.Link = conf.Bridge
+		if w.Link == "" {
+			w.Link = "cni0"
+		}
+		w.Routed = conf.IsGateway || conf.IsDefaultGateway || conf.IPMasq
+		w.segment = fmt.Sprintf("bridge %s", w.Link)
+		if n := conf.Vlan + conf.Access; n > 1 || conf.VlanTrunk != nil || conf.Trunk != nil {
+			w.segment += fmt.Sprintf(" VLAN %d%s%s", n, conf.VlanTrunk, conf.Trunk)
+		}
+	case "ptp":
+		w.segment, w.Routed = "network "+l.Name, true
+	case "macvlan", "ipvlan", "vlan":
+		w.Link = conf.Master
+		w.segment = fmt.Sprintf("master %s%s", conf.Master, conf.VlanID)
+	default:
+		return w, false
+	}
+	sets := []ipam.Set{}
+	if conf.IPAM.Range != (ipam.Range{}) {
+		sets = append(sets, ipam.Set{Path: "ipam", Ranges: []ipam.Range{conf.IPAM.Range}})
+	}
+	for i, r := range conf.IPAM.Ranges {
+		sets = append(sets, ipam.Set{Path: fmt.Sprintf("ipam.ranges[%d]", i), Ranges: r})
+	}
+	sets, err = ipam.Complete(sets)
+	for _, s := range sets {
+		w.ranges = append(w.ranges, s.Ranges...)
+	}
+	return w, err == nil
+}
+
+// A wired is a network, and its wire where that is known.
+type wired struct {
+	*spec.List
+	wire wire
+	ok   bool
+}
+
+// Wires are those of networks. Each file is read once for it, however many networks are compared with it.
+func Wires(lists []*spec.List) []wired {
+	all := make([]wired, len(lists))
+	for i, l := range lists {
+		all[i].List = l
+		all[i].wire, all[i].ok = WireOf(l)
+	}
+	return all
+}
+
+// overlap says what two networks have in common that they must not: on one bridge addresses that both give away; else
+// subnets, for the host reaches one of the two only.
+func (w wire) overlap(other wire) string {
+	for _, a := range w.ranges {
+		for _, b := range other.ranges {
+			switch {
+			case w.segment == other.segment:
+				sameFamily := a.Subnet.Addr().Is4() == b.Subnet.Addr().Is4()
+				if sameFamily && a.RangeStart.Compare(b.RangeEnd) <= 0 && b.RangeStart.Compare(a.RangeEnd) <= 0 {
+					return fmt.Sprintf("both are on %s, and give away addresses of %v-%v and of %v-%v: two containers may get one "+
+						"address; give each a range of its own", w.segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
+				}
+			case w.Routed && other.Routed && a.Subnet.Overlaps(b.Subnet):
+				return fmt.Sprintf("subnet %v overlaps with %v: the host reaches the containers of one of the two only; give "+
+					"each a subnet of its own", a.Subnet, b.Subnet)
+			}
+		}
+	}
+	return ""
+}
+
+// InsideRoute is in what is said of a subnet that a wider route of the host leads to.
+const InsideRoute = "lies inside the route"
+
+// Overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host.
+// A pair that was said is not said again. What cannot be asked of the host is left out.
+func Overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems []error) {
+	mine, ok := WireOf(l)
+	if !ok {
+		return nil
+	}
+	problems = Overlapping(l, others, said)
+	if !mine.Routed || mine.Link == "" {
+		return problems
+	}
+	ofLink := map[string]string{}
+	for _, other := range others {
+		if other.ok && other.Name != l.Name {
+			ofLink[other.wire.Link] = other.Name
+		}
+	}
+	ns, err := kernel.Open("")
+	if err != nil {
+		return problems
+	}
+	defer ns.Close()
+	seen := map[netip.Prefix]bool{}
+	for _, r := range mine.ranges {
+		if seen[r.Subnet] {
+			continue
+		}
+		seen[r.Subnet] = true
+		link, kind, prefix, err := ns.Overlap(mine.Link, r.Subnet)
+		if err == nil && link != "" && !strings.HasPrefix(link, mine.Link+".") { // its VLANs' gateways
+			text := fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet, kind,
+				prefix, link, kernel.Overlapping)
+			if kind == "route" && prefix.Bits() < r.Subnet.Bits() { // the host's route to the containers goes before it
+				text = fmt.Sprintf("subnet %v %s %v by link %s of the host, which does not reach that part of it any more; if "+
+					"somebody has an address there, choose another subnet", r.Subnet, InsideRoute, prefix, link)
+			}
+			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said, text)...)
+		}
+	}
+	return problems
+}
+
+// Overlapping are warnings of a network that overlaps with one of the others, by what their files say.
+func Overlapping(l *spec.List, others []wired, said map[[2]string]bool) (problems []error) {
+	mine, ok := WireOf(l)
+	if !ok {
+		return nil
+	}
+	for _, other := range others {
+		if !other.ok || other.Name == l.Name {
+			continue
+		}
+		if text := mine.overlap(other.wire); text != "" && other.File != "" {
+			problems = append(problems, overlapped(l, others, other.Name, said, text)...)
+		}
+	}
+	return problems
+}
+
+// overlapped is a warning of l and a network or link with that name, unless it was said.
+func overlapped(l *spec.List, others []wired, with string, said map[[2]string]bool, text string) []error {
+	pair := [2]string{min(l.Name, with), max(l.Name, with)}
+	if said[pair] {
+		return nil
+	}
+	said[pair] = true
+	name := "link " + with
+	for _, other := range others {
+		if other.Name == with {
+			name = fmt.Sprintf("network %s (%s)", with, cmp.Or(other.File, "built in"))
+		}
+	}
+	return []error{&spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)}}
+}
+
+// WarnOfOverlaps says what n overlaps with, before its plugins do: they know only the links.
+func WarnOfOverlaps(a *app.App, n *Network, rt *attach.Runtime) {
+	lists, _ := spec.LoadDir(ConfDir())
+	if l, err := spec.ParseList(DefaultList(Ipv6Here())); err == nil {
+		lists = append(lists, l)
+	}
+	found := Overlaps(n.List, Wires(lists), map[[2]string]bool{})
+	for _, err := range found {
+		a.Note("warning: %v", err)
+	}
+	if s, ok := rt.Stderr.(term.Screen); ok && len(found) > 0 {
+		a.Note("correct one of the two; `fairlead net ls` reads all of them again")
+		s.Said.Store(kernel.Overlapping, true)
+	}
+}

@@ -1,0 +1,131 @@
+package netconf
+
+import (
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// OfType is our plugin of that name; nil if there is none.
+func OfType(name string) *sdk.Plugin {
+	all := plugin.All()
+	if i := slices.IndexFunc(all, func(p sdk.Plugin) bool { return p.Name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// every is each plugin of n, of a chain that one and those in it.
+func (n *Network) every() []*spec.Conf {
+	all := slices.Clone(n.Plugins)
+	if out := n.WrittenOut(); out != n.List {
+		for _, p := range out.Plugins {
+			if !slices.Contains(all, p) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// Missing are the plugins of n that are nowhere.
+func (n *Network) Missing() (errs []error) {
+	for i, p := range n.every() {
+		if err := n.FindPlugin(p.Type); err != nil {
+			errs = append(errs, fmt.Errorf("plugins[%d]: %w", i, err))
+		}
+		if err := n.FindIPAM(p); err != nil {
+			errs = append(errs, fmt.Errorf("plugins[%d]: %w", i, err))
+		}
+	}
+	return errs
+}
+
+func (n *Network) FindPlugin(typ string) error {
+	dirs, itself := Search(n)
+	path, err := invoke.Find(typ, dirs)
+	if err == nil && Chmod(path) != "" {
+		return app.Fail(app.ExitFailure, Chmod(path), "find plugin %q: %s is not executable", typ, path)
+	}
+	var own []string
+	for _, p := range plugin.All() {
+		own = append(own, p.Name)
+	}
+	if err == nil || itself && slices.Contains(own, typ) {
+		return nil
+	}
+	if near, ok := spec.Nearest(typ, own); ok && itself {
+		return fmt.Errorf("find plugin %q: %w; did you mean %q?", typ, invoke.ErrNotFound, near)
+	}
+	return err
+}
+
+// Chmod is how a plugin's file becomes executable, empty where it is.
+func Chmod(path string) string {
+	if st, err := os.Stat(path); err != nil || st.Mode()&0o111 != 0 {
+		return ""
+	}
+	return "`chmod +x " + path + "`"
+}
+
+// FindIPAM finds the IPAM plugin of p. Ours need no file of an allocator that is ours.
+func (n *Network) FindIPAM(p *spec.Conf) error {
+	if p.IPAMType == "" {
+		return nil
+	}
+	all := plugin.All()
+	i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.IPAMType })
+	dirs, _ := Search(n)
+	path, err := invoke.Find(p.Type, dirs)
+	if i < 0 || err == nil && !OurProgram(path) {
+		return n.FindPlugin(p.IPAMType)
+	}
+	if !all[i].Allocates() {
+		return NoAllocator(p.IPAMType)
+	}
+	return nil
+}
+
+func NoAllocator(name string) error {
+	return spec.Errorf(spec.CodeConfig,
+		"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", name)
+}
+
+// Headless is an error if the first of n's plugins has nothing to add to, so that every ADD fails.
+func (n *Network) Headless() error {
+	p := n.WrittenOut().Plugins[0]
+	if !slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
+		return nil
+	}
+	return spec.Errorf(spec.CodeConfig, "plugins[0]: %s adds to what a plugin before it made, and is the first", p.Type)
+}
+
+// Ours reports whether all plugins of n are that are found.
+func (n *Network) Ours() bool {
+	dirs, _ := Search(n)
+	return !slices.ContainsFunc(n.every(), func(p *spec.Conf) bool {
+		path, err := invoke.Find(p.Type, dirs)
+		return err == nil && !OurProgram(path)
+	})
+}
+
+// FileWarnings are what is odd in n's file, without what our plugins say of their keys.
+func (n *Network) FileWarnings() []error {
+	unread := func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.Ours() && len(n.Missing()) == 0 }
+	return slices.DeleteFunc(slices.Clone(n.Warnings), unread)
+}
+
+// OurProgram reports whether the program at path is of this project, whatever its name and version.
+func OurProgram(path string) bool {
+	info, err := buildinfo.ReadFile(path)
+	return err == nil && strings.HasPrefix(info.Path, "github.com/fairlead-cni/fairlead/cmd/")
+}

@@ -1,0 +1,145 @@
+package netconf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Pool is a network whose leases can be looked at.
+type Pool struct {
+	Network string
+	Ledger  ipam.Ledger
+	wrong   string // what is wrong with its configuration, so that its ranges are not known
+}
+
+// leftovers is the ledger of networks that no file defines: where leases are by default.
+func leftovers(network string) (ipam.Ledger, error) {
+	conf, err := spec.ParseConf(fmt.Appendf(nil,
+		`{"cniVersion":"1.1.0","name":%q,"type":"x","ipam":{"type":"host-local"}}`, network))
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range plugin.All() {
+		if l, err := p.Ledger(conf, true); l != nil || err != nil {
+			return l, err
+		}
+	}
+	return nil, errors.New("there is no plugin host-local")
+}
+
+// FindPool finds the network's ledger. A network that nobody defines has one where leases are left of it. Where lax is set,
+// so has one whose configuration is wrong.
+func FindPool(ctx context.Context, a *app.App, name string, lax bool) (Pool, error) {
+	a.Orphans = true
+	n, err := Find(a, name)
+	if errors.Is(err, spec.ErrNotFound) {
+		l, lerr := leftovers(name)
+		if lerr != nil {
+			return Pool{}, lerr
+		}
+		if names, lerr := l.Networks(ctx); lerr == nil && slices.Contains(names, name) {
+			a.Note("warning: no file defines network %s, so its ranges are not known", name)
+			return Pool{name, l, ""}, nil
+		}
+	}
+	if err != nil {
+		return Pool{}, err
+	}
+	return PoolOf(n.List, lax)
+}
+
+func PoolOf(l *spec.List, lax bool) (Pool, error) {
+	var others []string
+	for _, conf := range l.WrittenOut().Plugins {
+		if conf.IPAMType == "" {
+			continue
+		}
+		others = append(others, conf.IPAMType)
+		for _, p := range plugin.All() {
+			ledger, err := p.Ledger(conf, false)
+			wrong := ""
+			if err != nil && lax {
+				wrong = fmt.Sprintf("network %s: %v; its ranges are not known", l.Name, err)
+				ledger, err = p.Ledger(conf, true)
+			}
+			if err != nil {
+				return Pool{}, fmt.Errorf("network %s: %w", l.Name, err)
+			}
+			if ledger != nil {
+				return Pool{l.Name, ledger, wrong}, nil
+			}
+		}
+	}
+	if len(others) == 0 {
+		return Pool{}, app.Fail(app.ExitFailure, "Its configuration has no ipam.", "network %s gives no addresses", l.Name)
+	}
+	hint := "These commands are about host-local."
+	if slices.Contains(others, "dhcp") {
+		hint = "These commands are about host-local; `fairlead dhcp ls` lists the leases of servers."
+	}
+	return Pool{}, app.Fail(app.ExitFailure, hint,
+		"network %s has its addresses from %s, which keeps no leases that can be looked at here", l.Name,
+		strings.Join(others, ", "))
+}
+
+// Pools are those of one network, or of all that are configured or have left leases behind. Of all, those that keep no
+// leases are passed over.
+func Pools(ctx context.Context, a *app.App, name string) (all []Pool, problems []string, err error) {
+	if name != "" {
+		p, err := FindPool(ctx, a, name, true)
+		if p.wrong != "" {
+			problems = append(problems, p.wrong)
+		}
+		return []Pool{p}, problems, err
+	}
+	lists, bad := spec.LoadDir(ConfDir())
+	for _, err := range bad {
+		problems = append(problems, err.Error())
+	}
+	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == DefaultNetwork }) {
+		if l, err := spec.ParseList(DefaultList(Ipv6Here())); err == nil {
+			lists = append(lists, l)
+		}
+	}
+	var known []string
+	for _, l := range lists {
+		p, err := PoolOf(l, true)
+		if p.wrong != "" {
+			problems = append(problems, p.wrong)
+		}
+		if err == nil {
+			all = append(all, p)
+		} else if !errors.As(err, new(*app.Failure)) {
+			problems = append(problems, err.Error())
+		}
+		known = append(known, l.Name)
+	}
+	left, err := leftovers("x")
+	if err != nil {
+		return nil, nil, err
+	}
+	names, err := left.Networks(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		if slices.Contains(known, name) {
+			continue
+		}
+		p, err := FindPool(ctx, a, name, true)
+		if err != nil && !errors.As(err, new(*app.Failure)) {
+			problems = append(problems, err.Error())
+		} else if err == nil {
+			all = append(all, p)
+		}
+	}
+	return all, problems, nil
+}

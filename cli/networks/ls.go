@@ -1,0 +1,107 @@
+// Package networks is fairlead net: networks listed, written anew, and rewritten as a chain and back. What a network
+// is and how it is found is in package netconf.
+package networks
+
+import (
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/cli/validate"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A netInfo is a network as net ls prints it.
+type netInfo struct {
+	Name       string                `json:"name"`
+	CNIVersion spec.Version          `json:"cniVersion"`
+	Plugins    []string              `json:"plugins"`
+	File       string                `json:"file"`     // empty: built in
+	Attached   *int                  `json:"attached"` // null where that cannot be seen
+	Warnings   []netconf.FileProblem `json:"warnings,omitempty"`
+}
+
+func Command(a *app.App) *cobra.Command {
+	net := &cobra.Command{Use: "net", GroupID: "look", Short: "List, write and rewrite network configurations"}
+	net.AddCommand(chainCommand(a), newCommand(a))
+	net.AddCommand(&cobra.Command{
+		Use: "ls", Args: app.Operands(""),
+		Short: "List the networks, the file that defines each, and what is wrong with the files",
+		RunE: func(c *cobra.Command, args []string) error {
+			lists, problems := spec.LoadDir(netconf.ConfDir())
+			doc := struct {
+				Networks []netInfo             `json:"networks"`
+				Problems []netconf.FileProblem `json:"problems,omitempty"`
+			}{Networks: []netInfo{}}
+			if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
+				l, err := spec.ParseList(netconf.DefaultList(netconf.Ipv6Here()))
+				if err != nil {
+					return err
+				}
+				lists = append(lists, l)
+			}
+			cached, wrong := (&attach.Runtime{}).List("")
+			blind := attached.Unseen(wrong)
+			said, all := map[[2]string]bool{}, netconf.Wires(lists)
+			for _, l := range lists {
+				i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
+				for _, p := range l.Plugins {
+					i.Plugins = append(i.Plugins, p.Type)
+				}
+				if n := 0; blind == nil {
+					for _, c := range cached {
+						if c.Network == l.Name {
+							n++
+						}
+					}
+					i.Attached = &n
+				}
+				if n := (&netconf.Network{List: l}); l.File != "" { // what is built in is as it should be, whatever CNI_PATH has
+					for _, w := range slices.Concat(n.FileWarnings(), validate.Tried(n), netconf.UnspokenVersions(a, n), netconf.Overlaps(l, all, said)) {
+						i.Warnings = append(i.Warnings, netconf.ProblemOf(w))
+					}
+				}
+				doc.Networks = append(doc.Networks, i)
+			}
+			for _, p := range problems {
+				doc.Problems = append(doc.Problems, netconf.ProblemOf(p))
+				a.Status = app.ExitFailure
+			}
+			if a.JSON() {
+				return term.PrintJSON(a.Stdout, doc)
+			}
+			t := term.Table{{"NETWORK", "CNI", "PLUGINS", "ATTACHED", "FILE"}}
+			for i, n := range doc.Networks {
+				file := "built in"
+				if n.File != "" {
+					file = filepath.Clean(n.File)
+				}
+				attached := attached.Unknown
+				if n.Attached != nil {
+					attached = strconv.Itoa(*n.Attached)
+				}
+				t = append(t, []any{n.Name, n.CNIVersion, (&netconf.Network{List: lists[i]}).Types(), attached, file})
+			}
+			t.Print(a.Stdout, a.Style(a.Stdout))
+			if blind != nil {
+				a.Note("%v", blind)
+			}
+			for _, n := range doc.Networks {
+				for _, w := range n.Warnings {
+					a.Note("warning: %v", w)
+				}
+			}
+			for _, p := range problems {
+				a.Note("%s", term.Lines(p))
+			}
+			return nil
+		},
+	})
+	return net
+}

@@ -1,0 +1,67 @@
+package repair
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/target"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// attachAnew attaches anew what the report calls foreign, and says in it what came of that.
+func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
+	a.Orphans = true
+	for i := range report.Findings {
+		f := &report.Findings[i]
+		if f.State != repair.Foreign && f.State != repair.Offline {
+			continue
+		}
+		if err := anew(ctx, a, f.Owner); err != nil {
+			f.State, f.Drift = repair.Broken, append(f.Drift, "not adopted: "+err.Error())
+			continue
+		}
+		f.State, f.Drift, f.Wrong, f.NotOurs = repair.Adopted, nil, nil, nil
+	}
+}
+
+// anew deletes an attachment by fairlead's plugins, which take away what the reference made, and adds it with the same
+// addresses.
+func anew(ctx context.Context, a *app.App, o spec.Owner) error {
+	list, _ := (&attach.Runtime{}).List(o.Network)
+	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == o })
+	if i < 0 {
+		return attach.ErrNotAttached
+	}
+	c := list[i]
+	n, rt, err := target.FindRuntime(a, netconf.Find, o.Network)
+	if err != nil {
+		return err
+	}
+	l := c.AttachedBy(n.List)
+	theirs := netconf.Foreign()
+	for _, p := range l.WrittenOut().Plugins {
+		for _, typ := range []string{p.Type, p.IPAMType} {
+			is := func(q sdk.Plugin) bool { return q.Name == typ }
+			if why := theirs(l, typ); why != "" && slices.ContainsFunc(plugin.All(), is) {
+				return fmt.Errorf("%s: put fairlead's in its place first, or have CNI_PATH begin with their directory", why)
+			}
+		}
+	}
+	at := attach.Attachment{ContainerID: o.ContainerID, IfName: o.IfName, Netns: c.Netns, Args: c.Args,
+		Capabilities: c.Capabilities, CNI: advice.SameAddresses(l, c)}
+	if err := rt.Del(ctx, l, at, attach.Continue()); err != nil {
+		return fmt.Errorf("it is to be deleted first: %w", err)
+	}
+	if _, err := rt.Add(ctx, l, at); err != nil {
+		return fmt.Errorf("it is deleted, and cannot be added: %w", err)
+	}
+	return nil
+}

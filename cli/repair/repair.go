@@ -1,0 +1,257 @@
+// Package repair is fairlead repair and fairlead firewall: which attachments are meant, and what is said of the
+// answer. The repair itself is the package repair of the module.
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/metrics"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+// A repaired is an attachment as repair prints it.
+type repaired struct {
+	attached.Key
+	State    repair.State `json:"state"`
+	Repaired []string     `json:"repaired,omitempty"`
+	Drift    []string     `json:"drift,omitempty"`
+	NotOurs  []string     `json:"notOurs,omitempty"`
+	Changed  bool         `json:"networkChanged,omitempty"`
+}
+
+// A repairing is the answer of repair.
+type repairing struct {
+	OK          bool       `json:"ok"`
+	Tables      []string   `json:"tables,omitempty"`
+	Attachments []repaired `json:"attachments"`
+	Problems    []string   `json:"problems,omitempty"`
+	Took        int64      `json:"tookNanoseconds"`
+}
+
+func Command(a *app.App) *cobra.Command {
+	var r repair.Repairer
+	var watch, shut, adopt bool
+	c := &cobra.Command{
+		Use: "repair", GroupID: "attach", Args: app.Operands(""),
+		Short: "Restore the host-side state of attachments without restarting their containers",
+		Long: `Compare the host-side state of every attachment with what it should be, and restore what is missing. With
+--firewall these are the packet filter rules, for example after a flush or reload of the packet filter. Without
+--firewall they are also host settings, bridges, and the addresses and ports of bridges. The wanted state comes from the
+attachments in the cache. Nothing inside a container is changed; faults there are reported.
+
+Rules that block packets are restored first, and ports are published again last. Attachments whose namespace is gone,
+or whose address belongs to another container by now, are left to gc. Attachments that the reference plugins made are
+left alone, too: if rules of theirs are missing, the exit status is 3. --adopt attaches them anew with Fairlead's
+plugins and the same addresses, while their containers live.`,
+		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
+  fairlead repair --dry-run              say what is missing, and change nothing`,
+		RunE: func(c *cobra.Command, args []string) error {
+			r.Runtime, r.Plugins = &attach.Runtime{Stderr: term.NewScreen(a.Stderr)}, plugin.All()
+			r.Foreign, r.External = netconf.Foreign(), netconf.Externals()
+			r.Now = netconf.Configured
+			if r.Network != "" {
+				if err := spec.ValidName(r.Network); err != nil {
+					return app.Usage("--network %q: %w", r.Network, err)
+				}
+			}
+			if shut && watch || shut && r.DryRun || watch && r.DryRun {
+				return app.Usage("--dry-run, --watch, --shut: want one of them")
+			}
+			if shut {
+				did, err := repair.Shut(a.Interruptible())
+				for _, line := range did {
+					a.Note("%s", line)
+				}
+				return err
+			}
+			if adopt && (watch || shut || r.DryRun) {
+				return app.Usage("--adopt: goes without --dry-run, --watch and --shut")
+			}
+			if err := netconf.Known(r.Network); err != nil {
+				return err
+			}
+			if watch {
+				return watchRepair(a.Interruptible(), a, &r)
+			}
+			defer a.LogLater()()
+			report, err := r.Run(a.Interruptible())
+			if err != nil {
+				return err
+			}
+			if adopt {
+				attachAnew(c.Context(), a, report)
+			}
+			if !r.DryRun {
+				metrics.RecordRepair(a, report)
+			}
+			if !report.OK() {
+				a.Status = app.ExitDrift
+			}
+			return printRepair(a, report, r.DryRun)
+		},
+	}
+	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only the packet filter")
+	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is missing")
+	c.Flags().BoolVar(&watch, "watch", false,
+		"repair now and whenever somebody flushes or reloads the packet filter, until a signal")
+	c.Flags().BoolVar(&shut, "shut", false,
+		"before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
+	c.Flags().BoolVar(&adopt, "adopt", false,
+		"attach anew what the reference plugins attached, with the same addresses; its connections are interrupted")
+	c.RegisterFlagCompletionFunc("network", netconf.CompleteNetworks)
+	return c
+}
+
+// watchRepair repairs until it is told to stop. What went wrong once may go well the next time.
+func watchRepair(ctx context.Context, a *app.App, r *repair.Repairer) error {
+	err := r.Watch(ctx, func(report *repair.Report, err error) {
+		if err == nil {
+			metrics.RecordRepair(a, report)
+			err = printRepair(a, report, false)
+		}
+		if err != nil {
+			advice.Report(a, err)
+		}
+	})
+	if errors.As(context.Cause(ctx), new(app.Interrupted)) {
+		return nil
+	}
+	return err
+}
+
+func printRepair(a *app.App, report *repair.Report, dry bool) error {
+	doc := repairing{OK: report.OK(), Tables: report.Guard, Attachments: []repaired{}, Problems: report.Problems,
+		Took: report.Took.Nanoseconds()}
+	for _, f := range report.Findings {
+		doc.Attachments = append(doc.Attachments, repaired{
+			attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName, Netns: f.Netns},
+			f.State, f.Repaired, f.Drift, f.NotOurs, f.Changed})
+	}
+	if a.JSON() {
+		return term.PrintJSON(a.Stdout, doc)
+	}
+	s := a.Style(a.Stdout)
+	for _, line := range doc.Tables {
+		a.Print("%s %s\n", s.Good("repaired:"), strings.ReplaceAll(line, " is missing", " was missing"))
+	}
+	name := attached.ShortOwners()
+	count, changed, begun := map[repair.State]int{}, []string{}, []string{}
+	for _, f := range report.Findings {
+		count[f.State]++
+		if f.Changed && !slices.Contains(changed, f.Owner.Network) {
+			changed = append(changed, f.Owner.Network)
+		}
+		if len(f.Left) > 0 {
+			begun = append(begun, advice.Deletes(f.Owner, f.Netns))
+		}
+		if f.State == repair.InOrder && len(f.NotOurs) == 0 || f.State == repair.Handed {
+			continue // the sum says it
+		}
+		finding(f, name(f.Owner), s).Print(a.Stdout, s)
+	}
+	var sum []string
+	for _, state := range []repair.State{repair.Repaired, repair.InOrder, repair.ToRepair, repair.Broken, repair.Gone,
+		repair.Busy, repair.Foreign, repair.Offline, repair.Adopted, repair.Handed} {
+		if n := count[state]; n > 0 {
+			sum = append(sum, fmt.Sprintf("%d %s", n, state))
+		}
+	}
+	if report.Unread > 0 {
+		sum = append(sum, fmt.Sprintf("%d unread", report.Unread))
+	}
+	if len(sum) == 0 {
+		sum = []string{"nothing is attached"}
+	}
+	a.Print("%s\n", strings.Join(sum, ", "))
+	for _, p := range doc.Problems {
+		a.Note("%s", p)
+	}
+	if count[repair.Handed] > 0 {
+		a.Note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew " +
+			"(fairlead firewall handover)")
+	}
+	for _, network := range changed {
+		a.Note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and "+
+			"`fairlead del` and `fairlead add` take the change over", network)
+	}
+	for _, del := range begun {
+		a.Note("%s finishes what a del has begun, once the plugin that failed is there and works", del)
+	}
+	if count[repair.Broken] > len(begun) {
+		for _, note := range advice.BeyondRepair(report.Findings) {
+			a.Note("%s", note)
+		}
+	}
+	if count[repair.Gone] > 0 {
+		a.Note("`fairlead gc --gone` removes what dead containers left")
+	}
+	if count[repair.Offline] > 0 {
+		a.Note("what the reference plugins made of an attachment is theirs to mend; `fairlead repair --adopt` attaches it " +
+			"anew by fairlead's, with the same addresses")
+	}
+	if dry && !doc.OK {
+		a.Note("nothing was changed; without --dry-run it is repaired as far as that can be")
+	}
+	return nil
+}
+
+// finding is an attachment that there is something to say of.
+func finding(f repair.Finding, name string, s term.Style) *term.Tree {
+	state := s.Doubt(string(f.State))
+	switch f.State {
+	case repair.Repaired, repair.InOrder, repair.Adopted:
+		state = s.Good(string(f.State))
+	case repair.Broken, repair.Offline:
+		state = s.Bad(string(f.State))
+	}
+	node := &term.Tree{Text: term.Sprintf("%s %s", name, state)}
+	for _, line := range f.Repaired {
+		node.Add("%s", line)
+	}
+	said := map[string]bool{}
+	for _, w := range f.Wrong {
+		for _, line := range w.What {
+			said[w.Resource+": "+line] = true
+		}
+		paint, before := s.Bad, "cannot be mended: "
+		if w.Mends {
+			paint, before = s.Doubt, ""
+		}
+		if len(w.What) == 1 {
+			node.Add("%s", paint(before+w.Resource+": "+w.What[0]))
+			continue
+		}
+		kid := node.Add("%s", paint(before+w.Resource))
+		const most = 3
+		for i, line := range w.What {
+			if i == most && len(w.What) > most+1 {
+				kid.Add("%s", paint(fmt.Sprintf("and %d more (-o json has all)", len(w.What)-most)))
+				break
+			}
+			kid.Add("%s", paint(line))
+		}
+	}
+	for _, line := range f.Drift {
+		if !said[line] {
+			node.Add("%s", s.Bad(line))
+		}
+	}
+	for _, line := range f.NotOurs {
+		node.Add("%s", s.Doubt("not ours, not repaired: "+line))
+	}
+	return node
+}

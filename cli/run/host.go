@@ -1,0 +1,194 @@
+package run
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/resolv"
+	"github.com/fairlead-cni/fairlead/internal/hide"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// A throw-away host is a set of namespaces with empty state directories: what is made in it touches nothing
+// of the machine and dies with it. An ordinary user gets a user namespace too.
+
+func HostCommand(a *app.App) *cobra.Command {
+	c := &cobra.Command{
+		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",
+		Short: "Run a command, or a shell, in a throw-away host",
+		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of
+its own, with empty /run, /var/lib/cni, /var/log, /etc/cni/net.d and /opt/cni. When COMMAND ends, everything that it made there
+is gone; your machine stays as it was.
+
+If CNI_PATH is not set, the plugins there are fairlead's own, unless you install others in /opt/cni/bin. Plugins that
+fairlead does not have come from the other usual directories. An ordinary user needs no sudo where user namespaces
+are allowed.`,
+		Example: `  fairlead host -- fairlead run -p 8080:80 -- COMMAND
+  fairlead host`,
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			if len(args) == 0 {
+				args = []string{"/bin/sh"}
+				if sh := os.Getenv("SHELL"); sh != "" {
+					args[0] = sh
+				}
+			}
+			if err := findCommand(args[0]); err != nil {
+				return err
+			}
+			a.Status, err = InHost(a, args)
+			return err
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+const hostName = "become-a-host" // a command of ours that `fairlead help` does not list
+
+// InHost runs argv in a throw-away host and returns its exit status.
+func InHost(a *app.App, argv []string) (int, error) {
+	runtime.LockOSThread() // the signal at our death follows the thread
+	cmd := exec.Command("/proc/self/exe", append([]string{hostName, "--"}, argv...)...)
+	cmd.Args[0] = "fairlead"
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.Stdin, a.Stdout, a.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		Pdeathsig:  unix.SIGKILL,
+	}
+	if privileged() != nil {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	// What the command leaves running becomes our child when its parent ends.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return 0, os.NewSyscallError("prctl subreaper", err)
+	}
+	// The terminal's keys reach the command too, which decides what they mean.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGQUIT)
+	others := make(chan os.Signal, 1)
+	signal.Notify(others, unix.SIGTERM, unix.SIGHUP)
+	if err := cmd.Start(); err != nil {
+		return 0, app.Fail(app.ExitFailure, hintUserns, "make a throw-away host: %w", err)
+	}
+	go func() {
+		for s := range others {
+			cmd.Process.Signal(s)
+		}
+	}()
+	err := cmd.Wait()
+	endChildren()
+	return ExitStatus(err)
+}
+
+const hintUserns = "It takes root, or user namespaces: see user.max_user_namespaces, " +
+	"kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns in sysctl(8)."
+
+// endChildren ends every process that descends from this one.
+func endChildren() {
+	me := strconv.Itoa(os.Getpid())
+	for endAll(func(pid string) bool { return parent(pid) == me }) {
+		for { // one that is not waited for stays a child, and would be found again
+			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
+				break
+			}
+		}
+	}
+}
+
+// HostInsideCommand is the first process of a throw-away host: it furnishes it and becomes the command.
+func HostInsideCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use: hostName, Hidden: true, Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := furnish(); err != nil {
+				return app.Fail(app.ExitFailure, hintUserns, "furnish a throw-away host: %w", err)
+			}
+			path, err := exec.LookPath(args[0])
+			if err != nil {
+				return err
+			}
+			return &fs.PathError{Op: "run", Path: path, Err: syscall.Exec(path, args, os.Environ())}
+		},
+	}
+	c.Flags().SetInterspersed(false)
+	return c
+}
+
+func furnish() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return os.NewSyscallError("make mounts private", err)
+	}
+	if err := unix.Mount("tmpfs", "/run", "tmpfs", 0, "mode=0755"); err != nil {
+		return &fs.PathError{Op: "mount over", Path: "/run", Err: err}
+	}
+	for _, dir := range []string{"/run/netns", "/run/lock", "/run/.scratch"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"/var/lib/cni", "/var/log", "/etc/cni", "/opt/cni"} {
+		if err := hide.Dir(dir); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(os.MkdirAll("/etc/cni/net.d", 0o755), os.MkdirAll(netconf.StateDir, 0o755),
+		os.WriteFile(netconf.ThrownAway, nil, 0o644)); err != nil {
+		return err
+	}
+	if err := placeResolv(); err != nil {
+		return err
+	}
+	showSys("/run/.scratch")
+	if err := unix.Sethostname([]byte("throw-away")); err != nil {
+		return os.NewSyscallError("sethostname", err)
+	}
+	own, err := kernel.Open("")
+	if err != nil {
+		return err
+	}
+	defer own.Close()
+	return own.SetLink("lo", kernel.LinkChange{Up: true})
+}
+
+// placeResolv makes an empty file where the host's resolv.conf leads, if that is below /run, as systemd-resolved has
+// it: a container's own is mounted over that.
+func placeResolv() error {
+	to, err := os.Readlink(resolv.EtcResolv)
+	if err != nil {
+		return nil // no link, or there is none
+	}
+	if !filepath.IsAbs(to) {
+		to = filepath.Join(filepath.Dir(resolv.EtcResolv), to)
+	}
+	if !strings.HasPrefix(filepath.Clean(to), "/run/") {
+		return nil
+	}
+	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, nil, 0o644))
+}
+
+// parent is the process that a process has for its parent.
+func parent(pid string) string {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return ""
+	}
+	// 4711 (a name (with anything)) S 1 …
+	if f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:]); len(f) > 1 {
+		return string(f[1])
+	}
+	return ""
+}

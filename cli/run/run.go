@@ -1,0 +1,361 @@
+// Package run runs a command in a network namespace of its own (fairlead run), or in a throw-away host (fairlead
+// host): the records, guards, processes and signals of both.
+package run
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/resolv"
+	"github.com/fairlead-cni/fairlead/cli/target"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// runFlags is the command line of `fairlead run`.
+type runFlags struct {
+	nets                 []wantedNet
+	publish, dns, search []string
+	aliases              []string
+	name                 string
+}
+
+// A wantedNet is a network as the command line names it.
+type wantedNet struct {
+	arg  string
+	find func(*app.App, string) (*netconf.Network, error)
+}
+
+func Command(a *app.App) *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:     "run [flags] -- COMMAND [ARGUMENT...]",
+		Short:   "Run a command in a network namespace of its own, attached to networks",
+		GroupID: "run",
+		Long: `Run COMMAND in a network namespace of its own, attached to the networks that --net and --conf name: eth0 to the
+first, eth1 to the second and so on. "ip netns" lists the namespace by the ID. Without --net and --conf, COMMAND is on the
+default network: a bridge (` + netconf.DefaultBridge + `, ` + netconf.DefaultSubnet4 + ` and ` + netconf.DefaultSubnet6 + `) that masquerades
+what leaves the host.
+
+When COMMAND ends, or fairlead is killed, the attachments are removed, and processes that COMMAND left are ended. fairlead
+exits with COMMAND's exit status, or 128 plus the number of the signal that killed it. Signals sent to fairlead are
+forwarded. COMMAND stays in the terminal's foreground, with its standard input, output and error.`,
+		Example: `  fairlead run -p 8080:80 -- busybox httpd -f -h /srv
+  fairlead run --net lan --dns 192.0.2.53 -- sh
+  fairlead run --net apps --name web --alias www -- busybox httpd -f
+  fairlead run --conf ./draft.conflist -- ip address`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return app.Misused(c, errors.New("COMMAND is missing"))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) (err error) {
+			a.Status, err = run(c.Context(), a, f, args)
+			return err
+		},
+	}
+	flags := c.Flags()
+	flags.SetInterspersed(false) // what follows COMMAND is COMMAND's
+	for name, flag := range map[string]struct {
+		usage string
+		find  func(*app.App, string) (*netconf.Network, error)
+	}{
+		"net":  {"attach to the network `NET`, instead of the default one (repeatable)", netconf.FindOrFile},
+		"conf": {"attach to the network that `FILE` defines (repeatable)", netconf.FindFile},
+	} {
+		flags.Func(name, flag.usage, func(arg string) error {
+			f.nets = append(f.nets, wantedNet{arg, flag.find})
+			return nil
+		})
+	}
+	flags.StringArrayVarP(&f.publish, "publish", "p", nil,
+		"publish `PORTS`, one or a range: [HOSTIP:]HOSTPORT:PORT[/udp], 8000-8009:8000-8009 (repeatable)")
+	flags.StringArrayVar(&f.aliases, "alias", nil,
+		"`NAME` of COMMAND for the containers of its networks, in addition to the ID (repeatable)")
+	flags.StringArrayVar(&f.dns, "dns", nil,
+		"`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
+	flags.StringArrayVar(&f.search, "dns-search", nil,
+		"`DOMAIN` to complete names with, instead of the networks' (repeatable)")
+	flags.StringVar(&f.name, "name", "", "`ID` of the container and name of its network namespace (default: a random one)")
+	c.RegisterFlagCompletionFunc("net", netconf.CompleteNetworks)
+	return c
+}
+
+// A wanted attachment of a run: the network, and what is asked of it.
+type wanted struct {
+	*netconf.Network
+	runtime      *attach.Runtime
+	ifName       string
+	capabilities map[string]any
+}
+
+// give hands a capability to the network's plugins.
+func (w *wanted) give(capability string, value any) {
+	if w.capabilities == nil {
+		w.capabilities = map[string]any{}
+	}
+	w.capabilities[capability] = value
+}
+
+// wants reads the flags: everything that can be wrong with them is found before anything is made.
+func wants(a *app.App, f runFlags) ([]wanted, error) {
+	for _, s := range f.dns {
+		if _, err := netip.ParseAddr(s); err != nil {
+			return nil, app.Usage("--dns %s: want the address of a name server", s)
+		}
+	}
+	for _, s := range f.aliases {
+		if err := spec.ValidLabel(s); err != nil {
+			return nil, app.Usage("--alias %q: %w", s, err)
+		}
+	}
+	if f.name != "" {
+		if err := spec.ValidContainerID(f.name); err != nil || len(f.name) > 64 {
+			return nil, app.Usage("--name %s: want at most 64 letters, digits, dots, dashes and underscores", f.name)
+		}
+	}
+	var ports []attached.PortMapping
+	for _, s := range f.publish {
+		p, err := attached.ParsePorts(s)
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, p)
+	}
+	nets := f.nets
+	if len(nets) == 0 {
+		nets = []wantedNet{{netconf.DefaultNetwork, netconf.Find}}
+	}
+	var ws []wanted
+	resolves := false
+	for i, net := range nets {
+		n, rt, err := target.FindRuntime(a, net.find, net.arg)
+		if err != nil {
+			return nil, err
+		}
+		w := wanted{Network: n, runtime: rt, ifName: "eth" + strconv.Itoa(i)}
+		if len(ports) > 0 && n.Publishes() {
+			w.give("portMappings", n.Understood(ports))
+			ports = nil // by the first that can
+		}
+		if len(f.aliases) > 0 && slices.Contains(n.DeclaredCapabilities(), "aliases") {
+			w.give("aliases", f.aliases)
+			resolves = true
+		}
+		ws = append(ws, w)
+	}
+	if len(ports) > 0 {
+		return nil, app.Fail(app.ExitUsage, `Add {"type": "portmap", "capabilities": {"portMappings": true}} to its plugins.`,
+			"-p %s: no plugin of %s publishes ports", ports[0], nets[0].arg)
+	}
+	if len(f.aliases) > 0 && !resolves {
+		return nil, app.Fail(app.ExitUsage, `Add {"type": "alias", "capabilities": {"aliases": true}} to its plugins.`,
+			"--alias %s: no plugin of %s gives names", f.aliases[0], nets[0].arg)
+	}
+	return ws, nil
+}
+
+// run runs argv and returns its exit status.
+func run(ctx context.Context, a *app.App, f runFlags, argv []string) (int, error) {
+	runtime.LockOSThread() // no thread that enters the command's namespaces shall be the process's first
+	ws, err := wants(a, f)
+	if err != nil {
+		return 0, err
+	}
+	if err := findCommand(argv[0]); err != nil {
+		return 0, err
+	}
+	if err := privileged(); err != nil {
+		return 0, err
+	}
+	sigs := signals()
+	if err := heeding(ctx, sigs, func(ctx context.Context) error { takeDownDead(ctx, a); return nil }); err != nil {
+		return 0, err
+	}
+
+	ns, err := attach.NewNetns()
+	if err != nil {
+		return 0, err
+	}
+	defer ns.Close()
+	r, err := newRecord(f.name, ns, ws)
+	if err != nil {
+		return 0, err
+	}
+	r.run = netconf.Runner(a, term.NewScreen(a.Stderr))
+	g, err := startGuard(r, ns, a.Stderr)
+	if err != nil {
+		return 0, errors.Join(err, os.Remove(r.path()))
+	}
+	defer g.dismiss() // last, when the record is gone
+	p := &process{argv: argv, netns: r.Netns, stdio: [3]*os.File{a.Stdin, a.Stdout, a.Stderr}}
+	if err := attach.BindNetns(ns, r.Netns); err != nil {
+		return 0, errors.Join(inUse(r.ID, err), os.Remove(r.path()))
+	}
+	status, err := runOn(ctx, a, r, ws, f, p, sigs)
+	if down := r.takeDown(context.WithoutCancel(ctx), a.Stderr); down != nil {
+		advice.Report(a, app.Fail(app.ExitFailure, "The next `fairlead run` tries again.", "%w", down))
+		status = max(status, app.ExitFailure)
+	}
+	return status, err
+}
+
+// runOn attaches the namespace and runs the command in it.
+func runOn(
+	ctx context.Context, a *app.App, r *record, ws []wanted, f runFlags, p *process, sigs <-chan os.Signal,
+) (int, error) {
+	var dns spec.DNS
+	err := heeding(ctx, sigs, func(ctx context.Context) error { return r.attach(ctx, ws, &dns) })
+	if err != nil {
+		return 0, err
+	}
+	if len(f.dns) > 0 {
+		dns.Nameservers = f.dns
+	}
+	if len(f.search) > 0 {
+		dns.Search, dns.Domain = f.search, ""
+	}
+	content, note := resolv.ResolvConf(dns, resolv.EtcResolv, resolv.SystemdResolv)
+	if note != "" {
+		a.Note("%s", note)
+	}
+	if content != nil {
+		p.resolv = filepath.Join(r.files(), "resolv.conf")
+		// Every user that the command becomes shall read it, whatever our umask is.
+		err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644), os.Chmod(p.resolv, 0o644))
+		if err != nil {
+			return 0, err
+		}
+	}
+	if err := p.start(); err != nil {
+		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
+			return 0, app.Fail(app.ExitNotExecutable, "It is no program for this machine, or names an interpreter that is not there.",
+				"%w", err)
+		}
+		return 0, err
+	}
+	for {
+		select {
+		case s := <-sigs:
+			if !typed(s) {
+				p.cmd.Process.Signal(s) // if it has ended, it has heard enough
+			}
+		case err := <-p.done:
+			return ExitStatus(err)
+		}
+	}
+}
+
+// heeding does what comes before the command, whose signals are not there to be forwarded yet: one that asks to end
+// ends ctx, and is the error.
+func heeding(ctx context.Context, sigs <-chan os.Signal, do func(context.Context) error) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done, idle := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(idle)
+		for {
+			select {
+			case s := <-sigs:
+				if ends(s) {
+					cancel(app.Interrupted{Signal: s.(syscall.Signal)})
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	defer func() {
+		close(done)
+		<-idle
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause // whatever else came of it
+		}
+		cancel(nil)
+	}()
+	return do(ctx)
+}
+
+// attach attaches the namespace to every network, and gathers what they say together of names.
+func (r *record) attach(ctx context.Context, ws []wanted, dns *spec.DNS) error {
+	for i, w := range ws {
+		at := r.attachment(i)
+		at.Capabilities = w.capabilities
+		res, err := w.runtime.Add(ctx, w.List, at)
+		if err != nil { // and taken back
+			return fmt.Errorf("attach %s to %s: %w", r.ID, w.Name, err)
+		}
+		r.made = i + 1
+		resolv.MergeDNS(dns, res.DNS)
+	}
+	return nil
+}
+
+// newRecord records what is going to be made, under a name that no run has.
+func newRecord(name string, ns *os.File, ws []wanted) (*record, error) {
+	st, err := ns.Stat()
+	if err != nil {
+		return nil, err
+	}
+	r := &record{ID: name, Inode: st.Sys().(*syscall.Stat_t).Ino, dir: RunDir(), held: true}
+	for _, w := range ws {
+		list, err := netconf.Whole(w.List)
+		if err != nil {
+			return nil, err
+		}
+		r.Attachments = append(r.Attachments, recorded{list, w.runtime.PluginDirs, w.ifName})
+	}
+	for {
+		if name == "" {
+			var b [4]byte
+			rand.Read(b[:])
+			r.ID = "run-" + hex.EncodeToString(b[:])
+		}
+		r.Netns = filepath.Join(attached.NetnsDir, r.ID)
+		if err := r.create(); err == nil || name != "" || !errors.Is(err, fs.ErrExist) {
+			return r, inUse(r.ID, err)
+		}
+	}
+}
+
+func inUse(id string, err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return app.Fail(app.ExitFailure, "Choose another --name; `ip netns` and `fairlead ls` list those in use.",
+			"%s is in use: %w", id, err)
+	}
+	return err
+}
+
+// privileged says what is missing where this process may not make links and namespaces.
+func privileged() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return os.NewSyscallError("capget", err)
+	}
+	const need = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_SYS_ADMIN
+	if data[0].Effective&need == need {
+		return nil
+	}
+	return app.Fail(app.ExitFailure, app.HintPrivilege,
+		"an ordinary user cannot make links and network namespaces on this host (CAP_NET_ADMIN and CAP_SYS_ADMIN are "+
+			"missing)")
+}

@@ -1,0 +1,200 @@
+// Package support is fairlead support-bundle: it collects the parts of a bundle. How secrets, addresses and names are
+// hidden and the archive is written is in the package support of the module.
+package support
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/support"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+func Command(a *app.App) *cobra.Command {
+	var file string
+	var mask bool
+	c := &cobra.Command{
+		Use: "support-bundle", GroupID: "look", Args: app.Operands(""),
+		Short: "Write what a maintainer needs to find a fault into one file, without secrets",
+		Long: `Write one file with what a maintainer needs: versions; the files of networks, cache, leases and
+records; the output of doctor, status, ls, inspect and repair --dry-run; links, addresses, routes, rules and neighbours
+of the host and of containers; the packet filter rules of all programs; sysctls, modules, and the log of calls. The file
+README in it lists the contents. Nothing is changed, and no packet is sent.
+
+Values of keys such as password, token and secret are always removed. With --mask, addresses, MACs and the names of pods,
+containers and the host are replaced. The same name or address has the same replacement everywhere, and addresses of one
+subnet stay in one subnet. Names of networks and links are not replaced. Look through the file before you pass it on.
+
+An existing file is not replaced. Only its owner can read the file. What an ordinary user may not see is missing, and the
+command says so.`,
+		Example: `  sudo fairlead support-bundle
+  sudo fairlead support-bundle --mask -o /tmp/node-7.tar.gz`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if file == "" {
+				file = "fairlead-support-" + time.Now().UTC().Format("20060102-150405") + ".tar.gz"
+			}
+			return supportBundle(a, file, mask)
+		},
+	}
+	c.Flags().StringVarP(&file, "output", "o", "",
+		"write `FILE`, - is standard output; default: fairlead-support-TIME.tar.gz in this directory")
+	c.Flags().BoolVar(&mask, "mask", false, "replace addresses, MACs and the names of pods, containers and the host")
+	return c
+}
+
+// bundleTime is what the collection of all parts may take, and partTime what one may.
+const (
+	bundleTime = 2 * time.Minute
+	partTime   = 20 * time.Second
+)
+
+func supportBundle(a *app.App, file string, mask bool) error {
+	if _, err := os.Lstat(file); err == nil && file != "-" {
+		return exists(file)
+	}
+	ctx, cancel := context.WithTimeout(a.Interruptible(), bundleTime)
+	defer cancel()
+	now := time.Now().UTC()
+	c := &collector{App: a, ctx: ctx, holder: attached.Holders(),
+		bundle: &support.Bundle{Mask: mask, When: now, Key: make([]byte, 32)}}
+	rand.Read(c.bundle.Key) // never fails
+	c.bundle.About = fmt.Sprintf("Support bundle of fairlead %s, %s.\n%s\n", a.Version, now.Format(time.RFC3339),
+		app.Built(a.Version).Program())
+	if err := c.write(file); err != nil {
+		return err
+	}
+	if mask {
+		a.Note("masked: addresses, MACs, names of pods, containers and the host; values of secret keys are removed")
+	} else {
+		a.Note("values of secret keys are removed; addresses and names are as they are, --mask replaces them")
+	}
+	for _, line := range c.bundle.Failed() {
+		a.Note("not collected, or not complete: %s", line)
+	}
+	a.Note("look through it before you pass it on: tar -xzOf %s | less", file)
+	return nil
+}
+
+// write collects all, and writes it to a file that is there when it is complete, or to standard output.
+func (c *collector) write(file string) error {
+	if file == "-" {
+		c.all()
+		if err := c.App.Ctx.Err(); err != nil {
+			return err
+		}
+		_, err := c.bundle.Write(c.Stdout)
+		return err
+	}
+	removeLeft(filepath.Dir(file))
+	f, err := os.CreateTemp(filepath.Dir(file), unfinished) // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	c.all()
+	if err := c.App.Ctx.Err(); err != nil {
+		return err
+	}
+	files, err := c.bundle.Write(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := renameNew(f.Name(), file); err != nil {
+		return err
+	}
+	size := int64(0)
+	if st, err := os.Stat(file); err == nil {
+		size = st.Size()
+	}
+	c.Print("wrote %s (%d kB, %d files)\n", file, (size+1023)/1024, files)
+	return nil
+}
+
+// unfinished is what a file is called while it is written.
+const unfinished = ".fairlead-support-*"
+
+// removeLeft removes from a directory what runs of this user left that were killed.
+func removeLeft(dir string) {
+	all, _ := filepath.Glob(filepath.Join(dir, unfinished))
+	for _, path := range all {
+		st, err := os.Lstat(path)
+		if err != nil || !st.Mode().IsRegular() || time.Since(st.ModTime()) < time.Hour {
+			continue
+		}
+		if s, ok := st.Sys().(*syscall.Stat_t); ok && int(s.Uid) == os.Geteuid() {
+			os.Remove(path)
+		}
+	}
+}
+
+// renameNew gives a file its name, which no other one may have.
+func renameNew(from, to string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // not on this file system
+		err = os.Link(from, to)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return exists(to)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "rename to", Path: to, Err: err}
+	}
+	return nil
+}
+
+func exists(file string) error {
+	return app.Fail(app.ExitUsage, "Name another one with -o.", "%s is there already, and is not replaced", file)
+}
+
+// A collector collects the parts of a bundle. A part that fails does not keep the others.
+type collector struct {
+	*app.App
+	ctx    context.Context
+	bundle *support.Bundle
+	holder func(inode uint32) string // names the process that has a socket
+}
+
+// part adds what collect says, if it says so in time.
+func (c *collector) part(name, about string, collect func() ([]byte, error)) {
+	type result struct {
+		b   []byte
+		err error
+	}
+	done := make(chan result, 1) // who comes too late does not wait
+	ctx, cancel := context.WithTimeout(c.ctx, partTime)
+	defer cancel()
+	if ctx.Err() == nil {
+		go func() {
+			b, err := collect()
+			done <- result{b, err}
+		}()
+	}
+	p := support.Part{Name: name, About: about}
+	select {
+	case r := <-done:
+		p.Content, p.Err = r.b, r.err
+	case <-ctx.Done():
+		p.Err = fmt.Errorf("it took too long: %w", context.Cause(ctx))
+	}
+	c.bundle.Add(p)
+}
+
+// file adds a file, if there is one.
+func (c *collector) file(name, path, about string) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	c.part(name, about, func() ([]byte, error) { return spec.ReadPlain(path, support.MostPart) })
+}

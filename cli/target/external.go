@@ -1,0 +1,56 @@
+package target
+
+import (
+	"context"
+
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// external is the plugin of another program that a step is opaque for, where it can be asked; offline, nothing is run.
+func (t *Target) external(st Step) *sdk.External {
+	if st.Opaque == "" || st.Path == "" || t.Offline {
+		return nil
+	}
+	dirs, _ := netconf.Search(t.Network)
+	return sdk.AskExternal(context.Background(), st.Path, invoke.Call{Type: st.Type, Path: dirs})
+}
+
+// planExternal is what a plugin of another program says that it would do.
+func (t *Target) planExternal(
+	x *sdk.External, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
+) (*sdk.PlanAnswer, error) {
+	raw, err := t.request(conf, version)
+	if err != nil {
+		return nil, err
+	}
+	o, err := spec.ParseObject(raw)
+	if err == nil && prev != nil {
+		err = o.Set("prevResult", prev)
+	}
+	if err != nil {
+		return nil, err
+	}
+	q := sdk.PlanRequest{HostLinks: links}
+	if q.Conf, err = o.MarshalJSON(); err != nil {
+		return nil, err
+	}
+	if conf.IPAMType != "" && t.FindIPAM(conf) == nil {
+		q.IPAM = &spec.Result{CNIVersion: version}
+		q.IPAM.IPs, q.IPAM.Routes = Example(conf)
+	}
+	owner := spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
+	a, err := x.Foresee(context.Background(), owner, t.Netns, t.Args, q)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range a.Unmet {
+		a.Notes = append(a.Notes, sdk.Note{Text: text})
+	}
+	for _, note := range a.Notes {
+		t.Notes = append(t.Notes, noted{conf.Type, note})
+	}
+	return a, nil
+}

@@ -1,0 +1,89 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Lacks is what the host as it is now would not give an ADD of t: what our plugins require, kinds of links that its
+// kernel lacks, and ports that are taken.
+// What the host does not let be seen is left out.
+func (t *Target) Lacks(ctx context.Context) (warnings []string) {
+	host, err := kernel.Open("")
+	if err != nil {
+		return nil
+	}
+	defer host.Close()
+	version, err := spec.Select(t.List)
+	if err != nil {
+		return nil
+	}
+	for _, conf := range t.WrittenOut().Plugins {
+		p := netconf.OfType(conf.Type)
+		raw, err := t.request(conf, version)
+		if p == nil || err != nil {
+			continue
+		}
+		if conf, err = spec.ParseConf(raw); err != nil {
+			continue
+		}
+		if err := p.Unmet(ctx, host, conf); err != nil && !app.Denied(err) {
+			for line := range strings.SplitSeq(err.Error(), "\n") {
+				warnings = append(warnings, p.Name+": "+line)
+			}
+		}
+	}
+	if t.Publishes() {
+		warnings = append(warnings, t.taken(host)...)
+	}
+	return warnings
+}
+
+// taken is who has the ports that t would publish.
+func (t *Target) taken(host *kernel.NS) (warnings []string) {
+	list, _ := (&attach.Runtime{}).List("")
+	holder := attached.Holders()
+	for _, m := range attached.Mappings(t.Capabilities) {
+		for _, c := range list {
+			same := func(o attached.PortMapping) bool {
+				return o.HostPort == m.HostPort && o.Protocol == m.Protocol &&
+					(o.HostIP == m.HostIP || everywhere(m) || everywhere(o))
+			}
+			if c.ContainerID != t.ContainerID && !attached.IsGone(c) && slices.ContainsFunc(attached.Mappings(c.Capabilities), same) {
+				warnings = append(warnings,
+					fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort, c.Owner()))
+			}
+		}
+		for _, l := range listeners(m, host) {
+			warnings = append(warnings, fmt.Sprintf("portmap: %s port %d: %s listens on %v, and hears only what is not for "+
+				"the host's addresses once the port is published", m.Protocol, m.HostPort, holder(l.Inode), l.At))
+		}
+	}
+	return warnings
+}
+
+// everywhere reports whether a port is published on all addresses of the host.
+func everywhere(m attached.PortMapping) bool {
+	a, err := netip.ParseAddr(m.HostIP)
+	return err != nil || a.IsUnspecified()
+}
+
+// listeners are the sockets of the host that listen where m publishes a port.
+func listeners(m attached.PortMapping, host *kernel.NS) []kernel.Listener {
+	all, err := host.Listeners(m.Number(), uint16(m.HostPort))
+	if err != nil {
+		return nil
+	}
+	at, _ := netip.ParseAddr(m.HostIP)
+	return slices.DeleteFunc(all, func(l kernel.Listener) bool { return !everywhere(m) && !l.Takes(at) })
+}

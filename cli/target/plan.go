@@ -1,0 +1,192 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Step is what one plugin of a list would do.
+type Step struct {
+	Type      string   `json:"type"`
+	Path      string   `json:"path,omitempty"`   // of the program that would run
+	Opaque    string   `json:"opaque,omitempty"` // why what it would do cannot be said
+	IPAM      string   `json:"ipam,omitempty"`
+	Addresses []string `json:"addresses,omitempty"` // examples of what the IPAM plugin may give
+	Resources []string `json:"resources,omitempty"` // in the words of ip(8) and nft(8), in order of creation
+}
+
+// Tree is a plan as it is printed.
+func (t *Target) Tree(s term.Style, steps []Step) *term.Tree {
+	root := &term.Tree{Text: term.Sprintf("%s %s", s.Bold(t.Name), s.Dim("attaches "+t.IfName+" of "+t.Netns))}
+	for _, st := range steps {
+		node := root.Add("%s %s", s.Bold(st.Type), s.Dim(st.Path))
+		if st.Opaque != "" {
+			node.Add("%s", s.Doubt("opaque: "+st.Opaque))
+		}
+		if st.IPAM != "" {
+			ipam := node.Add("address from %s", st.IPAM)
+			for _, addr := range st.Addresses {
+				ipam.Add("such as %s", addr)
+			}
+		}
+		for _, r := range st.Resources {
+			node.Add("%s", r)
+		}
+	}
+	return root
+}
+
+// Plan is what `fairlead plan` says of l where a runtime gives these capability arguments, for the plugins' reference
+// pages.
+func Plan(l *spec.List, capabilities map[string]any) ([]Step, error) {
+	t := &Target{Network: &netconf.Network{List: l, BuiltIn: true}, Attachment: ExampleAttachment()}
+	t.Capabilities = capabilities
+	if err := errors.Join(t.Missing()...); err != nil {
+		return nil, err
+	}
+	return t.Plan()
+}
+
+// ExampleAttachment is of a container that there is not.
+func ExampleAttachment() attach.Attachment {
+	path := filepath.Join(attached.NetnsDir, "example")
+	return attach.Attachment{ContainerID: attached.ContainerID(path), Netns: path, IfName: "eth0"}
+}
+
+// Plan asks each plugin of the list that is ours, in this process, for its plan. What is missing is passed over.
+func (t *Target) Plan() ([]Step, error) {
+	if err := t.Headless(); err != nil {
+		return nil, err
+	}
+	all := plugin.All()
+	var prev *spec.Result
+	var links []sdk.HostLink
+	var steps []Step
+	dirs, itself := netconf.Search(t.Network)
+	version, err := spec.Select(t.List)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range t.WrittenOut().Plugins {
+		st := Step{Type: p.Type, IPAM: p.IPAMType}
+		i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.Type })
+		st.Path, err = invoke.Find(p.Type, dirs)
+		switch {
+		case err != nil && i >= 0 && itself:
+			st.Path = "fairlead itself"
+		case err != nil && i >= 0:
+			st.Opaque = "not found; fairlead's own would do this"
+		case err != nil:
+			st.Opaque = "not found"
+		case i < 0:
+			st.Opaque = "no plugin of fairlead"
+		case !netconf.OurProgram(st.Path):
+			st.Opaque = "another program of that name; fairlead's own would do this"
+		}
+		if x := t.external(st); x.Plans() {
+			st.Opaque = ""
+			a, err := t.planExternal(x, p, version, prev, links)
+			if err != nil {
+				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
+			}
+			st.Resources, prev, links = a.Resources, a.Result, a.HostLinks
+		} else if i >= 0 {
+			var want plan.Plan
+			if want, prev, err = t.PlanOne(all[i], p, version, prev, links); err != nil {
+				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
+			}
+			for _, r := range want {
+				if sdk.Clears(r) {
+					continue
+				}
+				st.Resources = append(st.Resources, r.String())
+			}
+			links = sdk.LinksOf(links, want)
+		}
+		if p.IPAMType != "" && prev != nil {
+			for _, ip := range prev.IPs {
+				st.Addresses = append(st.Addresses, ip.Address.String())
+			}
+		}
+		steps = append(steps, st)
+	}
+	return steps, nil
+}
+
+// PlanOne is what one plugin wants, and the result that the next one would be given.
+func (t *Target) PlanOne(
+	p sdk.Plugin, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
+) (plan.Plan, *spec.Result, error) {
+	raw, err := t.request(conf, version)
+	if err != nil {
+		return nil, nil, err
+	}
+	if conf, err = spec.ParseConf(raw); err != nil {
+		return nil, nil, err
+	}
+	conf.PrevResult = prev
+	owner := spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
+	r, err := p.NewRequest("ADD", owner, t.Netns, conf, t.Args)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.HostLinks = slices.Clone(links)
+	if t.Offline || t.FindIPAM(conf) == nil {
+		r.IPs, r.Routes = Example(conf)
+	}
+	answer, notes, err := p.Plan(conf, r)
+	for _, q := range plugin.All() {
+		if err == nil && q.Name == conf.IPAMType && q.Allocates() {
+			var more []sdk.Note
+			_, more, err = q.Plan(conf, r)
+			notes = append(notes, more...)
+			if err == nil && len(r.IPs) == 0 {
+				err = t.allocates(q, conf)
+			}
+		}
+	}
+	for _, note := range notes {
+		t.Notes = append(t.Notes, noted{p.Name, note})
+	}
+	if err != nil {
+		return answer.Plan, prev, err
+	}
+	return answer.Plan, r.Foreseen(answer), nil
+}
+
+// A noAddress is why an allocator gives nobody an address.
+type noAddress struct{ error }
+
+func (e noAddress) Unwrap() error { return e.error }
+
+// allocates says why q gives nobody an address, where that is known. The runtime may say the ranges.
+func (t *Target) allocates(q sdk.Plugin, conf *spec.Conf) error {
+	if _, given := t.Capabilities["ipRanges"]; conf.Capabilities["ipRanges"] && !given {
+		return nil
+	}
+	l, err := q.Ledger(conf, false)
+	if l == nil || err != nil {
+		return err
+	}
+	if g, ok := l.(ipam.Gatewayer); t.Offline && (!ok || len(g.Gateways()) > 0) {
+		return nil // without a range it says so before it looks at leases
+	}
+	if err := l.Status(context.Background(), t.Name); err != nil {
+		return noAddress{err}
+	}
+	return nil
+}

@@ -1,0 +1,359 @@
+// Package trace is fairlead trace: it reads who sends what to whom, and prints the way of the packet. The way itself
+// is followed by the package trace of the module, which knows no containers.
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/doctor"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/trace"
+	"github.com/spf13/cobra"
+)
+
+// A tracing is a run of trace.
+type tracing struct {
+	*app.App
+	from string // the client's address
+	in   string // the link of the host that the packet comes in by
+	live bool
+}
+
+func Command(a *app.App) *cobra.Command {
+	t := tracing{App: a}
+	c := &cobra.Command{
+		Use: "trace [CONTAINER] to [ADDRESS][:PORT][/PROTOCOL]", GroupID: "look",
+		Short: "Say what becomes of a packet hop by hop, where it ends, and why",
+		Long: `Follow one packet from a container, or from outside to an address of the host, without sending it: routes,
+links and bridges, neighbours, all rules of the packet filter, translation, and the process that listens at the end. The
+last lines say whether the packet arrives, and if not, what stops it and the command that corrects it. Nothing is
+changed.
+
+CONTAINER is named as for inspect. Without a CONTAINER, the packet comes from outside through the link of the default
+route, or through --in LINK; with --in lo the host sends it itself. PROTOCOL is tcp, udp, sctp or icmp; default: tcp with
+a port, icmp without. Without a CONTAINER, ADDRESS may be omitted (:8080): it is then the address of that link. With a
+CONTAINER, ADDRESS may be the name of another container (db:80): it is then its address on a network of both. The word
+"to" may be an arrow in quotes: fairlead trace 'web -> 192.0.2.1:443'.
+
+With --live, the container sends the packet, or without a CONTAINER the host, and the trace of nf_tables follows it. The
+answer shows the observation beside the prediction, and marks differences. For some seconds, tables named fairlead_trace
+exist; the kernel removes them when the command ends, even if it is killed.
+
+The command does not see filters of the network outside, programs of BPF and, with --live, legacy iptables. The exit
+status is 0 if the packet arrives or leaves the host, 3 if it does not, or if --live observed no answer or something else
+than was predicted, and 1 if that is unknown, as of UDP without an answer.`,
+		Example: `  fairlead trace web to 192.0.2.1:443
+  fairlead trace default/web-0 to 10.88.0.7:53/udp --live
+  fairlead trace to :8080 --from 198.51.100.7     a client outside, and a published port`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error { return t.run(args) },
+
+		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+			switch {
+			case len(args) == 0:
+				ids, directive := attached.CompleteContainers(c, args, word)
+				return append(ids, "to"), directive
+			case len(args) == 1 && args[0] != "to":
+				return []string{"to"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		},
+	}
+	c.Flags().StringVar(&t.from, "from", "",
+		"`ADDRESS` of the client outside; default: one that no rule is likely to name")
+	c.Flags().StringVar(&t.in, "in", "", "`LINK` of the host through which the packet comes in; lo: the host sends it")
+	c.Flags().BoolVar(&t.live, "live", false, "send the packet, and show the observation beside the prediction")
+	return c
+}
+
+// Arrows writes "to" for the arrows in a command line of trace: what begins with - would be a flag.
+func Arrows(args []string) []string {
+	at := slices.Index(args, "trace")
+	if end := slices.Index(args, "--"); at < 0 || end >= 0 && end < at {
+		return args
+	}
+	var plain []string
+	for i, arg := range args {
+		left, right, arrow := strings.Cut(arg, "->")
+		if i <= at || !arrow {
+			plain = append(plain, arg)
+			continue
+		}
+		for _, word := range []string{left, "to", right} {
+			if word = strings.TrimSpace(word); word != "" {
+				plain = append(plain, word)
+			}
+		}
+	}
+	return plain
+}
+
+func (t *tracing) run(args []string) (err error) {
+	d := &doctor.Doctor{App: t.App, Named: true, Ctx: t.Interruptible(), Diagnosis: &doctor.Diagnosis{}}
+	if d.HostNS, err = kernel.Open(""); err != nil {
+		return err
+	}
+	defer d.HostNS.Close()
+	list, problems := (&attach.Runtime{}).List("")
+	if err := attached.Unseen(problems); err != nil {
+		return err
+	}
+	d.All = list
+	q, err := t.question(d, args)
+	if err != nil {
+		return err
+	}
+	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(list), Wanted: wantedOf(list)}
+	var answer *trace.Answer
+	if t.live {
+		answer, err = tracer.Live(d.Ctx, q)
+	} else {
+		answer, err = tracer.Trace(q)
+	}
+	if err != nil {
+		return err
+	}
+	doctor.Mend(q, answer)
+	switch {
+	case answer.Verdict == trace.Stops || answer.Differs:
+		t.Status = app.ExitDrift
+	case answer.Verdict == trace.Unknown:
+		t.Status = app.ExitFailure
+	}
+	if t.JSON() {
+		return term.PrintJSON(t.Stdout, answer)
+	}
+	t.print(answer)
+	return d.Ctx.Err()
+}
+
+// traceable are the network namespaces of all containers, each once.
+func traceable(list []attach.Cached) (all []trace.Container) {
+	for _, c := range list {
+		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
+		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !attached.IsGone(c) && !slices.ContainsFunc(all, same) {
+			all = append(all, doctor.Traced(c))
+		}
+	}
+	return all
+}
+
+// question reads the arguments.
+func (t *tracing) question(d *doctor.Doctor, args []string) (q trace.Question, err error) {
+	at := slices.Index(args[min(1, len(args)):], "to") + 1 // a container may have that name
+	if at == 0 && args[0] != "to" {
+		return q, app.Fail(app.ExitUsage, "The shell takes > for itself: write \"to\", or the arrow in quotes.",
+			"want [CONTAINER] to ADDRESS[:PORT][/PROTOCOL]")
+	}
+	if at > 1 || len(args) != at+2 {
+		return q, app.Usage("want one CONTAINER at most, and one ADDRESS[:PORT][/PROTOCOL] behind \"to\"")
+	}
+	text := args[at+1]
+	if at > 0 {
+		if text, err = inTarget(d, args[0], text); err != nil {
+			return q, err
+		}
+	}
+	to, err := parseTarget(text)
+	if err != nil {
+		return q, app.Usage("%q: %w", args[at+1], err)
+	}
+	q.Dst, q.DstPort, q.Proto = to.addr, to.port, to.proto
+	if at == 0 {
+		return q, t.outside(d, &q)
+	}
+	if t.from != "" || t.in != "" {
+		return q, app.Usage("--from and --in are for packets from outside, without a CONTAINER")
+	}
+	found, err := d.Seek(args[0])
+	if err != nil {
+		return q, err
+	}
+	if attached.IsGone(found[0]) || found[0].Netns == "" {
+		return q, app.Fail(app.ExitNotFound, "", "the network namespace of container %s is gone", attached.ShortOwner(found[0]))
+	}
+	if !q.Dst.IsValid() {
+		return q, app.Usage("%q: want an address before the port, for a packet of a container", args[at+1])
+	}
+	from := doctor.Traced(found[0])
+	q.From = &from
+	return q, nil
+}
+
+// outside fills in by which link a packet of somebody outside comes in, and where it goes.
+func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
+	if t.from != "" {
+		if q.Src, err = netip.ParseAddr(t.from); err != nil {
+			return app.Usage("--from %s: want an address", t.from)
+		}
+		if q.Dst.IsValid() && q.Src.Is4() != q.Dst.Is4() {
+			return app.Usage("--from %s: %v is of the other family", t.from, q.Dst)
+		}
+	}
+	q.In = t.in
+	if t.live { // which is sent from here
+		if q.In = ""; t.in != "" && t.in != "lo" || t.from != "" {
+			return app.Usage("--live sends from a CONTAINER or from the host itself: leave out --in and --from")
+		}
+	}
+	l := &kernel.Link{}
+	switch {
+	case t.in != "":
+		l, err = d.HostNS.Link(t.in)
+	case q.Src.IsValid():
+		var r kernel.Route
+		if r, err = d.HostNS.RouteTo(q.Src); err == nil {
+			l, err = d.HostNS.LinkAt(r.Link)
+		}
+	default:
+		if l, err = d.HostNS.Egress(); errors.Is(err, kernel.ErrNoLink) {
+			return app.Fail(app.ExitUsage, "Say by which link of the host it comes: --in LINK.", "the host has no default route")
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if q.In == "" && !t.live {
+		q.In = l.Name
+	}
+	if !q.Dst.IsValid() {
+		if q.Dst = d.AddrOf(l, q.Src.Is6()); !q.Dst.IsValid() {
+			q.Dst = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		}
+	}
+	if q.In == "lo" {
+		q.In = ""
+	}
+	return nil
+}
+
+// inTarget writes a container's address for its name in a target: the first one of a network that the sender has, too.
+func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
+	name, proto := target, ""
+	if i := strings.LastIndex(target, "/"); i >= 0 {
+		if _, known := kernel.ParseProto(target[i+1:]); known || target[i+1:] == "icmp" {
+			name, proto = target[:i], target[i:]
+		}
+	}
+	name, port, _ := strings.Cut(name, ":")
+	to := attached.Find(name, d.All)
+	if _, _, err := doctor.SplitTarget(name); err == nil || len(to) == 0 || strings.Contains(port, ":") { // of IPv6
+		return target, nil
+	}
+	from, err := d.Seek(sender)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range to {
+		same := func(o attach.Cached) bool { return o.Network == c.Network && attached.SamePath(o.Netns, from[0].Netns) }
+		if attached.IsGone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork || !slices.ContainsFunc(d.All, same) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			switch text := ip.Address.Addr().String(); {
+			case !attached.OwnAddress(c, ip):
+			case port != "":
+				return net.JoinHostPort(text, port) + proto, nil
+			default:
+				return text + proto, nil
+			}
+		}
+	}
+	return "", app.Fail(app.ExitNotFound, "Name an address.", "container %s has no address of a network of %s", name, sender)
+}
+
+// A packetTarget is where a packet goes.
+type packetTarget struct {
+	addr  netip.Addr
+	port  uint16
+	proto byte
+}
+
+func parseTarget(text string) (to packetTarget, err error) {
+	where, proto, given := strings.Cut(text, "/")
+	if number, port := strings.CutPrefix(where, ":"); port && !strings.Contains(number, ":") {
+		n, err := strconv.ParseUint(number, 10, 16)
+		if err != nil || n == 0 {
+			return to, fmt.Errorf("%s is no port", number)
+		}
+		to.port = uint16(n)
+	} else if to.addr, to.port, err = doctor.SplitTarget(where); err != nil {
+		return to, err
+	}
+	to.addr = to.addr.Unmap()
+	icmp := byte(kernel.ICMP)
+	if to.addr.Is6() {
+		icmp = kernel.ICMPv6
+	}
+	switch number, known := kernel.ParseProto(proto); {
+	case !given && to.port != 0:
+		to.proto = kernel.TCP
+	case !given || strings.EqualFold(proto, "icmp"):
+		to.proto = icmp
+	case !known:
+		return to, fmt.Errorf("want tcp, udp, sctp or icmp, not %q", proto)
+	default:
+		to.proto = number
+	}
+	if to.proto == icmp && to.port != 0 {
+		return to, errors.New("icmp has no ports")
+	}
+	if to.proto != icmp && to.port == 0 {
+		return to, fmt.Errorf("%s needs a port", proto)
+	}
+	return to, nil
+}
+
+// print prints the way place by place, and the verdict.
+func (t *tracing) print(answer *trace.Answer) {
+	s := t.Style(t.Stdout)
+	fmt.Fprintln(t.Stdout, s.Bold(answer.Packet))
+	place := ""
+	for _, h := range answer.Hops {
+		if h.Place != place {
+			place = h.Place
+			fmt.Fprintln(t.Stdout, s.Bold(place))
+		}
+		fmt.Fprintln(t.Stdout, term.Sprintf("  %s %s", t.state(s, h.State), h.Text))
+		switch {
+		case h.Differs:
+			fmt.Fprintln(t.Stdout, term.Sprintf("          %s", s.Bad("live, differs: "+h.Observed)))
+		case h.Observed != "":
+			fmt.Fprintln(t.Stdout, term.Sprintf("          %s", s.Dim("live, same: "+h.Observed)))
+		}
+	}
+	word := map[trace.State]term.Shown{trace.Passes: s.Good("arrives"), trace.Stops: s.Bad("does not arrive"),
+		trace.Unknown: s.Doubt("cannot tell")}[answer.Verdict]
+	if answer.Differs {
+		word = s.Bad("not as predicted")
+	}
+	fmt.Fprintln(t.Stdout, term.Sprintf("%s: %s", word, answer.Why))
+	if answer.Mend != "" {
+		fmt.Fprintln(t.Stdout, term.Sprintf("  mend: %s", answer.Mend))
+	}
+	if answer.Result != "" {
+		fmt.Fprintln(t.Stdout, term.Sprintf("live: %s", answer.Result))
+	}
+}
+
+// state is a mark of eight columns.
+func (t *tracing) state(s term.Style, state trace.State) term.Shown {
+	text := fmt.Sprintf("%-7s", state)
+	switch state {
+	case trace.Stops:
+		return s.Bad(text)
+	case trace.Unknown:
+		return s.Doubt(text)
+	}
+	return s.Good(text)
+}

@@ -1,0 +1,136 @@
+// Package validate examines files of network configurations: fairlead validate, and what net new, net ls, status and
+// install look at before they go on. It asks no plugin of others and changes nothing.
+package validate
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/spf13/cobra"
+)
+
+func Command(a *app.App) *cobra.Command {
+	c := &cobra.Command{
+		Use: "validate [FILE|DIR]", GroupID: "look", Args: app.Operands("[FILE|DIR]"),
+		Short: "Check network configurations, without access to the host",
+		Long: `Check a network configuration, or all of a directory (default: $NETCONFPATH, else /etc/cni/net.d). Print each
+problem on a line:
+
+  FILE:LINE:COLUMN: an error
+  FILE:LINE:COLUMN: warning: what is allowed, and may not be meant
+
+The exit status is 1 if there is an error, 0 if there are only warnings. FILE may be - for the standard input, or the
+name of a network.
+
+The command needs no privilege and does not look at the host: it asks fairlead's plugins what they would make of the
+file. Of the plugins of other projects it checks only the keys that the protocol defines. A key that a plugin of
+fairlead does not know is an error here, although ADD only warns of it. Use "fairlead plan" and "fairlead status" for
+problems of the host, such as a master that does not exist.`,
+		RunE: func(c *cobra.Command, args []string) error {
+			remarks, err := validate(a, slices.Concat(args, []string{netconf.ConfDir()})[0])
+			if err != nil {
+				return err
+			}
+			for _, r := range remarks {
+				if r.Severity == Grave {
+					a.Status = app.ExitFailure
+				}
+			}
+			if a.JSON() {
+				return term.PrintJSON(a.Stdout, struct {
+					OK       bool     `json:"ok"`
+					Problems []remark `json:"problems"`
+				}{a.Status == app.ExitOK, remarks})
+			}
+			for _, r := range remarks {
+				r.Line, r.Column = max(r.Line, 1), max(r.Column, 1) // for who parses it
+				if r.Severity == mild {
+					r.Problem = "warning: " + r.Problem
+				}
+				a.Print("%s\n", term.Printable(r.String()))
+			}
+			return nil
+		},
+	}
+	return c
+}
+
+// validate examines a file, or those of a directory.
+func validate(a *app.App, arg string) ([]remark, error) {
+	remarks := []remark{}
+	if arg == "-" {
+		src, err := io.ReadAll(io.LimitReader(a.Stdin, spec.MaxFile))
+		if err != nil {
+			return nil, err
+		}
+		return append(remarks, Examine(arg, src, true).Remarks...), nil
+	}
+	st, err := os.Stat(arg)
+	if l, lerr := spec.Load(netconf.ConfDir(), arg); errors.Is(err, fs.ErrNotExist) && lerr == nil {
+		arg = l.File
+	} else if errors.Is(err, fs.ErrNotExist) {
+		return nil, app.Fail(app.ExitNotFound, "Give the path of a file or of a directory, or the name of a network; "+
+			"`fairlead net ls` lists the networks.", "%s: no such file or directory, and no such network", arg)
+	} else if err != nil {
+		return nil, err
+	}
+	if st == nil || !st.IsDir() {
+		return append(remarks, examined(arg).Remarks...), nil
+	}
+	files, err := os.ReadDir(arg)
+	if err != nil {
+		return nil, err
+	}
+	var lists []*spec.List
+	for _, f := range files {
+		if ext := filepath.Ext(f.Name()); f.IsDir() || !slices.Contains([]string{".conflist", ".conf", ".json"}, ext) {
+			continue
+		}
+		e := examined(filepath.Join(arg, f.Name()))
+		remarks = append(remarks, e.Remarks...)
+		if e.list != nil {
+			lists = append(lists, e.list)
+		}
+	}
+	return append(remarks, among(arg, lists)...), nil
+}
+
+// examined examines a file.
+func examined(file string) *examination {
+	src, err := spec.ReadLinked(file, spec.MaxFile)
+	if err != nil {
+		e := &examination{}
+		e.say(file, Grave, err)
+		return e
+	}
+	return Examine(file, src, true)
+}
+
+// among is what the files of a directory do to each other.
+func among(dir string, lists []*spec.List) (remarks []remark) {
+	e := &examination{}
+	loaded, _ := spec.LoadDir(dir)
+	for _, l := range loaded {
+		for _, w := range l.Warnings {
+			if p := netconf.ProblemOf(w); cmp.Or(p.File, l.File) != l.File && p.Line == 0 {
+				e.say(p.File, Grave, w)
+			}
+		}
+	}
+	said, all := map[[2]string]bool{}, netconf.Wires(lists)
+	for _, l := range lists {
+		for _, err := range netconf.Overlapping(l, all, said) {
+			e.say(l.File, mild, err)
+		}
+	}
+	return e.Remarks
+}
