@@ -31,11 +31,11 @@ func TestFindingKinds(t *testing.T) {
 		return all
 	}
 	var said []string
-	for _, m := range regexp.MustCompile(`d\.add\("([a-z0-9-]+)"`).FindAllStringSubmatch(read("doctor*.go"), -1) {
+	for _, m := range regexp.MustCompile(`d\.add\("([a-z0-9-]+)"`).FindAllStringSubmatch(read("*.go"), -1) {
 		said = append(said, m[1])
 	}
 	tests := regexp.MustCompile(`(?s)\n// TestConntrack.*`).FindString(read("doctor_test.go"))
-	drills := read("testdata/script/doctor*.txtar") + tests
+	drills := read("../testdata/script/doctor*.txtar") + tests
 	// What these need cannot be made in a throw-away host, or is a rest that has no cause of its own.
 	undrilled := []string{"bridge-changed", "host-interface-changed", "container-interface-changed", "host-state-differs",
 		"container-state-differs", "attachment-broken", "accepts-missing"}

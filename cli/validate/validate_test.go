@@ -16,7 +16,7 @@ import (
 // What the goldens of the plugins take, validate takes in a list, and what they refuse it refuses: without an
 // attachment it knows less, but of what a file says it says the same.
 func TestValidateGoldens(t *testing.T) {
-	files, err := filepath.Glob("../plugin/*/testdata/*.txtar")
+	files, err := filepath.Glob("../../plugin/*/testdata/*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no goldens: %v", err)
 	}
@@ -40,7 +40,7 @@ func TestValidateGoldens(t *testing.T) {
 				said += fmt.Sprintf("  %v\n", r)
 			}
 		}
-		switch name := strings.TrimPrefix(file, "../plugin/"); {
+		switch name := strings.TrimPrefix(file, "../../plugin/"); {
 		case attached || strings.Contains(said, "ipam: has no range"): // the plugin was not to ask its allocator
 		case part["error"] == "" && said != "":
 			t.Errorf("%s: the plugin takes it:\n%s", name, said)
