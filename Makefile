@@ -117,7 +117,7 @@ lint: ## gofmt, go vet, staticcheck and the architecture
 	$(GO) tool staticcheck ./...
 	$(GO) test ./internal/arch
 
-generate: ## docs/clauses.md, docs/graph.svg, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and cli/explain/reference.go anew, from the code
+generate: ## docs/clauses.md, docs/graph.svg, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and cli/explain/reference.json anew, from the code
 	$(GO) test ./internal/docgen -count=1 -update
 	$(GO) test ./graph -count=1 -run Golden -update
 

@@ -4,6 +4,7 @@
 package explain
 
 import (
+	_ "embed" // reference.json
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -123,7 +124,11 @@ func explanations(args []string) (all []explained, err error) {
 			}
 		}
 	}
-	for _, r := range allReferences() {
+	refs, err := allReferences()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range refs {
 		names = append(names, r.Name)
 		rest, of := strings.CutPrefix(strings.ToLower(name), strings.ToLower(r.Name))
 		switch {
@@ -259,14 +264,14 @@ func codes() []codeText {
 	}
 }
 
-func allReferences() (all []Reference) {
-	for _, text := range references() {
-		var r Reference
-		if err := json.Unmarshal([]byte(text), &r); err == nil { // as it was made
-			all = append(all, r)
-		}
-	}
-	return all
+// references is what there is to say of a list and of each plugin, a []Reference in JSON. `make generate` writes it from
+// the comments at the keys.
+//
+//go:embed reference.json
+var references string
+
+func allReferences() (all []Reference, err error) {
+	return all, json.Unmarshal([]byte(references), &all)
 }
 
 func (e explained) print(a *app.App, s term.Style) {
@@ -322,7 +327,8 @@ func completeExplain(_ *cobra.Command, args []string, word string) (names []stri
 	case len(args) > 0:
 		return nil, directive
 	}
-	for _, r := range allReferences() {
+	refs, _ := allReferences()
+	for _, r := range refs {
 		names = append(names, r.Name+"\t"+r.Synopsis)
 		for _, k := range r.Keys {
 			if strings.HasPrefix(word, r.Name+".") {

@@ -30,6 +30,7 @@ func variables() map[string]string {
 	return map[string]string{
 		"cmd/fairlead version":   "set by the linker (make build)",
 		"cmd/cni version":        "set by the linker (make build)",
+		"cli/explain references": "what docgen wrote of the plugins' keys, embedded by the compiler",
 		"cli/scaffold templates": "files of a new plugin, embedded by the compiler",
 	}
 }
