@@ -95,8 +95,8 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 }
 
 // compare asks the plugins of an attachment what differs, and says it, too, in lines. The error is of those that could
-// not look. Where they find nothing, the links are looked at that ADD answered with: CHECK of other plugins says nothing
-// of one that is down.
+// not look. Where they find nothing, the links are looked at that ADD answered with: CHECK of other plugins says
+// nothing of one that is down.
 func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, said []string, rest error) {
 	found, rest := drifts(t.Runtime.Check(a.Interruptible(), t.List, t.Attachment, attach.Continue()))
 	if len(found) == 0 && was != nil {

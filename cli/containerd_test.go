@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// containerd with our directory as its only one: `ctr run --cni`, and a pod by CRI, whose port is published, stopped twice and
-// removed. A list is written out, and as one entry of the plugin chain. Nothing of either is left.
+// containerd with our directory as its only one: `ctr run --cni`, and a pod by CRI, whose port is published, stopped
+// twice and removed. A list is written out, and as one entry of the plugin chain. Nothing of either is left.
 //
 // The script is a host of its own, without cgroups. The image has one file.
 func TestContainerd(t *testing.T) {
@@ -36,10 +36,11 @@ func TestContainerd(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, bin, "host", "--", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh",
-				"-eu", "-c", containerdScript)
+			cmd := exec.CommandContext(ctx, bin, "host", "--", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
+				"sh", "-eu", "-c", containerdScript)
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", "FAIRLEAD="+bin, "D="+dir, "ARCH="+runtime.GOARCH)
+			cmd.Env = append(os.Environ(), "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", "FAIRLEAD="+bin, "D="+dir,
+				"ARCH="+runtime.GOARCH)
 			var stderr bytes.Buffer
 			cmd.Stderr = &stderr
 			in, err := cmd.StdinPipe()
@@ -121,13 +122,15 @@ func field(number byte, parts ...string) string {
 // criClient asks the runtime service of CRI. gRPC is a POST by HTTP/2, with the message after five bytes; its own
 // status is in the trailer.
 func criClient(socket string) func(ctx context.Context, method string, request string) (string, error) {
-	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
+	tr := &http.Transport{Protocols: new(http.Protocols),
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}}
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	return func(ctx context.Context, method string, request string) (string, error) {
 		body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(request))), request...)
-		r, err := http.NewRequestWithContext(ctx, "POST", "http://containerd/runtime.v1.RuntimeService/"+method, bytes.NewReader(body))
+		r, err := http.NewRequestWithContext(ctx, "POST", "http://containerd/runtime.v1.RuntimeService/"+method,
+			bytes.NewReader(body))
 		if err != nil {
 			return "", err
 		}

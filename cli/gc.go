@@ -102,7 +102,8 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 					gone = gone && a.Owner() != b.Owner()
 				}
 				if gone {
-					removed.Removed = append(removed.Removed, attached.Key{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
+					removed.Removed = append(removed.Removed,
+						attached.Key{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
 					otherwise = append(otherwise, b)
 				}
 			}

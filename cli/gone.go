@@ -86,7 +86,8 @@ func collectGone(ctx context.Context, a *app.App, name string) error {
 
 // deleteGone deletes attachments of a network whose namespaces are gone, each by the list that it was attached by, and
 // returns those that it removed.
-func deleteGone(ctx context.Context, a *app.App, n *netconf.Network, gone []attach.Cached) (removed []attached.Key, err error) {
+func deleteGone(ctx context.Context, a *app.App, n *netconf.Network,
+	gone []attach.Cached) (removed []attached.Key, err error) {
 	rt, err := netconf.Runtime(a, n)
 	if err != nil {
 		return nil, err
@@ -99,7 +100,8 @@ func deleteGone(ctx context.Context, a *app.App, n *netconf.Network, gone []atta
 			errs = append(errs, err)
 			continue
 		}
-		removed = append(removed, attached.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns})
+		removed = append(removed, attached.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName,
+			Netns: c.Netns})
 		otherwise = append(otherwise, c)
 	}
 	if !n.Remembered {

@@ -103,7 +103,8 @@ func statusOfAll(a *app.App) error {
 			continue
 		}
 		if s := a.Style(a.Stdout); err != nil {
-			node := &term.Tree{Text: term.Sprintf("%s is %s for new attachments: %s", n.Name, s.Bad("not ready"), term.Lines(err))}
+			node := &term.Tree{Text: term.Sprintf("%s is %s for new attachments: %s", n.Name, s.Bad("not ready"),
+				term.Lines(err))}
 			if r.Hint != "" {
 				node.Add("%s", r.Hint)
 			}

@@ -23,8 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A CallLog is where the calls of plugins are written down: in a file, in the journal, or in both, where journald was not
-// there at all times.
+// A CallLog is where the calls of plugins are written down: in a file, in the journal, or in both, where journald was
+// not there at all times.
 type CallLog struct {
 	File    string // empty: none
 	Journal string // the path of journalctl; empty: the journal is not asked
@@ -66,8 +66,8 @@ func (l CallLog) Read(ctx context.Context, match ...string) (all []calls.Line, e
 	return all, errors.Join(errs...)
 }
 
-// Ask runs journalctl, and has each line told, with its place in the journal. Who is root reads what root wrote: anybody may
-// send entries.
+// Ask runs journalctl, and has each line told, with its place in the journal. Who is root reads what root wrote:
+// anybody may send entries.
 func (l CallLog) Ask(ctx context.Context, args []string, each func(calls.Line, string)) error {
 	args = append([]string{"--output=json", "--all", "--quiet", "--no-pager", "--identifier=" + calls.Identifier}, args...)
 	if os.Geteuid() == 0 {
@@ -163,8 +163,8 @@ func cachedOf(l calls.Line) attach.Cached {
 	return c
 }
 
-// about tells the lines of the container that a name means, among those that are attached and those that the lines are of.
-// Without any, a line to come is judged by itself.
+// about tells the lines of the container that a name means, among those that are attached and those that the lines are
+// of. Without any, a line to come is judged by itself.
 func about(name string, list []attach.Cached, lines []calls.Line) (is func(calls.Line) bool, known bool) {
 	if name == "" {
 		return func(calls.Line) bool { return true }, true

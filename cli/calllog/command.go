@@ -110,7 +110,8 @@ func log(a *app.App, container string, f logFlags) error {
 	return nil
 }
 
-// printCalls prints calls in their order. Those that only set lo up, as containerd has them made for each pod, are counted.
+// printCalls prints calls in their order. Those that only set lo up, as containerd has them made for each pod, are
+// counted.
 func printCalls(a *app.App, list []calls.Line, network string) {
 	s, folded := a.Style(a.Stdout), 0
 	for _, l := range list {
@@ -143,8 +144,8 @@ func CallTree(l calls.Line, s term.Style) *term.Tree {
 	if l.Container != "" {
 		about = attached.ShortOwner(c)
 	}
-	node := &term.Tree{Text: term.Sprintf("%s %s %s %s: %s", s.Dim(l.Time.Local().Format("2006-01-02T15:04:05.000Z07:00")), l.Verb,
-		l.Plugin, s.Bold(about), l.Took())}
+	node := &term.Tree{Text: term.Sprintf("%s %s %s %s: %s", s.Dim(l.Time.Local().Format("2006-01-02T15:04:05.000Z07:00")),
+		l.Verb, l.Plugin, s.Bold(about), l.Took())}
 	if l.Failed() {
 		node.Add("%s", s.Bad("code "+strconv.Itoa(l.Code)+": "+l.Error))
 	}

@@ -51,7 +51,8 @@ their containers run. The containers are found in the results cache, for all net
 			if q == nil && err == nil || attached.IsGone(at) {
 				continue // its addresses are from elsewhere
 			}
-			one := adopted{attached.Key{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: netns}, "kept", ""}
+			one := adopted{attached.Key{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: netns},
+				"kept", ""}
 			switch {
 			case err != nil:
 			case kept[at.Owner()]:

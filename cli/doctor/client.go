@@ -110,7 +110,8 @@ func podmanByCNI() bool {
 	return false
 }
 
-// understood says which of the clients refuse the file of a network. No client reads the built-in network, which has none.
+// understood says which of the clients refuse the file of a network. No client reads the built-in network, which has
+// none.
 func (d *Doctor) understood(l *spec.List, all []client) {
 	if l.File == "" || !netconf.Newer(l) {
 		return

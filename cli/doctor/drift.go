@@ -127,7 +127,8 @@ func (d *Doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 	case inside && w.Kind == "Addr":
 		d.add("container-address-missing", "container", "", who(c, text), "", advice.RemakeCommand(c))
 	case inside && w.Kind == "Route":
-		d.add("container-route-missing", "container", "", who(c, text), "", advice.RouteCommand(c, advice.RouteSaid(w.Resource, c)))
+		d.add("container-route-missing", "container", "", who(c, text), "",
+			advice.RouteCommand(c, advice.RouteSaid(w.Resource, c)))
 	case inside || strings.HasPrefix(w.Resource, "sysctl "):
 		d.add("container-state-differs", "container", "", who(c, text), "", advice.RemakeCommand(c))
 	default:

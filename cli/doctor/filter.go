@@ -35,7 +35,8 @@ func (d *Doctor) OfFilters() {
 	packets, end := d.packets(), time.Now().Add(evaluation)
 	for i, p := range packets {
 		if time.Now().After(end) {
-			d.Blind("the packet filters of others, for %d of %d kinds of packets: no time was left", len(packets)-i, len(packets))
+			d.Blind("the packet filters of others, for %d of %d kinds of packets: no time was left", len(packets)-i,
+				len(packets))
 			break
 		}
 		v, err := packetfilter.Forwarded(d.HostNS, p.Packet, "inet fairlead")

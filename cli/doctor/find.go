@@ -41,12 +41,14 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 			add(fmt.Sprintf("PID %d", n), func(c attach.Cached) bool { return c.Netns != "" && attached.SamePath(ns, c.Netns) })
 		}
 		add(fmt.Sprintf("port %d of the host", n), func(c attach.Cached) bool {
-			return slices.ContainsFunc(attached.Mappings(c.Capabilities), func(m attached.PortMapping) bool { return m.HostPort == n })
+			return slices.ContainsFunc(attached.Mappings(c.Capabilities),
+				func(m attached.PortMapping) bool { return m.HostPort == n })
 		})
 	}
 	if a, err := netip.ParseAddr(arg); err == nil {
 		add("address "+arg, func(c attach.Cached) bool {
-			return slices.ContainsFunc(attached.Describe(c).Addresses, func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
+			return slices.ContainsFunc(attached.Describe(c).Addresses,
+				func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
 		})
 	}
 	if mac, err := net.ParseMAC(arg); err == nil {
@@ -88,7 +90,8 @@ func (d *Doctor) only(arg string, found []candidate) (all []attach.Cached, err e
 	}
 	other := func(f candidate) bool { return f.ContainerID != found[0].ContainerID }
 	if slices.ContainsFunc(found, other) {
-		return nil, app.Fail(app.ExitUsage, "Name one of them as NET/ID. A port of the host may be written with a colon, as :8080.",
+		return nil, app.Fail(app.ExitUsage,
+			"Name one of them as NET/ID. A port of the host may be written with a colon, as :8080.",
 			"%q may mean several containers:\n%s", arg, strings.Join(lines, "\n"))
 	}
 	var loopback []attach.Cached

@@ -136,7 +136,8 @@ func (d *Diagnosis) Settle() {
 		case "network-not-ready":
 			return d.any("state-unwritable") && unwritable(f.What)
 		case "attachment-broken": // what plugin dhcp says of its leases
-			return d.any("state-unwritable") && unwritable(f.What) || strings.HasPrefix(f.What, asksDaemon) && (d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
+			return d.any("state-unwritable") && unwritable(f.What) || strings.HasPrefix(f.What, asksDaemon) &&
+				(d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
 				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " is over") && d.any("dhcp-lease-lost")
 		case "accepts-missing": // the evaluator says which chain
 			return d.any("foreign-filter-drops")

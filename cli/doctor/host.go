@@ -46,8 +46,8 @@ func hasDefaultRoute(c attach.Cached, family uint8) bool {
 	})
 }
 
-// routes reports whether the router of a container's default route is this host. Where the list's IPAM gives another one,
-// what this host knows of the way on is of no account.
+// routes reports whether the router of a container's default route is this host. Where the list's IPAM gives another
+// one, what this host knows of the way on is of no account.
 func (d *Doctor) routes(c attach.Cached, family uint8) bool {
 	addrs, err := d.HostNS.AllAddrs()
 	return hasDefaultRoute(c, family) && slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {

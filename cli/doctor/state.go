@@ -27,7 +27,8 @@ func (d *Doctor) ofState(problems []error) {
 	for _, l := range links {
 		_, owner, text, ok := kernel.ParseTag(l.Alias)
 		if ok && !known[owner] && !strings.Contains(text, "//") { // which is the network's own
-			d.add("cache-missing", OnHost, "", []affected{{Container: text, Details: []string{"has link " + l.Name}, short: text}})
+			d.add("cache-missing", OnHost, "", []affected{{Container: text, Details: []string{"has link " + l.Name},
+				short: text}})
 		}
 	}
 }

@@ -170,7 +170,8 @@ func (r Reference) key(path string) ([]explained, error) {
 	}
 	name := r.Name + "." + path
 	if near, ok := spec.Nearest(path, slices.Compact(names)); ok { // the plugin's name makes two keys no more alike
-		return nil, app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name; did you mean %q?", name, r.Name+"."+near)
+		return nil, app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name; did you mean %q?", name,
+			r.Name+"."+near)
 	}
 	return nil, app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name", name)
 }
@@ -264,8 +265,8 @@ func codes() []codeText {
 	}
 }
 
-// references is what there is to say of a list and of each plugin, a []Reference in JSON. `make generate` writes it from
-// the comments at the keys.
+// references is what there is to say of a list and of each plugin, a []Reference in JSON. `make generate` writes it
+// from the comments at the keys.
 //
 //go:embed reference.json
 var references string

@@ -72,8 +72,8 @@ func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error)
 	if err != nil {
 		return nil, err
 	}
-	p := painter{Doctor: doctor.Doctor{App: a, Ctx: a.Interruptible(), Diagnosis: &doctor.Diagnosis{}}, at: map[string]int{},
-		names: map[string]string{}}
+	p := painter{Doctor: doctor.Doctor{App: a, Ctx: a.Interruptible(), Diagnosis: &doctor.Diagnosis{}},
+		at: map[string]int{}, names: map[string]string{}}
 	if p.HostNS, err = kernel.Open(""); err != nil {
 		return nil, err
 	}
@@ -249,7 +249,8 @@ func (p *painter) addressesOf(l *kernel.Link) (all []string) {
 // attached takes an attachment down.
 func (p *painter) attached(c attach.Cached) {
 	about := attached.Describe(c)
-	e := graph.End{Container: cmp.Or(p.names[c.ContainerID], attached.ShortID(c.ContainerID)), ID: attached.ShortID(c.ContainerID),
+	e := graph.End{Container: cmp.Or(p.names[c.ContainerID], attached.ShortID(c.ContainerID)),
+		ID:    attached.ShortID(c.ContainerID),
 		Whole: c.ContainerID, Alive: about.State, Network: c.Network, Name: c.IfName}
 	i := &inspect.Inspected{}
 	var inner *kernel.Link

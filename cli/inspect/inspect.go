@@ -175,7 +175,8 @@ func inspect(a *app.App, arg string) (err error) {
 	d.Findings = slices.DeleteFunc(d.Findings, func(f *doctor.Diagnosed) bool { return len(f.Containers) == 0 })
 	d.Settle()
 	c := d.Mine[0]
-	doc := &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns, State: attached.Describe(c).State}
+	doc := &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns,
+		State: attached.Describe(c).State}
 	for _, c := range d.Mine {
 		doc.Attachments = append(doc.Attachments, attachmentSeen(d, c, doc))
 	}

@@ -23,7 +23,8 @@ func (doc *inspection) print(a *app.App, c attach.Cached) {
 	if doc.Name != "" {
 		title = doc.Name + ", " + title
 	}
-	root := &term.Tree{Text: term.Sprintf("%s, network namespace %s, %s", s.Bold(title), cmp.Or(doc.Netns, "unknown"), state)}
+	root := &term.Tree{Text: term.Sprintf("%s, network namespace %s, %s", s.Bold(title), cmp.Or(doc.Netns, "unknown"),
+		state)}
 	for _, i := range doc.Attachments {
 		i.print(root, s)
 	}

@@ -44,7 +44,8 @@ most of them), the file is loaded in small pages, which the answer says and whic
 			for _, file := range args {
 				w, err := warm(file)
 				if err != nil {
-					errs = append(errs, app.Fail(app.ExitFailure, "Name programs that are there and can be read, such as "+netconf.AdminDir+"/bridge.",
+					errs = append(errs, app.Fail(app.ExitFailure,
+						"Name programs that are there and can be read, such as "+netconf.AdminDir+"/bridge.",
 						"%w", err))
 					continue
 				}

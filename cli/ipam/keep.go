@@ -128,8 +128,8 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 		}
 		for _, l := range b.Leases {
 			if p.Contains(l.Address) {
-				return app.Fail(app.ExitUsage, "It keeps its address until it gives it back. "+hint, "%s is in use by %s", l.Address,
-					strings.TrimSpace(l.ContainerID+" "+l.IfName))
+				return app.Fail(app.ExitUsage, "It keeps its address until it gives it back. "+hint, "%s is in use by %s",
+					l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName))
 			}
 		}
 	}
@@ -220,8 +220,8 @@ func release(ctx context.Context, p netconf.Pool, b *ipam.Book, prefix netip.Pre
 	}
 	for _, r := range b.Reserved {
 		if r.Prefix.Contains(prefix.Addr()) {
-			return done, app.Fail(app.ExitNotFound, "Release that, and reserve the rest of it anew.", "%s is reserved as one of %s",
-				done.Address, r.Prefix)
+			return done, app.Fail(app.ExitNotFound, "Release that, and reserve the rest of it anew.",
+				"%s is reserved as one of %s", done.Address, r.Prefix)
 		}
 	}
 	return done, app.Fail(app.ExitNotFound, "`fairlead ipam ls "+p.Network+"` lists what is.",

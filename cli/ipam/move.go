@@ -155,7 +155,8 @@ func readBook(ctx context.Context, a *app.App, p netconf.Pool, from string, forc
 		case err != nil:
 			return nil, err
 		case len(b.Problems) > 0:
-			return nil, app.Fail(app.ExitFailure, "Mend or remove it there.", "nothing is imported: %s", strings.Join(b.Problems, "; "))
+			return nil, app.Fail(app.ExitFailure, "Mend or remove it there.", "nothing is imported: %s",
+				strings.Join(b.Problems, "; "))
 		case len(b.Leases)+len(b.Sticky)+len(b.Reserved) == 0:
 			return nil, app.Fail(app.ExitUsage,
 				"Leases of host-local are files that have addresses as names: /var/lib/cni/networks/NETWORK/10.1.0.5.",

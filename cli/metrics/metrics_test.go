@@ -13,7 +13,8 @@ import (
 )
 
 // exposition is a text of Prometheus, read strictly (https://prometheus.io/docs/instrumenting/exposition_formats/): the
-// values by their series. Each metric has HELP and TYPE before it, stands once and in one piece, and no series stands twice.
+// values by their series. Each metric has HELP and TYPE before it, stands once and in one piece, and no series stands
+// twice.
 func exposition(t *testing.T, text string) map[string]float64 {
 	t.Helper()
 	series, done, current, kind := map[string]float64{}, map[string]bool{}, "", ""

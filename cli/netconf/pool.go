@@ -35,8 +35,8 @@ func leftovers(network string) (ipam.Ledger, error) {
 	return nil, errors.New("there is no plugin host-local")
 }
 
-// FindPool finds the network's ledger. A network that nobody defines has one where leases are left of it. Where lax is set,
-// so has one whose configuration is wrong.
+// FindPool finds the network's ledger. A network that nobody defines has one where leases are left of it. Where lax is
+// set, so has one whose configuration is wrong.
 func FindPool(ctx context.Context, a *app.App, name string, lax bool) (Pool, error) {
 	a.Orphans = true
 	n, err := Find(a, name)

@@ -145,8 +145,8 @@ func write(a *app.App, name, file string, w wish) error {
 	lists, _ := spec.LoadDir(netconf.ConfDir())
 	for _, other := range lists {
 		if other.Name == name {
-			return app.Fail(app.ExitUsage, "Choose another name, or remove that file first.", "network %s is there already: %s", name,
-				other.File)
+			return app.Fail(app.ExitUsage, "Choose another name, or remove that file first.", "network %s is there already: %s",
+				name, other.File)
 		}
 	}
 	for _, w := range netconf.Overlaps(l, netconf.Wires(lists), map[[2]string]bool{}) {

@@ -87,8 +87,8 @@ repair leaves these attachments alone, until they are attached anew.`,
 func printHandover(a *app.App, report *repair.Report, dry bool) error {
 	all := []handedOver{}
 	for _, f := range report.Findings {
-		all = append(all, handedOver{attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName, Netns: f.Netns},
-			f.State, f.Repaired, f.Lost, f.Drift, f.NotOurs})
+		all = append(all, handedOver{attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID,
+			IfName: f.Owner.IfName, Netns: f.Netns}, f.State, f.Repaired, f.Lost, f.Drift, f.NotOurs})
 	}
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, struct {

@@ -111,10 +111,12 @@ func findCommand(name string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, exec.ErrDot):
-		return app.Fail(app.ExitNoCommand, "Write ./"+name+" if that one is meant.", "%s: only in the working directory", name)
-	case errors.Is(err, fs.ErrPermission):
-		return app.Fail(app.ExitNotExecutable, "Make it executable, or name the interpreter before it.", "%s: permission denied",
+		return app.Fail(app.ExitNoCommand, "Write ./"+name+" if that one is meant.", "%s: only in the working directory",
 			name)
+	case errors.Is(err, fs.ErrPermission):
+		return app.Fail(app.ExitNotExecutable, "Make it executable, or name the interpreter before it.",
+			"%s: permission denied", name)
 	}
-	return app.Fail(app.ExitNoCommand, "Look for a slip in its name; it is searched in PATH.", "%s: command not found", name)
+	return app.Fail(app.ExitNoCommand, "Look for a slip in its name; it is searched in PATH.", "%s: command not found",
+		name)
 }

@@ -248,8 +248,8 @@ func runOn(
 	}
 	if err := p.start(); err != nil {
 		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
-			return 0, app.Fail(app.ExitNotExecutable, "It is no program for this machine, or names an interpreter that is not there.",
-				"%w", err)
+			return 0, app.Fail(app.ExitNotExecutable,
+				"It is no program for this machine, or names an interpreter that is not there.", "%w", err)
 		}
 		return 0, err
 	}

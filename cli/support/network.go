@@ -85,9 +85,10 @@ func ofNamespace(path string, write func(*kernel.NS, io.Writer) error) ([]byte, 
 
 // network adds the links and all that goes with them of a namespace.
 func (c *collector) network(top, whose, path string) {
-	c.part(top+"/network.txt", "links, addresses, routes, rules, neighbours and sysctls of "+whose, func() ([]byte, error) {
-		return ofNamespace(path, networkText)
-	})
+	c.part(top+"/network.txt", "links, addresses, routes, rules, neighbours and sysctls of "+whose,
+		func() ([]byte, error) {
+			return ofNamespace(path, networkText)
+		})
 	c.part(top+"/listeners.txt", "who listens in "+whose, func() ([]byte, error) {
 		return ofNamespace(path, func(ns *kernel.NS, w io.Writer) error {
 			_, err := fmt.Fprintln(w, strings.Join(inspect.Listening(ns, c.holder), "\n"))

@@ -95,7 +95,8 @@ func (c *collector) all() {
 	}
 }
 
-// command adds what a command of this program says, in a process of its own: whatever becomes of it, the bundle is made.
+// command adds what a command of this program says, in a process of its own: whatever becomes of it, the bundle is
+// made.
 func (c *collector) command(name, about string, args ...string) {
 	c.part(name, about, func() ([]byte, error) {
 		ctx, cancel := context.WithTimeout(c.ctx, partTime)

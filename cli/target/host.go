@@ -59,7 +59,8 @@ func (t *Target) taken(host *kernel.NS) (warnings []string) {
 				return o.HostPort == m.HostPort && o.Protocol == m.Protocol &&
 					(o.HostIP == m.HostIP || everywhere(m) || everywhere(o))
 			}
-			if c.ContainerID != t.ContainerID && !attached.IsGone(c) && slices.ContainsFunc(attached.Mappings(c.Capabilities), same) {
+			if c.ContainerID != t.ContainerID && !attached.IsGone(c) &&
+				slices.ContainsFunc(attached.Mappings(c.Capabilities), same) {
 				warnings = append(warnings,
 					fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort, c.Owner()))
 			}

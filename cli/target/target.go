@@ -91,8 +91,8 @@ func New(a *app.App, f Flags, args []string) (*Target, error) {
 		d := json.NewDecoder(strings.NewReader(s))
 		d.UseNumber() // they go to plugins as they came
 		if err := d.Decode(&t.Capabilities); err != nil {
-			return nil, app.Fail(app.ExitUsage, app.HintEnvironment, "CAP_ARGS: want a JSON object, such as {\"ips\": [\"10.1.0.5\"]}: %w",
-				err)
+			return nil, app.Fail(app.ExitUsage, app.HintEnvironment,
+				"CAP_ARGS: want a JSON object, such as {\"ips\": [\"10.1.0.5\"]}: %w", err)
 		}
 	}
 	return t, nil
@@ -157,7 +157,8 @@ func (t *Target) Document() attached.Key {
 }
 
 // FindRuntime finds a network, by find, and what runs its plugins.
-func FindRuntime(a *app.App, find func(*app.App, string) (*netconf.Network, error), arg string) (*netconf.Network, *attach.Runtime, error) {
+func FindRuntime(a *app.App, find func(*app.App, string) (*netconf.Network, error),
+	arg string) (*netconf.Network, *attach.Runtime, error) {
 	n, err := find(a, arg)
 	if err != nil {
 		return nil, nil, err

@@ -180,7 +180,8 @@ func (t *tracing) question(d *doctor.Doctor, args []string) (q trace.Question, e
 		return q, err
 	}
 	if attached.IsGone(found[0]) || found[0].Netns == "" {
-		return q, app.Fail(app.ExitNotFound, "", "the network namespace of container %s is gone", attached.ShortOwner(found[0]))
+		return q, app.Fail(app.ExitNotFound, "", "the network namespace of container %s is gone",
+			attached.ShortOwner(found[0]))
 	}
 	if !q.Dst.IsValid() {
 		return q, app.Usage("%q: want an address before the port, for a packet of a container", args[at+1])
@@ -256,7 +257,8 @@ func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
 	}
 	for _, c := range to {
 		same := func(o attach.Cached) bool { return o.Network == c.Network && attached.SamePath(o.Netns, from[0].Netns) }
-		if attached.IsGone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork || !slices.ContainsFunc(d.All, same) {
+		if attached.IsGone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork ||
+			!slices.ContainsFunc(d.All, same) {
 			continue
 		}
 		for _, ip := range c.Result.IPs {
@@ -269,7 +271,8 @@ func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
 			}
 		}
 	}
-	return "", app.Fail(app.ExitNotFound, "Name an address.", "container %s has no address of a network of %s", name, sender)
+	return "", app.Fail(app.ExitNotFound, "Name an address.", "container %s has no address of a network of %s", name,
+		sender)
 }
 
 // A packetTarget is where a packet goes.

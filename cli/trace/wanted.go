@@ -22,7 +22,10 @@ func (w wantedOf) Masquerades(src, dst netip.Addr) bool {
 		if attached.IsGone(c) || c.Result == nil || dst.IsMulticast() {
 			return false
 		}
-		at := slices.IndexFunc(c.Result.IPs, func(ip spec.IP) bool { return attached.OwnAddress(c, ip) && ip.Address.Addr() == src })
+		at := slices.IndexFunc(c.Result.IPs, func(ip spec.IP) bool {
+			return attached.OwnAddress(c, ip) &&
+				ip.Address.Addr() == src
+		})
 		l := c.AttachedBy(nil)
 		if at < 0 || l == nil {
 			return false
