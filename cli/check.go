@@ -163,7 +163,8 @@ func drift(err error) (found []string, ok bool) {
 	}
 	for line := range strings.Lines(doc.Msg) {
 		for _, part := range strings.Split(strings.TrimSpace(line), "; ") {
-			if len(found) == 0 || strings.Contains(part, ": ") { // else it goes on with what is wrong with the same thing
+			// else it goes on with what is wrong with the same thing
+			if len(found) == 0 || strings.Contains(part, ": ") {
 				found = append(found, part)
 			} else {
 				found[len(found)-1] += "; " + part
@@ -192,7 +193,8 @@ func drifts(err error) (found []drifted, rest error) {
 	again := func(line string) bool {
 		_, what, _ := strings.Cut(line, ": ")
 		names := func(before string) bool { return strings.Contains(before, what) }
-		return slices.Contains(said, line) || strings.HasSuffix(what, " does not exist") && slices.ContainsFunc(said, names)
+		return slices.Contains(said, line) || strings.HasSuffix(what, " does not exist") &&
+			slices.ContainsFunc(said, names)
 	}
 	var errs []error
 	for _, err := range all {

@@ -126,7 +126,8 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 	c.Flags().BoolVar(&f.gone, "gone", false, "remove only what is proven gone; without NET in all networks")
 	c.Flags().BoolVar(&f.all, "all", false,
 		"no attachment is valid: remove all of the network; what may be alive only with --force")
-	c.Flags().BoolVar(&f.force, "force", false, "also remove what may be alive, and accept a --valid that is not attached")
+	c.Flags().BoolVar(&f.force, "force", false,
+		"also remove what may be alive, and accept a --valid that is not attached")
 	return c
 }
 
@@ -140,7 +141,8 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 		known = append(known, name)
 		kept := slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName})
 		if state := attached.Describe(c).State; state != attached.Gone && !kept {
-			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "nobody knows which namespace"), state))
+			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "nobody knows which namespace"),
+				state))
 		}
 	}
 	for _, k := range keep {
@@ -159,7 +161,8 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 			"not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	if len(living) > 0 {
-		return app.Fail(app.ExitUsage, "Name it as valid too, or remove it with --force; --gone removes only what is gone.",
+		return app.Fail(app.ExitUsage,
+			"Name it as valid too, or remove it with --force; --gone removes only what is gone.",
 			"not among the valid ones, and not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	return nil

@@ -95,8 +95,8 @@ func printListed(a *app.App, list []attached.Attachment) {
 		for _, p := range l.Addresses {
 			addrs = append(addrs, p.String())
 		}
-		t = append(t, []any{l.Network, attached.ShortID(l.ContainerID), l.Name, l.IfName, strings.Join(addrs, " "), l.Netns,
-			state})
+		t = append(t, []any{l.Network, attached.ShortID(l.ContainerID), l.Name, l.IfName, strings.Join(addrs, " "),
+			l.Netns, state})
 	}
 	if !slices.ContainsFunc(list, func(l attached.Attachment) bool { return l.Name != "" }) {
 		for i, row := range t {

@@ -34,7 +34,8 @@ func progress(a *app.App, c *cobra.Command) (end func()) {
 			case <-done:
 				return
 			case <-wait.C:
-				a.Note("%s is still at work, since %v", strings.Join(name[1:], " "), time.Since(start).Round(time.Second))
+				a.Note("%s is still at work, since %v", strings.Join(name[1:], " "),
+					time.Since(start).Round(time.Second))
 				wait.Reset(nextWords)
 			}
 		}

@@ -20,7 +20,8 @@ func GivesBack(holder string, attached []attach.Cached) string {
 	network, rest, known := strings.Cut(holder, "/")
 	id, ifName, _ := strings.Cut(rest, "/")
 	for _, c := range attached {
-		if known && c.ContainerID == id && cmp.Or(network, c.Network) == c.Network && cmp.Or(ifName, c.IfName) == c.IfName {
+		if known && c.ContainerID == id && cmp.Or(network, c.Network) == c.Network &&
+			cmp.Or(ifName, c.IfName) == c.IfName {
 			return letGo(c)
 		}
 	}

@@ -205,7 +205,8 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 		}
 		hopeless := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
 			return slices.ContainsFunc(f.Wrong, func(w sdk.Wrong) bool {
-				return w.Mends && slices.ContainsFunc(w.What, func(what string) bool { return line == w.Resource+": "+what })
+				return w.Mends && slices.ContainsFunc(w.What,
+					func(what string) bool { return line == w.Resource+": "+what })
 			})
 		})
 		switch {

@@ -37,8 +37,8 @@ const (
 )
 
 func Describe(c attach.Cached) Attachment {
-	l := Attachment{Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, Name(c), Alive,
-		[]netip.Prefix{}}
+	l := Attachment{Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, Name(c),
+		Alive, []netip.Prefix{}}
 	switch {
 	case c.Netns == "":
 		l.State = Unknown

@@ -144,8 +144,8 @@ func CallTree(l calls.Line, s term.Style) *term.Tree {
 	if l.Container != "" {
 		about = attached.ShortOwner(c)
 	}
-	node := &term.Tree{Text: term.Sprintf("%s %s %s %s: %s", s.Dim(l.Time.Local().Format("2006-01-02T15:04:05.000Z07:00")),
-		l.Verb, l.Plugin, s.Bold(about), l.Took())}
+	node := &term.Tree{Text: term.Sprintf("%s %s %s %s: %s",
+		s.Dim(l.Time.Local().Format("2006-01-02T15:04:05.000Z07:00")), l.Verb, l.Plugin, s.Bold(about), l.Took())}
 	if l.Failed() {
 		node.Add("%s", s.Bad("code "+strconv.Itoa(l.Code)+": "+l.Error))
 	}

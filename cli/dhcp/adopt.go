@@ -51,8 +51,8 @@ their containers run. The containers are found in the results cache, for all net
 			if q == nil && err == nil || attached.IsGone(at) {
 				continue // its addresses are from elsewhere
 			}
-			one := adopted{attached.Key{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName, Netns: netns},
-				"kept", ""}
+			one := adopted{attached.Key{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName,
+				Netns: netns}, "kept", ""}
 			switch {
 			case err != nil:
 			case kept[at.Owner()]:
@@ -129,8 +129,9 @@ func adoption(r *attach.Runtime, at *attach.Cached) (q *rpc.Question, netns stri
 		for _, kv := range args {
 			pairs = append(pairs, kv[0]+"="+kv[1])
 		}
-		return &rpc.Question{Verb: daemon.Adopt, Args: rpc.Args{ContainerID: at.ContainerID, Netns: netns, IfName: at.IfName,
-			Args: strings.Join(pairs, ";"), StdinData: told[i].Stdin}}, netns, nil
+		return &rpc.Question{Verb: daemon.Adopt,
+			Args: rpc.Args{ContainerID: at.ContainerID, Netns: netns, IfName: at.IfName,
+				Args: strings.Join(pairs, ";"), StdinData: told[i].Stdin}}, netns, nil
 	}
 	return nil, netns, nil
 }

@@ -54,7 +54,8 @@ func askDaemonWithin(ctx context.Context, limit time.Duration, socket string, q 
 	var answered rpc.Error
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
-		return nil, app.Fail(app.ExitFailure, "Start it: systemctl enable --now cni-dhcp.socket, or fairlead dhcp daemon.",
+		return nil, app.Fail(app.ExitFailure,
+			"Start it: systemctl enable --now cni-dhcp.socket, or fairlead dhcp daemon.",
 			"no DHCP daemon listens: %w", err)
 	case errors.As(err, &answered) && answered.Unknown():
 		return nil, app.Fail(app.ExitFailure, "It gives leases to plugins, and tells nobody of them.",
@@ -119,8 +120,8 @@ type Leased struct {
 }
 
 func leasedOf(e daemon.Entry) Leased {
-	l := Leased{Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName, Protocol: e.Protocol,
-		State: e.State, Reason: e.Reason,
+	l := Leased{Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName,
+		Protocol: e.Protocol, State: e.State, Reason: e.Reason,
 		Addresses: []string{}, Nameservers: e.Lease.DNS.Nameservers, MTU: e.Lease.MTU,
 		MAC: e.Lease.MAC, Netns: e.Netns, Since: e.Lease.Asked, File: e.File}
 	for _, p := range e.Lease.Prefixes() {
@@ -223,7 +224,8 @@ A network with an ipam.daemonSocketPath has another daemon; name that network to
 			if l.Ends != nil {
 				ends = "in " + max(time.Until(*l.Ends), 0).Round(time.Second).String()
 			}
-			t = append(t, []any{l.Network, l.ContainerID, l.IfName, l.Protocol, l.What(), l.Server, state, ends, l.Reason})
+			t = append(t, []any{l.Network, l.ContainerID, l.IfName, l.Protocol, l.What(), l.Server, state, ends,
+				l.Reason})
 		}
 		t.Print(a.Stdout, s)
 		return nil

@@ -57,7 +57,8 @@ func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 		case l.State == "lost":
 			d.add("dhcp-lease-lost", "network "+network, "", hit, "NET", network)
 		case l.State == "rebinding":
-			d.add("dhcp-server-silent", "network "+network, "the DHCP server "+l.Server+" does not answer", hit, "NET", network)
+			d.add("dhcp-server-silent", "network "+network, "the DHCP server "+l.Server+" does not answer", hit, "NET",
+				network)
 		}
 	}
 }

@@ -82,7 +82,8 @@ will be without network, and 1 if doctor found no fault and could not see someth
 		},
 		ValidArgsFunction: attached.CompleteContainers,
 	}
-	c.Flags().BoolVar(&d.probe, "probe", false, "send packets from inside all containers, not only those that are named")
+	c.Flags().BoolVar(&d.probe, "probe", false,
+		"send packets from inside all containers, not only those that are named")
 	c.Flags().StringVar(&d.to, "to", "", "try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside")
 	return c
 }

@@ -161,7 +161,8 @@ func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 func allowing(v packetfilter.Verdict, link string) string {
 	out := accepting(v, link)
 	for _, to := range [][2]string{
-		{" -i " + link + " ", " -o " + link + " "}, {" in on ", " out on "}, {" iifname ", " oifname "}, {"--permanent ", ""},
+		{" -i " + link + " ", " -o " + link + " "}, {" in on ", " out on "},
+		{" iifname ", " oifname "}, {"--permanent ", ""},
 	} {
 		if strings.Contains(out, to[0]) {
 			return out + " && " + strings.Replace(out, to[0], to[1], 1)

@@ -38,7 +38,9 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 	if n, err := strconv.Atoi(number); err == nil && n > 0 {
 		ns := fmt.Sprintf("/proc/%d/ns/net", n)
 		if _, err := os.Stat(ns); err == nil && !port {
-			add(fmt.Sprintf("PID %d", n), func(c attach.Cached) bool { return c.Netns != "" && attached.SamePath(ns, c.Netns) })
+			add(fmt.Sprintf("PID %d", n), func(c attach.Cached) bool {
+				return c.Netns != "" && attached.SamePath(ns, c.Netns)
+			})
 		}
 		add(fmt.Sprintf("port %d of the host", n), func(c attach.Cached) bool {
 			return slices.ContainsFunc(attached.Mappings(c.Capabilities),

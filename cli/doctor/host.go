@@ -176,8 +176,8 @@ func (d *Doctor) neighbours(proc string) {
 		_, rows, _ := strings.Cut(string(stat), "\n")
 		if f := strings.Fields(rows); err == nil && err2 == nil && len(f) > 0 {
 			if n, err := strconv.ParseInt(f[0], 16, 64); err == nil && most > 0 && int(n) >= most {
-				d.add("neighbour-table-full", OnHost, strconv.Itoa(int(n))+" of "+strconv.Itoa(most)+" neighbours of "+t[0], nil,
-					"FAMILY", t[0], "MORE", strconv.Itoa(4*most))
+				d.add("neighbour-table-full", OnHost, strconv.Itoa(int(n))+" of "+strconv.Itoa(most)+" neighbours of "+
+					t[0], nil, "FAMILY", t[0], "MORE", strconv.Itoa(4*most))
 			}
 		}
 	}

@@ -60,8 +60,8 @@ func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 			return
 		}
 	}
-	d.add("mtu-too-large", "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU, mtu),
-		who(c), "", advice.RemakeCommand(c))
+	d.add("mtu-too-large", "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
+		mtu), who(c), "", advice.RemakeCommand(c))
 }
 
 const duplicate = "somebody else on the segment has the container's address"

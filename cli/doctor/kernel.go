@@ -96,8 +96,8 @@ func (d *Doctor) unfiltered(key string, mine []attach.Cached) {
 		return // which is said of the packet filter
 	}
 	const chain = "KUBE-SERVICES"
-	there, err := nft.HasChain(&kernel.NFTTable{Family: kernel.NFProto(strings.HasSuffix(key, "ip6tables")), Name: "nat"},
-		chain)
+	there, err := nft.HasChain(&kernel.NFTTable{Family: kernel.NFProto(strings.HasSuffix(key, "ip6tables")),
+		Name: "nat"}, chain)
 	if !there {
 		t := d.HostNS.IPTables(kernel.IPTLegacy, strings.HasSuffix(key, "ip6tables"), "nat")
 		legacy, err2 := t.HasChain(chain)

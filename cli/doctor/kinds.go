@@ -87,7 +87,8 @@ func hostKinds() []findingKind {
 		{"clock-behind", OnHost, true, "the clock of the host was set back",
 			"A valid certificate may seem not to be valid yet, so that TLS fails in containers. The ages that are " +
 				"printed are wrong.", "timedatectl set-ntp true"},
-		{"published-port-diverted", OnHost, false, "another program's packet filter takes the packets for a published port",
+		{"published-port-diverted", OnHost, false,
+			"another program's packet filter takes the packets for a published port",
 			"A rule of Docker, podman, a Kubernetes Service or the administrator comes before Fairlead's. It sends " +
 				"the packets elsewhere or drops them, so the container gets none.",
 			"(depends on whose the rule is)"},
@@ -173,7 +174,8 @@ func networkKinds() []findingKind {
 		{"subnet-overlap", onNetwork, false, "a network overlaps with another one, or with a route of the host",
 			"The host reaches only one of the two, or both allocate the same address.",
 			"give the network another subnet, in the file that `fairlead net ls` names"},
-		{"subnet-inside-route", onNetwork, true, "a network's subnet is part of a larger one that the host has a route to",
+		{"subnet-inside-route", onNetwork, true,
+			"a network's subnet is part of a larger one that the host has a route to",
 			"Packets for this part go to the containers. If the larger network, for example of a VPN, also uses it, " +
 				"host and containers do not reach it there.",
 			"give the network another subnet, in the file that `fairlead net ls` names"},

@@ -174,8 +174,9 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 		}
 	}
 	if left > 0 && !exhausted { // the others go with their attachments
-		d.add("leases-of-the-dead", "network "+n.Name, fmt.Sprintf("%d of %d leases are of containers that are gone", left,
-			len(b.Leases)), nil, fill...)
+		d.add("leases-of-the-dead", "network "+n.Name,
+			fmt.Sprintf("%d of %d leases are of containers that are gone", left,
+				len(b.Leases)), nil, fill...)
 	}
 	return exhausted
 }

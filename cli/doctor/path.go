@@ -131,8 +131,8 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	case h.Place == "host" && h.Verdict != nil:
 		_, link := d.wayIn(c)
 		where, rule := decider(*h.Verdict)
-		d.add("foreign-filter-drops", where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict), link,
-			rule), who(c, h.Hook+", "+answer.Packet), mend...)
+		d.add("foreign-filter-drops", where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict),
+			link, rule), who(c, h.Hook+", "+answer.Packet), mend...)
 	case h.Place == "host":
 		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), mend...)
 	default:

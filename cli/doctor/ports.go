@@ -75,7 +75,8 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 		d.Blind("whether another program takes what comes to published ports: %v", err)
 		return
 	}
-	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped || owner(v) == "the reference plugins" {
+	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped ||
+		owner(v) == "the reference plugins" {
 		return // these publish so for the containers that they attach
 	}
 	where, rule := decider(v)

@@ -35,8 +35,8 @@ func (d *Doctor) byResult(c attach.Cached) {
 		case !l.Up:
 			d.add("host-interface-down", OnHost, "", who(c, i.Name), "", "ip link set dev "+i.Name+" up")
 		case !isBridge && bridge != "" && l.Kind == "veth" && l.Master == 0:
-			d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge, who(c, i.Name),
-				"", "ip link set dev "+i.Name+" master "+bridge)
+			d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge,
+				who(c, i.Name), "", "ip link set dev "+i.Name+" master "+bridge)
 		}
 		if isBridge {
 			bridge = i.Name

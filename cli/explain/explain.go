@@ -235,8 +235,9 @@ func explainedCodes(args []string) (all []explained, err error) {
 	case len(all) > 0:
 		return all, nil
 	case number >= 100:
-		return []explained{{Name: "code " + args[0], Text: "a plugin's own: the specification leaves the codes from 100 on " +
-			"to plugins, and those of fairlead use none but 999"}}, nil
+		return []explained{{Name: "code " + args[0],
+			Text: "a plugin's own: the specification leaves the codes from 100 on " +
+				"to plugins, and those of fairlead use none but 999"}}, nil
 	}
 	return nil, app.Fail(app.ExitNotFound, "`fairlead explain code` lists the codes.",
 		"code %d: neither the specification nor fairlead has it", number)

@@ -300,9 +300,10 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	ctx, cancel := context.WithTimeout(d.Ctx, app.Patience)
 	defer cancel()
-	kept, err := dhcp.Leases(ctx, cmp.Or(dhcp.ConfiguredSocket(c.Network), rpc.DefaultSocket), func(l dhcp.Leased) bool {
-		return l.Network == c.Network && l.ContainerID == c.ContainerID && l.IfName == c.IfName
-	})
+	kept, err := dhcp.Leases(ctx, cmp.Or(dhcp.ConfiguredSocket(c.Network), rpc.DefaultSocket),
+		func(l dhcp.Leased) bool {
+			return l.Network == c.Network && l.ContainerID == c.ContainerID && l.IfName == c.IfName
+		})
 	if err != nil {
 		d.Blind("the leases of %s: %v", attached.ShortOwner(c), err)
 	}

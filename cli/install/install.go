@@ -195,15 +195,17 @@ func uninstallable(err error) error {
 	switch {
 	case errors.As(err, &unsafe):
 		return app.Fail(app.ExitFailure,
-			"Runtimes execute plugins as root. Make it root's and writable for root alone (chown root, chmod go-w), "+elsewhere,
+			"Runtimes execute plugins as root. Make it root's and writable for root alone (chown root, chmod go-w), "+
+				elsewhere,
 			"%w", err)
 	case errors.Is(err, install.ErrNothingKept):
 		return app.Fail(app.ExitFailure, "`fairlead install --uninstall` removes Fairlead's plugins.", "%w", err)
 	case errors.Is(err, fs.ErrNotExist):
 		return app.Fail(app.ExitFailure, "Nothing is installed there; --dir names another directory.", "%w", err)
 	case errors.Is(err, syscall.EROFS):
-		return app.Fail(app.ExitFailure, where+" is on a read-only file system: mount it writable (mount -o remount,rw), "+
-			elsewhere, "%w", err)
+		return app.Fail(app.ExitFailure,
+			where+" is on a read-only file system: mount it writable (mount -o remount,rw), "+
+				elsewhere, "%w", err)
 	case errors.Is(err, syscall.EWOULDBLOCK):
 		return app.Fail(app.ExitTryAgain, "Another install is at work there: try again in a moment.", "%w", err)
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0:

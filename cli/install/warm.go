@@ -51,7 +51,8 @@ most of them), the file is loaded in small pages, which the answer says and whic
 				}
 				doc.Files = append(doc.Files, w)
 				if !a.JSON() {
-					a.Print("%s: %d of %d KiB in huge pages%s\n", w.File, w.Huge>>10, w.Bytes>>10, app.Prefixed("; ", w.Note))
+					a.Print("%s: %d of %d KiB in huge pages%s\n", w.File, w.Huge>>10, w.Bytes>>10,
+						app.Prefixed("; ", w.Note))
 				}
 			}
 			if a.JSON() {

@@ -69,8 +69,8 @@ func LeaseAddress(network string, l ipam.Lease) Address {
 
 // Reclaimed says of a lease who had it and why it is no more.
 func (d Address) Reclaimed() string {
-	return fmt.Sprintf("%s of %s, which %s had: %s", d.Address, d.Network, strings.TrimSpace(d.ContainerID+" "+d.IfName),
-		d.Note)
+	return fmt.Sprintf("%s of %s, which %s had: %s", d.Address, d.Network,
+		strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
 }
 
 // listing is a book as a list of addresses.
@@ -88,8 +88,8 @@ func listing(network string, b *ipam.Book) []Address {
 	}
 	for _, k := range b.Sticky {
 		if _, free := keys[k.Address]; free && k.Until.After(time.Now()) {
-			all = append(all, Address{Network: network, Address: k.Address.String(), State: held, IfName: k.IfName, Key: k.Key,
-				Until: &k.Until})
+			all = append(all, Address{Network: network, Address: k.Address.String(), State: held, IfName: k.IfName,
+				Key: k.Key, Until: &k.Until})
 		}
 	}
 	kept := slices.Clone(b.Reserved)
@@ -98,7 +98,8 @@ func listing(network string, b *ipam.Book) []Address {
 	}
 	slices.SortStableFunc(kept, func(a, b ipam.Reservation) int { return a.Prefix.Compare(b.Prefix) })
 	for _, r := range kept {
-		all = append(all, Address{Network: network, Address: prefixText(r.Prefix), State: reserved, Key: r.For, Note: r.Note})
+		all = append(all, Address{Network: network, Address: prefixText(r.Prefix), State: reserved, Key: r.For,
+			Note: r.Note})
 	}
 	return all
 }
@@ -212,8 +213,8 @@ time ago: these are allocated last.`,
 					continue
 				}
 				for _, u := range b.Uses {
-					all = append(all, rangeUse{p.Network, u.Range, u.Size.String(), u.Used.String(), u.Available.String(),
-						u.Held.String(), u.Resting.String(), u.Reserved.String()})
+					all = append(all, rangeUse{p.Network, u.Range, u.Size.String(), u.Used.String(),
+						u.Available.String(), u.Held.String(), u.Resting.String(), u.Reserved.String()})
 				}
 			}
 			if len(problems) > 0 {

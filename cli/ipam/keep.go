@@ -62,7 +62,8 @@ ranges, or is reserved for another key; and all addresses of a range.`,
 				Reserved []ipam.Reservation `json:"reserved"`
 			}{p.Network, []ipam.Reservation{}}
 			for _, prefix := range prefixes {
-				r := ipam.Reservation{Prefix: prefix, For: key, Note: note, Since: time.Now().UTC().Truncate(time.Second)}
+				r := ipam.Reservation{Prefix: prefix, For: key, Note: note,
+					Since: time.Now().UTC().Truncate(time.Second)}
 				if !c.Flags().Changed("note") {
 					r.Note = noteOf(b, prefix)
 				}
@@ -115,8 +116,8 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 			for _, set := range b.Sets {
 				ranges = append(ranges, set.String())
 			}
-			return app.Fail(app.ExitUsage, hint, "%s is of none of the ranges of network %s: %s", prefixText(p), network,
-				strings.Join(ranges, ", "))
+			return app.Fail(app.ExitUsage, hint, "%s is of none of the ranges of network %s: %s", prefixText(p),
+				network, strings.Join(ranges, ", "))
 		}
 		if err != nil {
 			return app.Fail(app.ExitUsage, hint, "%w", err)
@@ -128,8 +129,8 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 		}
 		for _, l := range b.Leases {
 			if p.Contains(l.Address) {
-				return app.Fail(app.ExitUsage, "It keeps its address until it gives it back. "+hint, "%s is in use by %s",
-					l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName))
+				return app.Fail(app.ExitUsage, "It keeps its address until it gives it back. "+hint,
+					"%s is in use by %s", l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName))
 			}
 		}
 	}

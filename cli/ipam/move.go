@@ -190,7 +190,8 @@ func readBook(ctx context.Context, a *app.App, p netconf.Pool, from string, forc
 		return nil, err
 	}
 	if want := subnets(here); doc.Subnets != nil && len(want) > 0 && !slices.Equal(doc.Subnets, want) {
-		return nil, app.Fail(app.ExitUsage, "--force imports what there is room for in the ranges, and outside of them.",
+		return nil, app.Fail(app.ExitUsage,
+			"--force imports what there is room for in the ranges, and outside of them.",
 			"nothing is imported: subnets: %v: the network %s has %v here", doc.Subnets, p.Network, want)
 	}
 	return doc.Book, nil
@@ -228,7 +229,8 @@ func each[T any](path string, list []json.RawMessage, into *[]T) error {
 		d := json.NewDecoder(bytes.NewReader(raw))
 		d.DisallowUnknownFields()
 		if err := d.Decode(&item); err != nil {
-			errs = append(errs, fmt.Errorf("%s[%d]: %.200s: %w", path, i, bytes.Join(bytes.Fields(raw), []byte(" ")), err))
+			errs = append(errs, fmt.Errorf("%s[%d]: %.200s: %w", path, i, bytes.Join(bytes.Fields(raw), []byte(" ")),
+				err))
 		}
 		*into = append(*into, item)
 	}

@@ -74,7 +74,8 @@ func LookUp(network string, addr netip.Addr, b *ipam.Book) (found []Address) {
 	for _, set := range b.Sets {
 		if r, ok := set.Find(addr); ok {
 			if in = r.String(); addr == r.Gateway {
-				return []Address{{Network: network, Address: addr.String(), State: reserved, Note: "the gateway", Range: in}}
+				return []Address{{Network: network, Address: addr.String(), State: reserved, Note: "the gateway",
+					Range: in}}
 			}
 		}
 	}

@@ -90,8 +90,8 @@ func collectPools(ctx context.Context, a *app.App, m *samples, attachments bySta
 // collectDrift counts the attachments that are not as they should be, of those that are looked at.
 func collectDrift(ctx context.Context, a *app.App, m *samples) {
 	defer a.LogLater()()
-	r := repair.Repairer{Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
-		Now: netconf.Configured, DryRun: true}
+	r := repair.Repairer{Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(),
+		Foreign: netconf.Foreign(), Now: netconf.Configured, DryRun: true}
 	report, err := r.Run(ctx)
 	if err != nil {
 		m.problem("what attachments should have: %v", err)

@@ -22,8 +22,8 @@ func FilterFlags(c *cobra.Command, f *Filter) {
 	c.Flags().StringVar(&f.State, "state", "", "only attachments in this `STATE`: alive, gone or unknown")
 	c.Flags().BoolVar(&f.All, "all", false, "also the attachments of "+attached.LoopbackNetwork)
 	c.RegisterFlagCompletionFunc("container", attached.CompleteContainers)
-	c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{attached.Alive, attached.Gone, attached.Unknown},
-		cobra.ShellCompDirectiveNoFileComp))
+	c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions([]string{attached.Alive, attached.Gone,
+		attached.Unknown}, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // Selected are the attachments of a network, or of all, that pass the filters, and what is wrong with the cache.

@@ -91,7 +91,8 @@ func Find(a *app.App, name string) (*Network, error) {
 func FindOrFile(a *app.App, arg string) (*Network, error) {
 	if !strings.Contains(arg, "/") {
 		n, err := Find(a, arg)
-		if !errors.Is(err, spec.ErrNotFound) || !slices.Contains([]string{".conflist", ".conf", ".json"}, filepath.Ext(arg)) {
+		if !errors.Is(err, spec.ErrNotFound) || !slices.Contains([]string{".conflist", ".conf", ".json"},
+			filepath.Ext(arg)) {
 			return n, err
 		}
 		if _, absent := os.Stat(arg); absent != nil {

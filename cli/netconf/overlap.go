@@ -147,8 +147,8 @@ func Overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems [
 		seen[r.Subnet] = true
 		link, kind, prefix, err := ns.Overlap(mine.Link, r.Subnet)
 		if err == nil && link != "" && !strings.HasPrefix(link, mine.Link+".") { // its VLANs' gateways
-			text := fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet", r.Subnet,
-				kind, prefix, link, kernel.Overlapping)
+			text := fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet",
+				r.Subnet, kind, prefix, link, kernel.Overlapping)
 			if kind == "route" && prefix.Bits() < r.Subnet.Bits() { // the host's route to the containers goes before it
 				text = fmt.Sprintf("subnet %v %s %v by link %s of the host, which does not reach that part of it any more; if "+
 					"somebody has an address there, choose another subnet", r.Subnet, InsideRoute, prefix, link)

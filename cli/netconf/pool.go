@@ -79,7 +79,8 @@ func PoolOf(l *spec.List, lax bool) (Pool, error) {
 		}
 	}
 	if len(others) == 0 {
-		return Pool{}, app.Fail(app.ExitFailure, "Its configuration has no ipam.", "network %s gives no addresses", l.Name)
+		return Pool{}, app.Fail(app.ExitFailure, "Its configuration has no ipam.", "network %s gives no addresses",
+			l.Name)
 	}
 	hint := "These commands are about host-local."
 	if slices.Contains(others, "dhcp") {

@@ -62,7 +62,8 @@ func Command(a *app.App) *cobra.Command {
 					}
 					i.Attached = &n
 				}
-				if n := (&netconf.Network{List: l}); l.File != "" { // what is built in is as it should be, whatever CNI_PATH has
+				// what is built in is as it should be, whatever CNI_PATH has
+				if n := (&netconf.Network{List: l}); l.File != "" {
 					for _, w := range slices.Concat(n.FileWarnings(), validate.Tried(n), netconf.UnspokenVersions(a, n),
 						netconf.Overlaps(l, all, said)) {
 						i.Warnings = append(i.Warnings, netconf.ProblemOf(w))

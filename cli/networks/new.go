@@ -89,7 +89,8 @@ func (w *wish) ask(a *app.App, c *cobra.Command, name string) {
 	}
 	yes := func(text string) bool { return strings.HasPrefix(strings.ToLower(question(text+" (y/n)", "n")), "y") }
 	if !said("bridge", "master") {
-		if link := question("Link of the host to be on by macvlan, or none for a bridge of its own", "none"); link != "none" {
+		if link := question("Link of the host to be on by macvlan, or none for a bridge of its own",
+			"none"); link != "none" {
 			w.master = link
 		} else {
 			w.bridge = question("Name of the bridge", w.link(name))
@@ -145,8 +146,8 @@ func write(a *app.App, name, file string, w wish) error {
 	lists, _ := spec.LoadDir(netconf.ConfDir())
 	for _, other := range lists {
 		if other.Name == name {
-			return app.Fail(app.ExitUsage, "Choose another name, or remove that file first.", "network %s is there already: %s",
-				name, other.File)
+			return app.Fail(app.ExitUsage, "Choose another name, or remove that file first.",
+				"network %s is there already: %s", name, other.File)
 		}
 	}
 	for _, w := range netconf.Overlaps(l, netconf.Wires(lists), map[[2]string]bool{}) {

@@ -51,7 +51,8 @@ func anew(ctx context.Context, a *app.App, o spec.Owner) error {
 		for _, typ := range []string{p.Type, p.IPAMType} {
 			is := func(q sdk.Plugin) bool { return q.Name == typ }
 			if why := theirs(l, typ); why != "" && slices.ContainsFunc(plugin.All(), is) {
-				return fmt.Errorf("%s: put fairlead's in its place first, or have CNI_PATH begin with their directory", why)
+				return fmt.Errorf("%s: put fairlead's in its place first, or have CNI_PATH begin with their directory",
+					why)
 			}
 		}
 	}

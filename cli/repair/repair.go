@@ -138,7 +138,8 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 		Took: report.Took.Nanoseconds()}
 	for _, f := range report.Findings {
 		doc.Attachments = append(doc.Attachments, repaired{
-			attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName, Netns: f.Netns},
+			attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName,
+				Netns: f.Netns},
 			f.State, f.Repaired, f.Drift, f.NotOurs, f.Changed})
 	}
 	if a.JSON() {

@@ -111,8 +111,8 @@ func findCommand(name string) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, exec.ErrDot):
-		return app.Fail(app.ExitNoCommand, "Write ./"+name+" if that one is meant.", "%s: only in the working directory",
-			name)
+		return app.Fail(app.ExitNoCommand, "Write ./"+name+" if that one is meant.",
+			"%s: only in the working directory", name)
 	case errors.Is(err, fs.ErrPermission):
 		return app.Fail(app.ExitNotExecutable, "Make it executable, or name the interpreter before it.",
 			"%s: permission denied", name)

@@ -71,7 +71,8 @@ func (r *record) create() error {
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	}
 	if err == nil { // unlike a rename, a link never replaces
-		err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, r.path(), unix.AT_SYMLINK_FOLLOW)
+		err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, r.path(),
+			unix.AT_SYMLINK_FOLLOW)
 	}
 	if err != nil {
 		f.Close()

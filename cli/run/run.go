@@ -241,7 +241,8 @@ func runOn(
 	if content != nil {
 		p.resolv = filepath.Join(r.files(), "resolv.conf")
 		// Every user that the command becomes shall read it, whatever our umask is.
-		err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644), os.Chmod(p.resolv, 0o644))
+		err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644),
+			os.Chmod(p.resolv, 0o644))
 		if err != nil {
 			return 0, err
 		}

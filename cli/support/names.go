@@ -29,7 +29,8 @@ func (l nameList) add(all ...string) {
 		e := json.NewEncoder(&plain)
 		e.SetEscapeHTML(false)
 		e.Encode(n) // text has no reason to fail
-		for _, form := range []string{n, withoutQuotes(escaped), withoutQuotes(plain.Bytes()), string(term.Printable(n))} {
+		for _, form := range []string{n, withoutQuotes(escaped), withoutQuotes(plain.Bytes()),
+			string(term.Printable(n))} {
 			if form != "" && form != "default" && form != "localhost" && !strings.HasPrefix(form, "kube-") {
 				l[form] = true
 			}

@@ -28,7 +28,8 @@ func (c *collector) system() {
 	c.part("system.txt", "the kernel and the distribution", func() ([]byte, error) {
 		var b bytes.Buffer
 		var errs []error
-		for _, path := range []string{"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg", "/proc/meminfo",
+		for _, path := range []string{"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg",
+			"/proc/meminfo",
 			"/proc/sys/kernel/tainted", "/proc/net/stat/nf_conntrack", "/proc/net/stat/arp_cache", "/proc/net/softnet_stat",
 			"/proc/net/ip_tables_names", "/proc/net/ip6_tables_names", "/proc/self/status"} {
 			text, err := os.ReadFile(path)
@@ -120,13 +121,14 @@ func networkText(ns *kernel.NS, w io.Writer) error {
 		routes, rerr := ns.Routes(kernel.RouteFilter{Family: family})
 		fmt.Fprintf(w, "\nROUTES OF IPV%d\n", map[uint8]int{kernel.IPv4: 4, kernel.IPv6: 6}[family])
 		for _, r := range routes {
-			fmt.Fprintf(w, "%s dev %s table %d type %d proto %d scope %d\n", inspect.RouteText(r), name[r.Link], r.Table, r.Type,
-				r.Protocol, r.Scope)
+			fmt.Fprintf(w, "%s dev %s table %d type %d proto %d scope %d\n", inspect.RouteText(r), name[r.Link],
+				r.Table, r.Type, r.Protocol, r.Scope)
 		}
 		rules, lerr := ns.Rules(family)
 		fmt.Fprintln(w, "\nRULES")
 		for _, r := range rules {
-			fmt.Fprintf(w, "%d: from %s to %s%s%s mark 0x%x/0x%x table %d action %d proto %d\n", r.Priority, anyOr(r.From),
+			fmt.Fprintf(w, "%d: from %s to %s%s%s mark 0x%x/0x%x table %d action %d proto %d\n", r.Priority,
+				anyOr(r.From),
 				anyOr(r.To), flag(r.IIF != "", "iif "+r.IIF), flag(r.OIF != "", "oif "+r.OIF), r.Mark, r.Mask, r.Table,
 				r.Action, r.Protocol)
 		}

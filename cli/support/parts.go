@@ -60,7 +60,8 @@ func (c *collector) all() {
 	for _, err := range problems {
 		c.bundle.Add(support.Part{Name: "cache/unread", About: "what of the cache cannot be read", Err: err})
 	}
-	c.part("environment.txt", "variables that say where things are", func() ([]byte, error) { return environment(), nil })
+	c.part("environment.txt", "variables that say where things are",
+		func() ([]byte, error) { return environment(), nil })
 	for _, run := range []struct{ name, about, args string }{
 		{"version.json", "which Fairlead this is", "version -o json"},
 		{"doctor.json", "what is wrong with the host, the networks and the containers", "doctor -o json"},
@@ -191,7 +192,8 @@ func listFiles(w io.Writer, dir string) {
 	for _, e := range all {
 		line := e.Name()
 		if st, err := e.Info(); err == nil {
-			line = fmt.Sprintf("%v %9d %s %s", st.Mode(), st.Size(), st.ModTime().UTC().Format("2006-01-02T15:04:05Z"), line)
+			line = fmt.Sprintf("%v %9d %s %s", st.Mode(), st.Size(), st.ModTime().UTC().Format("2006-01-02T15:04:05Z"),
+				line)
 		}
 		if to, err := os.Readlink(filepath.Join(dir, e.Name())); err == nil {
 			line += " -> " + to

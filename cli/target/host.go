@@ -66,8 +66,9 @@ func (t *Target) taken(host *kernel.NS) (warnings []string) {
 			}
 		}
 		for _, l := range listeners(m, host) {
-			warnings = append(warnings, fmt.Sprintf("portmap: %s port %d: %s listens on %v, and hears only what is not for "+
-				"the host's addresses once the port is published", m.Protocol, m.HostPort, holder(l.Inode), l.At))
+			warnings = append(warnings,
+				fmt.Sprintf("portmap: %s port %d: %s listens on %v, and hears only what is not for "+
+					"the host's addresses once the port is published", m.Protocol, m.HostPort, holder(l.Inode), l.At))
 		}
 	}
 	return warnings

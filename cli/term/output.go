@@ -92,7 +92,8 @@ func (s Screen) Write(b []byte) (int, error) {
 		text, end := strings.CutSuffix(line, "\n")
 		if note := told(text); note != text {
 			_, known := s.Said.Load(kernel.Overlapping) // said by who knows the networks' names
-			if _, again := s.Said.LoadOrStore(note, true); again || known && strings.Contains(note, kernel.Overlapping) {
+			if _, again := s.Said.LoadOrStore(note, true); again || known &&
+				strings.Contains(note, kernel.Overlapping) {
 				continue
 			}
 			text = note

@@ -113,7 +113,8 @@ func (t *tracing) run(args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(list), Wanted: wantedOf(list)}
+	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(list),
+		Wanted: wantedOf(list)}
 	var answer *trace.Answer
 	if t.live {
 		answer, err = tracer.Live(d.Ctx, q)
@@ -141,7 +142,8 @@ func (t *tracing) run(args []string) (err error) {
 func traceable(list []attach.Cached) (all []trace.Container) {
 	for _, c := range list {
 		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
-		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !attached.IsGone(c) && !slices.ContainsFunc(all, same) {
+		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !attached.IsGone(c) &&
+			!slices.ContainsFunc(all, same) {
 			all = append(all, doctor.Traced(c))
 		}
 	}
@@ -218,7 +220,8 @@ func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 		}
 	default:
 		if l, err = d.HostNS.Egress(); errors.Is(err, kernel.ErrNoLink) {
-			return app.Fail(app.ExitUsage, "Say by which link of the host it comes: --in LINK.", "the host has no default route")
+			return app.Fail(app.ExitUsage, "Say by which link of the host it comes: --in LINK.",
+				"the host has no default route")
 		}
 	}
 	if err != nil {
@@ -256,7 +259,10 @@ func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
 		return "", err
 	}
 	for _, c := range to {
-		same := func(o attach.Cached) bool { return o.Network == c.Network && attached.SamePath(o.Netns, from[0].Netns) }
+		same := func(o attach.Cached) bool {
+			return o.Network == c.Network &&
+				attached.SamePath(o.Netns, from[0].Netns)
+		}
 		if attached.IsGone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork ||
 			!slices.ContainsFunc(d.All, same) {
 			continue

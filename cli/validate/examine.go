@@ -212,7 +212,8 @@ func (e *examination) plan(part []byte, outer *spec.Conf, d *draft) (err error) 
 // heads refuses a first plugin that has nothing to add to.
 func (e *examination) heads(s *spec.Sieve, path string, conf *spec.Conf) {
 	if p := netconf.OfType(conf.Type); e.first && p != nil && p.Chained() {
-		s.Fault(path, spec.Errorf(spec.CodeConfig, "%s adds to what a plugin before it made, and is the first", conf.Type))
+		s.Fault(path, spec.Errorf(spec.CodeConfig, "%s adds to what a plugin before it made, and is the first",
+			conf.Type))
 	}
 	e.first = e.first && conf.Type == spec.ChainType
 }
@@ -255,13 +256,15 @@ func misnamed(conf *spec.Conf) error {
 		near, slip := spec.Nearest(place.name, among)
 		switch {
 		case p == nil && slip:
-			return spec.Errorf(spec.CodeConfig, "%s: %q: no plugin of fairlead; did you mean %q?", place.key, place.name, near)
+			return spec.Errorf(spec.CodeConfig, "%s: %q: no plugin of fairlead; did you mean %q?", place.key,
+				place.name, near)
 		case p == nil || p.Allocates() == place.gives:
 		case place.gives:
 			return netconf.NoAllocator(place.name)
 		default:
-			return spec.Errorf(spec.CodeConfig, "type: %q: gives addresses and makes no interface; it goes into \"ipam\" of a "+
-				"plugin that does, such as bridge", place.name)
+			return spec.Errorf(spec.CodeConfig,
+				"type: %q: gives addresses and makes no interface; it goes into \"ipam\" of a "+
+					"plugin that does, such as bridge", place.name)
 		}
 	}
 	return nil

@@ -114,10 +114,11 @@ func rows() []row {
 			"*": "dhcp is what a lease is, whoever gives it and whoever keeps it",
 		}},
 		// The daemon keeps a lease's addresses on the link as an interface plugin put them there.
-		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "resource", "resource/*", "plan", "spec"}, map[string]string{
-			"sdk": "the daemon serves plugins, also those of others, by the protocol of its socket",
-			"*":   "the daemon keeps leases, whatever asks for them",
-		}},
+		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "resource", "resource/*", "plan", "spec"},
+			map[string]string{
+				"sdk": "the daemon serves plugins, also those of others, by the protocol of its socket",
+				"*":   "the daemon keeps leases, whatever asks for them",
+			}},
 		{"dhcp/*", []string{"dhcp", "kernel", "spec"}, map[string]string{
 			"*": "a protocol is messages on a link",
 		}},
@@ -125,11 +126,12 @@ func rows() []row {
 			"plugin": "the server answers from records, whoever wrote them",
 			"*":      "the server answers from records",
 		}},
-		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "kernel", "ipam"}, map[string]string{
-			"attach": "a plugin is run; it runs only its delegates, through invoke",
-			"plugin": "the author's side knows no plugin: it would be for ours alone",
-			"*":      "sdk is what every plugin author links",
-		}},
+		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "kernel", "ipam"},
+			map[string]string{
+				"attach": "a plugin is run; it runs only its delegates, through invoke",
+				"plugin": "the author's side knows no plugin: it would be for ours alone",
+				"*":      "sdk is what every plugin author links",
+			}},
 		{"plugin", []string{"plugin/*", "sdk"}, map[string]string{
 			"*": "plugin is the list of ours, and nothing happens in it",
 		}},
@@ -142,10 +144,11 @@ func rows() []row {
 				"*":        "a plugin file is its essence",
 			}},
 		// It plans with plugins as CHECK does, and runs none.
-		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "ipam", "kernel", "spec"}, map[string]string{
-			"plugin": "who repairs says which plugins are his",
-			"*":      "a repair is the plans of what the runtime's side remembers",
-		}},
+		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "ipam", "kernel", "spec"},
+			map[string]string{
+				"plugin": "who repairs says which plugins are his",
+				"*":      "a repair is the plans of what the runtime's side remembers",
+			}},
 		{"cli/term", []string{"kernel"}, map[string]string{
 			"*": "what is printed is text, whatever it is about",
 		}},
@@ -173,7 +176,8 @@ func rows() []row {
 		{"cli/doctor", networks("cli/advice", "cli/dhcp", "cli/resolv", "dhcp/rpc", "invoke", "ipam", "packetfilter",
 			"repair", "trace"), below},
 		{"cli/explain", networks("cli/advice", "cli/doctor", "calls"), below},
-		{"cli/inspect", networks("cli/calllog", "cli/dhcp", "cli/doctor", "cli/ipam", "calls", "dhcp/rpc", "repair"), below},
+		{"cli/inspect", networks("cli/calllog", "cli/dhcp", "cli/doctor", "cli/ipam", "calls", "dhcp/rpc", "repair"),
+			below},
 		{"cli/graph", networks("cli/doctor", "cli/inspect", "graph"), below},
 		{"cli/trace", networks("cli/doctor", "trace"), below},
 		{"cli/support", networks("cli/advice", "cli/calllog", "cli/doctor", "cli/inspect", "calls", "dhcp", "dhcp/rpc",
@@ -256,16 +260,18 @@ func outside() []restriction {
 			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
 		{"github.com/godbus/dbus", []string{"resource/filter"}, "firewalld is the one service that is asked by D-Bus"},
-		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"}, "who keeps a lease knows it as package dhcp has it"},
+		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"},
+			"who keeps a lease knows it as package dhcp has it"},
 		{"github.com/miekg/dns", []string{"nameserver"}, "only the server speaks DNS, in the command and in no plugin"},
 		{"github.com/spf13/cobra", []string{"cli", "cli/*", "internal/docgen"}, "only the command has a command line"},
 		{"github.com/cpuguy83/go-md2man", []string{"internal/docgen"},
 			"manual pages are made, and not shipped with what makes them"},
 		{"github.com/spf13/pflag", []string{"internal/docgen"}, "a manual page lists the flags of a command line"},
-		{"github.com/rogpeppe/go-internal", []string{"internal/**", "sdk/sdktest"}, "scripts and goldens are for tests"},
+		{"github.com/rogpeppe/go-internal", []string{"internal/**", "sdk/sdktest"},
+			"scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
-		{"testing", []string{"internal/nstest", "internal/contract", "resource/link/linktest", "sdk/sdktest", "conformance"},
-			"a product has no tests in it"},
+		{"testing", []string{"internal/nstest", "internal/contract", "resource/link/linktest", "sdk/sdktest",
+			"conformance"}, "a product has no tests in it"},
 	}
 }
 
