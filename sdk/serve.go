@@ -175,22 +175,22 @@ func askedVersion() (stdin []byte) {
 
 // versions answers VERSION, which asks for nothing but itself (clauses V1, V2), and for the plugin's Offer.
 func versions(p Plugin, stdin []byte) ([]byte, error) {
-	var info struct {
-		spec.VersionInfo
-		Offer *Offer `json:"fairlead,omitempty"`
-	}
-	info.VersionInfo = spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
+	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
 	var asked struct {
 		CNIVersion spec.Version
 		Fairlead   json.RawMessage
 	}
-	if json.Unmarshal(stdin, &asked) == nil {
+	if len(stdin) > 0 && json.Unmarshal(stdin, &asked) == nil {
 		info.CNIVersion = cmp.Or(asked.CNIVersion, spec.Newest)
 		if asked.Fairlead != nil {
-			info.Offer = p.offer()
+			out, err := json.Marshal(struct {
+				spec.VersionInfo
+				Offer *Offer `json:"fairlead,omitempty"`
+			}{info, p.offer()})
+			return append(out, '\n'), err
 		}
 	}
-	out, err := json.Marshal(info)
+	out, err := info.Encode()
 	return append(out, '\n'), err
 }
 

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 )
 
 // Encode writes r as a plugin prints it in that version: four spaces, no newline at the end.
@@ -277,15 +276,20 @@ func writeValue(b *bytes.Buffer, v any, sorted bool) error {
 		}
 		b.WriteByte(']')
 		return nil
+	case []Version:
+		b.WriteByte('[')
+		for i, item := range v {
+			if i > 0 {
+				b.WriteByte(',')
+			}
+			if err := writeValue(b, item, sorted); err != nil {
+				return err
+			}
+		}
+		b.WriteByte(']')
+		return nil
 	case json.RawMessage:
 		return json.Compact(b, v)
-	case string:
-		if strings.IndexFunc(v, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0 {
-			b.WriteByte('"') // nearly always, and encoding/json is slow for so little
-			b.WriteString(v)
-			b.WriteByte('"')
-			return nil
-		}
 	}
 	raw, err := encode(v)
 	b.Write(raw)

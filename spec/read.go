@@ -308,8 +308,19 @@ func (d *document) dns(n node, path string, v *DNS) *FileError {
 	})
 }
 
-// encode is json.Marshal that leaves <, > and & alone.
+// encode is json.Marshal that leaves <, > and & alone. What there is most of is written here: the first use of
+// encoding/json in a process takes as long as all else that is read and written.
 func encode(v any) ([]byte, error) {
+	switch v := v.(type) {
+	case int:
+		return strconv.AppendInt(nil, int64(v), 10), nil
+	case Version:
+		return encode(string(v))
+	case string:
+		if strings.IndexFunc(v, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0 {
+			return append(append(append(make([]byte, 0, len(v)+2), '"'), v...), '"'), nil
+		}
+	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

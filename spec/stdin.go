@@ -53,7 +53,7 @@ func (g Given) Stdin(verb string, conf *Conf) ([]byte, error) {
 		}
 	}
 	if g.Prev != nil {
-		b, err := g.Prev.Encode(g.Version)
+		b, err := g.Prev.compact(g.Version)
 		if err == nil {
 			err = o.Set("prevResult", json.RawMessage(b))
 		}

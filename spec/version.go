@@ -27,12 +27,11 @@ func ParseVersion(s string) (Version, error) {
 
 // numbers are the parts of v, missing ones zero.
 func (v Version) numbers() (n [3]int, ok bool) {
-	parts := strings.Split(string(v.Or010()), ".")
-	if len(parts) > 3 {
-		return n, false
-	}
-	for i, p := range parts {
-		if p == "" || strings.Trim(p, "0123456789") != "" {
+	rest, more := string(v.Or010()), true
+	for i := 0; more; i++ {
+		var p string
+		p, rest, more = strings.Cut(rest, ".")
+		if i > 2 || p == "" || strings.Trim(p, "0123456789") != "" {
 			return n, false
 		}
 		var err error
@@ -76,6 +75,11 @@ func texts(vs []Version) []string {
 type VersionInfo struct {
 	CNIVersion        Version   `json:"cniVersion"`
 	SupportedVersions []Version `json:"supportedVersions"`
+}
+
+// Encode writes the answer as a plugin prints it, but for the end of the line.
+func (i VersionInfo) Encode() ([]byte, error) {
+	return wire{{"cniVersion", i.CNIVersion}, {"supportedVersions", i.SupportedVersions}}.marshal()
 }
 
 // UnmarshalJSON reads an answer to VERSION. One of 0.2.0 may lack the list, and means 0.1.0 and 0.2.0.
